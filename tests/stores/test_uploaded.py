@@ -5,6 +5,7 @@ import glob
 import importlib.util
 import os
 import re
+import shutil
 import signal
 import tempfile
 from pathlib import Path
@@ -24,6 +25,7 @@ from headrace.core.work import StagedFile
 from headrace.errors import OutputWriteFailed, RunLocked
 from headrace.output.stores import lease
 from headrace.output.stores.cleaning import leftovers
+from headrace.output.stores.snapshots import looked_at
 from stores import outputs
 from stores.conftest import KEY, SECRET
 
@@ -114,6 +116,28 @@ def test_uploads_that_nobody_needs_are_removed(job, bucket, tmp_path):
     assert job.here(engine="local").rows == 130
     assert not aside(bucket)
     outputs.check(bucket, job.expected(), job.here, tmp_path)
+
+
+def test_a_copy_of_such_an_output_in_a_folder(job, bucket, tmp_path):
+    """It is an output like any other; what was staged in the store is not looked for in a folder."""
+    assert killed(job, "publish.rename", 3)
+    there, theirs = tmp_path / "there", tmp_path / "theirs"
+    theirs.mkdir()
+    with looked_at(job.output) as looked:  # with the journal as it is in a folder
+        shutil.copytree(looked.root, there)
+    for name in outputs.names(bucket):
+        if name.endswith(".staged"):
+            (theirs / name.rpartition("/")[2]).write_bytes(outputs.content(bucket, name))
+        elif name.startswith("part-"):
+            (there / name).write_bytes(outputs.content(bucket, name))
+    run = (there / "_headrace" / "current").read_text().strip()
+    (there / "_headrace" / run / "staging").mkdir()
+    (there / "_headrace" / run / "staging" / "parts").symlink_to(theirs)
+    held = sorted(path.name for path in theirs.iterdir())
+    assert held
+    local = dataclasses.replace(job, output=str(there), elsewhere=False)
+    assert local.here().rows == FILES * ROWS and hr.verify(there).good
+    assert sorted(path.name for path in theirs.iterdir()) == held
 
 
 # ---------------------------------------------------------------- killed

@@ -19,6 +19,7 @@ from headrace.core.arrow.batch import schema_from
 from headrace.core.files import safe_files
 from headrace.core.metric_states import STATES, side_files
 from headrace.core.ports import Sink
+from headrace.core.uploading.names import is_uploaded
 from headrace.core.work import CommitRecord, Durability, Shard, SideFile
 from headrace.errors import OutputWriteFailed, PlanChanged
 from headrace.output import journal as journals
@@ -212,7 +213,8 @@ class ShardCommitter:
             if not self.hidden:
                 self.output.remove_named([file.name for file in record.files])
             for file in record.files:
-                (self.folder / "staging" / file.staged).unlink(missing_ok=True)
+                if not is_uploaded(file):
+                    (self.folder / "staging" / file.staged).unlink(missing_ok=True)
         self.state.recount(self.committed())
 
     def commit_accepted(self, *, wait: bool = True) -> None:

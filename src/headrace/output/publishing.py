@@ -7,6 +7,7 @@ from typing import Literal, Protocol, cast
 
 from headrace.core.foreign import errors_of_publishing
 from headrace.core.ports import Sink, TableSink
+from headrace.core.uploading.names import is_uploaded
 from headrace.core.work import CommitRecord, StagedFile
 
 
@@ -81,18 +82,20 @@ class FilePublisher:
         return bool(self._records)
 
     def publish(self, records: Iterable[CommitRecord]) -> None:
-        """Rename each file."""
+        """Rename each file; what workers have uploaded into a store is not in this folder."""
         with errors_of_publishing(self._sink):
             for record in records:
                 for file in record.files:
-                    self._sink.publish(file)
+                    if not is_uploaded(file):
+                        self._sink.publish(file)
 
     def settle(self) -> None:
         """What was renamed has its name."""
 
     def state(self, file: StagedFile) -> Place:
         """Ask the sink."""
-        return self._sink.state(file)
+        found = self._sink.state(file)
+        return "missing" if found == "staged" and is_uploaded(file) else found
 
     def check_complete(self, *, since: int = 0) -> None:
         """Nothing is to see: what is published is there."""

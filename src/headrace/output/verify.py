@@ -208,7 +208,7 @@ class _Verifier:
 
     def _checked(self, file: StagedFile, path: Path) -> Finding | None:
         staged = self._run.folder / "staging" / file.staged
-        if not self._run.finished and not path.exists() and staged.exists():
+        if not self._run.finished and not is_uploaded(file) and not path.exists() and staged.exists():
             path = staged
         try:
             size, crc = bytes_of(path)

@@ -108,10 +108,11 @@ def _told() -> Iterator[None]:
     """Let an error say which machine could not write."""
     try:
         yield
-    except OutputWriteFailed as error:
+    except (OutputWriteFailed, Taken) as error:
+        said = str(error) or "The store says again and again that somebody else writes there."
         raise OutputWriteFailed(
             f"The worker on {_host()} does not see the folder in which the driver stages, so it uploads by itself, "
-            f"by the credentials and settings of its own environment. {error}"
+            f"by the credentials and settings of its own environment. {said}"
         ) from None
 
 
