@@ -85,6 +85,7 @@ def test_a_cluster_is_an_engine(monkeypatch: pytest.MonkeyPatch) -> None:
         and not explicit.ray.allow_unauthenticated
     )
     assert (str(explicit.engine), str(hr.Ray("ray://head:10001"))) == ("ray", "ray://head:10001")
+    assert "disk" not in repr(explicit)  # nor what runtime_env sets, which may be secret
 
 
 @pytest.mark.parametrize(

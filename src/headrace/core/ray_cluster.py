@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.core.arguments import known_arguments
@@ -59,7 +59,7 @@ class Ray:
     address: str | None
     pool_timeout: float
     allow_unauthenticated: bool
-    remote_args: Mapping[str, Any] | None
+    remote_args: Mapping[str, Any] | None = field(repr=False)  # environment variables may be secret
 
     @known_arguments
     def __init__(

@@ -12,6 +12,7 @@ import pyarrow as pa
 from headrace.core.foreign import errors_of_sink, opened
 from headrace.core.ports import JoinedWriter, JoiningSink, Sink, UploadingSink, Writer
 from headrace.core.work import SideFile, StagedFile, Task
+from headrace.errors import SinkError
 from headrace.plan.physical import Program
 from headrace.worker.meter import Meter
 from headrace.worker.prefetch import AsyncWriter
@@ -27,6 +28,11 @@ def by_itself(program: Program) -> tuple[Uploader | None, Program]:
     uploads = program.uploads
     if uploads is None or program.sink is None or (uploads.sees and os.path.exists(uploads.sees)):
         return None, program
+    if not hasattr(program.sink, "staged_in"):
+        raise SinkError(
+            f"{type(program.sink).__name__} has no method staged_in(folder), by which workers elsewhere stage in "
+            "a folder of their own. Make it from headrace.sinks.files.FileSink, which has it."
+        )
     from headrace.core.uploading.uploader import Uploader
 
     uploader = Uploader(uploads)
