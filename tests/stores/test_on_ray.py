@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import signal
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -92,6 +95,46 @@ def test_exact_from_nodes_with_disks_of_their_own(
     assert not [name for name in outputs.names(bucket) if "/parts/" in name]
     again = job.dataset(engine="inline").map_batches(slowly, version="1")
     outputs.check(bucket, job.expected(), lambda: job.write(again), tmp_path, rejected=rejected)
+
+
+JOB = """
+import json, sys, time
+import headrace as hr
+
+def slowly(batch):
+    time.sleep(0.02)
+    return {"id": batch["id"], "double": batch["id"] * 2}
+
+def write(output, **options):
+    data = hr.range(40_000).map_batches(slowly, batch_size=500, version="1")
+    return data.with_options(progress=False, shard_rows=1_000, **options).write_parquet(output)
+
+if __name__ == "__main__":
+    write(sys.argv[1], engine=hr.Ray(pool_timeout=60, remote_args=json.loads(sys.argv[2])))
+"""
+
+
+def test_the_driver_is_killed_while_workers_elsewhere_upload(
+    address: str, hidden: Path, bucket: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its workers live on for a moment; one machine goes on at once, without them."""
+    (tmp_path / "uploading_job.py").write_text(JOB)
+    monkeypatch.syspath_prepend(tmp_path)
+    out = f"{bucket.url}/out"
+    command = [sys.executable, str(tmp_path / "uploading_job.py"), out, json.dumps(ELSEWHERE)]
+    environment = {**os.environ, "RAY_ADDRESS": address, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with node_elsewhere(address, hidden, 2, {"PYTHONPATH": environment["PYTHONPATH"]}):
+        with subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL) as driver:
+            while len([name for name in outputs.names(bucket) if name.startswith("part-")]) < 3:
+                assert driver.poll() is None
+                time.sleep(0.02)
+            driver.kill()
+        import uploading_job  # type: ignore[import-not-found]
+
+        result = uploading_job.write(out, engine="inline")
+    assert result.rows == 40_000 and result.resumed and hr.verify(out).good
+    rows = hr.read_parquet(out).with_options(engine="inline", progress=False).take_all()
+    assert [row["id"] for row in rows] == list(range(40_000))
 
 
 def test_a_node_whose_environment_leads_to_another_store(address: str, hidden: Path, bucket: Any) -> None:
