@@ -16,7 +16,7 @@ import pytest
 import headrace as hr
 from headrace.engines.local.pool import LocalPool
 from headrace.engines.local.tickets import TicketReader, Tickets
-from headrace.errors import ActorDied, CallLost
+from headrace.errors import ActorDied, CallLost, ExecutorClosed
 from headrace.tasks import lanes
 
 from .conftest import ENGINE
@@ -293,3 +293,31 @@ def test_a_ticket_is_taken_once_and_in_order() -> None:
     finally:
         tickets.close()
         os.close(reader._fd)
+
+
+def test_an_answer_that_comes_as_the_executor_ends_begins_nothing(
+    sent: Sent, marks: str, tmp_path: Path
+) -> None:
+    executor, gate = hr.connect(workers=1), fifo(tmp_path, "gate")
+    dispatcher, answered = executor._core.dispatcher, threading.Event()
+    try:
+        first, *others = queue_behind(executor, sent, {"gate": gate}, marks)
+        post = dispatcher.post
+
+        def end() -> None:
+            assert answered.wait(WITHIN)  # the answer waits behind this
+            dispatcher._end(ExecutorClosed("it is closed"))
+
+        def noted(action: Callable[[], None]) -> None:
+            post(action)
+            answered.set()
+
+        post(end)
+        dispatcher.post = noted  # type: ignore[method-assign]
+        let_through(gate)
+        for future in others:
+            with pytest.raises(ExecutorClosed):
+                future.result(WITHIN)
+        assert first.exception(WITHIN) is None or isinstance(first.exception(), ExecutorClosed)
+    finally:
+        executor.shutdown()

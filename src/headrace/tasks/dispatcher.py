@@ -243,7 +243,7 @@ class Dispatcher:
             return
         if call.below is not None:
             self._leave(call)
-        elif self.lanes.done(call) and not self._ended:
+        elif not self._ended and self.lanes.done(call):
             self.workers.release(kind, worker)
             self.admission.release(call)
         self.remove(call)
