@@ -15,6 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
+from bench import given
 from headrace.core.engine_ports import Engine, PoolSpec, WorkerContext
 from headrace.core.work import BlockRef
 from headrace.engines.local.engine import LocalEngine
@@ -80,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--turns", type=int, default=200, help="blocks (default 200)")
+    parser.add_argument("--turns", type=given.count, default=200, help="blocks (default 200)")
     options = parser.parse_args(arguments)
     engine = LocalEngine()
     try:

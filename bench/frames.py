@@ -17,6 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from bench import given
+
 FEATURES, BATCH = 10, 4096
 LAYERS = {"small": (64, 64), "tiny": (64,)}  # hidden layers
 BAR = 1.3  # of the loop's time, for the small network
@@ -72,9 +74,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--rounds", type=int, default=25, help="timed rounds (default 25)")
-    parser.add_argument("--rows", type=int, default=1_000_000, help="rows of the frame (default 1,000,000)")
-    parser.add_argument("--threads", type=int, default=1, help="of PyTorch (default 1; 0: its own choice)")
+    parser.add_argument("--rounds", type=given.count, default=25, help="timed rounds (default 25)")
+    parser.add_argument(
+        "--rows", type=given.count, default=1_000_000, help="rows of the frame (default 1,000,000)"
+    )
+    parser.add_argument(
+        "--threads", type=given.some, default=1, help="of PyTorch (default 1; 0: its own choice)"
+    )
     options = parser.parse_args(arguments)
     try:
         import pandas as pd

@@ -24,7 +24,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 import headrace as hr
-from bench import data, jobs, rounds
+from bench import data, given, jobs, rounds
 from headrace.core.ports import Bad
 from headrace.core.work import Split
 from headrace.sources.range import RangeSource
@@ -248,8 +248,10 @@ def parser() -> argparse.ArgumentParser:
     result = argparse.ArgumentParser(
         prog="python -m bench.gpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    result.add_argument("--images", type=int, default=20_000, help="(default 20000; 2 GB of JPEG files)")
-    result.add_argument("--texts", type=int, default=80_000, help="lines of text (default 80000)")
+    result.add_argument(
+        "--images", type=given.count, default=20_000, help="(default 20000; 2 GB of JPEG files)"
+    )
+    result.add_argument("--texts", type=given.count, default=80_000, help="lines of text (default 80000)")
     rounds.add_data(result)
     return result
 

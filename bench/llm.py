@@ -10,11 +10,11 @@ faults   a server with 10 % of 429, 2 % of broken connections, 1 % of malformed 
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import multiprocessing
 import os
 import random
-import sys
 import tempfile
 import time
 from collections import deque
@@ -199,5 +199,15 @@ def faults() -> None:
 
 
 if __name__ == "__main__":
-    for name in sys.argv[1:] or ("stream", "prefix", "slots", "faults"):
-        {"stream": stream, "prefix": prefix, "slots": slots, "faults": faults}[name]()
+    every = {"stream": stream, "prefix": prefix, "slots": slots, "faults": faults}
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "names", nargs="*", metavar="name", help=f"of {', '.join(every)}; all, if none is named"
+    )
+    names = parser.parse_args().names
+    if unknown := [name for name in names if name not in every]:
+        parser.error(f"there is no {unknown[0]!r}, only {', '.join(every)}")
+    for name in names or every:
+        every[name]()

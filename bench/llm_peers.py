@@ -99,7 +99,7 @@ def measured(name: str, python: str, prompts: int) -> tuple[float, str]:
         server.close()
 
 
-def main(prompts: int = 640, rounds: int = 3) -> None:
+def main(prompts: int, rounds: int) -> None:
     """Print what each takes, by turns."""
     took: dict[str, list[float]] = {}
     for _ in range(rounds):
@@ -121,4 +121,6 @@ if __name__ == "__main__":
         sys.path.remove(os.path.dirname(os.path.abspath(__file__)))  # else names of ours hide others
         print(globals()[sys.argv[1]](sys.argv[2], int(sys.argv[3])), "answers")
     else:
-        main(*map(int, sys.argv[1:]))
+        from bench import given
+
+        main(*given.counts(__doc__, prompts=640, rounds=3))

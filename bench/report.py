@@ -38,7 +38,8 @@ class Result:
 
 def headline(rounds: int, scale: float, versions: Sequence[str]) -> str:
     machine = f"{os.cpu_count()} CPUs, {platform.system()} {platform.machine()}"
-    return f"{rounds} rounds at scale {scale:g}; {machine}; Python {platform.python_version()}, {', '.join(versions)}"
+    often = "1 round" if rounds == 1 else f"{rounds} rounds"
+    return f"{often} at scale {scale:g}; {machine}; Python {platform.python_version()}, {', '.join(versions)}"
 
 
 def machine() -> dict[str, object]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench import data, killed, measure
+from bench import data, given, killed, measure
 from bench.job import MOMENT
 from bench.report import Result
 
@@ -110,11 +110,11 @@ def hidden(path: Path, root: Path) -> bool:
 def parser(prog: str, description: str) -> argparse.ArgumentParser:
     """The options of every benchmark that goes in rounds."""
     result = argparse.ArgumentParser(prog=prog, description=description)
-    result.add_argument("--rounds", type=int, default=5, help="timed runs of each (default 5)")
-    result.add_argument("--memory-rounds", type=int, default=1, help="untimed runs (default 1)")
-    result.add_argument("--scale", type=float, default=1.0, help="of the rows (default 1.0)")
+    result.add_argument("--rounds", type=given.count, default=5, help="timed runs of each (default 5)")
+    result.add_argument("--memory-rounds", type=given.some, default=1, help="untimed runs (default 1)")
+    result.add_argument("--scale", type=given.amount, default=1.0, help="of the rows (default 1.0)")
     result.add_argument("--quick", action="store_true", help="one round, 2 %% of the rows")
-    result.add_argument("--timeout", type=float, default=600.0, help="seconds for a run")
+    result.add_argument("--timeout", type=given.amount, default=600.0, help="seconds for a run")
     result.add_argument("--json", type=Path, help="write every reading to this file")
     add_data(result)
     return result

@@ -18,6 +18,8 @@ import tempfile
 import time
 from typing import Any
 
+from bench import given
+
 
 class Server(asyncio.Protocol):
     """As little of HTTP as a client needs that keeps its connections: it says the last word of each prompt."""
@@ -72,7 +74,7 @@ def rss(pid: int) -> int:
         return 0
 
 
-def main(lines: int = 1_000_000, kills: int = 2) -> None:
+def main(lines: int, kills: int) -> None:
     pipe, other = multiprocessing.Pipe()
     asked = multiprocessing.Value("q", 0, lock=False)
     server = multiprocessing.get_context("fork").Process(target=serve, args=(other, asked), daemon=True)
@@ -120,4 +122,4 @@ def main(lines: int = 1_000_000, kills: int = 2) -> None:
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    main(*given.counts(__doc__, lines=1_000_000, kills=2))

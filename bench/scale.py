@@ -14,6 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from bench import given
 from bench.measure import run
 
 EMPTY = """
@@ -109,8 +110,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--empty", type=int, default=100_000, help="shards without rows")
-    parser.add_argument("--committed", type=int, default=1_000_000, help="shards committed before")
+    parser.add_argument("--empty", type=given.some, default=100_000, help="shards without rows")
+    parser.add_argument("--committed", type=given.some, default=1_000_000, help="shards committed before")
     parser.add_argument(
         "--data", type=Path, default=None, help="where to write (default: a temporary folder)"
     )

@@ -27,7 +27,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bench import data, measure, report, rounds
+from bench import data, given, measure, report, rounds
 
 BAR = 1.5
 NOISE = 0.3  # CPU seconds, or so much of those of the smallest size: a difference below is none
@@ -64,13 +64,16 @@ if __name__ == "__main__":
 
 
 MADE_UP = f"""
-import sys
+import os, sys, tempfile
 from pathlib import Path
 from headrace.testing.simulation import Load, drive
 if __name__ == "__main__":
     workers = int(sys.argv[3])
-    load = Load(workers=workers, shards={SHARDS}, seconds=workers / 1000)
-    driven = drive(load, Path(sys.argv[2]) / "run")
+    shortly = workers / 1_000
+    load = Load(workers=workers, shards={SHARDS}, seconds=shortly, restart_after=shortly)
+    memory = "/dev/shm" if os.path.isdir("/dev/shm") else None  # how long a disk takes to sync is another question
+    with tempfile.TemporaryDirectory(prefix="scaling-", dir=memory) as folder:
+        driven = drive(load, Path(folder) / "out")
     if driven.rows != load.shards:
         sys.exit(f"{{driven.rows}} of {{load.shards}} shards were committed")
 """
@@ -267,13 +270,17 @@ def verdicts(axis: Axis, sizes: Sequence[Size]) -> list[str]:
 def parser() -> argparse.ArgumentParser:
     result = argparse.ArgumentParser(prog="python -m bench.scaling", description=__doc__)
     result.add_argument("--axes", nargs="+", choices=AXES, default=list(AXES), metavar="AXIS")
-    result.add_argument("--rows", type=int, default=12_000_000, help="the most: 12 M (default), or 96 M")
-    result.add_argument("--columns", type=int, default=2_000, help="the most (default 2,000)")
-    result.add_argument("--files", type=int, default=20_000, help="the most: 20,000 (default), or 100,000")
     result.add_argument(
-        "--workers", type=int, default=1_000, help="the most that are made up (default 1,000)"
+        "--rows", type=given.count, default=12_000_000, help="the most: 12 M (default), or 96 M"
     )
-    result.add_argument("--timeout", type=float, default=1200.0, help="seconds for a run")
+    result.add_argument("--columns", type=given.count, default=2_000, help="the most (default 2,000)")
+    result.add_argument(
+        "--files", type=given.count, default=20_000, help="the most: 20,000 (default), or 100,000"
+    )
+    result.add_argument(
+        "--workers", type=given.count, default=1_000, help="the most that are made up (default 1,000)"
+    )
+    result.add_argument("--timeout", type=given.amount, default=1200.0, help="seconds for a run")
     result.add_argument("--json", type=Path, help="write every reading to this file")
     result.add_argument("--merge", action="store_true", help="keep what the JSON file has of other axes")
     rounds.add_data(result)

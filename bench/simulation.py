@@ -12,6 +12,7 @@ import os
 import tempfile
 from pathlib import Path
 
+from bench import given
 from headrace.testing.simulation import Driven, Load, drive
 
 BAR = 0.98
@@ -45,13 +46,17 @@ def told(load: Load, driven: Driven) -> str:
 
 def parser() -> argparse.ArgumentParser:
     result = argparse.ArgumentParser(prog="python -m bench.simulation", description=__doc__)
-    result.add_argument("--workers", type=int, default=1_000)
+    result.add_argument("--workers", type=given.count, default=1_000)
     result.add_argument(
-        "--shards", type=int, default=1_000_000, help="a million take some ten minutes (default)"
+        "--shards", type=given.count, default=1_000_000, help="a million take some ten minutes (default)"
     )
-    result.add_argument("--seconds", type=float, default=10.0, help="that a shard takes, on average")
-    result.add_argument("--deaths", type=float, default=0.001, help="share of attempts that end their worker")
-    result.add_argument("--per-call", type=float, default=1.0, help="ms of the driver that an engine takes")
+    result.add_argument("--seconds", type=given.amount, default=10.0, help="that a shard takes, on average")
+    result.add_argument(
+        "--deaths", type=given.share, default=0.001, help="share of attempts that end their worker"
+    )
+    result.add_argument(
+        "--per-call", type=given.spent, default=1.0, help="ms of the driver that an engine takes"
+    )
     result.add_argument("--data", type=Path, default=os.environ.get("BENCH_DATA"), help="where it writes")
     return result
 

@@ -19,6 +19,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 import headrace as hr
+from bench import given
 from bench.steps import COORDINATES, MIDDLE, Mlp, Resnet
 
 Batch = dict[str, NDArray[Any]]
@@ -145,7 +146,7 @@ def rated(job: Job, rounds: int) -> dict[int, float]:
 
 def parser() -> argparse.ArgumentParser:
     result = argparse.ArgumentParser(prog="python -m bench.sizes", description=__doc__)
-    result.add_argument("--rounds", type=int, default=5, help="timings of each size (default 5)")
+    result.add_argument("--rounds", type=given.count, default=5, help="timings of each size (default 5)")
     result.add_argument("--jobs", nargs="*", choices=JOBS, help="all, if none is named")
     return result
 

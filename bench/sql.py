@@ -27,6 +27,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from bench import given
+
 BAR = 1.5  # of COPY's time
 
 
@@ -151,9 +153,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--rows", type=int, default=4_000_000, help="(default 4,000,000)")
-    parser.add_argument("--rounds", type=int, default=3, help="timed rounds (default 3)")
-    parser.add_argument("--partitions", type=int, default=8, help="of read_sql; 0: none (default 8)")
+    parser.add_argument("--rows", type=given.count, default=4_000_000, help="(default 4,000,000)")
+    parser.add_argument("--rounds", type=given.count, default=3, help="timed rounds (default 3)")
+    parser.add_argument("--partitions", type=given.some, default=8, help="of read_sql; 0: none (default 8)")
     options = parser.parse_args(arguments)
     try:
         import adbc_driver_postgresql  # noqa: F401

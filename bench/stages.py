@@ -20,7 +20,7 @@ from pathlib import Path
 import psutil
 import pyarrow.parquet as pq
 
-from bench import jobs, measure, report, rounds
+from bench import given, jobs, measure, report, rounds
 from bench.device import Mix
 from bench.report import Result, Row
 from bench.rounds import Rounds
@@ -214,7 +214,9 @@ def bar(todo: Sequence[Job]) -> list[str]:
 def parser() -> argparse.ArgumentParser:
     result = rounds.parser("python -m bench.stages", str(__doc__))
     result.set_defaults(rounds=1)
-    result.add_argument("--seconds", type=float, default=60.0, help="that a job takes at best (default 60)")
+    result.add_argument(
+        "--seconds", type=given.amount, default=60.0, help="that a job takes at best (default 60)"
+    )
     result.add_argument("--mixes", nargs="+", choices=MIXES, default=list(MIXES), metavar="MIX")
     result.add_argument(
         "--contenders", nargs="+", choices=CONTENDERS, default=list(CONTENDERS), metavar="NAME"

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import random
 import statistics
-import sys
 import time
 from typing import Any
 
@@ -18,6 +17,7 @@ os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import headrace as hr
+from bench import given
 from headrace.llm import vllm_engine
 
 MODEL = os.environ.get("HEADRACE_TEST_LLM", ".venv-llm/smollm2")
@@ -33,7 +33,7 @@ def prompts(count: int, turn: int) -> list[str]:
     ]
 
 
-def main(count: int = 256, rounds: int = 3) -> None:
+def main(count: int, rounds: int) -> None:
     from vllm import LLM, SamplingParams
 
     llm: Any = LLM(MODEL, enforce_eager=True, max_model_len=512, disable_log_stats=False)
@@ -89,4 +89,4 @@ def main(count: int = 256, rounds: int = 3) -> None:
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    main(*given.counts(__doc__, prompts=256, rounds=3))

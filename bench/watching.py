@@ -25,7 +25,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench import data
+from bench import data, given
 
 PARTS = ("progress", "record", "report")
 BAR = 0.010
@@ -99,7 +99,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--rounds", type=given.count, default=40)
     parser.add_argument("--under", default="", help="a command that runs each run")
     parser.add_argument("--data", type=Path, default=data.ROOT / "bench" / ".data")
     options = parser.parse_args()

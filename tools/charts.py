@@ -176,13 +176,14 @@ def every_table(figures: dict[str, Any]) -> str:
     """Return all that was measured as a table: medians, and the least and the most beside them.
 
     >>> rounds = [{"wall_s": wall, "cpu_s": 2 * wall} for wall in (2.0, 4.0)]
-    >>> one = {"job": "tiny", "contender": "hand", "failure": None, "peaks": [2**20], "rows": 100, "rounds": rounds}
+    >>> one = {"job": "tiny", "contender": "hand", "failure": None, "peaks": [2**20], "rows": 100, "load": 9.3,
+    ...        "rounds": rounds}
     >>> print(every_table({"results": [one]}).splitlines()[-1])
-    | 100 rows | loop by hand | 3.0 s (2.0–4.0) | 1.00 (1.00–1.00) | 6.0 | 1 MiB | 100 | 2 |
+    | 100 rows | loop by hand | 3.0 s (2.0–4.0) | 1.00 (1.00–1.00) | 6.0 | 1 MiB | 100 | 2 | 9 |
     """
     lines = [
-        "| job | | wall | ÷ the loop by hand | CPU s | peak memory | rows out | rounds |",
-        "|---|---|---|---|---|---|---|---|",
+        "| job | | wall | ÷ the loop by hand | CPU s | peak memory | rows out | rounds | load |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     known = [each for each in figures["results"] if each["job"] in EVERY and each["contender"] in NAMES]
     of_hand = {each["job"]: each["rounds"] for each in known if each["contender"] == "hand"}
@@ -190,7 +191,7 @@ def every_table(figures: dict[str, Any]) -> str:
         name = NAMES[each["contender"]]
         shown = f"**{name}**" if each["contender"].startswith("headrace") else name
         if each["failure"] or not each["rounds"]:
-            lines.append(f"| {EVERY[each['job']][0]} | {shown} | failed | | | | | |")
+            lines.append(f"| {EVERY[each['job']][0]} | {shown} | failed | | | | | | |")
             continue
         walls = [one["wall_s"] for one in each["rounds"]]
         pairs = zip(each["rounds"], of_hand.get(each["job"], []), strict=False)
@@ -205,6 +206,7 @@ def every_table(figures: dict[str, Any]) -> str:
             f"{statistics.median(each['peaks']) / 2**20:,.0f} MiB" if each["peaks"] else "",
             f"{each['rows']:,}" if each.get("rows") else "",
             str(len(walls)),
+            f"{each['load']:.0f}" if each.get("load") else "",
         )
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
@@ -218,15 +220,16 @@ def _place(each: dict[str, Any]) -> tuple[int, float]:
 def scaling_table(made: dict[str, Any]) -> str:
     """Return how time and memory grow, as a table.
 
-    >>> size = {"axis": "rows", "size": 1000, "wall_s": 1.0, "cpu_s": 2.0, "peak_mib": 99.7}
+    >>> size = {"axis": "rows", "size": 1000, "wall_s": 1.0, "cpu_s": 2.0, "peak_mib": 99.7, "load": 7.6}
     >>> print(scaling_table({"sizes": [size]}).splitlines()[-1])
-    | rows | 1,000 | 1.0 s | 2.0 | 100 MiB |
+    | rows | 1,000 | 1.0 s | 2.0 | 100 MiB | 8 |
     """
-    lines = ["| | | wall | CPU s | peak memory |", "|---|---|---|---|---|"]
+    lines = ["| | | wall | CPU s | peak memory | load |", "|---|---|---|---|---|---|"]
     for each in made["sizes"]:
+        load = f"{each['load']:.0f}" if each.get("load") else ""
         lines.append(
             f"| {each['axis']} | {each['size']:,} | {seconds(each['wall_s'])} | {each['cpu_s']:.1f} "
-            f"| {each['peak_mib']:,.0f} MiB |"
+            f"| {each['peak_mib']:,.0f} MiB | {load} |"
         )
     return "\n".join(lines) + "\n"
 
