@@ -45,7 +45,7 @@ class Hand:
     def read(self, ref: BlockRef) -> tuple[bool, float]:
         """Whether a block holds what it should, and the seconds that it took to look at all of it."""
         began = time.perf_counter()
-        (batch,) = self.context.take(ref)
+        (batch,) = self.context.fetch(ref)
         found = whole_sum(batch.column(0).to_numpy_ndarray())
         return found == self.sum, time.perf_counter() - began
 

@@ -70,12 +70,14 @@ def commit_all_but_one(shards: int, out: Path) -> None:
     from headrace.output.job import OpenRequest
     from headrace.output.resume import open_job
     from headrace.plan.logical import Plan
+    from headrace.plan.partitioning import Partitioning
     from headrace.sinks.parquet import ParquetSink
     from headrace.sources.range import RangeSource
 
     schema = pa.schema([pa.field("id", pa.int64())])
     plan = Plan(RangeSource(shards, rows_per_split=1)).into(ParquetSink(str(out)))
-    wish = OpenRequest("resume", "refuse", "process", 2, 1, hr.__version__)
+    ways = Partitioning((0,), False, 0, 0, True, workers=2, shard_rows=1)  # as the program's below
+    wish = OpenRequest("resume", "refuse", "process", ways, hr.__version__)
     try:
         with open_job(plan, wish) as job:
             committer = job.committer
@@ -83,10 +85,10 @@ def commit_all_but_one(shards: int, out: Path) -> None:
             for shard in job.shards[:-1]:
                 files = committer.sink.open(Task(shard, 0), schema).close()
                 ledger = Ledger(1, 1, 0, ())
-                committer.commit(CommitRecord(shard.index, 0, 0, files, ledger))
+                committer.accept(CommitRecord(shard.index, 0, 0, files, ledger))
                 if shard.index % 1000 == 0:
-                    committer.flush()
-            committer.flush()
+                    committer.commit_accepted()
+            committer.commit_accepted()
             raise KeyboardInterrupt  # a driver that goes away before the end
     except KeyboardInterrupt:
         pass
