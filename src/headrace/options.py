@@ -70,16 +70,16 @@ class RunOptions:
         all that is committed was made by the present code). ``"continue"`` also takes input files in that are new
         since the run was planned: as further shards, behind the others.
     incremental
-        True: where a run of the same plan is finished, process only the input files that are new, as a further run of
-        the same output, whose parts appear when all are there; nothing new, no work. Other code than before is taken
-        for them, and the rows that it did not make are named, unless ``on_change`` is given to the verb. See
-        docs/resume.md.
+        True: where a run of the same plan is finished, process only what is new, as a further run of the same output:
+        input files, rows that were appended to a table, or with ``key`` rows of a query. Its parts appear when all
+        are there; nothing new, no work. Other code than before is taken for them, and the rows that it did not make
+        are named, unless ``on_change`` is given to the verb. See docs/incremental.md.
     refresh
         ``"changed"``, with ``incremental``: rows that other functions or another model have made are made again, as
         part of the next run; readers have the old ones until all are there.
     key
         With ``incremental``: columns of the input that tell rows apart. Files that were written again are read again,
-        and those of their rows are processed whose key no finished run has seen. A name, or several.
+        as are queries, and those of their rows are processed whose key no finished run has seen. A name, or several.
     durability
         ``"power"``: what is committed survives a loss of power; ``"process"``: only kill -9.
     max_attempts

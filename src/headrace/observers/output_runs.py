@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from headrace.core.human import duration, plural, size
-from headrace.core.tables.changes import position_text
+from headrace.core.tables.changes import position_text, taken_in
 from headrace.observers.record_reader import listed, whole
 
 LATEST = 5  # in a list of lines
@@ -39,9 +39,8 @@ class OutputRun(msgspec.Struct, frozen=True):
         return f"{new} and {again}" if self.input_files else again
 
     def __str__(self) -> str:
-        until = f", up to {self.input}" if self.input else ""
         made = f"{plural(self.rows, 'row')}, {size(self.bytes)} in {duration(self.seconds)}"
-        return f"{self.began}, {self.taken_in}{until}: {made}"
+        return f"{self.began}, {taken_in(self.taken_in, self.input)}: {made}"
 
 
 def runs_in(success: Mapping[str, Any]) -> tuple[OutputRun, ...]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.core.events import MetricsCounted, RunFinished, RunStarted
 from headrace.core.human import plural
-from headrace.core.tables.changes import position_text
+from headrace.core.tables.changes import position_text, taken_in
 from headrace.observers.record_reader import listed
 from headrace.observers.time_left import LAST_SHARDS
 from headrace.output import reporting
@@ -99,8 +99,8 @@ def notes_of(job: Job) -> list[str]:
 def _taken_in(run: RunEntry) -> str:
     new = plural(run.files, "new input file")
     again = f"{plural(run.again, 'input file')} that {'was' if run.again == 1 else 'were'} done before"
-    until = f", up to {position_text(run.input)}" if position_text(run.input) else ""
-    return (f"{new} and {again}" if run.files and run.again else again if run.again else new) + until
+    words = f"{new} and {again}" if run.files and run.again else again if run.again else new
+    return taken_in(words, position_text(run.input))
 
 
 def runs_of(job: Job) -> tuple[dict[str, Any], ...]:

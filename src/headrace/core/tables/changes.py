@@ -29,6 +29,17 @@ def position_text(position: Any) -> str:
     return f"{found['rows']:,} rows" if isinstance(found.get("rows"), int) else ""
 
 
+def taken_in(new: str, version: str) -> str:
+    """Say what a run has taken in: ``new`` files, up to which ``position_text``; or the answer of a query.
+
+    >>> taken_in("2 new input files", "version 6"), taken_in("1 new input file", "61 rows")
+    ('2 new input files, up to version 6', 'an answer of 61 rows')
+    """
+    if version.endswith(" rows"):
+        return f"an answer of {version}"
+    return f"{new}, up to {version}" if version else new
+
+
 class Seen(msgspec.Struct, frozen=True):
     """What the runs of an output have taken in of a source that has versions.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -101,7 +101,8 @@ class DeltaSource(ParquetSource):
                 raise older_version(name, f"version {now.version}", f"version {last['version']}")
             new = self._new_files(seen, last["version"], now)
             position = position_at({"id": now.table, "version": now.version}, new)
-        runs, paths = runs_since(name, seen, position, new, self._values_of, self._gone)
+        between = range(now.version - 1, last["version"], -1)
+        runs, paths = runs_since(name, seen, position, new, between, self._files_in, self._gone)
         return self._with({"_runs": runs, "_pins": paths})
 
     def _new_files(self, seen: Seen, after: int, now: Snapshot) -> dict[str, int | None]:
@@ -115,20 +116,13 @@ class DeltaSource(ParquetSource):
         found = new_files(name, changes, seen.paths, keyed=seen.keyed)
         return {path: version for path, version in found.items() if version is not None or path in now.files}
 
-    def _values_of(
-        self, paths: Collection[str], versions: Sequence[int]
-    ) -> dict[str, Mapping[str, str | None]]:
-        """Return the values of partitions of files, by the latest of some versions that has each."""
-        now = self._settled()
-        found = {path: now.files[path] for path in paths if path in now.files}
-        for version in versions:
-            if missing := [path for path in paths if path not in found]:
-                with contextlib.suppress(
-                    SourceError
-                ):  # it cannot be read any more: then others have it, or none
-                    files = _snapshot(self._place, self._storage, version, None, self._condition).files
-                    found |= {path: files[path] for path in missing if path in files}
-        return found
+    def _files_in(self, version: int | None) -> Mapping[str, Mapping[str, str | None]]:
+        """Return the files of a version with the values of their partitions; none if it cannot be read any more."""
+        if version in (None, self._settled().version):
+            return self._settled().files
+        with contextlib.suppress(SourceError):
+            return _snapshot(self._place, self._storage, version, None, self._condition).files
+        return {}
 
     def _gone(self, paths: Sequence[str]) -> list[str]:
         """Return which of some files are not there any more."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,16 +28,21 @@ def runs_since(
     seen: Seen,
     position: Mapping[str, Any],
     new: Mapping[str, int | None],
-    look_up: Callable[[Collection[str], Sequence[int]], Mapping[str, Any]],
+    between: Iterable[int],
+    files_in: Callable[[int | None], Mapping[str, Any]],
     gone_of: Callable[[Sequence[str]], Collection[str]],
 ) -> tuple[Runs, tuple[str, ...]]:
     """Return what runs have read up to ``position``, and the files to list: those that were taken in, and new ones.
 
-    ``look_up`` says what the table tells of some files, by the latest version or others that have them; new ones of
-    which it says nothing hold no row that is asked for. ``gone_of`` says which files are not there any more.
+    ``files_in`` says what the table tells of the files of a version (None: the latest), nothing if that cannot be
+    read any more; ``gone_of`` which files are not there any more. What was taken in is read as it was then, what is
+    new as it is now; new files of which nothing is told hold no row that is asked for. ``between``: the versions
+    since the last one that was read, the latest first: a driver that was killed may have taken in files of one of
+    them, and not said of which.
     """
     needed = list(dict.fromkeys(seen.files[number][0] for number in sorted(seen.to_read)))
-    told = look_up([*needed, *new], versions_of(seen.positions, new))
+    told = _looked_up(needed, [*versions_of(seen.positions), *between, None], files_in)
+    told |= _looked_up([*new], [None, *dict.fromkeys(v for v in new.values() if v is not None)], files_in)
     paths = [path for path in seen.paths if path not in {*needed} or path in told]
     paths += [path for path in new if path in told]
     lost = {path: "no version that can still be read names it" for path in needed if path not in told}
@@ -46,6 +51,19 @@ def runs_since(
         raise not_there(table, *next(iter(lost.items())))
     unread = {path: InputFile(path, *about) for path, *about in seen.files if path not in {*needed}}
     return Runs(position, unread, told, seen.forms), tuple(path for path in paths if path not in lost)
+
+
+def _looked_up(
+    paths: Sequence[str], versions: Iterable[int | None], files_in: Callable[[int | None], Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Return what is told of some files, by the first of some versions that has each."""
+    found: dict[str, Any] = {}
+    for version in versions:
+        if len(found) == len(paths):
+            break
+        there = files_in(version)
+        found |= {path: there[path] for path in paths if path not in found and path in there}
+    return found
 
 
 def position_at(about: Mapping[str, Any], new: Mapping[str, int | None]) -> dict[str, Any]:
@@ -58,13 +76,13 @@ def position_at(about: Mapping[str, Any], new: Mapping[str, int | None]) -> dict
     return {**about, **({HELD: held} if held else {})}
 
 
-def versions_of(positions: Sequence[Mapping[str, Any]], new: Mapping[str, int | None]) -> list[int]:
-    """Return the versions in which files may be looked up that the latest has not: the latest of them first.
+def versions_of(positions: Sequence[Mapping[str, Any]]) -> list[int]:
+    """Return the versions that were read, the latest first, each with those in which files were looked up.
 
-    >>> versions_of([{"version": 1}, {"version": 4, "held": {"b": 2}}], {"c": 5, "d": None})
-    [5, 4, 2, 1]
+    >>> versions_of([{"version": 1}, {"version": 4, "held": {"b": 2}}])
+    [4, 2, 1]
     """
-    found = [version for version in new.values() if version is not None]
+    found: list[int] = []
     for position in reversed(positions):
         number = position.get("version", position.get("snapshot"))
         found += [each for each in (number, *position.get(HELD, {}).values()) if each is not None]

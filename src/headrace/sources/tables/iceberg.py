@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ from headrace.core.work import Split
 from headrace.errors import InputChanged, NothingMatched, SourceError, UnreadableFile
 from headrace.sources.file_source import FileSource
 from headrace.sources.tables.further_runs import Runs, position_at, runs_since
-from headrace.sources.tables.iceberg_history import changes_since, check_later
+from headrace.sources.tables.iceberg_history import ancestors, changes_since, check_later
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -95,7 +95,8 @@ class IcebergSource(FileSource[Scan]):
         if seen.take_new:
             new = self._new_files(seen, last["snapshot"], now)
             position = position_at(self._read(now), new)
-        runs, paths = runs_since(name, seen, position, new, self._tasks_of, self._gone)
+        between = ancestors(now.metadata, now.snapshot, last["snapshot"])
+        runs, paths = runs_since(name, seen, position, new, between, self._files_in, self._gone)
         return self._with({"_runs": runs, "_pins": paths, "_scan": replace(now, tasks=runs.told)})
 
     def _new_files(self, seen: Seen, after: int | None, now: Scan) -> dict[str, int | None]:
@@ -110,16 +111,14 @@ class IcebergSource(FileSource[Scan]):
         found = new_files(name, changes, seen.paths, keyed=seen.keyed)
         return {path: last for path, last in found.items() if last is not None or path in now.tasks}
 
-    def _tasks_of(self, paths: Collection[str], snapshots: Sequence[int]) -> dict[str, Any]:
-        """Return how files are read, by the latest of some snapshots that has each."""
+    def _files_in(self, snapshot: int | None) -> Mapping[str, Any]:
+        """Return the files of a snapshot with how they are read; none if it cannot be read any more."""
         now = self._settled()
-        found = {path: now.tasks[path] for path in paths if path in now.tasks}
-        for snapshot in snapshots:
-            missing = [path for path in paths if path not in found]
-            if missing and now.metadata.snapshot_by_id(snapshot) is not None:
-                tasks = self._with({"_snapshot": snapshot, "_schema_id": now.schema_id})._planned().tasks
-                found |= {path: tasks[path] for path in missing if path in tasks}
-        return found
+        if snapshot in (None, now.snapshot):
+            return now.tasks
+        if now.metadata.snapshot_by_id(snapshot) is None:
+            return {}
+        return self._with({"_snapshot": snapshot, "_schema_id": now.schema_id})._planned().tasks
 
     def _gone(self, paths: Sequence[str]) -> list[str]:
         """Return which of some files are not there any more."""

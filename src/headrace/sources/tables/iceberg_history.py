@@ -36,6 +36,12 @@ def changes_since(table: str, metadata: Any, io: Any, after: int | None, until: 
         return [_change(snapshot, io) for snapshot in reversed(chain)]
 
 
+def ancestors(metadata: Any, snapshot: int | None, until: int | None) -> list[int]:
+    """Return the snapshots before one, the latest first, as far as they come after another one."""
+    found = [int(each.snapshot_id) for each in _ancestors(metadata, snapshot)][1:]
+    return found[: found.index(until)] if until in found else found
+
+
 def _ancestors(metadata: Any, snapshot: int | None) -> Iterator[Any]:
     found = None if snapshot is None else metadata.snapshot_by_id(snapshot)
     while found is not None:

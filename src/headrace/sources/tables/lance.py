@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.core.locations import Location
@@ -109,7 +109,8 @@ class LanceSource(Source):
                 raise older_version(name, f"version {now.version}", f"version {last['version']}")
             new = self._new_files(name, seen, now)
             position = position_at({"version": now.version, "digest": now.digest}, new)
-        runs, paths = runs_since(name, seen, position, new, self._fragments_of, lambda paths: [])
+        between = range(now.version - 1, last["version"], -1)
+        runs, paths = runs_since(name, seen, position, new, between, self._files_in, lambda paths: [])
         about = {path: (path, size, time) for path, size, time in seen.files}
         every = {path: (about.get(path) or _listed(runs.told[path]), runs.told.get(path)) for path in paths}
         return self._with({"_runs": runs, "_every": every}).pinned(paths)
@@ -139,17 +140,13 @@ class LanceSource(Source):
     def _state(self, version: int) -> State:
         return State.of(self._place, self._opened(version))
 
-    def _fragments_of(self, paths: Collection[str], versions: Sequence[int]) -> dict[str, _Fragment]:
-        """Return how fragments are read, by the latest of some versions that has each."""
-        found = {
-            each.path: each for each in self._settled().fragments if each is not None and each.path in paths
-        }
-        for version in versions:
-            if missing := {path for path in paths if path not in found}:
-                with contextlib.suppress(SourceError):  # it was cleaned up: then others have it, or none
-                    every = _fragments(self._place, self._opened(version))
-                    found |= {each.path: each for each in every if each.path in missing}
-        return found
+    def _files_in(self, version: int | None) -> dict[str, _Fragment]:
+        """Return the fragments of a version by their first files; none if it cannot be read any more."""
+        if version is None:
+            return {each.path: each for each in self._settled().fragments if each is not None}
+        with contextlib.suppress(SourceError):
+            return {each.path: each for each in _fragments(self._place, self._opened(version))}
+        return {}
 
     def _with(self, changed: Mapping[str, Any]) -> LanceSource:
         copy: LanceSource = object.__new__(type(self))
