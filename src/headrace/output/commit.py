@@ -122,11 +122,13 @@ class ShardCommitter:
         shards: Sequence[Shard],
         replaces: Sequence[int] = (),
         again: int = 0,
+        reached: InputVersion | None = None,
     ) -> None:
         """Record that later input files are taken in as further shards; a finished run becomes unfinished.
 
         If it had finished, they begin a further run of the output, which stays hidden until it is complete. The first
-        of the shards may take the places of those that are done, ``replaces``, of ``again`` files.
+        of the shards may take the places of those that are done, ``replaces``, of ``again`` files. ``reached``: the
+        version of the input that has these files.
         """
         state = self.state
         beyond = [record for record in self.committed() if record.shard >= len(self.plan.shards)]
@@ -139,12 +141,16 @@ class ShardCommitter:
         about = tuple(files), tuple(shards), number, aside or state.hidden, time.time()
         grown_by = Renewed(*about, tuple(replaces), again) if replaces else Grown(*about)
         self._journal.append(grown_by)
+        if reached is not None:
+            self._journal.append(Reached(reached))
         self._journal.sync()
         for record in beyond:
             self.output.remove_named([file.name for file in record.files])
         self.plan = grown(self.plan, grown_by)
         state.done.extend(bytes(len(shards)))
         state.grow(grown_by)
+        if reached is not None:
+            state.reach(reached)
         if beyond or replaces:
             state.recount(self.committed())
         self.output.make(self.plan.run)

@@ -19,6 +19,7 @@ from headrace.core.warn import warn
 from headrace.core.work import Shard, Split
 from headrace.errors import ArgumentError, ForeignOutput, InputChanged
 from headrace.output.commit import ShardCommitter
+from headrace.output.input_versions import further_version
 from headrace.output.refresh import older_shards, revoke_unread, successors
 from headrace.output.saved_plan import write_plan
 from headrace.output.seen_keys import check_kinds, key_step
@@ -163,7 +164,8 @@ def _add_shards(
     count = len(committer.plan.shards) + len(shards)
     shards += [Shard(count + i, shard.splits) for i, shard in enumerate(partitioning.shards_of(splits))]
     if shards:
-        committer.grow(whole.files()[first:], shards, older, again)
+        reached = further_version(committer, whole)
+        committer.grow(whole.files()[first:], shards, older, again, reached)
     return whole
 
 

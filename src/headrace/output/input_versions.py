@@ -1,8 +1,8 @@
 """Inputs that have versions, such as tables: what a run has read, and what is new since.
 
 The first version that an output was made of stands in its saved plan, later ones in records of its journal
-(``Reached``), each behind the record of what was new in it: after a kill between the two, the same is found again,
-and is known by its name.
+(``Reached``), each written with the record of what was new in it, and behind that: if only the first of the two was
+saved, the same files are found again, and are known by their names.
 """
 
 from __future__ import annotations
@@ -167,15 +167,17 @@ def _check_columns(last: InputVersion, source: Source, committer: ShardCommitter
     )
 
 
-def reach(committer: ShardCommitter, plan: Plan) -> None:
-    """Record up to where the input was read, if that is further than before, and all of it was taken in."""
+def further_version(committer: ShardCommitter, source: Source) -> InputVersion | None:
+    """Return up to where a source reads its input; None if that is no further, or something is left out."""
     versions = committer.state.versions
-    if not versions or committer.left_out:
-        return
-    now = version_of(plan.source)
+    now = version_of(source) if versions and not committer.left_out else None
     if now is None or place_of(now) == place_of(versions[-1]):
-        return
-    if plan.source.splits_from(len(committer.plan.files)):
-        return  # some of what is new was not taken in
-    forms = {**versions[-1].forms, **now.forms}
-    committer.reach(InputVersion(now.position, now.columns, forms))
+        return None
+    return InputVersion(now.position, now.columns, {**versions[-1].forms, **now.forms})
+
+
+def reach(committer: ShardCommitter, plan: Plan) -> None:
+    """Record up to where the input was read, if nothing of it was new, so that no older history is needed."""
+    now = further_version(committer, plan.source)
+    if now is not None and not plan.source.splits_from(len(committer.plan.files)):
+        committer.reach(now)

@@ -62,6 +62,11 @@ class Seen(msgspec.Struct, frozen=True):
         """The paths of the files."""
         return [path for path, _, _ in self.files]
 
+    def unseen(self, live: Iterable[str]) -> dict[str, int | None]:
+        """Return which files of the latest version were not taken in, as ``new_files`` does."""
+        known = frozenset(self.paths)
+        return dict.fromkeys(path for path in live if path not in known)
+
 
 class Change(NamedTuple):
     """What a version did to the files of a table.
@@ -95,9 +100,8 @@ def new_files(
     found: dict[str, int | None] = {}
     seen = set(known)
     for change in changes:
-        live = {path for path, last in found.items() if last is None}
-        new = live & {*change.removed}
-        old = bool({*change.removed} - new)
+        new = {path for path in change.removed if path in found and found[path] is None}
+        old = len(new) < len({*change.removed})
         added = [path for path in change.added if path not in seen]
         if old and change.kind != "rewrite" and not keyed:
             raise _replaced(table, change.name)
@@ -107,7 +111,7 @@ def new_files(
             elif path not in change.added:
                 del found[path]
         if change.kind == "rewrite" and not (new and (keyed or not old)):
-            seen.update(path for path in added if path not in live)
+            seen.update(path for path in added if path not in found)
         else:
             found |= dict.fromkeys(added)
     return found

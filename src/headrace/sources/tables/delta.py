@@ -112,7 +112,7 @@ class DeltaSource(ParquetSource):
         except InputChanged:
             if not seen.keyed:
                 raise
-            return dict.fromkeys(path for path in now.files if path not in seen.paths)
+            return seen.unseen(now.files)
         found = new_files(name, changes, seen.paths, keyed=seen.keyed)
         return {path: version for path, version in found.items() if version is not None or path in now.files}
 

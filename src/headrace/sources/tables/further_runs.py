@@ -41,15 +41,16 @@ def runs_since(
     them, and not said of which.
     """
     needed = list(dict.fromkeys(seen.files[number][0] for number in sorted(seen.to_read)))
+    read = frozenset(needed)
     told = _looked_up(needed, [*versions_of(seen.positions), *between, None], files_in)
     told |= _looked_up([*new], [None, *dict.fromkeys(v for v in new.values() if v is not None)], files_in)
-    paths = [path for path in seen.paths if path not in {*needed} or path in told]
+    paths = [path for path in seen.paths if path not in read or path in told]
     paths += [path for path in new if path in told]
     lost = {path: "no version that can still be read names it" for path in needed if path not in told}
     lost |= dict.fromkeys(gone_of([path for path in paths if path in told]), "a clean-up has removed it")
     if lost and not seen.may_miss:
         raise not_there(table, *next(iter(lost.items())))
-    unread = {path: InputFile(path, *about) for path, *about in seen.files if path not in {*needed}}
+    unread = {path: InputFile(path, *about) for path, *about in seen.files if path not in read}
     return Runs(position, unread, told, seen.forms), tuple(path for path in paths if path not in lost)
 
 

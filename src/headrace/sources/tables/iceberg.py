@@ -107,7 +107,7 @@ class IcebergSource(FileSource[Scan]):
         except InputChanged:
             if not seen.keyed:
                 raise
-            return dict.fromkeys(path for path in now.tasks if path not in {*seen.paths})
+            return seen.unseen(now.tasks)
         found = new_files(name, changes, seen.paths, keyed=seen.keyed)
         return {path: last for path, last in found.items() if last is not None or path in now.tasks}
 

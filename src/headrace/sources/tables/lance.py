@@ -116,7 +116,7 @@ class LanceSource(Source):
         return self._with({"_runs": runs, "_every": every}).pinned(paths)
 
     def _new_files(self, name: str, seen: Seen, now: _Found) -> dict[str, int | None]:
-        last, live = seen.positions[-1], [each.path for each in now.fragments if each is not None]
+        last, live = seen.positions[-1], {each.path: None for each in now.fragments if each is not None}
         try:
             if self._state(last["version"]).digest() != last["digest"]:
                 raise other_table(name)
@@ -129,9 +129,9 @@ class LanceSource(Source):
                 raise no_history(
                     name, f"some of its versions since {last['version']} were cleaned up"
                 ) from error
-            return dict.fromkeys(path for path in live if path not in {*seen.paths})
+            return seen.unseen(live)
         found = new_files(name, changes, seen.paths, keyed=seen.keyed)
-        return {path: version for path, version in found.items() if version is not None or path in {*live}}
+        return {path: version for path, version in found.items() if version is not None or path in live}
 
     def _changes(self, version: int) -> list[Change]:
         with told(self._place, "read the history of"):
