@@ -135,3 +135,21 @@ def test_shards_that_cannot_be_copied_are_begun_again(source: Path, tmp_path: Pa
     assert sorted(codecs(tmp_path / "out", 1)) == sorted([*encoded, (GROUP, "GZIP")])
     with pytest.raises(hr.errors.UnreadableFile, match=r"row group 1 .*2\.parquet"):
         run(in_stages(hr.read_parquet(source)), tmp_path / "other", shard_rows=PER_FILE)
+
+
+def test_a_result_that_takes_a_name_which_was_renamed_away_hides_no_values(
+    source: Path, tmp_path: Path
+) -> None:
+    """The model reads a column that is copied; what it gives has the column's first name, and is dropped."""
+    seen: list[Any] = []
+
+    def checked(batch: dict[str, Any]) -> Any:
+        seen.extend(batch["new"].tolist())
+        return batch["new"]
+
+    data = hr.read_parquet(source).rename_columns({"x": "new"})
+    data = data.predict(checked, inputs=["new"], output="x").drop_columns("x")
+    made, _ = run(data, tmp_path / "out", engine="inline", shard_rows=PER_FILE)
+    rows = pa.concat_tables([table(number) for number in range(3)])
+    assert seen == rows["x"].to_pylist() == made["new"].to_pylist()
+    assert codecs(tmp_path / "out", 1) == [(GROUP, "GZIP")] * 9

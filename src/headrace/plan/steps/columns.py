@@ -130,10 +130,11 @@ class RenameColumns(Step):
         return NeededColumns(only, needed.without - frozenset(old)).plus(self.reads())
 
     def values_before(self, needed: NeededColumns, schema: pa.Schema) -> NeededColumns:
-        """Return what is needed by its old names."""
+        """Return what is needed by its old names. A later step may make a column of such a name: that is another."""
         old = {new: name for name, new in self.names}
+        gone = frozenset(self.reads()).difference(old)
         only = frozenset(old.get(name, name) for name in needed.only) if needed.only is not None else None
-        return NeededColumns(only, frozenset(old.get(name, name) for name in needed.without))
+        return NeededColumns(only, frozenset(old.get(name, name) for name in needed.without - gone))
 
     def label(self) -> str:
         """Return ``rename_columns({'a': 'b'})``."""
