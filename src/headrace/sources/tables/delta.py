@@ -117,12 +117,10 @@ class DeltaSource(ParquetSource):
         return {path: version for path, version in found.items() if version is not None or path in now.files}
 
     def _files_in(self, version: int | None) -> Mapping[str, Mapping[str, str | None]]:
-        """Return the files of a version with the values of their partitions; none if it cannot be read any more."""
+        """Return the files of a version with the values of their partitions."""
         if version in (None, self._settled().version):
             return self._settled().files
-        with contextlib.suppress(SourceError):
-            return _snapshot(self._place, self._storage, version, None, self._condition).files
-        return {}
+        return _snapshot(self._place, self._storage, version, None, self._condition).files
 
     def _gone(self, paths: Sequence[str]) -> list[str]:
         """Return which of some files are not there any more."""

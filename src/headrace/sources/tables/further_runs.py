@@ -8,6 +8,7 @@ from typing import Any
 
 from headrace.core.files.input_files import InputFile
 from headrace.core.tables.changes import HELD, Seen, not_there
+from headrace.errors import SourceError, StoreFailed
 
 
 @dataclass(frozen=True)
@@ -34,36 +35,72 @@ def runs_since(
 ) -> tuple[Runs, tuple[str, ...]]:
     """Return what runs have read up to ``position``, and the files to list: those that were taken in, and new ones.
 
-    ``files_in`` says what the table tells of the files of a version (None: the latest), nothing if that cannot be
-    read any more; ``gone_of`` which files are not there any more. What was taken in is read as it was then, what is
-    new as it is now; new files of which nothing is told hold no row that is asked for. ``between``: the versions
-    since the last one that was read, the latest first: a driver that was killed may have taken in files of one of
-    them, and not said of which.
+    ``files_in`` says what the table tells of the files of a version (None: the latest), and raises ``SourceError`` if
+    that cannot be read any more; ``gone_of`` which files are not there any more. What was taken in is read as it was
+    then, what is new as in the last version that has it; new files of which that tells nothing hold no row that is
+    asked for. ``between``: the versions since the last one that was read, the latest first: a driver that was killed
+    may have taken in files of one of them, and not said of which.
     """
     needed = list(dict.fromkeys(seen.files[number][0] for number in sorted(seen.to_read)))
     read = frozenset(needed)
-    told = _looked_up(needed, [*versions_of(seen.positions), *between, None], files_in)
-    told |= _looked_up([*new], [None, *dict.fromkeys(v for v in new.values() if v is not None)], files_in)
+    held = {
+        path: last for each in seen.positions for path, last in each.get(HELD, {}).items() if path in read
+    }
+    told = _looked_up([*held], held.values(), files_in, held)
+    told |= _looked_up(
+        [path for path in needed if path not in held],
+        [*versions_of(seen.positions), *between, None],
+        files_in,
+    )
+    told |= _as_last(table, new, files_in)
     paths = [path for path in seen.paths if path not in read or path in told]
     paths += [path for path in new if path in told]
     lost = {path: "no version that can still be read names it" for path in needed if path not in told}
     lost |= dict.fromkeys(gone_of([path for path in paths if path in told]), "a clean-up has removed it")
-    if lost and not seen.may_miss:
-        raise not_there(table, *next(iter(lost.items())))
+    for path, why in lost.items():
+        if path in new or not seen.may_miss:
+            raise not_there(table, path, why)
     unread = {path: InputFile(path, *about) for path, *about in seen.files if path not in read}
     return Runs(position, unread, told, seen.forms), tuple(path for path in paths if path not in lost)
 
 
 def _looked_up(
-    paths: Sequence[str], versions: Iterable[int | None], files_in: Callable[[int | None], Mapping[str, Any]]
+    paths: Sequence[str],
+    versions: Iterable[int | None],
+    files_in: Callable[[int | None], Mapping[str, Any]],
+    only: Mapping[str, int] | None = None,
 ) -> dict[str, Any]:
-    """Return what is told of some files, by the first of some versions that has each."""
+    """Return what is told of some files, by the first of some versions that has each, or by its own one alone."""
     found: dict[str, Any] = {}
-    for version in versions:
+    for version in dict.fromkeys(versions):
         if len(found) == len(paths):
             break
-        there = files_in(version)
-        found |= {path: there[path] for path in paths if path not in found and path in there}
+        try:
+            there = files_in(version)
+        except StoreFailed:
+            raise
+        except SourceError:  # it is not there any more
+            continue
+        asked = (path for path in paths if path not in found and (only is None or only[path] == version))
+        found |= {path: there[path] for path in asked if path in there}
+    return found
+
+
+def _as_last(
+    table: str, new: Mapping[str, int | None], files_in: Callable[[int | None], Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Return what is told of new files, each by the last version that has it."""
+    found: dict[str, Any] = {}
+    for version in dict.fromkeys(new.values()):
+        asked = [path for path, last in new.items() if last == version]
+        try:
+            there = files_in(version)
+        except StoreFailed:
+            raise
+        except SourceError as error:
+            why = f"version {version}, the last that has it, cannot be read. {error}".rstrip(".")
+            raise not_there(table, asked[0], why) from error
+        found |= {path: there[path] for path in asked if path in there}
     return found
 
 

@@ -112,12 +112,10 @@ class IcebergSource(FileSource[Scan]):
         return {path: last for path, last in found.items() if last is not None or path in now.tasks}
 
     def _files_in(self, snapshot: int | None) -> Mapping[str, Any]:
-        """Return the files of a snapshot with how they are read; none if it cannot be read any more."""
+        """Return the files of a snapshot with how they are read."""
         now = self._settled()
         if snapshot in (None, now.snapshot):
             return now.tasks
-        if now.metadata.snapshot_by_id(snapshot) is None:
-            return {}
         return self._with({"_snapshot": snapshot, "_schema_id": now.schema_id})._planned().tasks
 
     def _gone(self, paths: Sequence[str]) -> list[str]:

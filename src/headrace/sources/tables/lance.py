@@ -141,12 +141,10 @@ class LanceSource(Source):
         return State.of(self._place, self._opened(version))
 
     def _files_in(self, version: int | None) -> dict[str, _Fragment]:
-        """Return the fragments of a version by their first files; none if it cannot be read any more."""
+        """Return the fragments of a version by their first files."""
         if version is None:
             return {each.path: each for each in self._settled().fragments if each is not None}
-        with contextlib.suppress(SourceError):
-            return {each.path: each for each in _fragments(self._place, self._opened(version))}
-        return {}
+        return {each.path: each for each in _fragments(self._place, self._opened(version))}
 
     def _with(self, changed: Mapping[str, Any]) -> LanceSource:
         copy: LanceSource = object.__new__(type(self))
