@@ -103,3 +103,14 @@ def test_a_worker_that_was_ended_for_its_memory_was_not_ended_by_its_call() -> N
     detector.on_message(WorkerRetired(0, 8, 1 << 30, 1 << 30, True, False, "memory"), 11.0)
     assert detector.overdue(100.0) == []
     assert detector.poison_rows(0).suspects == ()
+
+
+def test_a_worker_with_several_calls_dies_once() -> None:
+    """Workers of an earlier stage have more than one call for a shard: each fails when they die."""
+    detector = PoisonRowDetector(raises=False)
+    worker = 0
+    while not attempt(detector, detector.poison_rows(0), worker, 30, 10, {7}):
+        detector.on_death(death(0, worker, "killed"))
+        detector.on_death(death(0, worker, "killed"))
+        worker += 1
+    assert [(reject.row, reject.count) for reject in detector.poison_rows(0).skip] == [(7, 1)]

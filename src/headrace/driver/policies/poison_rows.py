@@ -121,7 +121,11 @@ class PoisonRowDetector(Policy):
             poison_rows = self._narrow(calling, kind, reason, alone=len(calls) == 1)
             if poison_rows and self._raises:
                 return Verdict(error=self._report(poison_rows[0], reason))
-            self._skip[shard] += poison_rows
+            known = {(each.split, each.row, each.last) for each in self._skip[shard]}
+            # A worker that dies is asked about for each of its calls, and all of them say what it was at.
+            self._skip[shard] += [
+                each for each in poison_rows if (each.split, each.row, each.last) not in known
+            ]
         return Verdict(charged=False)
 
     def location(self, shard: Shard) -> str:
