@@ -59,6 +59,7 @@ STORE = [
     "store.append",
     "store.appended",
 ]  # see tests/stores/test_killed.py
+UPLOADER = ["worker.upload", "worker.uploaded"]  # see tests/stores/test_uploaded.py
 TABLE = ["table.filled"]  # see tests/databases/test_killed.py
 # An overwrite also passes the points of every run while its parts are hidden.
 SWAP = [
@@ -76,7 +77,7 @@ SWAP = [
 
 def test_every_point_is_killed_at_somewhere() -> None:
     points = {point for point, _ in DRIVER + SWAP + PARTING}
-    points |= {*WORKER, *METRICS, *MAKER, *PARTED, *RECOVER, *STORE, *TABLE}
+    points |= {*WORKER, *METRICS, *MAKER, *PARTED, *RECOVER, *STORE, *UPLOADER, *TABLE}
     assert points == failpoints.POINTS
 
 
