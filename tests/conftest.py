@@ -41,10 +41,33 @@ _ABOUT_PROCESSES = ("cli", "engines", "faults", "observers")  # folders
 ENGINE = os.environ.get("HEADRACE_TEST_ENGINE", "")  # "ray": tests that can be are carried out there
 
 
-def pytest_collection_finish() -> None:
-    """Leave what ten thousand tests and their libraries are made of out of later collections of garbage."""
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Collect ten thousand tests without looking for garbage among them again and again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        leave_out_of_garbage()
+        gc.enable()
+
+
+def leave_out_of_garbage() -> None:
+    """Leave what tests and their libraries are made of out of later collections of garbage."""
+    global _modules
     gc.collect()
     gc.freeze()
+    _modules = len(sys.modules)
+
+
+_modules = 0
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown() -> None:
+    """A test may have imported a large library: a second of each collection, of which others ask for many."""
+    if len(sys.modules) > _modules + 100:
+        leave_out_of_garbage()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
