@@ -63,6 +63,28 @@ class TestParquetInPieces(SourceContract):
         assert len(source.splits()) == 16
 
 
+class TestSmallParquetFiles(SourceContract):
+    folder: Path
+
+    @pytest.fixture(autouse=True)
+    def read_together(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("headrace.sources.parquet.together._SPLITS", 2)
+
+    def make(self) -> Source:
+        for number in range(6):
+            if not (self.folder / f"{number}.parquet").exists():
+                rows = table(5 * number, 5)
+                pq.write_table(
+                    rows if number != 4 else rows.select(rows.column_names[::-1]),
+                    self.folder / f"{number}.parquet",
+                    row_group_size=2 if number == 1 else 5,
+                )
+        return ParquetSource(self.folder)
+
+    def test_they_are_read_together(self, source: Source) -> None:
+        assert [split.stop for split in source.splits()] == [-3, -3]
+
+
 class TestParquetThatNeedsCasts(SourceContract):
     folder: Path
 

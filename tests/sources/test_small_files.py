@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+import pickle
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -12,10 +16,16 @@ import pytest
 import headrace as hr
 from headrace.core.files.input_files import InputFile
 from headrace.core.work import Split
-from headrace.errors import ForeignOutput
+from headrace.errors import ForeignOutput, HeadraceError, InputChanged, UnreadableFile
 from headrace.output.input_changes import check_apart
+from headrace.sources.parquet import together
 from headrace.sources.parquet.files import Footer, _footers
+from headrace.sources.parquet.source import ParquetSource
 from headrace.sources.range import RangeSource
+from headrace.testing.sources import read_all, read_sound
+from worker.test_input_check import CHANGES, appended, cut_short, removed
+
+from .test_row_counts import shorten, write
 
 SHAPES = [
     pa.table({"id": [1, 2, None], "x": [0.5, 1.5, 2.5]}),
@@ -100,3 +110,201 @@ def test_an_input_in_the_output_is_refused_behind_links_too(tmp_path: Path) -> N
     for path in (out / "part.parquet", beside / "link.parquet", tmp_path / "other" / "part.parquet"):
         with pytest.raises(ForeignOutput, match="lies inside the output"):
             check(beside / "own.parquet", path)
+
+
+# ---------------------------------------------------------------- those that are read together
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let neighbours be read together where there are few files, too."""
+    monkeypatch.setattr(together, "_SPLITS", 3)
+
+
+def write_files(folder: Path, rows: Sequence[int], kinds: Sequence[str] = ("plain",)) -> ParquetSource:
+    """Write a file of ``rows[i]`` rows for each; their kinds take turns."""
+    first = 0
+    for number, count in enumerate(rows):
+        ids = range(first, first + count)
+        table = pa.table({"id": ids, "text": [f"t{i}" if i % 5 else None for i in ids]})
+        kind, options = kinds[number % len(kinds)], {}
+        if kind == "groups":
+            options["row_group_size"] = 2
+        elif kind == "narrow":
+            table = table.set_column(0, "id", table["id"].cast("int32"))
+        elif kind == "lacking":
+            table = table.select(["id"])
+        elif kind == "turned":
+            table = table.select(["text", "id"])
+        elif kind == "pandas":
+            table = table.replace_schema_metadata({"pandas": f"{number}"})
+        pq.write_table(table, folder / f"{number:03}.parquet", **options)
+        first += count
+    return ParquetSource(folder)
+
+
+@pytest.mark.usefixtures("few")
+def test_small_neighbours_are_one_split(tmp_path: Path) -> None:
+    source = write_files(tmp_path, [10, 20, 30, 0, 10, 9_000, 10, 10, 10, 10])
+    splits = source.splits()
+    assert [(s.file, s.stop, s.rows, len(source.files_of(s))) for s in splits if s.file != 5] == [
+        (0, -3, 60, 3),  # no more than a third of all files
+        (4, 1, 10, 1),  # alone between one without rows and a big one
+        (6, -3, 30, 3),
+        (9, 1, 10, 1),
+    ]
+    assert sum(s.rows for s in splits if s.file == 5) == 9_000
+    from_one = source.splits_from(1)
+    assert from_one is not None
+    assert (from_one[0].file, from_one[0].stop, from_one[0].rows) == (1, -2, 50)
+    assert source.splits_alone(1) == [Split(1, 0, 1, 20, source.splits_alone(1)[0].bytes, 0)]  # type: ignore[index]
+    assert [s.stop for s in ParquetSource(tmp_path, include_paths=True).splits()[:3]] == [1, 1, 1]
+    assert pickle.loads(pickle.dumps(source)).inspected().counts.tolist()[:5] == [10, 20, 30, 0, 10]
+
+
+def test_a_few_files_are_splits_of_their_own(tmp_path: Path) -> None:
+    assert all(split.stop == 1 for split in write_files(tmp_path, [5] * 20).splits())
+
+
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize("batch_rows", [1, 7, 1_000])
+@pytest.mark.parametrize("columns", [None, ["id"], ["text", "id"], []])
+def test_rows_together_are_those_of_each_file(
+    tmp_path: Path, columns: list[str] | None, batch_rows: int
+) -> None:
+    kinds = ("plain", "plain", "groups", "plain", "narrow", "lacking", "turned", "turned", "pandas")
+    source = write_files(tmp_path, [1 + n % 6 for n in range(40)], kinds)
+    alone = [split for n in range(40) for split in source.splits_alone(n) or ()]
+    assert len(source.splits()) < 6
+    for split in source.splits():
+        mine = [each for each in alone if each.file in source.files_of(split)]
+        sound = read_sound(source, split, columns, batch_rows)
+        assert sound.table.equals(read_all(source, mine, columns))
+        assert sound.numbers == list(range(split.rows))
+        assert not sound.bad
+        places = [(each, row) for each in mine for row in range(each.rows)]
+        assert [source.locate(split, row) for row in range(split.rows)] == [
+            source.locate(each, row) for each, row in places
+        ]
+        keys = np.concatenate([source.row_keys(each, np.arange(each.rows)) for each in mine])
+        assert source.row_keys(split, np.arange(split.rows)).tolist() == keys.tolist()
+        picked = np.array([split.rows - 1, 0, 3])
+        assert source.row_keys(split, picked).tolist() == keys[picked].tolist()
+        source.check_unchanged(split)
+
+
+@pytest.mark.usefixtures("few")
+def test_folders_and_dictionaries_of_files_read_together(tmp_path: Path) -> None:
+    for number in range(30):
+        folder = tmp_path / f"day={number // 10}"
+        folder.mkdir(exist_ok=True)
+        kind = pa.array([f"k{number}", "all"]).dictionary_encode()
+        pq.write_table(pa.table({"kind": kind}), folder / f"{number:02}.parquet")
+    source = ParquetSource(tmp_path)
+    assert len(source.splits()) < 5
+    found = read_all(source).to_pylist()
+    assert found == [
+        {"kind": kind, "day": number // 10} for number in range(30) for kind in (f"k{number}", "all")
+    ]
+
+
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize("short", [[0], [1], [0, 1], None])
+def test_a_damaged_file_among_others_is_named(tmp_path: Path, short: list[int] | None) -> None:
+    for number in range(9):
+        write(tmp_path / f"{number}.parquet", 5, 5)
+    path = tmp_path / "4.parquet"
+    if short is None:
+        data = bytearray(path.read_bytes())
+        data[4:60] = b"\xff" * 56
+        path.write_bytes(data)
+    else:
+        shorten(path, 0, short, 5, 2)
+    source = ParquetSource(tmp_path)
+    split = source.splits()[1]
+    assert (split.file, split.stop) == (3, -3)
+    with pytest.raises(UnreadableFile, match=r"row group 0 \(of 1\) of .*4\.parquet"):
+        read_all(source, [split])
+    sound = read_sound(source, split)
+    assert sound.table["a"].to_pylist() == [*range(5), *range(5)]
+    assert [row for rows in sound.bad for row in rows] == [5, 6, 7, 8, 9]
+    assert all("4.parquet" in str(error) for error in sound.bad.values())
+
+
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_file_among_others_that_changes_is_found(tmp_path: Path, change: Callable[[Path], None]) -> None:
+    source, path = write_files(tmp_path, [5] * 9), tmp_path / "004.parquet"
+    split = source.splits()[1]
+    worker: ParquetSource = pickle.loads(pickle.dumps(source))
+    reading = source.read(split, ["id"], 3)
+    assert next(reading)["id"].to_pylist() == [15, 16, 17]
+    list(reading)
+    source.check_unchanged(split)
+    change(path)
+    with pytest.raises(InputChanged, match=r"004\.parquet'"):
+        source.check_unchanged(split)
+    if change in (appended, cut_short, removed):  # others are found by the times of their reading alone
+        reading = worker.read(split, ["id"], 3)
+        with pytest.raises(InputChanged, match=r"004\.parquet'"):
+            list(reading)
+
+
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize("rows", [0, 3, 9, 5_000])
+def test_a_run_goes_on_where_a_file_among_others_changed(tmp_path: Path, rows: int) -> None:
+    folder, out = tmp_path / "in", tmp_path / "out"
+    folder.mkdir()
+    write_files(folder, [5] * 12)
+    once: list[int] = []
+
+    def step(batch: dict[str, Any]) -> dict[str, Any]:
+        if not once and batch["id"].max() >= 30:
+            once.append(1)
+            raise OSError("for now")
+        return {"id": batch["id"]}
+
+    def run() -> hr.Result:
+        data = hr.read_parquet(folder).map_batches(step, version="1")
+        return data.with_options(engine="inline", shard_rows=20).write_parquet(out)
+
+    with pytest.raises(HeadraceError):
+        run()
+    assert pq.read_table(out)["id"].to_pylist() == list(range(20))
+    pq.write_table(pa.table({"id": range(1_000, 1_000 + rows), "text": ["x"] * rows}), folder / "009.parquet")
+    result = run()
+    assert result.resumed
+    assert result.rows == 55 + rows
+    expected = [*range(45), *range(1_000, 1_000 + rows), *range(50, 60)]
+    assert pq.read_table(out)["id"].to_pylist() == expected
+    pq.write_table(pa.table({"id": [7], "text": ["x"]}), folder / "001.parquet")
+    with pytest.raises(InputChanged, match=r"001\.parquet"):
+        run()
+
+
+@pytest.mark.usefixtures("few")
+def test_carried_columns_of_small_files_are_put_together(tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    write_files(folder, [50] * 12)
+    data = hr.read_parquet(folder).predict(lambda batch: batch["id"] % 2, inputs=["id"], output="odd")
+    data.with_options(engine="inline").write_parquet(tmp_path / "out")
+    found = pq.read_table(tmp_path / "out")
+    assert found["id"].to_pylist() == list(range(600))
+    assert found["odd"].to_pylist() == [i % 2 for i in range(600)]
+    assert found["text"].null_count == 120
+
+
+def test_columns_of_one_form_with_other_names_above_them_are_told_apart(tmp_path: Path) -> None:
+    one = pa.struct([pa.field("x", pa.int64())])
+    shapes = [
+        pa.schema([pa.field("a", one, nullable=False)]),
+        pa.schema([pa.field("b", one, nullable=False)]),
+        pa.schema([pa.field("x", pa.int64())]),
+    ]
+    files = []
+    for number, schema in enumerate(shapes * 2):
+        path = tmp_path / f"{number}.parquet"
+        pq.write_table(schema.empty_table(), path, store_schema=False)
+        files.append(InputFile(str(path), path.stat().st_size, path.stat().st_mtime_ns))
+    assert [footer.schema for footer in _footers(files, None)] == shapes * 2

@@ -181,14 +181,17 @@ def _words(entry: Entry) -> list[str]:
 
 def _read(splits: list[dict[str, Any]]) -> list[str]:
     """Return what a shard read, as lines; of many splits some."""
+    from headrace.core.human import plural
+
     lines = []
     for split in splits[:_SPLITS]:
         rows = ""
         if split["first_row"] is not None:
             rows = f": rows {split['first_row']:,} to {split['first_row'] + split['rows'] - 1:,}"
-        lines.append(
-            f"read {split['file'] or 'the source'}, split {split['start']:,} to {split['stop']:,}{rows}"
-        )
+        what = f"split {split['start']:,} to {split['stop']:,}{rows}"
+        if split["stop"] < -1:
+            what = f"and {plural(-split['stop'] - 1, 'file')} behind it"
+        lines.append(f"read {split['file'] or 'the source'}, {what}")
     if len(splits) > _SPLITS:
         lines.append(f"read {len(splits) - _SPLITS:,} more splits")
     return lines

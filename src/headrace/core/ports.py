@@ -113,6 +113,13 @@ class Source(Protocol):
         """
         return None
 
+    def splits_alone(self, file: int) -> Sequence[Split] | None:
+        """List the splits of file number ``file`` which read no other, though those of ``splits`` may.
+
+        So that a run which goes on can read a file that was written again. Default: None, what ``splits`` says.
+        """
+        return None
+
     def forms(self) -> Mapping[str, str]:
         """Return, by name, the form of each column that may hold nulls, see ``core/arrow/forms.py``.
 

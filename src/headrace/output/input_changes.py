@@ -240,19 +240,23 @@ def _refuse_rewritten(source: Source, committer: ShardCommitter, changed: set[in
 def _replan(source: Source, committer: ShardCommitter, changed: set[int]) -> list[Shard]:
     """Put the new splits of changed files where their first old split stood; no committed shard is touched.
 
-    A split of several files takes them whole, whatever is in them: it stays as it is.
+    A split of several files becomes one of each, if the source can read them so; else it takes them whole, whatever
+    is in them, and stays as it is.
     """
     new_splits = _new_splits(source, committer.plan.shards, changed)
     alone = frozenset(new_splits)
+    parted: set[range] = set()
     shards: list[list[Split]] = []
     for shard in committer.plan.shards:
         kept: list[Split] = []
         for split in shard.splits:
-            file = _file_of(source, split)
-            if file in alone:
-                kept += new_splits.pop(file, [])
-            else:
+            files = source.files_of(split)
+            if alone.isdisjoint(files):
                 kept.append(split)
+            elif files not in parted:
+                parted.add(files)
+                for file in files:
+                    kept += new_splits.pop(file, []) if file in alone else source.splits_alone(file) or ()
         shards.append(kept)
     for file in sorted(new_splits):  # those that had no row before
         if new_splits[file]:
@@ -264,9 +268,10 @@ def _replan(source: Source, committer: ShardCommitter, changed: set[int]) -> lis
 
 
 def _new_splits(source: Source, shards: Sequence[Shard], changed: set[int]) -> dict[int, list[Split]]:
-    """Return the new splits of each changed file that shares no split with others, before or now."""
-    new_splits: dict[int, list[Split]] = {file: [] for file in changed}
-    now = source.splits()
+    """Return the new splits of each changed file that can be read alone, or that is, before and now."""
+    found = {file: source.splits_alone(file) for file in changed}
+    new_splits: dict[int, list[Split]] = {file: [] for file, splits in found.items() if splits is None}
+    now = source.splits() if new_splits else ()
     for split in (*now, *(split for shard in shards for split in shard.splits)):
         files = source.files_of(split)
         if len(files) > 1:
@@ -276,7 +281,7 @@ def _new_splits(source: Source, shards: Sequence[Shard], changed: set[int]) -> d
         file = _file_of(source, split)
         if file in new_splits:
             new_splits[file].append(split)
-    return new_splits
+    return new_splits | {file: list(splits) for file, splits in found.items() if splits is not None}
 
 
 def _insert_in_order(

@@ -186,8 +186,8 @@ def _name(index: int, shard: Shard | None) -> str:
 
 
 def _split(split: Split, files: list[str]) -> dict[str, Any]:
-    """Return what a split reads: rows of a file, by their numbers if these are known."""
-    known = split.first >= 0 and split.length >= 0
+    """Return what a split reads: rows of a file, by their numbers if these are known; or of some files."""
+    known = split.first >= 0 and split.length >= 0 and split.stop >= -1
     return {
         "file": files[split.file] if 0 <= split.file < len(files) else None,
         "start": split.start,

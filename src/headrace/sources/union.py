@@ -110,6 +110,17 @@ class UnionSource(Source):
         """List the splits of the sources, cut as each can."""
         return self._outer([source.splits_in_batches(rows) for source in self._sources])
 
+    def splits_alone(self, file: int) -> list[Split] | None:
+        """List the splits of a file of a source."""
+        offsets = self._offsets()
+        number = bisect_right(offsets, file) - 1
+        found = self._sources[number].splits_alone(file - offsets[number])
+        return (
+            None
+            if found is None
+            else [msgspec.structs.replace(split, file=split.file + offsets[number]) for split in found]
+        )
+
     def _outer(self, splits: Sequence[Sequence[Split]]) -> list[Split]:
         first = [self._first(number) for number in range(len(self._sources))]
         return [

@@ -50,6 +50,39 @@ def check_unchanged(file: InputFile, before: FileState | None = None) -> FileSta
         ) from error
     except OSError as error:
         raise UnreadableFile(f"Cannot look at input file {file.path!r}: {error.strerror}.") from error
+    if before is not None and before == _state(status):
+        return before
+    return _compared(file, status, before)
+
+
+def content_of(file: InputFile) -> tuple[bytes | None, FileState]:
+    """Return the content of a small local file, and its state as ``check_unchanged`` does, of one opening.
+
+    None: it could not be opened, or not all of it was read at once; it was not changed.
+    """
+    try:
+        handle = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None, check_unchanged(file)
+    try:
+        status = os.fstat(handle)
+        content = os.read(handle, file.size + 1)
+    except OSError:
+        return None, check_unchanged(file)
+    finally:
+        os.close(handle)
+    state = _state(status)
+    if state.size != file.size or state.mtime_ns != file.mtime_ns:
+        _compared(file, status, None)
+    return content if len(content) == file.size else None, state
+
+
+def _state(status: os.stat_result) -> FileState:
+    access = (status.st_mode, status.st_uid, status.st_gid, status.st_nlink)
+    return FileState(status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, access)
+
+
+def _compared(file: InputFile, status: os.stat_result, before: FileState | None) -> FileState:
     changes = []
     if status.st_size != file.size:
         changes.append(f"its size was {file.size:,} bytes and is {status.st_size:,}")
@@ -58,8 +91,7 @@ def check_unchanged(file: InputFile, before: FileState | None = None) -> FileSta
     if changes:
         told = " and ".join(changes)
         raise InputChanged(f"Input file {file.path!r} changed since the run was planned: {told}. {_ADVICE}")
-    access = (status.st_mode, status.st_uid, status.st_gid, status.st_nlink)
-    now = FileState(status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, access)
+    now = _state(status)
     if before is not None and now.ctime_ns != before.ctime_ns:
         if now.inode == before.inode and now.access != before.access:
             return now

@@ -38,6 +38,14 @@ def read_struct(data: bytes, at: int, shape: Shape) -> tuple[Struct, int]:
         raise NotUnderstood("it is cut off") from None
 
 
+def skip(data: bytes, at: int, type_: int) -> int:
+    """Return where the value of this type ends that begins at ``at``."""
+    try:
+        return _skipped(data, at, type_, _DEEPEST)
+    except IndexError:
+        raise NotUnderstood("it is cut off") from None
+
+
 def write_struct(struct: Struct) -> bytes:
     """Return the bytes of a struct, its fields in the order of their numbers."""
     pieces: list[bytes] = []

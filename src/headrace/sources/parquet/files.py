@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ import pyarrow.parquet as pq
 from headrace.core.arrow.forms import EXACT, form_of
 from headrace.core.arrow.values import column_from
 from headrace.core.files.input_files import InputFile
+from headrace.core.parquet import compact
 from headrace.core.stores.object_path import ObjectPath
 from headrace.core.stores.objects import open_arrow, open_binary
 from headrace.core.work import Split
@@ -32,6 +34,7 @@ _MERGED_OF_OBJECTS = 32 << 20  # decoded
 _SPLITS_OF_OBJECTS = 16
 _FOOTERS_TOGETHER = 64  # files that a thread looks at in one go
 _FOOTER_BYTES = 16 << 10  # read of each file: most footers of small files are smaller
+_VERSION, _SCHEMA = 1 << 4 | compact.I32, 1 << 4 | compact.LIST  # the headers of a footer's first two fields
 _SPLITS = 64  # row groups go together up to such a part of all rows
 
 
@@ -43,6 +46,16 @@ class Footer(msgspec.Struct, frozen=True):
     nulls: Mapping[str, bool] = field(
         default_factory=dict
     )  # columns that may hold some; True: and wide integers
+
+    @property
+    def rows(self) -> int:
+        """Rows of all row groups."""
+        return self.groups[0][0] if len(self.groups) == 1 else sum(rows for rows, _ in self.groups)
+
+    @property
+    def bytes(self) -> int:
+        """Decoded bytes of all row groups."""
+        return self.groups[0][1] if len(self.groups) == 1 else sum(size for _, size in self.groups)
 
     def splits(self, file: int, grain: Grain) -> Iterator[Split]:
         """Yield ranges of row groups: neighbours that are small together, big ones perhaps in pieces."""
@@ -97,14 +110,20 @@ class Grain(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class ParquetLayout:
-    """What planning learned about all files. Workers get the schema only: each opens its own footers."""
+    """What planning learned about all files. Workers get the schema, and how many rows each file has."""
 
     schema: pa.Schema
     footers: tuple[Footer, ...]
     forms: Mapping[str, str]
+    counts: Sequence[int] = ()
+
+    @classmethod
+    def of(cls, schema: pa.Schema, footers: Sequence[Footer], forms: Mapping[str, str]) -> ParquetLayout:
+        """Count the rows of each file."""
+        return cls(schema, tuple(footers), forms, array("q", [footer.rows for footer in footers]))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return ParquetLayout, (self.schema, (), self.forms)
+        return ParquetLayout, (self.schema, (), self.forms, self.counts)
 
 
 def inspect(
@@ -129,7 +148,7 @@ def inspect(
         footers = _read_footers(files, schema.names)
         _check_casts(files, footers, schema, values)
     forms = _forms(schema, footers, values)
-    return ParquetLayout(schema, tuple(footers), forms)
+    return ParquetLayout.of(schema, footers, forms)
 
 
 def _read_footers(files: Sequence[InputFile], columns: Sequence[str] | None) -> list[Footer]:
@@ -150,10 +169,12 @@ def _footers(files: Sequence[InputFile], columns: frozenset[str] | None) -> list
     found = []
     for file in files:
         try:
-            metadata = _metadata(file)
-            schema = metadata.schema.to_arrow_schema()
-            if shape is None or not shape.fits(metadata, schema):
-                shape = _Shape(metadata, schema, columns)
+            end, data = _end_of(file) or (None, None)
+            metadata = _metadata(file, end)
+            schema = shape.schema_of(data, metadata) if shape is not None else None
+            if shape is None or schema is None:
+                shape = _Shape(data, metadata, columns)
+                schema = shape.schema
             found.append(shape.footer(metadata, schema))
         except MemoryError:
             raise
@@ -165,22 +186,34 @@ def _footers(files: Sequence[InputFile], columns: frozenset[str] | None) -> list
 class _Shape:
     """What the footers of files of one schema have in common: found once, not once for each of many small files."""
 
-    def __init__(self, metadata: pq.FileMetaData, schema: pa.Schema, columns: frozenset[str] | None) -> None:
+    def __init__(self, data: bytes | None, metadata: pq.FileMetaData, columns: frozenset[str] | None) -> None:
+        """``data``: the bytes of the footer, if they are known."""
         parquet = metadata.schema
-        self._schema = schema
+        self.schema = parquet.to_arrow_schema()
         self._columns = metadata.num_columns
-        self._nullable = Nullable.of(parquet, schema, columns)
+        self._begins = None if data is None else _through_schema(data)
+        self._about = metadata.metadata
+        self._nullable = Nullable.of(parquet, self.schema, columns)
         self._leaves = None
         if columns is not None:
             paths = (parquet.column(leaf).path for leaf in range(metadata.num_columns))
             self._leaves = [leaf for leaf, path in enumerate(paths) if path.split(".", 1)[0] in columns]
 
-    def fits(self, metadata: pq.FileMetaData, schema: pa.Schema) -> bool:
-        """Say whether a file has this schema; then it has the same leaves in the same order."""
-        return bool(metadata.num_columns == self._columns and schema.equals(self._schema))
+    def schema_of(self, data: bytes | None, metadata: pq.FileMetaData) -> pa.Schema | None:
+        """Return the schema of another file; None if it has other columns, or the leaves of these in another order.
+
+        Where the same bytes say what columns there are, and the writer added the same to them, nothing is looked at.
+        """
+        same = self._begins is not None and data is not None and data.startswith(self._begins)
+        if same and metadata.metadata == self._about:
+            return self.schema
+        schema = metadata.schema.to_arrow_schema()
+        if metadata.num_columns != self._columns or not schema.equals(self.schema):
+            return None
+        return self.schema if schema.equals(self.schema, check_metadata=True) else schema
 
     def footer(self, metadata: pq.FileMetaData, schema: pa.Schema) -> Footer:
-        """Return what is to know of a file of this schema."""
+        """Return what is to know of a file with these columns."""
         groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
         if self._leaves is None:
             sizes = tuple((group.num_rows, group.total_byte_size) for group in groups)
@@ -191,29 +224,49 @@ class _Shape:
             raise pa.ArrowInvalid(
                 f"it says {metadata.num_rows:,} rows in all, and {rows:,} in its row groups"
             )
-        same = schema.equals(self._schema, check_metadata=True)
-        return Footer(self._schema if same else schema, sizes, self._nullable.holding(groups))
+        return Footer(schema, sizes, self._nullable.holding(groups))
 
 
 def _uncompressed(group: pq.RowGroupMetaData, leaves: Sequence[int]) -> int:
     return sum(group.column(leaf).total_uncompressed_size for leaf in leaves)
 
 
-def _metadata(file: InputFile) -> pq.FileMetaData:
-    """Read a footer: of a local file the end at once, which is cheaper than to let Arrow look for it."""
-    if not isinstance(file.path, ObjectPath):
-        end = _end_of(file)
-        if end[-4:] == b"PAR1" and int.from_bytes(end[-8:-4], "little") + 8 <= len(end):
-            return pq.read_metadata(pa.BufferReader(end))
-    with open_arrow(file.path) as data:
-        return pq.read_metadata(data)
+def _end_of(file: InputFile) -> tuple[bytes, bytes] | None:
+    """Return the end of a local file, and the footer in it, if that is short: cheaper than having Arrow look."""
+    if isinstance(file.path, ObjectPath):
+        return None
+    handle = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        end = os.pread(handle, _FOOTER_BYTES, max(0, file.size - _FOOTER_BYTES))
+    finally:
+        os.close(handle)
+    length = int.from_bytes(end[-8:-4], "little")
+    return (end, end[-8 - length : -8]) if end[-4:] == b"PAR1" and length + 8 <= len(end) else None
 
 
-def _end_of(file: InputFile) -> bytes:
-    with open(file.path, "rb", buffering=0) as data:
-        length = min(file.size, _FOOTER_BYTES)
-        data.seek(file.size - length)
-        return data.read(length)
+def _metadata(file: InputFile, end: bytes | None) -> pq.FileMetaData:
+    if end is not None:
+        return opened_by_arrow(pa.BufferReader(end)).metadata
+    with open_arrow(file.path) as opened:
+        return pq.read_metadata(opened)
+
+
+def opened_by_arrow(data: pa.NativeFile) -> pq.core.ParquetReader:
+    """Open a Parquet file; ``ParquetFile`` would also make a list of its columns, which takes as long again."""
+    reader = pq.core.ParquetReader()
+    reader.open(data)
+    return reader
+
+
+def _through_schema(footer: bytes) -> bytes | None:
+    """Return a footer up to the end of its schema, which comes first, behind the version of the format."""
+    try:
+        start = compact.skip(footer, 1, compact.I32)
+        if footer[0] == _VERSION and footer[start] == _SCHEMA:
+            return footer[: compact.skip(footer, start + 1, compact.LIST)]
+    except (compact.NotUnderstood, IndexError):
+        pass
+    return None
 
 
 def no_footer(path: str, error: Exception) -> SourceError:

@@ -21,7 +21,7 @@ from headrace.sources.parquet.files import no_footer
 from headrace.sources.schemas import conform, read_guarded, select
 
 _UNEVEN = "columns do not have the same size"  # from Arrow's message
-_SMALL_BYTES = 64 << 10
+SMALL_BYTES = 64 << 10  # of a file that is read at once
 _HELD_BYTES = 16 << 20  # decoded; a reader that leaves bad rows out holds row groups up to this size back
 
 
@@ -61,8 +61,7 @@ class OpenFile:
 
     def __init__(self, file: InputFile, schemas: Selections, folders: Mapping[str, str | None]) -> None:
         """``schemas``: what its rows are brought to; ``folders``: the values of columns that the file lacks."""
-        path = file.path
-        self._path = path
+        self.path = self._path = path = file.path
         self._schemas = schemas
         self._schema = schemas.every
         self._folders = folders
@@ -196,7 +195,7 @@ class OpenFile:
             batches = self._group(start, target, batch_rows)
             yield from _held_back(batches) if held else batches
             return
-        joins = not any(map(_has_indices, target.types))
+        joins = not any(map(has_indices, target.types))
         waiting: list[pa.RecordBatch] = []
         rows = 0
         for group in range(start, stop):
@@ -277,7 +276,7 @@ class OpenFile:
 
 def _opened(file: InputFile) -> pa.NativeFile:
     """Open a local file; a small one is read at once, which is one call of the system instead of one a column."""
-    if file.size <= _SMALL_BYTES:
+    if file.size <= SMALL_BYTES:
         with open(file.path, "rb", buffering=0) as data:
             found = data.read(file.size + 1)
         if len(found) == file.size:
@@ -332,7 +331,7 @@ def _validated(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         batch.validate()
         if indexed is None:
-            indexed = [number for number, type_ in enumerate(batch.schema.types) if _has_indices(type_)]
+            indexed = [number for number, type_ in enumerate(batch.schema.types) if has_indices(type_)]
         for number in indexed:
             _check_indices(batch.column(number))
         yield batch
@@ -346,6 +345,7 @@ def _check_indices(column: pa.Array) -> None:
     column.validate(full=True)
 
 
-def _has_indices(type_: pa.DataType) -> bool:
+def has_indices(type_: pa.DataType) -> bool:
+    """Say whether a type has dictionaries in it."""
     inner = (type_.field(number).type for number in range(type_.num_fields))
-    return pa.types.is_dictionary(type_) or any(map(_has_indices, inner))
+    return pa.types.is_dictionary(type_) or any(map(has_indices, inner))

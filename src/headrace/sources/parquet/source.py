@@ -13,6 +13,7 @@ from headrace.core.files.hive import hive_values
 from headrace.core.files.input_files import FileState, InputFile
 from headrace.core.locations import Location
 from headrace.core.ports import Bad
+from headrace.core.row_keys import Keys, Numbers, row_keys
 from headrace.core.stores.object_path import ObjectPath
 from headrace.core.work import Split
 from headrace.errors import ArgumentError
@@ -23,8 +24,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from headrace.core.parquet.chunks import ChunkFile
-    from headrace.sources.parquet.files import ParquetLayout
+    from headrace.sources.parquet.files import Grain, ParquetLayout
     from headrace.sources.parquet.reader import OpenFile, Selections
+    from headrace.sources.parquet.together import SmallFiles
 
 MERGE_BELOW = 1 << 20  # neighbouring row groups are read as one split up to so many decoded bytes
 _KEEP_OPEN = 4
@@ -32,7 +34,9 @@ _KEEP_CHUNKS = 16
 
 
 class ParquetSource(FileSource["ParquetLayout"]):
-    """Reads Parquet files as one table; a split is a range of row groups of one file, or a piece of one.
+    """Reads Parquet files as one table.
+
+    A split is a range of row groups of one file, or a piece of one, or ``-stop`` small files from ``file`` on.
 
     Parameters
     ----------
@@ -52,7 +56,7 @@ class ParquetSource(FileSource["ParquetLayout"]):
     """
 
     suffixes = suffixes_read_by("read_parquet")
-    worker_imports = ("headrace.sources.parquet.source", "headrace.sources.parquet.reader")
+    worker_imports = ("headrace.sources.parquet.source", "headrace.sources.parquet.together")
     reads_objects = True
 
     def __init__(
@@ -76,11 +80,19 @@ class ParquetSource(FileSource["ParquetLayout"]):
         self._partitioning = partitioning
         self._open: dict[int, OpenFile] = {}
         self._schemas: Selections | None = None
+        self._grain_of: tuple[ParquetLayout, Grain] | None = None  # of these files
         self._chunks: dict[int, tuple[ChunkFile, frozenset[str]]] = {}
         self._seen: dict[int, FileState | None] = {}  # of the files that are open
 
     def _without_handles(self) -> dict[str, Any]:
-        return {**super()._without_handles(), "_open": {}, "_seen": {}, "_chunks": {}, "_schemas": None}
+        dropped: dict[str, Any] = {
+            "_open": {},
+            "_seen": {},
+            "_chunks": {},
+            "_schemas": None,
+            "_grain_of": None,
+        }
+        return {**super()._without_handles(), **dropped}
 
     def describe(self) -> dict[str, Any]:
         """Return the paths and options as given."""
@@ -102,21 +114,49 @@ class ParquetSource(FileSource["ParquetLayout"]):
         return self.inspected().forms
 
     def splits(self) -> list[Split]:
-        """List the row-group ranges, file by file; of a few row groups, pieces.
+        """List the row-group ranges, file by file; of a few row groups, pieces; of many small files, some together.
 
         A piece has fewer rows than its row group; ``first`` is the row where it begins.
         """
-        from headrace.sources.parquet.files import Grain
+        return self._splits_from(0)
+
+    def splits_from(self, file: int) -> list[Split] | None:
+        """List the splits of the files from number ``file`` on."""
+        return self._splits_from(file)
+
+    def _splits_from(self, file: int) -> list[Split]:
+        from headrace.sources.parquet.together import splits_of
 
         footers = self.refreshed().footers
-        remote = any(isinstance(file.path, ObjectPath) for file in self._files)
-        grain = Grain.of(footers, MERGE_BELOW, objects=remote)
-        return [split for number, footer in enumerate(footers) for split in footer.splits(number, grain)]
+        grain = self._grain()
+        if not self._adds_path:
+            return splits_of(self._files, footers, grain, file)
+        numbers = range(file, len(footers))
+        return [split for number in numbers for split in footers[number].splits(number, grain)]
+
+    def splits_alone(self, file: int) -> list[Split] | None:
+        """List the splits of one file, which may be one of the small ones that are read together."""
+        return list(self.inspected().footers[file].splits(file, self._grain()))
+
+    def _grain(self) -> Grain:
+        from headrace.sources.parquet.files import Grain
+
+        layout = self.inspected()
+        if self._grain_of is None or self._grain_of[0] is not layout:
+            remote = any(isinstance(file.path, ObjectPath) for file in self._files)
+            self._grain_of = layout, Grain.of(layout.footers, MERGE_BELOW, objects=remote)
+        return self._grain_of[1]
+
+    def files_of(self, split: Split) -> range:
+        """Return the numbers of the files that a split reads: one, or ``-stop`` small ones."""
+        return range(split.file, split.file + max(1, -split.stop))
 
     def read_rows(
         self, split: Split, columns: Sequence[str] | None, batch_rows: int, bad: Bad | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """Read a range of row groups, or a piece of one."""
+        """Read a range of row groups, or a piece of one; or small files."""
+        if split.stop < 0:
+            return self._small_files(split, columns).read(batch_rows, bad)
         opened = self._opened(split.file)
         return (
             opened.read(split, columns, batch_rows)
@@ -126,7 +166,28 @@ class ParquetSource(FileSource["ParquetLayout"]):
 
     def locate(self, split: Split, row: int) -> Location:
         """Name the file and the row in it, counted from 0."""
+        if split.stop < 0:
+            counts = self.inspected().counts
+            for number in self.files_of(split):
+                if row < counts[number] or number == self.files_of(split)[-1]:
+                    return Location(self.file(number).path, row)
+                row -= counts[number]
         return Location(self.file(split.file).path, split.first + row)
+
+    def row_keys(self, split: Split, numbers: Numbers) -> Keys:
+        """Return a key for each row, by its file's path and its number there."""
+        if split.stop >= 0:
+            return super().row_keys(split, numbers)
+        import numpy as np
+
+        files, counts = self.files_of(split), self.inspected().counts
+        starts = np.cumsum([0, *(counts[number] for number in files)])
+        places = np.searchsorted(starts, numbers, side="right") - 1
+        keys = np.empty(len(numbers), np.uint64)
+        for place in np.unique(places).tolist():
+            mine = places == place
+            keys[mine] = row_keys(self.file(files[place]).path, numbers[mine] - starts[place])
+        return keys
 
     def close(self) -> None:
         """Close the files kept open between splits."""
@@ -140,6 +201,8 @@ class ParquetSource(FileSource["ParquetLayout"]):
         from headrace.core.parquet.compact import NotUnderstood
         from headrace.sources.path_column import PATH
 
+        if split.stop < 0:
+            raise NotUnderstood("its row groups are small, and are put together")
         known = self._chunks.pop(split.file, None)
         if known is None:
             input_file = self.file(split.file)
@@ -159,7 +222,9 @@ class ParquetSource(FileSource["ParquetLayout"]):
         return known
 
     def _states(self, split: Split, columns: Sequence[str] | None) -> Sequence[FileState | None]:
-        """Check the file where it is opened; one that stays open has the state of then."""
+        """Check the file where it is opened; one that stays open has the state of then. Small ones: see below."""
+        if split.stop < 0:
+            return [None] * -split.stop  # each is checked when it is read
         if split.file not in self._open:
             (self._seen[split.file],) = super()._states(split, columns)
         return [self._seen.get(split.file)]
@@ -173,6 +238,23 @@ class ParquetSource(FileSource["ParquetLayout"]):
             files, self._columns, hive=self._partitioning == "hive", given=self._given
         )
 
+    def _small_files(self, split: Split, columns: Sequence[str] | None) -> SmallFiles:
+        from headrace.sources.parquet.together import SmallFiles
+
+        layout, numbers = self.inspected(), self.files_of(split)
+        states = self._states_read[split.file, split.start, split.stop]
+        assert isinstance(states, list)
+        files = [(number, self.file(number), layout.counts[number]) for number in numbers]
+        return SmallFiles(files, self._selections().of(columns), columns, self._opened, states)
+
+    def _selections(self) -> Selections:
+        from headrace.sources.parquet.reader import Selections
+
+        schema = self.inspected().schema
+        if self._schemas is None or self._schemas.every is not schema:
+            self._schemas = Selections(schema)
+        return self._schemas
+
     def _folders_of(self, path: str) -> Mapping[str, str | None]:
         """Return the values of the columns that a file lacks, where they are known."""
         return hive_values(path) if self._partitioning == "hive" else {}
@@ -180,12 +262,10 @@ class ParquetSource(FileSource["ParquetLayout"]):
     def _opened(self, number: int) -> OpenFile:
         opened = self._open.pop(number, None)
         if opened is None:
-            from headrace.sources.parquet.reader import OpenFile, Selections
+            from headrace.sources.parquet.reader import OpenFile
 
-            file, schema = self.file(number), self.inspected().schema
-            if self._schemas is None or self._schemas.every is not schema:
-                self._schemas = Selections(schema)
-            opened = OpenFile(file, self._schemas, self._folders_of(file.path))
+            file = self.file(number)
+            opened = OpenFile(file, self._selections(), self._folders_of(file.path))
             if len(self._open) >= _KEEP_OPEN:
                 # Dropped, not closed: an iterator over an earlier split may still read from it.
                 oldest = next(iter(self._open))

@@ -179,7 +179,7 @@ class DeltaSource(ParquetSource):
         footers = iter(found.footers)
         empty = parquet_files.Footer(found.schema, ())
         every = tuple(empty if file.path in unread else next(footers) for file in files)
-        return parquet_files.ParquetLayout(found.schema, every, found.forms)
+        return parquet_files.ParquetLayout.of(found.schema, every, found.forms)
 
     def splits_from(self, file: int) -> list[Split] | None:
         """List the splits of further files, where runs add to one output.

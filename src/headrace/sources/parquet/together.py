@@ -1,0 +1,223 @@
+"""Small Parquet files that are read together: a split of many of them, and what each costs less."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, MutableSequence, Sequence
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from headrace.core.arrow.batch import one_batch
+from headrace.core.files.input_files import FileState, InputFile, content_of
+from headrace.core.ports import Bad
+from headrace.core.stores.object_path import ObjectPath
+from headrace.core.work import Split
+from headrace.errors import UnreadableFile
+from headrace.sources.parquet.files import Footer, Grain, opened_by_arrow
+from headrace.sources.parquet.reader import SMALL_BYTES, OpenFile, has_indices
+
+MOST_ROWS = 4_096  # of a small file: columns of longer row groups may be copied as they are stored
+_MOST_BYTES = 8 << 20  # in memory: values that repeat may take more there than the footer says
+_SPLITS = 256  # files go together up to such a part of all files, and of all rows
+
+
+def splits_of(
+    files: Sequence[InputFile], footers: Sequence[Footer], grain: Grain, first: int = 0
+) -> list[Split]:
+    """List the splits of the files from number ``first`` on; neighbours that are small are one split.
+
+    Such a split has ``-stop`` whole files, from ``file`` on. Each of them has rows.
+    """
+    most_files = len(files) // _SPLITS
+    most_rows = sum(footer.rows for footer in footers) // _SPLITS
+    splits: list[Split] = []
+    begun, rows, size = first, 0, 0  # of the run of small files
+
+    def end_run(stop: int) -> None:
+        if stop - begun > 1:
+            splits.append(Split(begun, 0, begun - stop, rows, size, 0))
+        elif stop > begun:
+            splits.extend(footers[begun].splits(begun, grain))
+
+    for number in range(first, len(footers)):
+        footer = footers[number]
+        if not _is_small(files[number], footer, grain):
+            end_run(number)
+            splits.extend(footer.splits(number, grain))
+            begun, rows, size = number + 1, 0, 0
+            continue
+        of_file = footer.bytes
+        fits = size + of_file <= grain.merge_bytes and rows + footer.rows <= most_rows
+        if number - begun >= most_files or not fits:
+            end_run(number)
+            begun, rows, size = number, 0, 0
+        rows += footer.rows
+        size += of_file
+    end_run(len(footers))
+    return splits
+
+
+def _is_small(file: InputFile, footer: Footer, grain: Grain) -> bool:
+    return (
+        file.size <= SMALL_BYTES
+        and 0 < footer.rows < MOST_ROWS
+        and footer.bytes <= grain.merge_bytes
+        and not isinstance(file.path, ObjectPath)
+    )
+
+
+class SmallFiles:
+    """Reads the files of one split in their order.
+
+    ``target`` is the schema that rows are brought to. ``opened`` opens a file by its number: one that is not like
+    the others, or that is damaged, is read in the usual way, which says what is wrong with it.
+    """
+
+    def __init__(
+        self,
+        files: Sequence[tuple[int, InputFile, int]],
+        target: pa.Schema,
+        columns: Sequence[str] | None,
+        opened: Callable[[int], OpenFile],
+        states: MutableSequence[FileState | None],
+    ) -> None:
+        """``files``: the number of each, the file as it was planned with, and how many rows it has.
+
+        ``states`` gets the state of each file that is read, as it is then.
+        """
+        self._files = files
+        self._target = target
+        self._columns = columns
+        self._opened = opened
+        self._plain = _Plain(target)
+        self._joins = not any(map(has_indices, target.types))
+        self._states = states
+
+    def read(self, batch_rows: int, bad: Bad | None) -> Iterator[pa.RecordBatch]:
+        """Yield the rows: first those of one file, then more at a time, up to ``batch_rows``."""
+        waiting = _Waiting(self._target)
+        most = at = 0
+        for place, (number, file, rows) in enumerate(self._files):
+            content, self._states[place] = content_of(file)
+            table = self._plain.table(content, rows) if rows and content is not None else None
+            order = self._plain.order
+            if waiting.rows and (
+                table is None
+                or order is not waiting.order
+                or waiting.rows >= most
+                or waiting.bytes >= _MOST_BYTES
+                or waiting.rows + rows > batch_rows
+            ):
+                most = min(batch_rows, 2 * waiting.rows)
+                yield from waiting.taken(batch_rows)
+            if table is not None and order is not None:
+                waiting.add(table, order)
+                if not self._joins:
+                    yield from waiting.taken(batch_rows)
+            elif rows:
+                yield from self._read_alone(number, rows, batch_rows, _counted_from(bad, at))
+            at += rows
+        yield from waiting.taken(batch_rows)
+
+    def _read_alone(
+        self, number: int, rows: int, batch_rows: int, bad: Bad | None
+    ) -> Iterator[pa.RecordBatch]:
+        opened = self._opened(number)
+        groups = opened.group_rows()
+        if sum(groups) != rows:
+            raise UnreadableFile(
+                f"{opened.path}: the input was planned with {rows:,} rows of this file, and it has {sum(groups):,}. "
+                "Restore the file or leave it out."
+            )
+        split = Split(number, 0, len(groups), rows, 0, 0)
+        if bad is None:
+            yield from opened.read(split, self._columns, batch_rows)
+        else:
+            yield from opened.sound(split, self._columns, batch_rows, bad)
+
+
+def _counted_from(bad: Bad | None, first: int) -> Bad | None:
+    if bad is None:
+        return None
+    told = bad
+    return lambda row, count, error: told(first + row, count, error)
+
+
+class _Waiting:
+    """The rows of some files that are put together into one batch."""
+
+    def __init__(self, target: pa.Schema) -> None:
+        self._target = target
+        self._tables: list[pa.Table] = []
+        self.rows = self.bytes = 0
+        self.order: Sequence[int] | None = None
+
+    def add(self, table: pa.Table, order: Sequence[int]) -> None:
+        """Add the rows of a file; ``order``: which of its columns are those that are wanted."""
+        self._tables.append(table)
+        self.rows += table.num_rows
+        self.bytes += table.get_total_buffer_size()
+        self.order = order
+
+    def taken(self, batch_rows: int) -> Iterator[pa.RecordBatch]:
+        """Yield the rows, and forget them."""
+        tables, self._tables, self.rows, self.bytes = self._tables, [], 0, 0
+        if not tables or self.order is None:
+            return
+        found = one_batch(tables[0] if len(tables) == 1 else pa.concat_tables(tables))
+        batch = pa.RecordBatch.from_arrays([found.column(at) for at in self.order], schema=self._target)
+        for start in range(0, batch.num_rows, batch_rows):
+            yield batch.slice(start, batch_rows)
+
+
+class _Plain:
+    """Decodes files whose columns are those that are wanted: what is to know of a schema is found once.
+
+    ``order``: which columns of the table that was read last are the wanted ones.
+    """
+
+    def __init__(self, target: pa.Schema) -> None:
+        self._target = target
+        self._names = frozenset(target.names)
+        self._parquet: pq.ParquetSchema | None = None
+        self._leaves: list[int] = []
+        self._arrow: pa.Schema | None = None
+        self.order: Sequence[int] | None = None
+
+    def table(self, content: bytes, rows: int) -> pa.Table | None:
+        """Return the rows of a file of one row group; None if it is another one, or anything is wrong with it."""
+        if not self._names:
+            return None
+        try:
+            opened = opened_by_arrow(pa.BufferReader(content))
+            metadata = opened.metadata
+            if metadata.num_row_groups != 1 or metadata.num_rows != rows:
+                return None
+            parquet = metadata.schema
+            if self._parquet is None or not parquet.equals(self._parquet):
+                self._parquet = parquet
+                paths = (parquet.column(leaf).path for leaf in range(metadata.num_columns))
+                self._leaves = [
+                    leaf for leaf, path in enumerate(paths) if path.split(".", 1)[0] in self._names
+                ]
+            table = opened.read_row_group(0, column_indices=self._leaves, use_threads=False)
+            if table.num_rows != rows:
+                return None
+            table.validate()
+        except MemoryError:
+            raise
+        except (pa.ArrowException, OSError, UnicodeError):
+            return None
+        if self._arrow is None or not table.schema.equals(self._arrow, check_metadata=True):
+            self._arrow = table.schema
+            self.order = self._order_of(table.schema)
+        return None if self.order is None else table
+
+    def _order_of(self, schema: pa.Schema) -> Sequence[int] | None:
+        """Return where the wanted columns are; None if they are not there, or of other types."""
+        places = [schema.get_field_index(name) for name in self._target.names]
+        same = all(
+            at >= 0 and schema.field(at).type.equals(field.type)
+            for at, field in zip(places, self._target, strict=True)
+        )
+        return places if same else None
