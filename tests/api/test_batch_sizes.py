@@ -204,3 +204,39 @@ def test_explain_says_how_many_workers_have_work() -> None:
     staged = few.map_batches(same, concurrency=3, batch_size=5).explain().splitlines()
     assert staged[7].strip().startswith("4 workers") and staged[7].endswith("1 of them has work: 1 task")
     assert "3 workers" in staged[10] and staged[10].endswith("1 of them has work: 1 shard")
+
+
+def test_the_only_row_group_of_a_file_is_work_for_all_workers_if_a_model_reads_it(tmp_path: Path) -> None:
+    class Doubled:
+        def __call__(self, batch: Batch) -> Batch:
+            if (batch["id"] == 580).any():
+                raise ValueError("no")
+            shape = len(batch["id"])
+            return {"id": batch["id"], "twice": batch["id"] * 2, "length": np.full(shape, shape)}
+
+    pq.write_table(pa.table({"id": range(600)}), tmp_path / "in.parquet")
+    data = hr.read_parquet(tmp_path / "in.parquet").map_batches(Doubled, batch_size=100)
+    data = data.with_options(workers=2, on_error="reject")
+    result = data.write_parquet(tmp_path / "out")
+    parts = [pq.read_table(part) for part in sorted((tmp_path / "out").glob("part-*"))]
+    table = pa.concat_tables(parts)
+    assert [len(part) for part in parts] == [300, 299]
+    assert table.column("id").to_pylist() == [i for i in range(600) if i != 580]
+    assert table.column("twice").to_pylist() == [2 * i for i in range(600) if i != 580]
+    assert set(table.column("length").to_pylist()[:500]) == {100}
+    (bad,) = hr.read_rejected(tmp_path / "out").take_all()
+    assert bad["id"] == bad["_row"] == 580
+    assert result.ledger.read == 600 and result.ledger.written == 599
+    assert hr.verify(tmp_path / "out").state == "good"
+
+
+@pytest.mark.parametrize(
+    ("rows", "needs", "shards"),
+    [(60, {"concurrency": 4}, 4), (60, {"concurrency": 2, "batch_size": "auto"}, 1), (60, {}, 1)],
+)
+def test_what_says_how_many_workers_it_wants_gets_shards_for_them(
+    rows: int, needs: dict[str, Any], shards: int, tmp_path: Path
+) -> None:
+    pq.write_table(pa.table({"id": range(rows)}), tmp_path / "in.parquet")
+    data = hr.read_parquet(tmp_path / "in.parquet").map_batches(same, **{"batch_size": 10, **needs})
+    assert f"shards   {shards}\n" in data.explain()

@@ -4,17 +4,29 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.core.work import Split
 from headrace.plan.compile import make_shards
-from headrace.plan.partitioning import row_ranges
+from headrace.plan.partitioning import MODEL_ROWS, MOST_READ_TWICE, Partitioning, row_ranges
 from headrace.sources.range import RangeSource
 
 
 def splits_of(rows: list[int]) -> list[Split]:
     return [Split(0, n, n + 1, count, 8 * count) for n, count in enumerate(rows)]
+
+
+class FakeSource:
+    def __init__(self, splits: list[Split]) -> None:
+        self._splits = splits
+
+    def splits(self) -> list[Split]:
+        return self._splits
+
+    def splits_in_batches(self, rows: int) -> list[Split]:
+        return self._splits
 
 
 @given(st.lists(st.integers(0, 40), max_size=60), st.integers(0, 100), st.booleans())
@@ -80,3 +92,44 @@ def test_splits_of_ranges_are_of_multiples_of_a_batch(rows: int, batch: int) -> 
     assert sum(split.rows for split in splits) == rows
     assert batch > 65_536 or not any(split.rows % batch for split in splits[:-1])
     assert max((split.rows for split in splits), default=0) <= max(65_536, batch)
+
+
+@given(
+    st.lists(st.integers(0, 900), max_size=12),
+    st.sampled_from([0, 1, 7, 32, 256, 300]),
+    st.integers(1, 9),
+    st.sampled_from([1, 40, MODEL_ROWS]),
+)
+def test_few_rows_for_models_go_to_all_workers(rows: list[int], batch: int, workers: int, few: int) -> None:
+    """Each row is in one shard, in order, and shards have whole batches."""
+    least = max(batch, few)
+    plan = Partitioning((batch,), False, batch, batch, True, workers, few=least)
+    shards = plan.shards(FakeSource(splits_of(rows)))
+    found = [
+        (split.start, row)
+        for shard in shards
+        for split in shard.splits
+        for row in range(split.low, split.low + split.length)
+    ]
+    assert found == [(n, row) for n, count in enumerate(rows) for row in range(count)]
+    assert [shard.index for shard in shards] == list(range(len(shards)))
+    assert {split.start for shard in shards for split in shard.splits} == set(range(len(rows)))
+    assert len(shards) >= min(workers, sum(rows) // (2 * least))
+    assert all(shard.rows >= batch for shard in shards[:-1])
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"few": 0}, {"shard_rows": 5_000}, {"workers": 1}, {"bytes": MOST_READ_TWICE + 1}, {"rows": -1}],
+)
+def test_other_shards_are_left_as_they_are(changed: dict[str, int]) -> None:
+    options = {"workers": 4, "few": MODEL_ROWS, **changed}
+    split = Split(0, 0, 1, options.pop("rows", 1_000), options.pop("bytes", 8_000))
+    shards = Partitioning((0,), False, 0, 0, True, **options).shards(FakeSource([split]))
+    assert [shard.splits for shard in shards] == [(split,)]
+
+
+def test_a_model_that_gets_one_row_group_is_with_each_worker() -> None:
+    split = Split(0, 0, 1, 500, 8_000)
+    shards = Partitioning((256,), False, 256, 256, True, 2, few=256).shards(FakeSource([split]))
+    assert [(part.low, part.high) for shard in shards for part in shard.splits] == [(0, 256), (256, 500)]

@@ -21,6 +21,8 @@ from headrace.plan.steps.union import paths_of, union_in
 MOST_ROWS = 65_536  # a common multiple of several sizes that is bigger than this is not sought
 READ_AGAIN = 4  # a split that two row ranges share is at most this part of one
 SHARES = 3  # blocks for each worker of the next stage, at least, as far as batches allow
+MODEL_ROWS = 256  # of a shard, about, where a model is loaded and there are few rows: it may be slow
+MOST_READ_TWICE = 16 << 20  # bytes of a split that several workers may read, each for some of its rows
 
 
 class Partitioning(msgspec.Struct, frozen=True):
@@ -30,7 +32,8 @@ class Partitioning(msgspec.Struct, frozen=True):
     first stage takes a shard as one row range. ``batch``: the number of rows that shards are multiples of, as far as
     splits allow; 0: any. ``largest``: the largest batch size of a step; each shard has so many rows, and with
     ``small`` may have no more. ``workers``: how many workers shards are made for. ``shares``: how many shards are
-    made of what each of them would get. ``apart``: no shard has rows of two datasets of a union.
+    made of what each of them would get. ``apart``: no shard has rows of two datasets of a union. ``few``: about
+    so many rows are enough for a worker, and splits are cut so that each gets some; 0: splits are not cut.
     """
 
     units: tuple[int, ...]
@@ -42,12 +45,13 @@ class Partitioning(msgspec.Struct, frozen=True):
     shard_rows: int | None = None
     shares: int = compiler.SHARES_PER_WORKER
     apart: bool = False
+    few: int = 0
 
     def shards(self, source: Source) -> list[Shard]:
         """Return the shards of a source."""
         splits = self._splits(source)
         if not self.apart:
-            return self.shards_of(splits)
+            return self._spread(self.shards_of(splits))
         datasets = [cast("UnitedSource", source).dataset_of(split) for split in splits]
         return self.shards_of(splits, {i for i, (a, b) in enumerate(pairwise(datasets), 1) if a != b})
 
@@ -64,12 +68,44 @@ class Partitioning(msgspec.Struct, frozen=True):
             begins=begins,
         )
 
+    def _spread(self, shards: list[Shard]) -> list[Shard]:
+        """Return a shard for each worker at least, as far as rows go, where few rows may be much work.
+
+        Several workers then read one split, such as the only row group of a small file, each for its own rows.
+        """
+        splits = [split for shard in shards for split in shard.splits]
+        if not self.few or self.shard_rows is not None or any(split.rows < 0 for split in splits):
+            return shards
+        rows, unit = sum(split.length for split in splits), self.batch or 1
+        batches = -(-rows // unit)
+        pieces = min(self.workers, (rows + self.few // 2) // self.few, batches)
+        if pieces <= len(shards) or max(split.bytes for split in splits) > MOST_READ_TWICE:
+            return shards
+        ends = [batches * piece // pieces * unit for piece in range(1, pieces)]
+        return [Shard(i, group) for i, group in enumerate(_windows(splits, ends))]
+
     def _splits(self, source: Source) -> Sequence[Split]:
         return source.splits_in_batches(self.batch) if self.batch else source.splits()
 
     def row_ranges(self, shard: Shard) -> list[RowRange]:
         """Divide a shard into what workers of the first stage take at a time."""
         return list(row_ranges(shard.splits, self.units[0], whole=self.whole))
+
+
+def _windows(splits: Sequence[Split], ends: Sequence[int]) -> Iterator[tuple[Split, ...]]:
+    """Divide splits before the rows with these numbers, of which none is the first, and which ascend."""
+    group: list[Split] = []
+    following, begun = iter([*ends, None]), 0
+    end = next(following)
+    for split in splits:
+        low, high = split.low, split.low + split.length
+        while end is not None and end < begun + high - low:
+            cut = low + end - begun
+            yield (*group, *((msgspec.structs.replace(split, low=low, high=cut),) if cut > low else ()))
+            group, begun, low, end = [], end, cut, next(following)
+        group.append(split if low == split.low else msgspec.structs.replace(split, low=low, high=high))
+        begun += high - low
+    yield tuple(group)
 
 
 class RowRange(msgspec.Struct, frozen=True):
@@ -95,10 +131,26 @@ def partitioning_of(stages: Sequence[Stage], source: Source, shard_rows: int | N
     workers = max(stage.workers for stage in stages) if whole else stages[-1].workers
     # At the end of each shard, a worker waits for the slowest requests: one worker has nobody to divide work with.
     shares = 1 if asks and workers == 1 else compiler.SHARES_PER_WORKER
-    apart = union_in(steps) is not None
     return Partitioning(
-        units, whole, _common(sizes), max(sizes, default=0), small, workers, shard_rows, shares, apart
+        units,
+        whole,
+        _common(sizes),
+        max(sizes, default=0),
+        small,
+        workers,
+        shard_rows,
+        shares,
+        apart=union_in(steps) is not None,
+        few=0 if len(stages) > 1 or asks else _few(steps, sizes, declared=small),
     )
+
+
+def _few(steps: Sequence[Step], sizes: Sequence[int], *, declared: bool) -> int:
+    """Return how many rows are enough for a worker; 0 if the steps look as if it had better get many."""
+    if declared and sizes:
+        return max(sizes)
+    loads = any(function.loads for step in steps for function in step.functions())
+    return max([MODEL_ROWS, *sizes]) if loads else 0
 
 
 def unit_of(stage: Stage) -> int:

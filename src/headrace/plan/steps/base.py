@@ -39,6 +39,11 @@ class StepFunction(msgspec.Struct, frozen=True):
     predicts: bool = False
     inputs: tuple[str, ...] | None = None
 
+    @property
+    def loads(self) -> bool:
+        """Whether each worker makes or loads something before the first call: a class, or a model."""
+        return isinstance(self.function.call, type) or self.function.predictor is not None
+
 
 class NeededColumns(msgspec.Struct, frozen=True):
     """Columns that are needed: ``only`` these (None: all there are), ``without`` those."""
