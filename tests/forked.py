@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import gc
 import importlib
 import inspect
@@ -27,8 +28,13 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
+import forked_workers
 from headrace.engines.local import template
 
+MARK = "FAULT_TEST_MARK"
+"""The variable by which a test finds a process and those that it has started: 32 characters."""
+
+_NO_MARK = "0" * 32
 _TESTS = str(Path(__file__).parent)
 _LIBRARY = """
     faults.job numpy.random psutil pyarrow.compute pyarrow.csv pyarrow.parquet
@@ -66,11 +72,12 @@ sys.exit(os.waitstatus_to_exitcode(status))
 class Forked(subprocess.Popen):  # type: ignore[type-arg]
     """A process of Python: ``args`` are ``[sys.executable, SCRIPT or "-c" or "-m", …]``.
 
-    ``also``: modules that it has imported besides, with spaces between them.
+    ``also``: modules that it has imported besides, with spaces between them. ``workers``: all workers that it starts
+    are forks, see ``forked_workers``.
     """
 
-    def __init__(self, *args: Any, also: str = "", **named: Any) -> None:
-        self._also = also
+    def __init__(self, *args: Any, also: str = "", workers: bool = False, **named: Any) -> None:
+        self._also, self._workers = also, workers
         super().__init__(*args, **named)
 
     def _execute_child(self, *given: Any, **named: Any) -> None:
@@ -85,7 +92,8 @@ class Forked(subprocess.Popen):  # type: ignore[type-arg]
             if asked[name] == -1:  # as in this process
                 opened.append(os.dup(number))
             streams.append(opened[-1] if asked[name] == -1 else asked[name])
-        told = {"args": list(map(str, asked["args"][1:])), "cwd": str(asked["cwd"] or os.getcwd())}
+        told: dict[str, Any] = {"args": list(map(str, asked["args"][1:])), "workers": self._workers}
+        told["cwd"] = str(asked["cwd"] or os.getcwd())
         told["env"] = dict(asked["env"] if asked["env"] is not None else os.environ)
         nursery = _started(self._also)[1]
         try:
@@ -148,6 +156,7 @@ def _started(also: str) -> _Nursery:
                 stdout=subprocess.DEVNULL,
                 env={
                     **os.environ,
+                    MARK: _NO_MARK,
                     "OPENBLAS_NUM_THREADS": "1",
                     "JE_ARROW_MALLOC_CONF": "background_thread:false",
                 },
@@ -230,9 +239,14 @@ def _become(out_of: int, out: int, err: int, program: int) -> CodeType:
         told = json.load(text)
     for stream in {out_of, out, err} - {0, 1, 2}:
         os.close(stream)
+    find = ctypes.CDLL(None).getenv
+    find.restype = ctypes.c_void_p
+    place = find(MARK.encode())  # the system shows the variables as they are here
     os.environ.clear()
     os.environ.update(told["env"])
     os.chdir(told["cwd"])
+    if MARK in told["env"]:
+        ctypes.memmove(place, told["env"][MARK].encode(), len(_NO_MARK))
     threading.main_thread()._set_native_id()  # type: ignore[attr-defined]
     sys.modules["numpy.random"].seed()
     sys.path.remove(_TESTS)
@@ -244,6 +258,8 @@ def _become(out_of: int, out: int, err: int, program: int) -> CodeType:
         for name, number in (("stdout", 1), ("stderr", 2)):
             raw = io.FileIO(number, "w", closefd=False)
             setattr(sys, name, io.TextIOWrapper(raw, write_through=True, errors="backslashreplace"))
+    if told.get("workers"):
+        forked_workers.offer()
     what, *rest = told["args"]
     if what == "-":
         what, *rest = "-c", sys.stdin.read(), *rest

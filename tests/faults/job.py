@@ -24,14 +24,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 import headrace as hr
-from forked import Forked
+from forked import MARK, Forked
 from headrace.core import failpoints
 from headrace.dataset.dataset import Dataset
 from headrace.result import Result
 from headrace.sources.parquet.source import ParquetSource
 
 FILES, ROWS = 8, 100
-_MARK = "FAULT_TEST_MARK"
 
 
 def times(batch: dict[str, Any], factor: int) -> dict[str, Any]:
@@ -223,10 +222,11 @@ class Driver:
         code = f"import sys; sys.path.insert(0, {tests!r}); from {module} import main; main()"
         self.process = Forked(
             [sys.executable, "-c", code, json.dumps([job, faults])],
-            env={**os.environ, _MARK: self._mark},
+            env={**os.environ, MARK: self._mark},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            workers=True,
         )
 
     def wait(self, timeout: float = 60) -> tuple[int, str, str]:
@@ -246,7 +246,7 @@ class Driver:
         found = []
         for process in psutil.process_iter():
             try:
-                ours = process.pid == self.process.pid or process.environ().get(_MARK) == self._mark
+                ours = process.pid == self.process.pid or process.environ().get(MARK) == self._mark
                 if ours and process.status() != psutil.STATUS_ZOMBIE:
                     found.append(process)
             except psutil.Error:
