@@ -13,9 +13,11 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
+from msgspec.structs import replace
 
 from headrace.engines.local import spawner
-from headrace.engines.local.spawner import Spawner
+from headrace.engines.local.spawner import Spawner, Starting
+from headrace.session.engines import _PRELOAD
 
 pytest.register_assert_rewrite("headrace.testing")
 
@@ -35,8 +37,6 @@ for _number, _usual in (
 
 _USUAL = {"HEADRACE_ENGINE": "local", "HEADRACE_WORKERS": "2", "HEADRACE_PROGRESS": "0"}
 
-
-_ABOUT_PROCESSES = ("cli", "engines", "faults", "observers")  # folders
 
 ENGINE = os.environ.get("HEADRACE_TEST_ENGINE", "")  # "ray": tests that can be are carried out there
 
@@ -79,17 +79,31 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def template_of_workers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run finds what workers of the runs before were forked from, unless its test looks at processes."""
-    if request.path.parent.name in _ABOUT_PROCESSES or request.node.get_closest_marker("local"):
+    """A run finds what workers of the runs before were forked from, unless its test looks at processes.
+
+    See ``no_template`` for files that do. One template is for all, as one alone is kept: it has imported what workers
+    need whatever the plan, and what they import in the contract of engines.
+    """
+    if request.node.get_closest_marker("local"):
         Spawner.end_kept()
-    else:
-        monkeypatch.setattr(spawner, "KEEP", 3600.0)
+        return
+    monkeypatch.setattr(spawner, "KEEP", 3600.0)
+    monkeypatch.setattr(Spawner, "kept_or_new", _kept_or_new)
+
+
+_usual_kept_or_new = Spawner.kept_or_new
+
+
+def _kept_or_new(how: Starting) -> Spawner:
+    modules = dict.fromkeys((*how.modules, *_PRELOAD, "headrace.testing.engines"))
+    return _usual_kept_or_new(replace(how, modules=tuple(modules)))
 
 
 @pytest.fixture
 def no_template(template_of_workers: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """No process is there before a test, and none is left by a run."""
     monkeypatch.setattr(spawner, "KEEP", 0.0)
+    monkeypatch.setattr(Spawner, "kept_or_new", _usual_kept_or_new)
     Spawner.end_kept()
 
 

@@ -40,8 +40,10 @@ _LIBRARY = """
     faults.job numpy.random psutil pyarrow.compute pyarrow.csv pyarrow.parquet
     headrace.cli headrace.core.parquet.joining headrace.driver.loop headrace.driver.upstream.scheduler
     headrace.engines.out_of_band_pickle headrace.observers.report.page headrace.output.commit headrace.output.resume
-    headrace.plan.identity headrace.session.build_runner headrace.sinks.parquet headrace.sinks.partitioned
-    headrace.sources.parquet.reader headrace.worker.attempt headrace.worker.steps.map_batches
+    headrace.output.metric_results headrace.output.reporting headrace.plan.identity headrace.predictors.registry
+    headrace.session.build_runner headrace.session.job_events headrace.session.write headrace.sinks.parquet
+    headrace.sinks.partitioned headrace.sources.parquet.reader headrace.sources.union headrace.worker.attempt
+    headrace.worker.shard_worker headrace.worker.steps.map_batches
 """
 _START = (
     f"import sys; sys.path[:0] = [{_TESTS!r}]; import forked; "
@@ -56,7 +58,8 @@ import json, os, signal, socket, sys
 if sys.argv[2:3] and sys.argv[2][0] == "-" and sys.argv[2] not in ("-", "-c", "-m"):
     os.execv(sys.executable, [sys.executable, *sys.argv[2:]])
 program = os.memfd_create("program")
-os.write(program, json.dumps({"args": sys.argv[2:], "cwd": os.getcwd(), "env": dict(os.environ)}).encode())
+told = {{"args": sys.argv[2:], "cwd": os.getcwd(), "env": dict(os.environ)}}
+os.write(program, json.dumps(told | {{"workers": {workers}}}).encode())
 way = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 way.connect("\\0" + sys.argv[1])
 socket.send_fds(way, [b"fork"], [0, 1, 2, program])
@@ -125,11 +128,11 @@ def run(args: Sequence[Any], *, timeout: float, **more: Any) -> subprocess.Compl
     return subprocess.CompletedProcess(list(args), process.returncode, out, err)
 
 
-def command(folder: Path, arguments: str = "", *, also: str = "") -> str:
+def command(folder: Path, arguments: str = "", *, also: str = "", workers: bool = False) -> str:
     """Return a line of a shell script that is ``python`` with some arguments, and those of the script."""
     if not template.supported():
         return f'exec {sys.executable} {arguments} "$@"'
-    (folder / ".ask.py").write_text(_ASK)
+    (folder / ".ask.py").write_text(_ASK.format(workers=workers))
     return f'exec {sys.executable} -I -S {folder}/.ask.py {_name(_started(also)[0].pid)} {arguments} "$@"'
 
 

@@ -114,7 +114,22 @@ _RAY = """
 def _tests_of_an_engine(folder: Path) -> None:
     """Its runs find what the workers of the runs before were forked from, as in our own tests."""
     (folder / "conftest.py").write_text(
-        "from headrace.engines.local import spawner\n\nspawner.KEEP = 3600.0\n"
+        textwrap.dedent(
+            """
+            import gc
+            from functools import partial
+
+            from headrace.engines.local import engine, spawner
+
+            spawner.KEEP = 3600.0
+            modules = ("numpy", "pyarrow.parquet", "headrace.worker.shard_worker", "headrace.testing.engines")
+            engine.Starting = partial(spawner.Starting, modules=modules)
+
+
+            def pytest_collection_finish():
+                gc.freeze()
+            """
+        )
     )
 
 

@@ -79,10 +79,11 @@ def ended(folder: Path, given: Given, text: str, names: str) -> list[str]:
     (folder / "given.py").write_text(names)
     (folder / "the_console.py").write_text(_CONSOLE)
     (folder / "page.py").write_text(text)
-    tools = folder / ".bin"
+    tools, workers = folder / ".bin", given.engine == "local"
     tools.mkdir(exist_ok=True)
     for name, arguments in {"python": "", "python3": "", "headrace": "-m headrace"}.items():
-        (tools / name).write_text(f"#!/bin/sh\n{forked.command(tools, arguments, also=given.imports)}\n")
+        line = forked.command(tools, arguments, also=given.imports, workers=workers)
+        (tools / name).write_text(f"#!/bin/sh\n{line}\n")
         (tools / name).chmod(0o755)
     env = {
         **os.environ,
@@ -96,6 +97,7 @@ def ended(folder: Path, given: Given, text: str, names: str) -> list[str]:
     done = forked.run(
         [sys.executable, "page.py"],
         also=given.imports,
+        workers=workers,
         cwd=folder,
         env=env,
         timeout=280,  # importing a library takes its time on a busy machine; a test may take 300

@@ -29,7 +29,10 @@ from headrace.engines.local.pool import LocalPool
 from headrace.engines.local.spawner import Spawner, Starting
 from headrace.errors import EngineError, WorkerDied
 
-pytestmark = pytest.mark.skipif(not template.supported(), reason="workers are forked on Linux only")
+pytestmark = [
+    pytest.mark.skipif(not template.supported(), reason="workers are forked on Linux only"),
+    pytest.mark.usefixtures("no_template"),
+]
 
 BLAS = "OPENBLAS_NUM_THREADS"
 

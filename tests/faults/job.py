@@ -226,7 +226,7 @@ class Driver:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            workers=True,
+            workers=job.get("options", {}).get("engine") != "inline",
         )
 
     def wait(self, timeout: float = 60) -> tuple[int, str, str]:
