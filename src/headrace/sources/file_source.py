@@ -181,7 +181,12 @@ class FileSource(Source, Generic[Inspected]):
 
     def __getstate__(self) -> dict[str, Any]:
         self.inspected()  # workers must not list and inspect files themselves
-        return self._without_handles()
+        # Plain tuples: cloudpickle looks up each object of another class in what it knows of.
+        return {**self._without_handles(), "_files": [*map(tuple, self._files)]}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._files = [InputFile(*file) for file in self._files]
 
     def _without_handles(self) -> dict[str, Any]:
         return {**self.__dict__, "_states_read": OrderedDict()}

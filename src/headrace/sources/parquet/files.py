@@ -38,7 +38,7 @@ _VERSION, _SCHEMA = 1 << 4 | compact.I32, 1 << 4 | compact.LIST  # the headers o
 _SPLITS = 64  # row groups go together up to such a part of all rows
 
 
-class Footer(msgspec.Struct, frozen=True):
+class Footer(msgspec.Struct, frozen=True, gc=False):
     """What planning needs of a file: its schema, and rows and decoded bytes of each row group."""
 
     schema: pa.Schema

@@ -41,29 +41,24 @@ def splits_of(
 
     for number in range(first, len(footers)):
         footer = footers[number]
-        if not _is_small(files[number], footer, grain):
+        more_rows, more = footer.rows, footer.bytes
+        if not 0 < more_rows < MOST_ROWS or more > grain.merge_bytes or not _is_small(files[number]):
             end_run(number)
             splits.extend(footer.splits(number, grain))
             begun, rows, size = number + 1, 0, 0
             continue
-        of_file = footer.bytes
-        fits = size + of_file <= grain.merge_bytes and rows + footer.rows <= most_rows
+        fits = size + more <= grain.merge_bytes and rows + more_rows <= most_rows
         if number - begun >= most_files or not fits:
             end_run(number)
             begun, rows, size = number, 0, 0
-        rows += footer.rows
-        size += of_file
+        rows += more_rows
+        size += more
     end_run(len(footers))
     return splits
 
 
-def _is_small(file: InputFile, footer: Footer, grain: Grain) -> bool:
-    return (
-        file.size <= SMALL_BYTES
-        and 0 < footer.rows < MOST_ROWS
-        and footer.bytes <= grain.merge_bytes
-        and not isinstance(file.path, ObjectPath)
-    )
+def _is_small(file: InputFile) -> bool:
+    return file.size <= SMALL_BYTES and not isinstance(file.path, ObjectPath)
 
 
 class SmallFiles:
@@ -90,7 +85,6 @@ class SmallFiles:
         self._columns = columns
         self._opened = opened
         self._plain = _Plain(target)
-        self._joins = not any(map(has_indices, target.types))
         self._states = states
 
     def read(self, batch_rows: int, bad: Bad | None) -> Iterator[pa.RecordBatch]:
@@ -112,7 +106,7 @@ class SmallFiles:
                 yield from waiting.taken(batch_rows)
             if table is not None and order is not None:
                 waiting.add(table, order)
-                if not self._joins:
+                if not waiting.joins:
                     yield from waiting.taken(batch_rows)
             elif rows:
                 yield from self._read_alone(number, rows, batch_rows, _counted_from(bad, at))
@@ -144,10 +138,11 @@ def _counted_from(bad: Bad | None, first: int) -> Bad | None:
 
 
 class _Waiting:
-    """The rows of some files that are put together into one batch."""
+    """The rows of some files that are put together into one batch; of one file, where ``joins`` is False."""
 
     def __init__(self, target: pa.Schema) -> None:
         self._target = target
+        self.joins = not any(map(has_indices, target.types))  # dictionaries would have to be joined, too
         self._tables: list[pa.Table] = []
         self.rows = self.bytes = 0
         self.order: Sequence[int] | None = None
@@ -164,7 +159,10 @@ class _Waiting:
         tables, self._tables, self.rows, self.bytes = self._tables, [], 0, 0
         if not tables or self.order is None:
             return
-        found = one_batch(tables[0] if len(tables) == 1 else pa.concat_tables(tables))
+        if self.joins:
+            (found,) = pa.concat_tables(tables).combine_chunks().to_batches()
+        else:
+            found = one_batch(tables[0])
         batch = pa.RecordBatch.from_arrays([found.column(at) for at in self.order], schema=self._target)
         for start in range(0, batch.num_rows, batch_rows):
             yield batch.slice(start, batch_rows)
