@@ -308,3 +308,23 @@ def test_columns_of_one_form_with_other_names_above_them_are_told_apart(tmp_path
         pq.write_table(schema.empty_table(), path, store_schema=False)
         files.append(InputFile(str(path), path.stat().st_size, path.stat().st_mtime_ns))
     assert [footer.schema for footer in _footers(files, None)] == shapes * 2
+
+
+@pytest.mark.usefixtures("few")
+def test_indices_that_a_dictionary_lacks_are_damage_in_files_read_together(tmp_path: Path) -> None:
+    for number in range(6):
+        kind = pa.array(["a", "b", "c"] * 8).dictionary_encode()
+        pq.write_table(
+            pa.table({"kind": kind, "id": range(24)}), tmp_path / f"{number}.parquet", compression="none"
+        )
+    path, packed = tmp_path / "1.parquet", bytes((0b00100100, 0b01001001, 0b10010010))  # 0 1 2 0 1 2 …
+    assert path.read_bytes().count(packed * 2) == 1
+    path.write_bytes(path.read_bytes().replace(packed * 2, b"\xff" * 6))
+    source = ParquetSource(tmp_path)
+    split = source.splits()[0]
+    assert split.stop == -2
+    with pytest.raises(UnreadableFile, match=r"row group 0 \(of 1\) of .*1\.parquet"):
+        read_all(source, [split])
+    sound = read_sound(source, split)
+    assert sound.numbers == list(range(24))
+    assert [row for rows in sound.bad for row in rows] == list(range(24, 48))

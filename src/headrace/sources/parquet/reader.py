@@ -331,13 +331,19 @@ def _validated(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         batch.validate()
         if indexed is None:
-            indexed = [number for number, type_ in enumerate(batch.schema.types) if has_indices(type_)]
+            indexed = indexed_columns(batch.schema)
         for number in indexed:
-            _check_indices(batch.column(number))
+            check_indices(batch.column(number))
         yield batch
 
 
-def _check_indices(column: pa.Array) -> None:
+def indexed_columns(schema: pa.Schema) -> list[int]:
+    """Return the numbers of the columns that have dictionaries in them."""
+    return [number for number, type_ in enumerate(schema.types) if has_indices(type_)]
+
+
+def check_indices(column: pa.Array) -> None:
+    """Raise ``ArrowInvalid`` for an index that its dictionary does not have."""
     if pa.types.is_dictionary(column.type) and len(column) and not column.null_count:
         indices = column.indices.to_numpy()
         if indices.view(f"u{indices.itemsize}").max() < len(column.dictionary):  # a negative one is huge then

@@ -14,7 +14,7 @@ from headrace.core.stores.object_path import ObjectPath
 from headrace.core.work import Split
 from headrace.errors import UnreadableFile
 from headrace.sources.parquet.files import Footer, Grain, opened_by_arrow
-from headrace.sources.parquet.reader import SMALL_BYTES, OpenFile, has_indices
+from headrace.sources.parquet.reader import SMALL_BYTES, OpenFile, check_indices, indexed_columns
 
 MOST_ROWS = 4_096  # of a small file: columns of longer row groups may be copied as they are stored
 _MOST_BYTES = 8 << 20  # in memory: values that repeat may take more there than the footer says
@@ -142,7 +142,7 @@ class _Waiting:
 
     def __init__(self, target: pa.Schema) -> None:
         self._target = target
-        self.joins = not any(map(has_indices, target.types))  # dictionaries would have to be joined, too
+        self.joins = not indexed_columns(target)  # dictionaries would have to be joined, too
         self._tables: list[pa.Table] = []
         self.rows = self.bytes = 0
         self.order: Sequence[int] | None = None
@@ -177,6 +177,7 @@ class _Plain:
     def __init__(self, target: pa.Schema) -> None:
         self._target = target
         self._names = frozenset(target.names)
+        self._indexed = bool(indexed_columns(target))
         self._parquet: pq.ParquetSchema | None = None
         self._leaves: list[int] = []
         self._arrow: pa.Schema | None = None
@@ -202,6 +203,9 @@ class _Plain:
             if table.num_rows != rows:
                 return None
             table.validate()
+            for number in indexed_columns(table.schema) if self._indexed else ():
+                for chunk in table.column(number).iterchunks():
+                    check_indices(chunk)
         except MemoryError:
             raise
         except (pa.ArrowException, OSError, UnicodeError):
