@@ -82,21 +82,28 @@ def template_of_workers(request: pytest.FixtureRequest, monkeypatch: pytest.Monk
     """A run finds what workers of the runs before were forked from, unless its test looks at processes.
 
     See ``no_template`` for files that do. One template is for all, as one alone is kept: it has imported what workers
-    need whatever the plan, and what they import in the contract of engines.
+    need whatever the plan, and what most files of tests import, in which their functions lie.
     """
+    kept = spawner._kept
+    if request.node.get_closest_marker("local") or (kept is not None and not kept._is_current()):
+        Spawner.end_kept()  # the variables were other ones, of one test or before some library was imported
     if request.node.get_closest_marker("local"):
-        Spawner.end_kept()
         return
     monkeypatch.setattr(spawner, "KEEP", 3600.0)
     monkeypatch.setattr(Spawner, "kept_or_new", _kept_or_new)
 
 
+_OF_TESTS = (
+    *("asyncio", "hypothesis.strategies", "pandas", "unittest.mock"),
+    *("headrace.dataset.dataset", "headrace.testing.engines"),
+)
 _usual_kept_or_new = Spawner.kept_or_new
 
 
 def _kept_or_new(how: Starting) -> Spawner:
-    modules = dict.fromkeys((*how.modules, *_PRELOAD, "headrace.testing.engines"))
-    return _usual_kept_or_new(replace(how, modules=tuple(modules)))
+    if spawner._kept is None or spawner._kept._is_current():
+        how = replace(how, modules=tuple(dict.fromkeys((*how.modules, *_PRELOAD, *_OF_TESTS))))
+    return _usual_kept_or_new(how)
 
 
 @pytest.fixture

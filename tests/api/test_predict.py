@@ -17,7 +17,6 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import torch
 
 import headrace as hr
 from headrace.errors import (
@@ -29,6 +28,9 @@ from headrace.errors import (
     StepError,
     UnknownColumn,
 )
+from later import Later
+
+torch = Later("torch")  # or each worker would import it
 
 Batch = dict[str, np.ndarray[Any, Any]]
 
@@ -159,7 +161,6 @@ def test_a_torch_module(rides: hr.Dataset, engine: str) -> None:
         ({"a": {"model": fare, "batchsize": 3}}, "Did you mean 'batch_size'"),
         ({"": fare}, "output=''"),
         ({3: fare}, "output=3"),
-        (torch.nn.Linear, r"Linear\(…\)"),
         (type("NoCall", (), {}), "__call__"),
         ("", "path"),
     ],
@@ -167,6 +168,11 @@ def test_a_torch_module(rides: hr.Dataset, engine: str) -> None:
 def test_what_is_no_model(rides: hr.Dataset, model: Any, message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         rides.predict(model)
+
+
+def test_a_class_of_networks_is_no_model(rides: hr.Dataset) -> None:
+    with pytest.raises(ArgumentError, match=r"Linear\(…\)"):
+        rides.predict(torch.nn.Linear)
 
 
 @pytest.mark.parametrize(

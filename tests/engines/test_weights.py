@@ -28,6 +28,7 @@ from torch import nn
 from headrace.core.engine_ports import Pool, PoolSpec, WorkerContext
 from headrace.engines import out_of_band_pickle as parcel
 from headrace.engines.local.engine import LocalEngine
+from headrace.engines.local.spawner import Starting
 from headrace.engines.out_of_band_pickle import pack, sizes, unpack
 from headrace.predictors.torch.predictor import TorchPredictor
 
@@ -294,8 +295,9 @@ def pss() -> int:
 
 
 @pytest.fixture
-def start() -> Iterator[Callable[..., Pool]]:
-    engine = LocalEngine()
+def start(no_template: None, request: pytest.FixtureRequest) -> Iterator[Callable[..., Pool]]:
+    starting = Starting(modules=(*Starting().modules, *getattr(request, "param", ())))
+    engine = LocalEngine(starting=starting)
 
     def start(predictor: TorchPredictor | None, size: int = WORKERS) -> Pool:
         spec = PoolSpec("weights", partial(Hosted, Timed(predictor)), size, threads=1)
@@ -303,6 +305,9 @@ def start() -> Iterator[Callable[..., Pool]]:
 
     yield start
     engine.close(kill=True)
+
+
+imported_once = pytest.mark.parametrize("start", [["torch"]], indirect=True, ids=[""])  # not by each worker
 
 
 def everyone(pool: Pool, method: str, *args: Any) -> dict[int, Any]:
@@ -339,6 +344,7 @@ def _mib(sizes: list[int]) -> str:
     return ", ".join(f"{size / MIB:.0f}" for size in sizes)
 
 
+@imported_once
 def test_what_a_worker_writes_nobody_else_sees(start: Callable[..., Pool]) -> None:
     module = large(32)
     wanted = checksums(module.parameters())
@@ -357,6 +363,7 @@ def test_what_a_worker_writes_nobody_else_sees(start: Callable[..., Pool]) -> No
 # ---------------------------------------------------------------- nothing stays behind
 
 
+@imported_once
 @pytest.mark.skipif(not LINUX, reason="looks into /proc")
 def test_nothing_remains_after_a_run(start: Callable[..., Pool]) -> None:
     pool = start(TorchPredictor(large(32)), 2)

@@ -11,6 +11,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -265,7 +266,7 @@ class Driver:
     def until(self, condition: Callable[[], bool]) -> None:
         """Wait until ``condition`` holds or the driver has ended."""
         while self.process.poll() is None and not condition():
-            os.sched_yield()
+            time.sleep(0.002)
 
 
 def main() -> None:

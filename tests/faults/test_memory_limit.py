@@ -21,10 +21,12 @@ from headrace.engines.local.memory import own
 from headrace.errors import OutOfMemory
 from headrace.output import journal
 
+pytestmark = pytest.mark.usefixtures("no_template")  # workers have what a run imports, and no more
+
 MIB = 1 << 20
 ROOM = 500 * MIB  # for workers
 BATCH = 50
-ROWS = 60 * BATCH
+ROWS = 40 * BATCH
 
 
 class Leaky:
@@ -127,7 +129,7 @@ class Picky(Leaky):
 def test_rows_that_fail_in_a_part_are_told_by_their_place_in_the_file(tmp_path: Path) -> None:
     inputs = source(tmp_path / "in")
     rows = data(inputs, on_error="reject").predict(
-        Picky, inputs=["id"], output="y", fn_constructor_args=[10], batch_size=BATCH
+        Picky, inputs=["id"], output="y", fn_constructor_args=[20], batch_size=BATCH
     )
     result = rows.write_parquet(tmp_path / "out")
     bad = [i for i in range(ROWS) if i % 701 == 7]
