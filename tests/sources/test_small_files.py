@@ -223,8 +223,9 @@ def test_a_damaged_file_among_others_is_named(tmp_path: Path, short: list[int] |
     source = ParquetSource(tmp_path)
     split = source.splits()[1]
     assert (split.file, split.stop) == (3, -3)
-    with pytest.raises(UnreadableFile, match=r"row group 0 \(of 1\) of .*4\.parquet"):
+    with pytest.raises(UnreadableFile, match=r"row group 0 \(of 1\) of .*4\.parquet") as caught:
         read_all(source, [split])
+    assert "\n" not in str(caught.value)
     sound = read_sound(source, split)
     assert sound.table["a"].to_pylist() == [*range(5), *range(5)]
     assert [row for rows in sound.bad for row in rows] == [5, 6, 7, 8, 9]
@@ -328,3 +329,12 @@ def test_indices_that_a_dictionary_lacks_are_damage_in_files_read_together(tmp_p
     sound = read_sound(source, split)
     assert sound.numbers == list(range(24))
     assert [row for rows in sound.bad for row in rows] == list(range(24, 48))
+
+
+def test_a_column_of_another_type_than_its_schema_says_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"id": [1, 2]}), path)
+    before, _, after = path.read_bytes().rpartition(b"\x15\x04\x19")  # the chunk's type, INT64, before a list
+    path.write_bytes(before + b"\x15\x7e\x19" + after)
+    with pytest.raises(UnreadableFile, match=r"a\.parquet.*a column of INT64 has values of UNKNOWN"):
+        ParquetSource(path).splits()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,7 +16,7 @@ from headrace.core.arrow.forms import EXACT, form_of, is_wide
 class Nullable:
     """Columns of integers and booleans that may hold nulls, and where a file of this schema has their leaves."""
 
-    places: tuple[tuple[pa.Field, int | None], ...]  # None: more leaves than one, or none
+    places: tuple[tuple[pa.Field, _Leaf | None], ...]  # None: more leaves than one, or none
 
     @classmethod
     def of(cls, parquet: pq.ParquetSchema, schema: pa.Schema, columns: Collection[str] | None) -> Nullable:
@@ -33,7 +34,12 @@ class Nullable:
             if path in wanted:
                 leaves.setdefault(path, []).append(leaf)
         places = ((field, leaves.get(name, [])) for name, field in wanted.items())
-        return cls(tuple((field, found[0] if len(found) == 1 else None) for field, found in places))
+        return cls(
+            tuple(
+                (field, _Leaf(found[0], parquet.column(found[0]).physical_type) if len(found) == 1 else None)
+                for field, found in places
+            )
+        )
 
     def holding(self, groups: Sequence[pq.RowGroupMetaData]) -> dict[str, bool]:
         """Return those that hold nulls in these row groups, or for which the file does not tell.
@@ -44,20 +50,31 @@ class Nullable:
         for field, leaf in self.places:
             if leaf is None:
                 found[field.name] = False
-            elif any(_may_hold_nulls(group.column(leaf)) for group in groups if group.num_rows):
+            elif any(leaf.may_hold_nulls(group) for group in groups if group.num_rows):
                 found[field.name] = is_wide(field.type) and _beyond(groups, leaf)
         return found
 
 
-def _may_hold_nulls(chunk: pq.ColumnChunkMetaData) -> bool:
-    statistics = chunk.statistics if chunk.is_stats_set else None
-    return statistics is None or not statistics.has_null_count or statistics.null_count > 0
+class _Leaf(NamedTuple):
+    number: int
+    type: str  # of its values in the file
+
+    def may_hold_nulls(self, group: pq.RowGroupMetaData) -> bool:
+        """Say so of a row group; also if the file does not tell."""
+        statistics = self.statistics(group)
+        return statistics is None or not statistics.has_null_count or statistics.null_count > 0
+
+    def statistics(self, group: pq.RowGroupMetaData) -> pq.Statistics | None:
+        """Return what a row group says of its values; raises for one of another type, as Arrow ends the process."""
+        chunk = group.column(self.number)
+        if chunk.physical_type != self.type:
+            raise pa.ArrowInvalid(f"a column of {self.type} has values of {chunk.physical_type}")
+        return chunk.statistics if chunk.is_stats_set else None
 
 
-def _beyond(groups: Sequence[pq.RowGroupMetaData], leaf: int) -> bool:
+def _beyond(groups: Sequence[pq.RowGroupMetaData], leaf: _Leaf) -> bool:
     for group in groups:
-        chunk = group.column(leaf)
-        statistics = chunk.statistics if chunk.is_stats_set else None
+        statistics = leaf.statistics(group)
         if statistics is None or not statistics.has_min_max:
             continue
         if not -EXACT <= statistics.min <= statistics.max <= EXACT:

@@ -270,7 +270,7 @@ class OpenFile:
         groups = f"row group {start}" if stop == start + 1 else f"row groups {start} to {stop - 1}"
         return UnreadableFile(
             f"Cannot read {rows}{groups} (of {number}) of {self._path!r}: "
-            f"{str(error).rstrip('.')}. The file is damaged there; restore it or leave it out."
+            f"{' '.join(str(error).split()).rstrip(' .')}. The file is damaged there; restore it or leave it out."
         )
 
 
