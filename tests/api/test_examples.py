@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +11,27 @@ import numpy as np
 import pytest
 
 import headrace as hr
+from headrace.session import engines
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 @pytest.fixture
-def example(monkeypatch: pytest.MonkeyPatch) -> Any:
+def example(no_template: None, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.syspath_prepend(str(EXAMPLES))
     monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "3")
     monkeypatch.setenv("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     return importlib.import_module
+
+
+@pytest.fixture
+def imported_once(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Have workers be forked from what has imported some modules, where each would."""
+
+    def preload(*modules: str) -> None:
+        monkeypatch.setattr(engines, "_PRELOAD", (*engines._PRELOAD, *modules))
+
+    return preload
 
 
 def both(one: hr.Dataset, two: hr.Dataset, *, workers: bool = True) -> list[dict[str, Any]]:
@@ -40,8 +52,11 @@ def both(one: hr.Dataset, two: hr.Dataset, *, workers: bool = True) -> list[dict
 
 
 @pytest.mark.parametrize("library", ["torch", "keras"])
-def test_quick_start(library: str, example: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_quick_start(
+    library: str, example: Any, imported_once: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
     pytest.importorskip("tensorflow" if library == "keras" else library)
+    imported_once("torch")
     module = example(f"quickstart_{library}")
     rows = both(module.predictions(1), module.predictions(2), workers=library == "torch")
     assert len(rows) == 10 and all(row["output"].shape == (1,) for row in rows)
@@ -50,8 +65,11 @@ def test_quick_start(library: str, example: Any, capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().out.startswith("{'output': array([0.")
 
 
-def test_quick_start_huggingface(example: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_quick_start_huggingface(
+    example: Any, imported_once: Callable[..., None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     pytest.importorskip("transformers")
+    imported_once("torch", "transformers.pipelines")
     module = example("quickstart_huggingface")
     module.make_model(str(tmp_path))
     rows = both(module.predictions(str(tmp_path), 1), module.predictions(str(tmp_path), 2))

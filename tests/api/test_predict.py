@@ -170,9 +170,11 @@ def test_what_is_no_model(rides: hr.Dataset, model: Any, message: str) -> None:
         rides.predict(model)
 
 
-def test_a_class_of_networks_is_no_model(rides: hr.Dataset) -> None:
+def test_a_class_of_networks_and_their_weights_are_no_models(rides: hr.Dataset) -> None:
     with pytest.raises(ArgumentError, match=r"Linear\(…\)"):
         rides.predict(torch.nn.Linear)
+    with pytest.raises(ArgumentError, match=r"has no model|it takes a function"):
+        rides.predict(torch.nn.Linear(2, 1).state_dict())
 
 
 @pytest.mark.parametrize(
@@ -653,7 +655,6 @@ def test_one_number_per_row_is_a_plain_column(rides: hr.Dataset) -> None:
     [
         ([fare, fare], "several models come in a dict"),
         (pd.DataFrame({"a": [1]}), r"predict\(a DataFrame\): that is data"),
-        (torch.nn.Linear(2, 1).state_dict(), "has no model|it takes a function"),
         (type("Thing", (), {"predict": fare})(), "write a class that makes the model in its"),
     ],
 )

@@ -37,6 +37,8 @@ def made(batch: dict[str, Any]) -> dict[str, Any]:
 class Table:
     """A table of the column ``id``, what its own library does to it, and an output of its rows."""
 
+    imports = ""  # what processes that read it are forked with
+
     def __init__(self, folder: Path) -> None:
         self.folder, self.output = folder, folder / "out"
         self.next = 0
@@ -58,7 +60,7 @@ class Table:
     def killed(self, point: str, how: str, key: str = "") -> None:
         arguments = [type(self).__name__, self.folder, point, how, key]
         command = [sys.executable, "-c", JOB, *map(str, arguments)]
-        ended = forked.run(command, cwd=str(Path(__file__).parents[1]), timeout=120)
+        ended = forked.run(command, cwd=str(Path(__file__).parents[1]), timeout=120, also=self.imports)
         assert ended.returncode in (0, -signal.SIGKILL), ended.stderr
 
     def written(self) -> list[int]:
@@ -107,6 +109,8 @@ class Delta(Table):
 
 
 class Iceberg(Table):
+    imports = "pyiceberg.catalog.sql"
+
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.lake = {

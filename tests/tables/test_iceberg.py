@@ -125,7 +125,7 @@ def test_killed_anywhere_the_rows_are_added_once(
     shop.make(pa.table({"id": [-1]}))
     command = [sys.executable, "-c", JOB, point, str(passage), str(tmp_path), mode]
     tests = str(Path(__file__).parents[1])
-    ended = forked.run(command, cwd=tests, timeout=120)
+    ended = forked.run(command, cwd=tests, timeout=120, also="pyiceberg.catalog.sql")
     assert ended.returncode == -signal.SIGKILL, ended.stderr
     kept = [-1] if mode == "append" else []
     added = point == "finish.success"

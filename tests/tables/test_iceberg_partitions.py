@@ -269,7 +269,7 @@ def test_killed_anywhere_the_rows_are_added_once(shop: Lake, tmp_path: Path, poi
         str(tmp_path),
         mode,
     ]
-    ended = forked.run(command, cwd=str(Path(__file__).parents[1]), timeout=120)
+    ended = forked.run(command, cwd=str(Path(__file__).parents[1]), timeout=120, also="pyiceberg.catalog.sql")
     assert ended.returncode == -signal.SIGKILL, ended.stderr
     kept = [-1] if mode == "append" else []
     added = point == "finish.success"
