@@ -12,11 +12,13 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import pytest
 import torch
-import transformers
 from tests.predictors.news import TEXTS, tokenizer
 
 import headrace as hr
 from headrace.errors import ArgumentError
+from later import Later
+
+transformers = Later("transformers")
 
 CHAT = (
     "{% for m in messages %}{{ m['role'] }} {{ m['content'] }} {% endfor %}"
