@@ -16,7 +16,8 @@ def test_batch_predictor(script: Callable[..., Any], tmp_path: Path) -> None:
     pytest.importorskip("torch")
     pytest.importorskip("pandas")
     command = [str(EXAMPLES / "batch_predictor.py"), "--rows", "5000", "--folder", str(tmp_path / "out")]
-    ended = script("", command=command, env={"HEADRACE_WORKERS": "1"})
+    one = {"HEADRACE_WORKERS": "1", "OMP_NUM_THREADS": "1"}  # threads of PyTorch wait at full speed
+    ended = script("", command=command, env=one)
     assert ended.code == 0, ended.err
     assert "5,000 rides from a DataFrame" in ended.out
     assert "5,000 rides from Parquet files" in ended.out
@@ -29,7 +30,7 @@ def test_a_program_for_ray_air(script: Callable[..., Any], tmp_path: Path) -> No
     pytest.importorskip("torch")
     pytest.importorskip("pandas")
     command = [str(EXAMPLES / "air_program.py"), "--rows", "2400", "--folder", str(tmp_path / "out")]
-    ended = script("", command=command, env={"HEADRACE_ENGINE": "inline"})
+    ended = script("", command=command, env={"HEADRACE_ENGINE": "inline", "OMP_NUM_THREADS": "1"})
     assert ended.code == 0, ended.err
     assert "{'tipped': 0, 'predictions': 0.0}" in ended.out
     assert "['hour', 'kilometres']" in ended.out
