@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import pickle
+import threading
+from array import array
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from headrace.core.files.input_files import InputFile
 from headrace.core.work import Split
 from headrace.errors import ForeignOutput, HeadraceError, InputChanged, UnreadableFile
 from headrace.output.input_changes import check_apart
+from headrace.sources.parquet import files as parquet_files
 from headrace.sources.parquet import together
 from headrace.sources.parquet.files import Footer, _footers
 from headrace.sources.parquet.source import ParquetSource
@@ -338,3 +341,23 @@ def test_a_column_of_another_type_than_its_schema_says_is_an_error(tmp_path: Pat
     path.write_bytes(before + b"\x15\x7e\x19" + after)
     with pytest.raises(UnreadableFile, match=r"a\.parquet.*a column of INT64 has values of UNKNOWN"):
         ParquetSource(path).splits()
+
+
+@pytest.mark.parametrize(("slow", "by_threads"), [(0.0, True), (60.0, False)])
+def test_footers_are_read_by_threads_where_storage_is_slow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slow: float, by_threads: bool
+) -> None:
+    monkeypatch.setattr(parquet_files, "_FOOTERS_TOGETHER", 2)
+    monkeypatch.setattr(parquet_files, "_SLOW_OPENING", slow)
+    monkeypatch.setattr(parquet_files, "_SLOW_FOOTER", 60.0)
+    readers: set[str] = set()
+    end_of = parquet_files._end_of
+
+    def seen(file: InputFile) -> tuple[bytes, bytes] | None:
+        readers.add(threading.current_thread().name.partition("_")[0])
+        return end_of(file)
+
+    monkeypatch.setattr(parquet_files, "_end_of", seen)
+    source = write_files(tmp_path, range(9))
+    assert source.inspected().counts == array("q", range(9))
+    assert ("footers" in readers) == by_threads

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,10 +20,11 @@ from headrace.core.arrow.values import column_from
 from headrace.core.files.input_files import InputFile
 from headrace.core.parquet import compact
 from headrace.core.stores.object_path import ObjectPath
-from headrace.core.stores.objects import open_arrow, open_binary
+from headrace.core.stores.objects import open_arrow
 from headrace.core.work import Split
-from headrace.errors import SchemaMismatch, SourceError, UnreadableFile
+from headrace.errors import SchemaMismatch
 from headrace.sources.folder_columns import folder_fields, folder_values
+from headrace.sources.parquet.no_footer import no_footer
 from headrace.sources.parquet.nulls import Nullable
 from headrace.sources.schemas import select, unify
 
@@ -33,6 +35,8 @@ _DECODED_AGAIN = 128 << 20
 _MERGED_OF_OBJECTS = 32 << 20  # decoded
 _SPLITS_OF_OBJECTS = 16
 _FOOTERS_TOGETHER = 64  # files that a thread looks at in one go
+_SLOW_OPENING = 60e-6  # seconds for a file: more than it takes where the system has it in memory
+_SLOW_FOOTER = 300e-6  # and in all, as with many columns, which Arrow reads without Python's lock
 _FOOTER_BYTES = 16 << 10  # read of each file: most footers of small files are smaller
 _VERSION, _SCHEMA = 1 << 4 | compact.I32, 1 << 4 | compact.LIST  # the headers of a footer's first two fields
 _SPLITS = 64  # row groups go together up to such a part of all rows
@@ -157,19 +161,47 @@ def _read_footers(files: Sequence[InputFile], columns: Sequence[str] | None) -> 
     remote = bool(files) and isinstance(files[0].path, ObjectPath)
     at_once, together = (32, 1) if remote else (16, _FOOTERS_TOGETHER)
     tasks = [files[at : at + together] for at in range(0, len(files), together)]
-    if len(tasks) <= 1:  # none: an empty table
-        return [footer for task in tasks for footer in _footers(task, wanted)]
-    with ThreadPoolExecutor(min(at_once, len(tasks)), thread_name_prefix="footers") as threads:
-        found = threads.map(_footers, tasks, [wanted] * len(tasks))
-        return [footer for footers in found for footer in footers]
+    found: list[Footer] = []
+    left = iter(tasks)
+    for task in left if not remote or len(tasks) == 1 else ():
+        # Threads wait for Python's lock, and for nothing else, where files are at hand and have few columns.
+        started, opening = time.perf_counter(), _Stopwatch()
+        found += _footers(task, wanted, opening)
+        slow = time.perf_counter() - started > _SLOW_FOOTER * len(task)
+        if slow or opening.seconds > _SLOW_OPENING * len(task):
+            break
+    remaining = list(left)
+    if remaining:
+        with ThreadPoolExecutor(min(at_once, len(remaining)), thread_name_prefix="footers") as threads:
+            for footers in threads.map(_footers, remaining, [wanted] * len(remaining)):
+                found += footers
+    return found
 
 
-def _footers(files: Sequence[InputFile], columns: frozenset[str] | None) -> list[Footer]:
+class _Stopwatch:
+    """Adds up the time in its ``with`` blocks."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def __enter__(self) -> None:
+        self._started = time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds += time.perf_counter() - self._started
+
+
+def _footers(
+    files: Sequence[InputFile], columns: frozenset[str] | None, opening: _Stopwatch | None = None
+) -> list[Footer]:
+    """``opening`` takes the time in which files are opened and read."""
     shape: _Shape | None = None
+    opening = opening or _Stopwatch()
     found = []
     for file in files:
         try:
-            end, data = _end_of(file) or (None, None)
+            with opening:
+                end, data = _end_of(file) or (None, None)
             metadata = _metadata(file, end)
             schema = shape.schema_of(data, metadata) if shape is not None else None
             if shape is None or schema is None:
@@ -267,41 +299,6 @@ def _through_schema(footer: bytes) -> bytes | None:
     except (compact.NotUnderstood, IndexError):
         pass
     return None
-
-
-def no_footer(path: str, error: Exception) -> SourceError:
-    """Explain why a file could not be opened as Parquet."""
-    if isinstance(error, OSError) and error.errno:  # an error of the system, not of the file
-        return UnreadableFile(f"Cannot open input file {path!r}: {error.strerror or error}.")
-    try:
-        with open_binary(path) as file:
-            head = file.read(4)
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - 4))
-            tail = file.read(4)
-    except OSError as refused:
-        return UnreadableFile(f"Cannot open input file {path!r}: {refused.strerror}.")
-    if size == 0:
-        what = "it is empty (0 bytes)"
-    elif tail == b"PARE":
-        what = "its footer is encrypted, and encrypted Parquet is not supported"
-    elif head == b"PAR1" and tail != b"PAR1":
-        what = f"it begins as one, but at offset {size - 4:,} its end mark is missing: the file is cut short"
-    elif head != b"PAR1":
-        return UnreadableFile(f"Cannot read {path!r} as Parquet: {_what_else(path, head)}.")
-    else:
-        what = f"its footer, at the end of its {size:,} bytes, is damaged ({error})"
-    return UnreadableFile(f"Cannot read {path!r} as Parquet: {what}. Restore the file or leave it out.")
-
-
-def _what_else(path: str, head: bytes) -> str:
-    """Return what a file is that is not Parquet, and which reader is for it."""
-    from headrace.sources.signatures import reader_of  # for the message only
-
-    reader = reader_of(path)
-    if reader in ("", "read_parquet"):
-        return f"it begins with {head!r}, not with b'PAR1'. Restore the file or leave it out"
-    return f"by its name and its first bytes, {head!r}, it is something else; {reader} reads it"
 
 
 # ---------------------------------------------------------------- one schema

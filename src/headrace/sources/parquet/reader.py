@@ -17,7 +17,7 @@ from headrace.core.stores.objects import ObjectReader
 from headrace.core.work import Split
 from headrace.errors import UnreadableFile
 from headrace.sources.folder_columns import constant
-from headrace.sources.parquet.files import no_footer
+from headrace.sources.parquet.no_footer import no_footer
 from headrace.sources.schemas import conform, read_guarded, select
 
 _UNEVEN = "columns do not have the same size"  # from Arrow's message
