@@ -8,6 +8,7 @@ on all is as ever. A test of how the first worker starts, or of memory, needs a 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import sys
@@ -39,11 +40,13 @@ def offer() -> None:
 
     def first(self: Any, environment: dict[str, str], threads: int, fd: int, out: int, err: int) -> Process:
         mine, its = socket.socketpair()
-        with its:
-            wire.send(ours, (threads, (*self._how.modules, *self._how.more)), its.fileno())
         self._template = Template(mine, environment, threads)
         self._template._asked = True
-        forked = self._template.fork(environment, threads, sys.path, 0.0, [fd, out, err])
+        forked = None
+        with its, contextlib.suppress(OSError):  # who forks templates has ended
+            wire.send(ours, (threads, (*self._how.modules, *self._how.more)), its.fileno())
+            its.close()
+            forked = self._template.fork(environment, threads, sys.path, 0.0, [fd, out, err])
         return forked or self._spawn(environment, 0.0, fd, out, err)
 
     Spawner._spawn_first = first  # type: ignore[method-assign]
