@@ -8,12 +8,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from headrace.dataset.dataset import Dataset
 from headrace.errors import HeadraceError, InputChanged
 from headrace.result import Result
 from headrace.sources.binary import BinarySource
+from headrace.sources.parquet.source import ParquetSource
 
 from .invariants import check, parts, rows_of, stamps
 from .job import FILES, ROWS, Job, write_input
@@ -168,3 +171,25 @@ def test_one_of_many_files_in_a_split_changed(tmp_path: Path, bulk: int, monkeyp
     assert run().resumed
     sizes = [(folder / f"{number:02d}").stat().st_size for number in range(12)]
     check(tmp_path / "out", [{"size": size} for size in sizes], run)
+
+
+def test_a_file_without_rows_that_has_some_when_the_run_has_finished_is_no_silent_loss(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for number, ids in enumerate([[1, 2], [], [3], []]):
+        pq.write_table(pa.table({"id": pa.array(ids, pa.int64())}), folder / f"{number}.parquet")
+
+    def run() -> Result:
+        dataset = Dataset.from_source(ParquetSource(str(folder))).with_options(
+            engine="inline", progress=False
+        )
+        return dataset.write_parquet(str(tmp_path / "out"))
+
+    assert run().rows == 3
+    (folder / "3.parquet").unlink()
+    assert run().rows == 3  # there was nothing in it
+    pq.write_table(pa.table({"id": [7]}), folder / "1.parquet")
+    with pytest.raises(InputChanged, match=r"1\.parquet had no rows"):
+        run()

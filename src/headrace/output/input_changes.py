@@ -89,6 +89,8 @@ def reconcile(
         _refuse_changed(plan.source, committer, {i for i in changed if before[i][0] in now})
     else:
         _refuse_changed(plan.source, committer, changed)
+        if committer.state.finished and all(step.row_limit is None for step in plan.steps):
+            _refuse_rows_behind(plan.source, committer, {i for i in changed if before[i][0] in now})
     gone = [before[i][0] for i in sorted(changed) if before[i][0] not in now]
     if new and (partitioning is None or gone or plan.source.splits_from(len(files)) is None):
         _warn_left_out(new, committer)
@@ -184,6 +186,20 @@ def _refuse_changed(source: Source, committer: ShardCommitter, changed: set[int]
                         "touched: bring the old file back, write to another folder, or make the output again "
                         "with mode='overwrite'."
                     )
+
+
+def _refuse_rows_behind(source: Source, committer: ShardCommitter, changed: set[int]) -> None:
+    """Refuse files that had no row when a finished run was planned, and may have some now: no shard reads them."""
+    read = {
+        file for shard in committer.plan.shards for split in shard.splits for file in source.files_of(split)
+    }
+    others = sorted(changed - read)
+    if others:
+        raise InputChanged(
+            f"The input file {committer.plan.files[others[0]][0]} had no rows when the run in "
+            f"{committer.output} was planned, and was written again since the run has finished. Nothing was touched: "
+            "bring the old file back, write to another folder, or make the output again with mode='overwrite'."
+        )
 
 
 def _gone_for_good(
