@@ -31,3 +31,16 @@ def test_batches_may_have_other_dictionaries() -> None:
     assert found["n"].to_pylist() == [1, 2, 3, 4, 5, 6, 7, 8]
     assert found["word"].to_pylist() == ["a", "b", None, "c", "a", "d", None, None]
     assert found["kind"].to_pylist() == ["x", "x", "x", "y", "x", "z", "y", None]
+
+
+def test_a_dictionary_without_values_may_be_the_first() -> None:
+    batches = [
+        pa.record_batch({"word": words(values)}) for values in ([None], [None, None], ["a", None], ["b"])
+    ]
+    stream = io.BytesIO()
+    encoder = ArrowEncoder(stream, batches[0].schema)  # type: ignore[arg-type]
+    for batch in batches:
+        encoder.write(batch)
+    assert encoder.close() == 6
+    found = pa.ipc.open_file(stream.getvalue()).read_all()
+    assert found["word"].to_pylist() == [None, None, None, "a", None, "b"]

@@ -6,6 +6,7 @@ publication and ``_SUCCESS`` are the same for all.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -256,6 +257,10 @@ class ArrowEncoder:
         """Return a column with the dictionary that was written, and behind it what is new."""
         if number in self._last:
             column = pa.chunked_array([self._last[number], column]).unify_dictionaries().chunk(1)
+        elif not len(column.dictionary):  # Arrow adds nothing to one without values
+            column = pa.DictionaryArray.from_arrays(
+                column.indices, _one_value(column.type.value_type), ordered=column.type.ordered
+            )
         self._last[number] = column.slice(0, 0)
         return column
 
@@ -263,6 +268,14 @@ class ArrowEncoder:
         """Write the footer."""
         self._writer.close()
         return self._rows
+
+
+def _one_value(type_: pa.DataType) -> pa.Array:
+    """Return an array of a value of a type; of none, if there is no simple one."""
+    for value in ("", 0):
+        with contextlib.suppress(pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            return pa.array([value]).cast(type_)
+    return pa.array([], type_)
 
 
 class PartWriter:
