@@ -6,7 +6,6 @@ publication and ``_SUCCESS`` are the same for all.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 import pyarrow as pa
 
 from headrace.core import failpoints
+from headrace.core.arrow.values import one_value
 from headrace.core.files import hive, safe_files
 from headrace.core.files.durable import sync_folder
 from headrace.core.files.formats import PART_SUFFIX
@@ -259,7 +259,7 @@ class ArrowEncoder:
             column = pa.chunked_array([self._last[number], column]).unify_dictionaries().chunk(1)
         elif not len(column.dictionary):  # Arrow adds nothing to one without values
             column = pa.DictionaryArray.from_arrays(
-                column.indices, _one_value(column.type.value_type), ordered=column.type.ordered
+                column.indices, one_value(column.type.value_type), ordered=column.type.ordered
             )
         self._last[number] = column.slice(0, 0)
         return column
@@ -268,14 +268,6 @@ class ArrowEncoder:
         """Write the footer."""
         self._writer.close()
         return self._rows
-
-
-def _one_value(type_: pa.DataType) -> pa.Array:
-    """Return an array of a value of a type; of none, if there is no simple one."""
-    for value in ("", 0):
-        with contextlib.suppress(pa.ArrowInvalid, pa.ArrowNotImplementedError):
-            return pa.array([value]).cast(type_)
-    return pa.array([], type_)
 
 
 class PartWriter:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -158,3 +159,11 @@ def from_rows(
         columns[name] = values
     made = marked(from_columns(columns), arrays)
     return input_view.marked(made, same) if input_view is not None and same else made
+
+
+def one_value(type_: pa.DataType) -> pa.Array:
+    """Return an array of a value of a type; of none, if there is no simple one."""
+    for value in ("", 0):
+        with contextlib.suppress(pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            return pa.array([value]).cast(type_)
+    return pa.array([], type_)
