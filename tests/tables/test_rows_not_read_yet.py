@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,9 +41,9 @@ def test_rows_whose_version_cannot_be_read(tmp_path: Path) -> None:
     assert table.written() == [0, 1]
 
 
-def test_rows_are_those_of_the_last_version_that_has_them(tmp_path: Path) -> None:
-    """A fragment keeps its file when rows of it are deleted, so each is looked up in a version of its own."""
-    table = of("Lance", tmp_path)
+def with_rows_of_two_versions(folder: Path) -> Any:
+    """Return a Lance table of which a run has read two rows; files with the others are in no common version."""
+    table = of("Lance", folder)
     table.append(2)
     table.run()
     table.append(2)
@@ -50,19 +51,18 @@ def test_rows_are_those_of_the_last_version_that_has_them(tmp_path: Path) -> Non
     table.table().optimize.compact_files(target_rows_per_fragment=5)  # the first two
     table.delete("id = 5")
     table.compact()
+    return table
+
+
+def test_rows_are_those_of_the_last_version_that_has_them(tmp_path: Path) -> None:
+    """A fragment keeps its file when rows of it are deleted, so each is looked up in a version of its own."""
+    table = with_rows_of_two_versions(tmp_path)
     table.run()
     assert table.written() == table.ids()
 
 
 def test_a_killed_run_reads_them_in_the_version_in_which_it_found_them(tmp_path: Path) -> None:
-    table = of("Lance", tmp_path)
-    table.append(2)
-    table.run()
-    table.append(2)
-    table.append(20)
-    table.table().optimize.compact_files(target_rows_per_fragment=5)
-    table.delete("id = 5")
-    table.compact()
+    table = with_rows_of_two_versions(tmp_path)
     with pytest.raises((HeadraceError, OSError)):
         table.run({"attempt.started": "EIO"})
     table.append(2)

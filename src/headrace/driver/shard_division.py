@@ -7,9 +7,11 @@ Names of parts sort as the rows do, as numbers and as text: ``7.0`` and ``7.1`` 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from itertools import groupby, repeat
 
 import msgspec
 
+from headrace.core.windows import in_windows
 from headrace.core.work import ErrorReport, Remainder, Shard, Split
 
 Place = tuple[int, ...]
@@ -120,26 +122,14 @@ def _half_of_window(split: Split) -> int:
 
 
 def _groups(splits: Sequence[Split], size: int) -> Iterator[tuple[Split, ...]]:
-    group: list[Split] = []
-    room = size
-    for split in splits:
-        if split.length < 0:
-            if group:
-                yield tuple(group)
-            group, room = [], size
-            yield from ((window,) for window in _windows(split, size))
-            continue
-        low, high = split.low, split.low + split.length
-        while low < high:
-            stop = min(high, low + room)
-            group.append(msgspec.structs.replace(split, low=low, high=stop))
-            room -= stop - low
-            low = stop
-            if not room:
-                yield tuple(group)
-                group, room = [], size
-    if group:
-        yield tuple(group)
+    for unknown, run in groupby(splits, lambda split: split.length < 0):
+        if unknown:
+            yield from ((window,) for split in run for window in _windows(split, size))
+        else:
+            windows = [
+                msgspec.structs.replace(each, high=each.low + each.length) for each in run if each.length
+            ]
+            yield from in_windows(windows, repeat(size))
 
 
 def _windows(split: Split, size: int) -> Iterator[Split]:

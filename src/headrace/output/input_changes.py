@@ -76,17 +76,7 @@ def reconcile(
     new = [path for path in now if path not in known]
     changed = {i for path, i in known.items() if now.get(path) != before[i]}
     if incremental:
-        changed -= _gone_for_good(plan.source, committer, changed, now)
-        if key_step(plan) is not None:
-            _refuse_lost(plan.source, committer, now, known)
-            again = {i for i in changed - files_to_read(plan.source, committer) if before[i][0] in now}
-            later = set() if committer.state.finished else {i for i in again if i >= _first_file(committer)}
-            # As keys of one run are not compared.
-            committer.left_out = tuple(before[i][0] for i in sorted(later))
-            new = [path for path in now if path not in known or known[path] in again - later]
-            changed -= again
-        _refuse_rewritten(plan.source, committer, changed)
-        _refuse_changed(plan.source, committer, {i for i in changed if before[i][0] in now})
+        changed, new = _further(plan, committer, changed, now, known)
     else:
         _refuse_changed(plan.source, committer, changed)
         if committer.state.finished and all(step.row_limit is None for step in plan.steps):
@@ -124,6 +114,34 @@ def reconcile(
     if (new or older) and partitioning is not None:
         source = _add_shards(source, [*paths, *new], committer, partitioning, older)
     return replace(plan, source=source)
+
+
+def _further(
+    plan: Plan,
+    committer: ShardCommitter,
+    changed: set[int],
+    now: Mapping[str, InputFile],
+    known: Mapping[str, int],
+) -> tuple[set[int], list[str]]:
+    """Return the changed files that are still to do, and those that are new to an output that further runs add to.
+
+    Files that are gone, and with keys those that were written again, are no change; any other of a file that was
+    read is refused.
+    """
+    before = committer.plan.files
+    changed = changed - _gone_for_good(plan.source, committer, changed, now)
+    new = [path for path in now if path not in known]
+    if key_step(plan) is not None:
+        _refuse_lost(plan.source, committer, now, known)
+        again = {i for i in changed - files_to_read(plan.source, committer) if before[i][0] in now}
+        later = set() if committer.state.finished else {i for i in again if i >= _first_file(committer)}
+        # As keys of one run are not compared.
+        committer.left_out = tuple(before[i][0] for i in sorted(later))
+        new = [path for path in now if path not in known or known[path] in again - later]
+        changed -= again
+    _refuse_rewritten(plan.source, committer, changed)
+    _refuse_changed(plan.source, committer, {i for i in changed if before[i][0] in now})
+    return changed, new
 
 
 def _to_make_again(source: Source, committer: ShardCommitter, code: Mapping[str, str] | None) -> list[int]:

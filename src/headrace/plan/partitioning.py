@@ -11,6 +11,7 @@ import msgspec
 
 from headrace.core.ports import Source
 from headrace.core.united import UnitedSource
+from headrace.core.windows import in_windows
 from headrace.core.work import Shard, Split
 from headrace.plan import compile as compiler
 from headrace.plan.physical import Stage
@@ -81,8 +82,9 @@ class Partitioning(msgspec.Struct, frozen=True):
         pieces = min(self.workers, (rows + self.few // 2) // self.few, batches)
         if pieces <= len(shards) or max(split.bytes for split in splits) > MOST_READ_TWICE:
             return shards
-        ends = [batches * piece // pieces * unit for piece in range(1, pieces)]
-        return [Shard(i, group) for i, group in enumerate(_windows(splits, ends))]
+        ends = [batches * piece // pieces * unit for piece in range(pieces)]
+        sizes = [end - start for start, end in pairwise(ends)]
+        return [Shard(i, group) for i, group in enumerate(in_windows(splits, sizes))]
 
     def _splits(self, source: Source) -> Sequence[Split]:
         return source.splits_in_batches(self.batch) if self.batch else source.splits()
@@ -90,22 +92,6 @@ class Partitioning(msgspec.Struct, frozen=True):
     def row_ranges(self, shard: Shard) -> list[RowRange]:
         """Divide a shard into what workers of the first stage take at a time."""
         return list(row_ranges(shard.splits, self.units[0], whole=self.whole))
-
-
-def _windows(splits: Sequence[Split], ends: Sequence[int]) -> Iterator[tuple[Split, ...]]:
-    """Divide splits before the rows with these numbers, of which none is the first, and which ascend."""
-    group: list[Split] = []
-    following, begun = iter([*ends, None]), 0
-    end = next(following)
-    for split in splits:
-        low, high = split.low, split.low + split.length
-        while end is not None and end < begun + high - low:
-            cut = low + end - begun
-            yield (*group, *((msgspec.structs.replace(split, low=low, high=cut),) if cut > low else ()))
-            group, begun, low, end = [], end, cut, next(following)
-        group.append(split if low == split.low else msgspec.structs.replace(split, low=low, high=high))
-        begun += high - low
-    yield tuple(group)
 
 
 class RowRange(msgspec.Struct, frozen=True):

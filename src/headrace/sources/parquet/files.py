@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -228,8 +228,7 @@ class _Shape:
         self._nullable = Nullable.of(parquet, self.schema, columns)
         self._leaves = None
         if columns is not None:
-            paths = (parquet.column(leaf).path for leaf in range(metadata.num_columns))
-            self._leaves = [leaf for leaf, path in enumerate(paths) if path.split(".", 1)[0] in columns]
+            self._leaves = leaves_of(parquet, columns)
 
     def schema_of(self, data: bytes | None, metadata: pq.FileMetaData) -> pa.Schema | None:
         """Return the schema of another file; None if it has other columns, or the leaves of these in another order.
@@ -257,6 +256,12 @@ class _Shape:
                 f"it says {metadata.num_rows:,} rows in all, and {rows:,} in its row groups"
             )
         return Footer(schema, sizes, self._nullable.holding(groups))
+
+
+def leaves_of(parquet: pq.ParquetSchema, columns: Collection[str]) -> list[int]:
+    """Return the numbers of the leaves that some columns have."""
+    paths = (parquet.column(leaf).path for leaf in range(len(parquet)))
+    return [leaf for leaf, path in enumerate(paths) if path.split(".", 1)[0] in columns]
 
 
 def _uncompressed(group: pq.RowGroupMetaData, leaves: Sequence[int]) -> int:

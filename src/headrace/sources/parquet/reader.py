@@ -77,6 +77,14 @@ class OpenFile:
         except (pa.ArrowException, OSError, UnicodeError) as error:
             raise no_footer(path, error) from error
 
+    def rows(
+        self, split: Split, columns: Sequence[str] | None, batch_rows: int, bad: Bad | None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a split; without ``bad``, damage is an error, else see ``sound``."""
+        if bad is None:
+            return self.read(split, columns, batch_rows)
+        return self.sound(split, columns, batch_rows, bad)
+
     def read(
         self, split: Split, columns: Sequence[str] | None, batch_rows: int, *, held: bool = False
     ) -> Iterator[pa.RecordBatch]:

@@ -157,12 +157,7 @@ class ParquetSource(FileSource["ParquetLayout"]):
         """Read a range of row groups, or a piece of one; or small files."""
         if split.stop < 0:
             return self._small_files(split, columns).read(batch_rows, bad)
-        opened = self._opened(split.file)
-        return (
-            opened.read(split, columns, batch_rows)
-            if bad is None
-            else opened.sound(split, columns, batch_rows, bad)
-        )
+        return self._opened(split.file).rows(split, columns, batch_rows, bad)
 
     def locate(self, split: Split, row: int) -> Location:
         """Name the file and the row in it, counted from 0."""

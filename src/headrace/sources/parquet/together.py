@@ -13,7 +13,7 @@ from headrace.core.ports import Bad
 from headrace.core.stores.object_path import ObjectPath
 from headrace.core.work import Split
 from headrace.errors import UnreadableFile
-from headrace.sources.parquet.files import Footer, Grain, opened_by_arrow
+from headrace.sources.parquet.files import Footer, Grain, leaves_of, opened_by_arrow
 from headrace.sources.parquet.reader import SMALL_BYTES, OpenFile, check_indices, indexed_columns
 
 MOST_ROWS = 4_096  # of a small file: columns of longer row groups may be copied as they are stored
@@ -93,19 +93,18 @@ class SmallFiles:
         most = at = 0
         for place, (number, file, rows) in enumerate(self._files):
             content, self._states[place] = content_of(file)
-            table = self._plain.table(content, rows) if rows and content is not None else None
-            order = self._plain.order
+            found = self._plain.decoded(content, rows) if rows and content is not None else None
             if waiting.rows and (
-                table is None
-                or order is not waiting.order
+                found is None
+                or found[1] is not waiting.order
                 or waiting.rows >= most
                 or waiting.bytes >= _MOST_BYTES
                 or waiting.rows + rows > batch_rows
             ):
                 most = min(batch_rows, 2 * waiting.rows)
                 yield from waiting.taken(batch_rows)
-            if table is not None and order is not None:
-                waiting.add(table, order)
+            if found is not None:
+                waiting.add(*found)
                 if not waiting.joins:
                     yield from waiting.taken(batch_rows)
             elif rows:
@@ -124,10 +123,7 @@ class SmallFiles:
                 "Restore the file or leave it out."
             )
         split = Split(number, 0, len(groups), rows, 0, 0)
-        if bad is None:
-            yield from opened.read(split, self._columns, batch_rows)
-        else:
-            yield from opened.sound(split, self._columns, batch_rows, bad)
+        yield from opened.rows(split, self._columns, batch_rows, bad)
 
 
 def _counted_from(bad: Bad | None, first: int) -> Bad | None:
@@ -169,10 +165,7 @@ class _Waiting:
 
 
 class _Plain:
-    """Decodes files whose columns are those that are wanted: what is to know of a schema is found once.
-
-    ``order``: which columns of the table that was read last are the wanted ones.
-    """
+    """Decodes files whose columns are those that are wanted: what is to know of a schema is found once."""
 
     def __init__(self, target: pa.Schema) -> None:
         self._target = target
@@ -181,10 +174,13 @@ class _Plain:
         self._parquet: pq.ParquetSchema | None = None
         self._leaves: list[int] = []
         self._arrow: pa.Schema | None = None
-        self.order: Sequence[int] | None = None
+        self._order: Sequence[int] | None = None
 
-    def table(self, content: bytes, rows: int) -> pa.Table | None:
-        """Return the rows of a file of one row group; None if it is another one, or anything is wrong with it."""
+    def decoded(self, content: bytes, rows: int) -> tuple[pa.Table, Sequence[int]] | None:
+        """Return the rows of a file of one row group, and which of their columns are the wanted ones.
+
+        None if it is another file, or anything is wrong with it. Files of one schema have the same list of columns.
+        """
         if not self._names:
             return None
         try:
@@ -195,10 +191,7 @@ class _Plain:
             parquet = metadata.schema
             if self._parquet is None or not parquet.equals(self._parquet):
                 self._parquet = parquet
-                paths = (parquet.column(leaf).path for leaf in range(metadata.num_columns))
-                self._leaves = [
-                    leaf for leaf, path in enumerate(paths) if path.split(".", 1)[0] in self._names
-                ]
+                self._leaves = leaves_of(parquet, self._names)
             table = opened.read_row_group(0, column_indices=self._leaves, use_threads=False)
             if table.num_rows != rows:
                 return None
@@ -212,8 +205,8 @@ class _Plain:
             return None
         if self._arrow is None or not table.schema.equals(self._arrow, check_metadata=True):
             self._arrow = table.schema
-            self.order = self._order_of(table.schema)
-        return None if self.order is None else table
+            self._order = self._order_of(table.schema)
+        return None if self._order is None else (table, self._order)
 
     def _order_of(self, schema: pa.Schema) -> Sequence[int] | None:
         """Return where the wanted columns are; None if they are not there, or of other types."""

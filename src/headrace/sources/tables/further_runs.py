@@ -46,13 +46,13 @@ def runs_since(
     held = {
         path: last for each in seen.positions for path, last in each.get(HELD, {}).items() if path in read
     }
-    told = _looked_up([*held], held.values(), files_in, held)
+    told = _each_by_its_own(held, files_in)
     told |= _looked_up(
         [path for path in needed if path not in held],
         [*versions_of(seen.positions), *between, None],
         files_in,
     )
-    told |= _as_last(table, new, files_in)
+    told |= _each_by_its_own(new, files_in, table)
     paths = [path for path in seen.paths if path not in read or path in told]
     paths += [path for path in new if path in told]
     lost = {path: "no version that can still be read names it" for path in needed if path not in told}
@@ -65,39 +65,37 @@ def runs_since(
 
 
 def _looked_up(
-    paths: Sequence[str],
-    versions: Iterable[int | None],
-    files_in: Callable[[int | None], Mapping[str, Any]],
-    only: Mapping[str, int] | None = None,
+    paths: Sequence[str], versions: Iterable[int | None], files_in: Callable[[int | None], Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Return what is told of some files, by the first of some versions that has each, or by its own one alone."""
+    """Return what is told of some files, by the first of some versions that has each and can be read."""
     found: dict[str, Any] = {}
     for version in dict.fromkeys(versions):
-        if len(found) == len(paths):
+        missing = [path for path in paths if path not in found]
+        if not missing:
             break
-        try:
-            there = files_in(version)
-        except StoreFailed:
-            raise
-        except SourceError:  # it is not there any more
-            continue
-        asked = (path for path in paths if path not in found and (only is None or only[path] == version))
-        found |= {path: there[path] for path in asked if path in there}
+        found |= _each_by_its_own(dict.fromkeys(missing, version), files_in)
     return found
 
 
-def _as_last(
-    table: str, new: Mapping[str, int | None], files_in: Callable[[int | None], Mapping[str, Any]]
+def _each_by_its_own(
+    versions: Mapping[str, int | None],
+    files_in: Callable[[int | None], Mapping[str, Any]],
+    table: str = "",
 ) -> dict[str, Any]:
-    """Return what is told of new files, each by the last version that has it."""
+    """Return what is told of files by the version of each. One that cannot be read is passed over, or refused.
+
+    It is refused if ``table`` is given: nobody has read the rows of the files that it has last.
+    """
     found: dict[str, Any] = {}
-    for version in dict.fromkeys(new.values()):
-        asked = [path for path, last in new.items() if last == version]
+    for version in dict.fromkeys(versions.values()):
+        asked = [path for path, own in versions.items() if own == version]
         try:
             there = files_in(version)
         except StoreFailed:
             raise
         except SourceError as error:
+            if not table:
+                continue
             why = f"version {version}, the last that has it, cannot be read. {error}".rstrip(".")
             raise not_there(table, asked[0], why) from error
         found |= {path: there[path] for path in asked if path in there}
