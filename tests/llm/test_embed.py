@@ -50,6 +50,38 @@ def test_texts_at_fault_are_found_by_dividing(tmp_path):
     assert vectors.tolist() == [[3.0, 0.0, 1.0]] * 61
 
 
+class Broken(FakeLLMServer):
+    """Has another value in the vectors of the text "bad", and leaves vectors out of its first two responses."""
+
+    def __init__(self, value=0.0, short=0):
+        super().__init__()
+        self.value, self.short = value, short
+
+    def _embeddings(self, body):
+        made = super()._embeddings(body)
+        for each, text in zip(made["data"], body["input"], strict=True):
+            if text == "bad":
+                each["embedding"][1] = self.value
+        return {**made, "data": made["data"][:1]} if len(self.requests) <= self.short else made
+
+
+@pytest.mark.parametrize("value", [None, float("nan"), 1e39])
+def test_a_vector_that_holds_no_number_is_the_fault_of_its_row(value):
+    rows = hr.from_items([{"text": text} for text in ("good", "bad", "fine")])
+    with Broken(value) as server:
+        made = inline(rows.embed("text", hr.llm.Endpoint(server.url, "m")), on_error="reject")
+        with pytest.warns(UserWarning, match="values that are no numbers"):
+            assert [row["text"] for row in made.take_all()] == ["good", "fine"]
+
+
+def test_vectors_that_are_missing_are_asked_for_again():
+    rows = hr.from_items([{"text": text} for text in ("a", "bb")])
+    with Broken(short=2) as server:
+        made = inline(rows.embed("text", hr.llm.Endpoint(server.url, "m"))).take_all()
+        assert len(server.requests) == 3
+    assert [row["embedding"][0] for row in made] == [1.0, 2.0]
+
+
 def test_wrong_models_and_arguments():
     rows = hr.from_items([{"text": "a"}])
     model = hr.llm.Endpoint("http://localhost:1/v1", "m")

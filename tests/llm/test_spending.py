@@ -15,8 +15,8 @@ import pytest
 
 import headrace as hr
 from headrace.errors import EndpointRefused, SpendingCapReached
-from headrace.llm.answers import Asked
-from headrace.llm.prompter import Prompter, tokens_of
+from headrace.llm.answers import Asked, tokens_of
+from headrace.llm.prompter import Prompter
 from headrace.llm.schema import AnswerSchema
 from headrace.llm.template import Template
 from headrace.testing import FakeLLMServer

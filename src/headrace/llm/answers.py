@@ -2,22 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+import itertools
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import pyarrow as pa
 
 from headrace.core.answered import Answered, with_answered
+from headrace.core.failures import shortened
 from headrace.core.rows_failed import RowsFailed
-from headrace.llm.refusals import Filtered, InvalidAnswer, NoText, RowError, Truncated
+from headrace.llm.client import Reply, wait_before
+from headrace.llm.refusals import (
+    Again,
+    Filtered,
+    InvalidAnswer,
+    Malformed,
+    NoText,
+    RowError,
+    ServerFailed,
+    Truncated,
+)
 from headrace.llm.schema import AnswerSchema
 from headrace.llm.spending import Caps
 from headrace.llm.store import Answer
 from headrace.llm.template import Template
 
+BYTES_PER_TOKEN = 3
+FAILED = ("error", "abort", "cancelled", "insufficient_system_resource")
+"""What a server gives as the reason where an answer ended because something failed there."""
+REASONING = ("reasoning_content", "reasoning")
+"""Where servers put what a model thinks before it answers."""
 COUNTS = (("prompt_tokens", pa.int64()), ("completion_tokens", pa.int64()), ("latency", pa.float64()))
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,13 +120,16 @@ class AnswerColumns:
             )
         if answer.finish_reason == "content_filter":
             raise Filtered("the server's filter held the answer back")
+        if answer.refusal:
+            raise Filtered(f"the model refused to answer: {shortened(answer.refusal, 200)!r}")
         if answer.text is None and not (self.asked.tools and answer.tool_calls):
-            raise NoText(f"the answer has no text (finish_reason {answer.finish_reason!r})")
+            raise NoText(f"the answer has no text, {_instead(answer)}")
         return answer.text
 
     def problem_of(self, answer: Answer) -> InvalidAnswer | None:
         """Return what a model can be shown of an answer that is not as asked."""
-        if self.asked.schema is None or answer.finish_reason in ("length", "content_filter"):
+        held_back = answer.refusal or answer.finish_reason in ("length", "content_filter")
+        if self.asked.schema is None or held_back:
             return None
         try:
             self.asked.schema.read(answer.text or "")
@@ -157,3 +181,104 @@ def added(before: Answer, last: Answer) -> Answer:
         asked_longer=before.asked_longer,
         repairs=before.repairs,
     )
+
+
+def _instead(answer: Answer) -> str:
+    """Say what an answer has in the place of a text."""
+    if answer.tool_calls:
+        return "only calls of tools, and prompt was given no tools="
+    return "only the model's reasoning: have it reason less, or raise max_tokens in sampling="
+
+
+async def asked_again(ask: Callable[[], Awaitable[T]], retries: int, retried: deque[str]) -> T:
+    """Return what ``ask`` gives; call it again after a while, up to ``retries`` times, where it raises ``Again``.
+
+    After that, it is the fault of the row. ``retried`` gets the name of each error that was passed over.
+    """
+    for tries in itertools.count(1):
+        try:
+            return await ask()
+        except Again as again:
+            if tries > retries:
+                times = f"{tries} {'time' if tries == 1 else 'times'}"
+                raise again.kind(f"asked {times}, the last time with this outcome: {again}") from None
+            retried.append(again.kind.__name__)
+            await asyncio.sleep(wait_before(again, tries))
+    raise AssertionError
+
+
+def raise_if_failed(data: Mapping[str, Any]) -> None:
+    """Raise ``Again`` for the response of a server that has failed, though its status is 200."""
+    choice, message = _first(data)
+    if choice is None or message is None:
+        raise Again(Malformed, "200, and the response has no choice with a message")
+    reason = choice.get("finish_reason")
+    if reason in FAILED:
+        said = choice.get("error")
+        said = said.get("message") if isinstance(said, dict) else said
+        raise Again(ServerFailed, f"200, with finish_reason {reason!r}{f', {said!r:.300}' if said else ''}")
+    empty = message.get("content") in (None, [])
+    empty = empty and not any(map(message.get, ("tool_calls", "refusal", *REASONING)))
+    if empty and reason not in ("length", "content_filter"):
+        raise Again(NoText, f"200, and the answer has no text (finish_reason {reason!r})")
+
+
+def answer_of(reply: Reply, *, keep_raw: bool) -> Answer:
+    """Read the answer of a chat that ``raise_if_failed`` has let pass."""
+    choice, message = _first(reply.data)
+    assert choice is not None and message is not None
+    usage = reply.data.get("usage")
+    usage = usage if isinstance(usage, dict) else {}
+    text = _text_of(message.get("content"))
+    if not text and any(map(message.get, REASONING)):
+        text = None  # the model has thought, and said nothing
+    calls, refusal = message.get("tool_calls"), message.get("refusal")
+    details = usage.get("prompt_tokens_details")
+    return Answer(
+        text,
+        str(choice.get("finish_reason") or ""),
+        _count(usage, "prompt_tokens") or 0,
+        _count(usage, "completion_tokens") or 0,
+        round(reply.latency, 6),
+        msgspec.json.encode(reply.data).decode() if keep_raw else "",
+        tool_calls=msgspec.json.encode(calls).decode() if isinstance(calls, list) and calls else "",
+        cached_tokens=(_count(details, "cached_tokens") or 0) if isinstance(details, dict) else 0,
+        first_token=round(reply.first_token, 6),
+        refusal=refusal if isinstance(refusal, str) and not text else "",
+    )
+
+
+def _text_of(content: Any) -> str | None:
+    """Return the text of an answer. It may come in parts; only those of text count."""
+    if isinstance(content, list):
+        parts = [
+            part.get("text") for part in content if isinstance(part, dict) and part.get("type") == "text"
+        ]
+        return "".join(map(str, parts)) if parts else None
+    return content if isinstance(content, str) else None
+
+
+def tokens_of(data: Mapping[str, Any], prompt_tokens: int) -> tuple[int, int]:
+    """Return how many tokens went in and came out; where the server does not say, what their bytes let expect."""
+    usage = data.get("usage")
+    usage = usage if isinstance(usage, dict) else {}
+    read, written = _count(usage, "prompt_tokens"), _count(usage, "completion_tokens")
+    if written is None:
+        _, message = _first(data)
+        said = {**(message or {}), "content": _text_of((message or {}).get("content"))}
+        texts = [text for name, text in said.items() if name != "role" and isinstance(text, str)]
+        written = max(1, sum(len(text.encode("utf-8", "replace")) for text in texts) // BYTES_PER_TOKEN)
+    return prompt_tokens if read is None else read, written
+
+
+def _first(data: Mapping[str, Any]) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
+    """Return the first choice of an answer, and its message."""
+    choices = data.get("choices")
+    choice = choices[0] if isinstance(choices, list) and choices else None
+    message = choice.get("message") if isinstance(choice, dict) else None
+    return choice if isinstance(choice, dict) else None, message if isinstance(message, dict) else None
+
+
+def _count(usage: Mapping[str, Any], name: str) -> int | None:
+    value = usage.get(name)
+    return value if isinstance(value, int) and value >= 0 else None

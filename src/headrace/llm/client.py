@@ -187,7 +187,7 @@ class Client:
             tries += not (again.kind is RateLimited and self._answered > answered)
             answered = self._answered
             self._give_up(again, tries, heard=counted or self._answered > first_answered)
-            await asyncio.sleep(_wait(again, tries))
+            await asyncio.sleep(wait_before(again, tries))
         raise AssertionError
 
     def _give_up(self, again: Again, tries: int, *, heard: bool) -> None:
@@ -383,7 +383,7 @@ class Client:
         return text.replace(self._key, "…") if self._key else text
 
 
-def _wait(again: Again, tries: int) -> float:
+def wait_before(again: Again, tries: int) -> float:
     """Return how many seconds to wait: what the server says, or twice as long each time; never all at once."""
     own = min(FIRST_WAIT * 2 ** max(0, tries - 1), LONGEST_WAIT) * random.uniform(0.5, 1.0)
     return own if again.wait is None else again.wait + random.uniform(0.0, 0.1) * max(again.wait, 1.0)

@@ -9,9 +9,10 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.core.rows_failed import RowsFailed
+from headrace.llm.answers import asked_again
 from headrace.llm.client import Client
 from headrace.llm.endpoint import Endpoint
-from headrace.llm.refusals import BadRow, ContextTooLong, Malformed, RequestRefused, RowError
+from headrace.llm.refusals import Again, BadRow, ContextTooLong, Malformed, RequestRefused, RowError
 
 BYTES_PER_TOKEN = 4
 
@@ -84,8 +85,11 @@ class Embedder:
         """Add the vectors of texts, or their errors, by the numbers of their rows."""
         if not texts:
             return
+        assert self._client is not None
         try:
-            found = await self._ask(texts)
+            found = await asked_again(
+                lambda: self._ask(texts), self._endpoint.max_retries, self._client.retried
+            )
         except (RequestRefused, ContextTooLong) as error:
             if len(texts) > 1:
                 half = len(texts) // 2
@@ -98,7 +102,11 @@ class Embedder:
             errors.update({row: error for text in texts for row in rows_of[text]})
             return
         for text, vector in zip(texts, found, strict=True):
-            vectors.update(dict.fromkeys(rows_of[text], vector))
+            if np.isfinite(vector).all():
+                vectors.update(dict.fromkeys(rows_of[text], vector))
+            else:
+                no_vector = Malformed("the vector has values that are no numbers (null, NaN or infinite)")
+                errors.update(dict.fromkeys(rows_of[text], no_vector))
 
     async def _ask(self, texts: list[str]) -> np.ndarray[Any, Any]:
         assert self._client is not None
@@ -109,12 +117,13 @@ class Embedder:
         reply = await self._client.ask(body, tokens)
         try:
             placed = sorted(reply.data["data"], key=lambda each: int(each["index"]))
-            found = np.array([each["embedding"] for each in placed], np.float32)
+            with np.errstate(over="ignore"):  # what float32 does not hold becomes infinite, and is refused
+                found = np.array([each["embedding"] for each in placed], np.float32)
             numbers = [int(each["index"]) for each in placed]
         except (KeyError, TypeError, ValueError):
-            raise Malformed("the answer has no vectors of one length") from None
+            raise Again(Malformed, "200, and the answer has no vectors of one length") from None
         if numbers != list(range(len(texts))) or found.ndim != 2 or not found.shape[1]:
-            raise Malformed(f"the answer has {len(numbers):,} vectors for {len(texts):,} texts")
+            raise Again(Malformed, f"200, with {len(numbers):,} vectors for {len(texts):,} texts")
         return found
 
     def _column(self, rows: int, vectors: dict[int, np.ndarray[Any, Any]]) -> pa.RecordBatch:

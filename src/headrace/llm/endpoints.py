@@ -71,6 +71,11 @@ class Endpoints:
         return sum(each.max_in_flight for each in self.endpoints)
 
     @property
+    def max_retries(self) -> int:
+        """How often a request is sent again that was not answered."""
+        return max(each.max_retries for each in self.endpoints)
+
+    @property
     def hedge(self) -> bool:
         """True if a request that is late may be sent to another of them."""
         return any(each.hedge for each in self.endpoints)

@@ -27,6 +27,7 @@ class EngineModel:
     sampling_names: tuple[str, ...] = ()
     own_options: Mapping[str, str] = {}
     prices = None
+    max_retries = 0
     takes_images = False
 
     @property

@@ -67,7 +67,7 @@ class PoolClient:
         self._members = [
             Member(endpoint, share) for endpoint, share in zip(pool.endpoints, pool.shares, strict=True)
         ]
-        self._tries = len(self._members) + max(each.max_retries for each in pool.endpoints)
+        self._tries = len(self._members) + pool.max_retries
         self._slots = Slots(pool.max_in_flight, made_order(order))
         self._hedge = pool.hedge
         self._latencies = Latencies()

@@ -17,11 +17,21 @@ import pyarrow as pa
 from headrace.core.answered import Tokens
 from headrace.core.events import ModelAsked
 from headrace.errors import ArgumentError, HeadraceError
-from headrace.llm.answers import AnswerColumns, Asked, added, with_max_tokens
+from headrace.llm.answers import (
+    BYTES_PER_TOKEN,
+    AnswerColumns,
+    Asked,
+    added,
+    answer_of,
+    asked_again,
+    raise_if_failed,
+    tokens_of,
+    with_max_tokens,
+)
 from headrace.llm.client import Client, Reply
 from headrace.llm.endpoint import Endpoint
 from headrace.llm.endpoints import Endpoints
-from headrace.llm.refusals import BadRow, NoText
+from headrace.llm.refusals import BadRow
 from headrace.llm.spending import Spending
 from headrace.llm.store import Answer, AnswerStore, key_of
 from headrace.llm.template import Messages
@@ -31,7 +41,6 @@ BATCH_ROWS = 4
 WINDOW = 32
 """So many times the requests under way are rows read ahead: one slow request does not keep the others from
 going on."""
-BYTES_PER_TOKEN = 3
 NOTE_SECONDS = 0.25
 
 
@@ -262,9 +271,14 @@ class Prompter(AnswerColumns):
         started.store.add(key_of(request, "step", self.asked.keep_raw), msgspec.msgpack.encode(answer))
 
     async def _ask(self, request: dict[str, Any]) -> Answer:
-        """Ask once, and count what it used."""
+        """Ask, and ask again where what came was no answer."""
         started = self._started
         assert started is not None
+        retries = self.asked.endpoint.max_retries
+        return await asked_again(lambda: self._ask_once(started, request), retries, started.asker.retried)
+
+    async def _ask_once(self, started: _Started, request: dict[str, Any]) -> Answer:
+        """Ask once, and count what it used."""
         limit = request.get("max_completion_tokens", request.get("max_tokens"))
         size = len(msgspec.json.encode(request["messages"])) // BYTES_PER_TOKEN + 1
         reserved = await started.spending.begin(size, limit)
@@ -273,9 +287,10 @@ class Prompter(AnswerColumns):
             # What was asked for twice is paid for twice, as far as anybody knows.
             for _ in range(reply.requests):
                 started.spend(Tokens(1, *tokens_of(reply.data, size)), self.asked.endpoint)
-            return answer_of(reply, keep_raw=self.asked.keep_raw)
         finally:
             started.spending.end(reserved)
+        raise_if_failed(reply.data)
+        return answer_of(reply, keep_raw=self.asked.keep_raw)
 
 
 @dataclass(slots=True)
@@ -333,30 +348,6 @@ class _Started:
             self.ended.set_result(error)
 
 
-def answer_of(reply: Reply, *, keep_raw: bool) -> Answer:
-    """Read the answer of a chat; raises ``NoText`` for what has no choice."""
-    data = reply.data
-    choice, message = _first(data)
-    if choice is None or message is None:
-        raise NoText("the answer has no message")
-    usage = data.get("usage")
-    usage = usage if isinstance(usage, dict) else {}
-    text = message.get("content")
-    calls = message.get("tool_calls")
-    details = usage.get("prompt_tokens_details")
-    return Answer(
-        text if isinstance(text, str) else None,
-        str(choice.get("finish_reason") or ""),
-        _count(usage, "prompt_tokens") or 0,
-        _count(usage, "completion_tokens") or 0,
-        round(reply.latency, 6),
-        msgspec.json.encode(data).decode() if keep_raw else "",
-        tool_calls=msgspec.json.encode(calls).decode() if isinstance(calls, list) and calls else "",
-        cached_tokens=(_count(details, "cached_tokens") or 0) if isinstance(details, dict) else 0,
-        first_token=round(reply.first_token, 6),
-    )
-
-
 def parameter(name: str, value: Any, column: str, model: Any) -> Any:
     """Return a parameter of a request that a row gives; raises ``BadRow`` for a value that makes none."""
     try:
@@ -372,28 +363,3 @@ def parameter(name: str, value: Any, column: str, model: Any) -> Any:
     except (TypeError, ValueError, ArgumentError) as error:
         raise BadRow(f"column {column!r} holds {value!r:.60} for {name}: {error}") from None
     return value
-
-
-def tokens_of(data: Mapping[str, Any], prompt_tokens: int) -> tuple[int, int]:
-    """Return how many tokens went in and came out; where the server does not say, what their bytes let expect."""
-    usage = data.get("usage")
-    usage = usage if isinstance(usage, dict) else {}
-    read, written = _count(usage, "prompt_tokens"), _count(usage, "completion_tokens")
-    if written is None:
-        _, message = _first(data)
-        texts = [text for name, text in (message or {}).items() if name != "role" and isinstance(text, str)]
-        written = max(1, sum(len(text.encode("utf-8", "replace")) for text in texts) // BYTES_PER_TOKEN)
-    return prompt_tokens if read is None else read, written
-
-
-def _first(data: Mapping[str, Any]) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
-    """Return the first choice of an answer, and its message."""
-    choices = data.get("choices")
-    choice = choices[0] if isinstance(choices, list) and choices else None
-    message = choice.get("message") if isinstance(choice, dict) else None
-    return choice if isinstance(choice, dict) else None, message if isinstance(message, dict) else None
-
-
-def _count(usage: Mapping[str, Any], name: str) -> int | None:
-    value = usage.get(name)
-    return value if isinstance(value, int) and value >= 0 else None

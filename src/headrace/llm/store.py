@@ -35,7 +35,7 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
 
     ``tool_calls``: which tools it calls, as JSON text. ``cached_tokens`` of the prompt were computed before;
     ``first_token``: seconds until there was one, 0 where nobody says. ``asked_longer``: with more ``max_tokens`` than
-    at first; ``repairs``: how often the model was shown what is wrong.
+    at first; ``repairs``: how often the model was shown what is wrong. ``refusal``: why it does not answer.
     """
 
     text: str | None
@@ -50,6 +50,7 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
     first_token: float = 0.0
     asked_longer: bool = False
     repairs: int = 0
+    refusal: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ class FakeLLMServer:
     ----------
     answer
         What is said to a prompt, the text of the last message; default: the prompt itself. What it raises is an error
-        of the server, 500. A list is what tools it calls, in a chat.
+        of the server, 500. In a chat, a list is what tools it calls, and a dict is the whole response.
     latency
         Seconds that an answer takes, or a function of a ``random.Random`` that gives them.
     key
@@ -163,6 +163,8 @@ class FakeLLMServer:
     def _chat(self, body: dict[str, Any]) -> dict[str, Any]:
         content = body["messages"][-1]["content"]
         said = self._answer(content if isinstance(content, str) else json.dumps(content))
+        if isinstance(said, dict):
+            return said
         limit = body.get("max_completion_tokens", body.get("max_tokens"))
         text, reason = _cut(said if isinstance(said, str) else "", limit)
         message: dict[str, Any] = {"role": "assistant", "content": text}
@@ -319,7 +321,7 @@ class FakeLLMServer:
 
 
 def _words(messages: list[dict[str, Any]]) -> int:
-    return sum(len(str(message["content"]).split()) for message in messages)
+    return sum(len(str(message.get("content")).split()) for message in messages)
 
 
 def _cut(text: str, limit: int | None) -> tuple[str, str]:
