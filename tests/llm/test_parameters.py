@@ -61,7 +61,9 @@ def test_what_a_model_calls_is_a_column():
 
     with FakeLLMServer(answer) as server:
         model = hr.llm.Endpoint(server.url, "m")
-        asked = inline(rows.prompt("{text}", model, tools=[TOOL], sampling={"tool_choice": "auto"}))
+        asked = inline(
+            rows.prompt("{text}", model, tools=[TOOL], sampling={"tool_choice": "auto", "seed": 1})
+        )
         assert asked.schema().field("answer_tool_calls").type == "string"
         made = asked.take_all()
         assert [(row["answer"], row["answer_finish_reason"]) for row in made] == [

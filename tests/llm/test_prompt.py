@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -82,12 +83,44 @@ def test_the_columns_are_known_without_asking():
     assert inline(WORDS.filter(expr="id > 99").prompt("{word}", model)).to_arrow().num_columns == 7
 
 
-def test_equal_requests_are_asked_once():
+@pytest.mark.parametrize(
+    "alike", [{"sampling": {"temperature": 0}}, {"sampling": {"seed": 7}}, {"cache": "answers"}], ids=str
+)
+def test_equal_requests_are_asked_once_where_they_are_answered_alike(alike, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     rows = hr.from_items([{"word": f"w{i % 3}"} for i in range(60)])
     with FakeLLMServer(latency=0.01) as server:
-        answers = inline(rows.prompt("{word}", endpoint(server))).to_arrow()["answer"].to_pylist()
+        answers = inline(rows.prompt("{word}", endpoint(server), **alike)).to_arrow()["answer"].to_pylist()
     assert answers == [f"w{i % 3}" for i in range(60)]
     assert len(server.requests) == 3
+
+
+@pytest.mark.parametrize("sampling", [{}, {"temperature": 1.0}, {"top_p": 0.5}], ids=str)
+def test_answers_that_are_drawn_are_drawn_for_each_row(sampling, tmp_path):
+    """Rows that a flat_map repeats get answers of their own; killed and run again, none is given to two rows."""
+    drawn = itertools.count()
+    rows = hr.from_items([{"word": f"w{i}"} for i in range(10)])
+    rows = rows.flat_map(lambda row: [row] * 8)
+    down = []
+
+    def answer(prompt):
+        if (number := next(drawn)) > 50 and down:
+            raise OSError("down")
+        return f"{prompt} {number}"
+
+    with FakeLLMServer(answer) as server:
+        model = endpoint(server, max_in_flight=4, max_retries=0)
+        asked = inline(rows.prompt("{word}", model, sampling=sampling), shard_rows=2)
+        down.append(True)
+        with pytest.raises((StepError, EndpointUnavailable)):
+            asked.write_parquet(tmp_path / "out")
+        failed = server.outcomes["answered"] - 51
+        down.clear()
+        asked.write_parquet(tmp_path / "out")
+        assert len(server.requests) <= 80 + failed + 4
+    table = hr.read_parquet(tmp_path / "out").to_arrow()
+    assert len(set(table["answer"].to_pylist())) == 80
+    assert Counter(each.split()[0] for each in table["answer"].to_pylist()) == {f"w{i}": 8 for i in range(10)}
 
 
 def test_messages_formats_braces_and_images():

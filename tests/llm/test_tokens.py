@@ -34,7 +34,7 @@ def test_the_run_says_what_was_answered_and_what_was_paid(tmp_path):
         model = hr.llm.Endpoint(
             server.url, "m", prices={"input": 1e6, "output": 2e6}, requests_per_minute=60_000
         )
-        asked = rows.prompt("say {n}", model, sampling={"max_tokens": 10}, on_truncated=30)
+        asked = rows.prompt("say {n}", model, sampling={"max_tokens": 10, "temperature": 0}, on_truncated=30)
         options = {"engine": "inline", "progress": False, "on_error": "reject"}
         result = asked.with_options(**options).write_parquet(tmp_path / "out")
     assert (result.rows, result.rejected) == (9, 1)

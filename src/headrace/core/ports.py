@@ -330,7 +330,8 @@ class Predictor(Protocol):
     One that knows which rows of a batch failed raises ``RowsFailed`` (of ``headrace.core.rows_failed``) with the
     results of the others. An error of ours with ``ends_run`` ends the run whatever ``on_error`` says. A method
     ``keep_in(folder)``, if there is one, is called before ``load`` when a run has a folder: what is put there is
-    there again when the run goes on, and removed when it has ended.
+    there again when the run goes on, and removed when it has ended. With an attribute ``names_column`` it gets a
+    column of that name, too: a text for each row of the run, which is the same when the run goes on.
 
     What it tries again itself is told with the run if it has an attribute ``retried``, a deque of the names of
     errors.

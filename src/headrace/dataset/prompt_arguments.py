@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _OWN = {
     "model": "the Endpoint names it",
     "messages": "the template makes them",
-    "n": "each row gets one answer; flat_map before makes several rows of one",
+    "n": "each row gets one answer; repeat rows before, flat_map(lambda row: [row] * 3), for several",
     "stream": "answers are read as a whole",
     "tools": "say tools=",
     "response_format": "say schema=",

@@ -104,7 +104,9 @@ class PromptVerbs(DatasetBase):
         system
             What stands before the messages as the system's.
         sampling
-            Parameters of each request, as the server knows them: ``{"temperature": 0.0, "max_tokens": 200}``.
+            Parameters of each request, as the server knows them: ``{"temperature": 0.0, "max_tokens": 200}``. With
+            a temperature of 0, or with a ``seed``, equal requests are asked once. Otherwise each row gets an answer
+            of its own.
         overrides
             Parameters of each request that a column gives, by their names: ``{"max_tokens": "limit"}``. A null leaves
             what ``sampling`` says.
@@ -128,7 +130,8 @@ class PromptVerbs(DatasetBase):
             What the run may cost by the endpoint's ``prices``, and how many tokens it may use, in and out. No request
             begins that may go beyond. Then the run ends with ``SpendingCapReached``, and goes on with a higher cap.
         cache
-            A folder to keep answers in, beyond the run, and for others that ask the same.
+            A folder to keep answers in, beyond the run, and for others that ask the same. Equal requests are asked
+            once then, whatever ``sampling`` says.
         order
             In which order requests that wait are sent, of the rows that are read ahead: ``"arrival"``; ``"prefix"``,
             by which those that begin alike follow one another, for models that keep beginnings (the default for

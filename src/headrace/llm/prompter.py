@@ -89,9 +89,10 @@ def asker_of(model: Any, order: str) -> Asker:
 
 
 class Prompter(AnswerColumns):
-    """Asks a model about each row. Equal requests are asked once."""
+    """Asks a model about each row. Equal requests are asked once, where the model would answer them alike."""
 
     batch_format = "pyarrow"
+    names_column = "\0name"
 
     def __init__(self, asked: Asked) -> None:
         super().__init__(asked)
@@ -190,14 +191,16 @@ class Prompter(AnswerColumns):
         messages = self.asked.template.render(row)
         request = self._request(messages, row)
         schema = self.asked.schema
+        own = () if self._shares(request) else (self.asked.output, row[self.names_column])
         key = key_of(
             request,
             self.asked.on_truncated if isinstance(self.asked.on_truncated, int) else None,
             None if schema is None else self.asked.repairs,
             self.asked.keep_raw,
             *(() if schema is None else schema.flags),
+            *own,
         )
-        answer = answers[place] = await self._once(key, request)
+        answer = answers[place] = await self._once(key, request, own)
         return self.row_of(answer)
 
     def _request(self, messages: Messages, row: Mapping[str, Any]) -> dict[str, Any]:
@@ -210,9 +213,20 @@ class Prompter(AnswerColumns):
             request["tools"] = asked.tools
         return request if self.asked.schema is None else self.asked.schema.asking(request)
 
+    def _shares(self, request: Mapping[str, Any]) -> bool:
+        """Say whether one answer is for all rows that ask the same: it would be the same, or ``cache=`` asks for it.
+
+        Endpoints draw answers unless they are told otherwise; engines in the worker take the likeliest.
+        """
+        asked = self.asked
+        drawn = isinstance(asked.endpoint, (Endpoint, Endpoints))
+        temperature = request.get("temperature")
+        greedy = temperature == 0 or (temperature is None and not drawn)
+        return greedy or request.get("seed") is not None or bool(asked.cache)
+
     # ------------------------------------------------------------ equal requests are asked once
 
-    async def _once(self, key: bytes, request: dict[str, Any]) -> Answer:
+    async def _once(self, key: bytes, request: dict[str, Any], own: tuple[str, ...]) -> Answer:
         started = self._started
         assert started is not None
         known = started.store.find(key)
@@ -220,7 +234,7 @@ class Prompter(AnswerColumns):
             return msgspec.msgpack.decode(known, type=Answer)
         shared = started.asking.get(key)
         if shared is None:
-            shared = started.asking[key] = _Shared(asyncio.ensure_future(self._answered(key, request)))
+            shared = started.asking[key] = _Shared(asyncio.ensure_future(self._answered(key, request, own)))
             shared.task.add_done_callback(lambda task: started.landed(key, task))
         shared.waiting += 1
         try:
@@ -230,45 +244,48 @@ class Prompter(AnswerColumns):
             if not shared.waiting and not shared.task.done():
                 shared.task.cancel()
 
-    async def _answered(self, key: bytes, request: dict[str, Any]) -> Answer:
-        """Ask, and ask again where an answer was cut or is not as asked; keep what came of it."""
+    async def _answered(self, key: bytes, request: dict[str, Any], own: tuple[str, ...]) -> Answer:
+        """Ask, and ask again where an answer was cut or is not as asked; keep what came of it.
+
+        ``own`` names the row, where its answer is for no other.
+        """
         started = self._started
         assert started is not None
-        last = answer = await self._ask_step(request)
+        last = answer = await self._ask_step(request, own)
         larger = self.asked.on_truncated
         limit = request.get("max_completion_tokens", request.get("max_tokens", 0))
         if answer.finish_reason == "length" and isinstance(larger, int) and limit < larger:
-            self._keep_step(request, last)
+            self._keep_step(request, own, last)
             request = with_max_tokens(request, larger)
-            last = await self._ask_step(request)
+            last = await self._ask_step(request, own)
             answer = msgspec.structs.replace(added(answer, last), asked_longer=True)
         for number in range(self.asked.repairs if self.asked.schema is not None else 0):
             problem = self.problem_of(answer)
             if problem is None:
                 break
             assert self.asked.schema is not None
-            self._keep_step(request, last)
+            self._keep_step(request, own, last)
             request = self.asked.schema.repairing(request, answer.text or "", problem)
-            last = await self._ask_step(request)
+            last = await self._ask_step(request, own)
             answer = msgspec.structs.replace(added(answer, last), repairs=number + 1)
         started.store.add(key, msgspec.msgpack.encode(answer))
         return answer
 
-    async def _ask_step(self, request: dict[str, Any]) -> Answer:
+    async def _ask_step(self, request: dict[str, Any], own: tuple[str, ...]) -> Answer:
         """Ask, unless this was answered on the way to an answer that a process did not come to."""
         started = self._started
         assert started is not None
         if isinstance(self.asked.on_truncated, int) or (self.asked.schema is not None and self.asked.repairs):
-            known = started.store.find(key_of(request, "step", self.asked.keep_raw))
+            known = started.store.find(key_of(request, "step", self.asked.keep_raw, *own))
             if known is not None:
                 return msgspec.msgpack.decode(known, type=Answer)
         return await self._ask(request)
 
-    def _keep_step(self, request: dict[str, Any], answer: Answer) -> None:
+    def _keep_step(self, request: dict[str, Any], own: tuple[str, ...], answer: Answer) -> None:
         """Keep an answer that is followed by another request: others may have their turn before that."""
         started = self._started
         assert started is not None
-        started.store.add(key_of(request, "step", self.asked.keep_raw), msgspec.msgpack.encode(answer))
+        started.store.add(key_of(request, "step", self.asked.keep_raw, *own), msgspec.msgpack.encode(answer))
 
     async def _ask(self, request: dict[str, Any]) -> Answer:
         """Ask, and ask again where what came was no answer."""

@@ -69,6 +69,7 @@ class Meter:
         self.report_progress: Callable[[], None] = lambda: None
         self.on_retried: Callable[[str, str], None] = lambda label, error: None
         self.on_asked: Callable[[ModelAsked], None] = lambda asked: None
+        self.shard = 0
         self.on_shrunk: Callable[[str, int, int], None] = lambda label, before, now: None
         self.on_sized: Callable[[str, int, float], None] = lambda label, rows, per_second: None
 
@@ -77,6 +78,7 @@ class Meter:
         from headrace.worker.driver_messages import CallWatch
 
         worker, notify = context.worker, context.notify
+        self.shard = shard
         self.on_shrunk = lambda step, before, now: notify(BatchShrunk(worker, step, before, now))
         self.on_sized = lambda step, rows, per_second: notify(BatchSized(worker, step, rows, per_second))
         self.on_retried = lambda step, error: notify(CallRetried(worker, step, error))

@@ -6,6 +6,7 @@ results are cut and joined back. So what is carried is never copied, whatever ``
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -47,7 +48,10 @@ class Predicting(RunningStep[Predict]):
             )
             for model in self.step.models
         ]
-        return predict(rows, self.step, callers, user_codes, eager=context.eager, unread=context.unread)
+        place = f"{context.meter.shard}.{context.number}"
+        return predict(
+            rows, self.step, callers, user_codes, eager=context.eager, unread=context.unread, place=place
+        )
 
     def on_no_rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Call plain functions with no rows."""
@@ -103,14 +107,16 @@ def predict(
     eager: bool,
     unread: frozenset[str],
     empty: bool = False,
+    place: str = "",
 ) -> Iterator[Rows]:
     """Send rows through the models of a step. ``unread``: columns that the plan knows but nobody reads.
 
-    Models see batches without rows only if asked to (``empty``), for the columns that come out.
+    Models see batches without rows only if asked to (``empty``), for the columns that come out. ``place`` names the
+    shard and the step.
     """
     items: Iterator[_Item] = (_Item(part) for part in rows if len(part) or empty)
     for model, caller, user_code in zip(step.models, callers, user_codes, strict=True):
-        items = _ModelAtWork(step, model, caller, user_code).run(items, eager=eager)
+        items = _ModelAtWork(step, model, caller, user_code, place).run(items, eager=eager)
     for item in items:
         yield item.rows.with_batch(_assembled(item, step, unread))
 
@@ -118,12 +124,14 @@ def predict(
 class _ModelAtWork:
     """One model of a step: what it is given, what becomes of its results, and the rows that they are for."""
 
-    def __init__(self, step: Predict, model: Model, caller: Caller, user_code: UserCode) -> None:
+    def __init__(self, step: Predict, model: Model, caller: Caller, user_code: UserCode, place: str) -> None:
         self._step = step
         self._model = model
         self._caller = caller
         self._user_code = user_code
         self._batch_format = getattr(caller.built.predictor, "batch_format", None) or model.batch_format
+        self._names_column: str | None = getattr(caller.built.predictor, "names_column", None)
+        self._place, self._rows = place, itertools.count()
         self._waiting: deque[_Item] = deque()
         self._results = _Results()
 
@@ -150,11 +158,21 @@ class _ModelAtWork:
         label = self._step.label_of(self._model)
         for item in items:
             self._waiting.append(item)
-            yield item.rows.without_side_columns(_inputs(item, self._model, label))
+            rows = item.rows.without_side_columns(_inputs(item, self._model, label))
+            if self._names_column is not None:
+                numbers = itertools.islice(self._rows, len(rows))
+                names = pa.array([f"{self._place}.{number}" for number in numbers], pa.string())
+                rows = rows.with_side_columns(pa.RecordBatch.from_arrays([names], [self._names_column]))
+            yield rows
 
     def _view(self, part: Rows) -> tuple[Any, InputView]:
         formed = self._caller.built.predictor is None  # they make of it what they need
-        return make_view(part.batch, self._batch_format, tried=self._caller.has_run, formed=formed)
+        view, input_view = make_view(
+            part.batch, self._batch_format, tried=self._caller.has_run, formed=formed
+        )
+        if part.side_columns is not None:
+            view = view.append_column(self._names_column, part.side_columns.column(0))
+        return view, input_view
 
     def _columns(self, part: Rows, input_view: InputView, result: Any) -> pa.RecordBatch:
         adds_one = isinstance(self._step, AddColumn)
