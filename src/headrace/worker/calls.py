@@ -14,6 +14,8 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Protocol
 
+import msgspec
+
 from headrace.core.arrow.values import ConversionError
 from headrace.plan.functions import Built, Function
 from headrace.worker.batching import BatchTuner
@@ -49,6 +51,20 @@ class PendingCall(Protocol):
         ...
 
 
+class Pace(msgspec.Struct):
+    """What the fast road knows of a function; see ``FastRoad``.
+
+    ``rows``: of the last window. ``seconds`` and ``bytes``: of what is made of a row, 0 if nothing was measured yet.
+    ``failed``: how many windows in a row were not plain. ``skipped``: how many are still to take the careful road.
+    """
+
+    rows: int = 1
+    seconds: float = 0.0
+    bytes: float = 0.0
+    failed: int = 0
+    skipped: int = 0
+
+
 class Caller:
     """Calls one function: at most ``depth`` batches at a time, and of ``ceiling`` rows each if that is set.
 
@@ -66,6 +82,7 @@ class Caller:
         self.tuner = BatchTuner()
         self.result_schema: pa.Schema | None = None  # of the last results
         self.has_run = False  # a call has succeeded, so the function has done its imports
+        self.pace = Pace()
         self.reported: Any = None  # of what a language model was asked, the last
         self.taken = 0  # rows that have gone on with results
 

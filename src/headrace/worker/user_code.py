@@ -121,6 +121,16 @@ class UserCode:
         return partial(watch.report_end, watch.report_start(self._label, rows)) if watch is not None else None
 
     @property
+    def seconds(self) -> float:
+        """How long the code has taken in this attempt, with what converts its batches."""
+        return self._meter.step_seconds[self._step]
+
+    @property
+    def is_watched(self) -> bool:
+        """True if the start and end of each call are reported to the driver."""
+        return self._meter.watch is not None
+
+    @property
     def has_suspects(self) -> bool:
         """True if some rows of the shard may kill the worker: then only one batch is in flight."""
         return self._meter.watch is not None and self._meter.watch.has_suspects

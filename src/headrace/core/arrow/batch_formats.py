@@ -7,6 +7,7 @@ Much of pyarrow imports pandas in silence where it is installed (``Array.to_nump
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import repeat
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -284,12 +285,10 @@ def rows_of(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
 
 
 def rows_from(columns: Mapping[str, Sequence[Any]], count: int) -> Iterator[dict[str, Any]]:
-    """Yield the rows of these columns."""
+    """Return the rows of these columns."""
     if not columns:
-        yield from ({} for _ in range(count))
-        return
-    for values in zip(*columns.values(), strict=True):
-        yield dict(zip(columns, values, strict=True))
+        return ({} for _ in range(count))
+    return map(dict, map(zip, repeat(tuple(columns)), zip(*columns.values(), strict=True)))
 
 
 def python_columns(batch: pa.RecordBatch) -> dict[str, list[Any]]:

@@ -284,7 +284,7 @@ def _numbers(values: Sequence[Any], kinds: set[type], holes: bool) -> pa.Array:
             )
         array = np.array(plain, np.float64)
     type_ = pa.bool_() if array.dtype == np.bool_ else ARROW_OF[array.dtype]
-    return with_holes(type_, array, holes_of(values))
+    return with_holes(type_, array, holes_of(values) if holes else np.zeros(0, np.bool_))
 
 
 def _scalars(kind: str, values: Sequence[Any], kinds: set[type]) -> pa.Array:

@@ -176,11 +176,14 @@ class InputRowsView:
         return column is not None and column[row] is value
 
     def column(self, name: str, values: Sequence[Any], index: Sequence[int]) -> pa.Array | None:
-        """Return the column of which ``values`` are untouched the rows ``index``, if they are."""
+        """Return the column of which ``values`` are untouched the rows ``index``, if they are; a range is all."""
         given = self.columns.get(name)
-        if given is None or not all(map(is_, values, map(given.__getitem__, index))):
+        every = isinstance(index, range)
+        if given is None or not all(map(is_, values, given if every else map(given.__getitem__, index))):
             return None
         before = _after_call(self._shown.column(name), self.batch.column(name))
+        if every:
+            return before
         places = np.array(index, np.int64)
         if len(places) and (np.diff(places) == 1).all():
             return before.slice(index[0], len(index))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import repeat
+from operator import is_
 from typing import Any
 
 import numpy as np
@@ -94,7 +96,7 @@ def whole_numbers(values: Sequence[int]) -> np.ndarray[Any, Any]:
 
 def holes_of(values: Sequence[Any]) -> np.ndarray[Any, np.dtype[np.bool_]]:
     """Say which values are None."""
-    return np.fromiter((value is None for value in values), np.bool_, len(values))
+    return np.fromiter(map(is_, values, repeat(None)), np.bool_, len(values))
 
 
 def joined(values: Sequence[bytes | None], small: pa.DataType, large: pa.DataType) -> pa.Array:

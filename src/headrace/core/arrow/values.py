@@ -137,26 +137,32 @@ def from_rows(
     names = keys_of(rows)
     if not names:
         return empty_columns(len(rows))
+    return from_row_columns({name: [row.get(name) for row in rows] for name in names}, input_view, index)
+
+
+def from_row_columns(
+    given: Mapping[str, Sequence[Any]], input_view: InputRowsView | None = None, index: Sequence[int] = ()
+) -> pa.RecordBatch:
+    """Build a batch from the values that rows have, by their keys; see ``from_rows``."""
     columns: dict[str, Any] = {}
     same: list[str] = []
     arrays: dict[str, str] = {}
-    for name in names:
-        values: Any = [row.get(name) for row in rows]
+    for name, values in given.items():
         before = input_view.column(name, values, index) if input_view is not None else None
         if input_view is not None and isinstance(name, str):
             try:
                 if before is None:
-                    made = _typed(values, input_view.type_of(name), False)
-                    if made_of_arrays(values, made) and not input_view.has_lists(name):
+                    columns[name] = _typed(values, input_view.type_of(name), False)
+                    if made_of_arrays(values, columns[name]) and not input_view.has_lists(name):
                         arrays[name] = ARRAYS
-                    values = made
                 else:
                     same.append(name)
                     plain = is_immutable(before, arrays=input_view.shows_arrays(name))
-                    values = before if plain else _typed(values, before.type, True)
+                    columns[name] = before if plain else _typed(values, before.type, True)
             except ConversionError as error:
                 raise ConversionError(f"column {name!r}: {error}") from error.__cause__
-        columns[name] = values
+        else:
+            columns[name] = values
     made = marked(from_columns(columns), arrays)
     return input_view.marked(made, same) if input_view is not None and same else made
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ from headrace.core.arrow.views import make_view
 from headrace.core.work import Fault
 from headrace.plan.steps.map_batches import MapBatches
 from headrace.worker.calls import Caller
+from headrace.worker.fast_road import FastRoad, map_window, suits
 from headrace.worker.in_flight import InFlightWindow
 from headrace.worker.rebatching import BatchCutter
 from headrace.worker.rows import Rows
@@ -55,19 +57,38 @@ def map_batches(
     cutter = BatchCutter(step.batch_size, step.batch_bytes, caller, eager)
     window = InFlightWindow(caller, user_code, ready, _batches, cutter.tuner)
     failed: list[Rows] = []  # rows that get nulls, once a result has shown the schema
-    for part, results in window.run(filter(len, _projected(rows, step)), cutter.cut, look=cutter.look):
-        if isinstance(results, Fault):
-            failed += [part] if user_code.nulls_failures else []
-            results = []
-        else:
-            user_code.count_output(len(part), sum(batch.num_rows for batch in results))
-        for batch in results:
-            caller.result_schema = batch.schema
+
+    def careful(rows: Iterator[Rows]) -> Iterator[Rows]:
+        for part, results in window.run(rows, cutter.cut, look=cutter.look):
+            if isinstance(results, Fault):
+                failed.extend([part] if user_code.nulls_failures else [])
+                results = []
+            else:
+                user_code.count_output(len(part), sum(batch.num_rows for batch in results))
+            for batch in results:
+                caller.result_schema = batch.schema
+                yield from _nulled(failed, caller)
+                same = len(results) == 1 and batch.num_rows == len(part)
+                yield part.with_batch(batch) if same else part.with_unknown_origin(batch)
+            if caller.result_schema is not None:
+                yield from _nulled(failed, caller)
+
+    rows = filter(len, _projected(rows, step))
+    size = step.batch_size
+    if size is None or eager or step.batch_format != "numpy" or step.writable or not suits(caller):
+        yield from careful(rows)
+    else:
+        road = FastRoad(caller, user_code)
+        work = partial(map_window, size=size)
+        for part in road.windows(rows, size):
+            made = road.tried(part, work)
+            if made is None:
+                yield from road.careful(part, careful(iter((part,))))
+                continue
+            road.made(len(part), made.nbytes)
+            caller.result_schema = made.schema
             yield from _nulled(failed, caller)
-            same = len(results) == 1 and batch.num_rows == len(part)
-            yield part.with_batch(batch) if same else part.with_unknown_origin(batch)
-        if caller.result_schema is not None:
-            yield from _nulled(failed, caller)
+            yield part.with_batch(made)
     yield from failed
 
 

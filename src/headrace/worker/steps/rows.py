@@ -21,6 +21,7 @@ from headrace.plan.steps.rows import Filter, FlatMap, MapRows
 from headrace.worker.batching import BATCH_BYTES, ROW_STEP_ROWS, auto_size
 from headrace.worker.calls import Caller
 from headrace.worker.expressions import evaluated
+from headrace.worker.fast_road import FastRoad, filter_window, flat_map_window, map_rows_window
 from headrace.worker.rows import Rows
 from headrace.worker.steps.base import RunningStep, StepContext, runs
 from headrace.worker.user_code import UserCode
@@ -66,12 +67,12 @@ class Filtering(RunningStep[Filter]):
 
 def map_rows(rows: Iterator[Rows], caller: Caller, user_code: UserCode) -> Iterator[Rows]:
     """Replace each row by what the function returns for it."""
-    return _same_columns(_row_results(rows, caller, user_code, lambda value: (value,)), caller)
+    return _same_columns(_row_results(rows, caller, user_code, _one, _mapped), caller)
 
 
 def flat_map(rows: Iterator[Rows], caller: Caller, user_code: UserCode) -> Iterator[Rows]:
     """Replace each row by the rows that the function returns for it."""
-    return _same_columns(_row_results(rows, caller, user_code, _items), caller)
+    return _same_columns(_row_results(rows, caller, user_code, _items, flat_map_window), caller)
 
 
 def _same_columns(pieces: Iterator[tuple[Rows, bool]], caller: Caller) -> Iterator[Rows]:
@@ -92,18 +93,39 @@ def _same_columns(pieces: Iterator[tuple[Rows, bool]], caller: Caller) -> Iterat
 
 
 def _row_results(
-    rows: Iterator[Rows], caller: Caller, user_code: UserCode, items: Callable[[Any], Iterable[Any]]
+    rows: Iterator[Rows],
+    caller: Caller,
+    user_code: UserCode,
+    items: Callable[[Any], Iterable[Any]],
+    fast: Callable[[Call, pa.RecordBatch], tuple[pa.RecordBatch, Sequence[int] | None]],
 ) -> Iterator[tuple[Rows, bool]]:
     """Yield what becomes of the rows, and whether the function made any of it: else they all failed."""
+    road = FastRoad(caller, user_code)
     for part in _small_batches(rows, user_code):
-        for start, batch, index in _RowResults(part, user_code, caller, items).batches():
-            made = batch is not None
-            batch = batch if batch is not None else taken(part.batch, np.array(index, np.int64))
-            counts = np.bincount(np.array(index, np.int64) - start)
-            piece = part.cut(start, start + len(counts))
-            # Or some of the rows between gave none, or several.
-            alike = bool((counts == 1).all())
-            yield piece.with_batch(batch) if alike else piece.repeated(batch, counts.tolist()), made
+        tried = road.tried(part, fast)
+        if tried is None:
+            yield from road.careful(part, _carefully(part, caller, user_code, items))
+            continue
+        batch, counts = tried
+        if counts is None:
+            yield part.with_batch(batch), True
+            continue
+        user_code.count_output(counts.count(0), 0)
+        user_code.count_output(0, batch.num_rows - len(part) + counts.count(0))
+        yield part.repeated(batch, counts), True
+
+
+def _carefully(
+    part: Rows, caller: Caller, user_code: UserCode, items: Callable[[Any], Iterable[Any]]
+) -> Iterator[tuple[Rows, bool]]:
+    for start, batch, index in _RowResults(part, user_code, caller, items).batches():
+        made = batch is not None
+        batch = batch if batch is not None else taken(part.batch, np.array(index, np.int64))
+        counts = np.bincount(np.array(index, np.int64) - start)
+        piece = part.cut(start, start + len(counts))
+        # Or some of the rows between gave none, or several.
+        alike = bool((counts == 1).all())
+        yield piece.with_batch(batch) if alike else piece.repeated(batch, counts.tolist()), made
 
 
 class _RowResults:
@@ -223,11 +245,21 @@ class _Failed(dict[Any, Any]):
 
 def filter_rows(rows: Iterator[Rows], caller: Caller, user_code: UserCode) -> Iterator[Rows]:
     """Keep the rows for which the function is true; rows for which it fails are rejected, never nulled."""
+    road = FastRoad(caller, user_code)
     for part in _small_batches(rows, user_code):
-        with user_code.reporting_call(part), user_code.locating_errors(part):
-            mask = np.fromiter(_answers(part, caller, user_code), np.bool_, len(part))
-        caller.has_run = True
+        mask = road.tried(part, filter_window)
+        if mask is None:
+            (mask,) = road.careful(part, _masks(part, caller, user_code))
+        else:
+            user_code.count_dropped(len(part) - int(mask.sum()))
         yield part.masked(filtered(part.batch, mask), mask)
+
+
+def _masks(part: Rows, caller: Caller, user_code: UserCode) -> Iterator[np.ndarray[Any, np.dtype[np.bool_]]]:
+    with user_code.reporting_call(part), user_code.locating_errors(part):
+        mask = np.fromiter(_answers(part, caller, user_code), np.bool_, len(part))
+    caller.has_run = True
+    yield mask
 
 
 def _answers(part: Rows, caller: Caller, user_code: UserCode) -> Iterator[bool]:
@@ -253,6 +285,14 @@ def _small_batches(rows: Iterator[Rows], user_code: UserCode) -> Iterator[Rows]:
         size = min(ROW_STEP_ROWS, auto_size(part.batch)) if len(part) else 1
         for at in range(0, len(part), size):
             yield from user_code.split_suspects(part.cut(at, min(at + size, len(part))))
+
+
+def _one(value: Any) -> tuple[Any]:
+    return (value,)
+
+
+def _mapped(call: Call, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, None]:
+    return map_rows_window(call, batch), None
 
 
 def _row(value: Any) -> Mapping[str, Any]:

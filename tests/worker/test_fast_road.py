@@ -1,0 +1,347 @@
+"""The fast road gives what the careful road gives: values, types, order, counts, rejected rows and errors."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import headrace as hr
+from headrace.errors import HeadraceError
+from headrace.worker.fast_road import FastRoad
+
+Batch = dict[str, Any]
+
+ROWS = 3_000
+
+
+def rides(rows: int = ROWS) -> pa.Table:
+    n = np.arange(rows)
+    return pa.table(
+        {
+            "id": n,
+            "x": n * 0.5,
+            "small": (n % 100).astype(np.int8),
+            "holes": pa.array([None if i % 7 == 0 else i for i in range(rows)], pa.int64()),
+            "word": [f"w{i % 50}" for i in range(rows)],
+            "list": [[i, None] if i % 5 == 0 else [i] for i in range(rows)],
+            "when": pa.array(n * 1000, pa.timestamp("ms")),
+            "money": pa.array([Decimal(i) / 4 for i in range(rows)], pa.decimal128(12, 2)),
+        }
+    )
+
+
+TABLE = rides()
+
+
+class Refills:
+    """Fills one array, and one dict, again and again."""
+
+    def __init__(self) -> None:
+        self.space = np.zeros(4096)
+        self.result: Batch = {}
+
+    def __call__(self, batch: Batch) -> Batch:
+        n = len(batch["x"])
+        self.space[:n] = batch["x"] * 2
+        self.result["y"] = self.space[:n]
+        return self.result
+
+
+class WritesLater:
+    """Writes into what it has returned before."""
+
+    def __init__(self) -> None:
+        self.before: Any = None
+
+    def __call__(self, batch: Batch) -> Batch:
+        if self.before is not None:
+            self.before[:] = -1
+        self.before = batch["x"] + 1
+        return {"y": self.before}
+
+
+def shrinks(batch: Batch) -> Batch:
+    return {"x": batch["x"][::2]}
+
+
+def changes_type(batch: Batch) -> Batch:
+    return {"y": batch["x"] if batch["id"][0] > 500 else batch["x"].astype(np.float32)}
+
+
+def yields(batch: Batch) -> Iterator[Batch]:
+    yield {"x": batch["x"]}
+    yield {"x": batch["x"] + 1}
+
+
+BATCHES: dict[str, Callable[..., Any] | type] = {
+    "arithmetic": lambda b: {"y": b["x"] * 2 + b["small"], "id": b["id"]},
+    "adds to the dict": lambda b: b.update(y=b["x"] + 1) or b,
+    "returns the input": lambda b: b,
+    "renames": lambda b: {"was": b["holes"], "list": b["list"], "small": b["small"]},
+    "views": lambda b: {"y": b["holes"][:], "z": b["x"].view(), "w": b["small"][::-1]},
+    "swaps columns later": lambda b: {"y": b["id"] if b["id"][0] < 700 else b["small"].astype(np.int64)},
+    "carried until later": lambda b: {"y": b["x"] if b["id"][0] < 700 else b["x"] + 1},
+    "lists": lambda b: {"y": [int(i) for i in b["id"]], "t": [f"{i}" for i in b["id"]]},
+    "lists of other types": lambda b: {"y": [1 if i < 900 else 1.5 for i in b["id"].tolist()]},
+    "lists with nulls": lambda b: {"y": [None if i % 3 else i for i in b["id"].tolist()]},
+    "lists of None": lambda b: {"y": [None for _ in b["id"]], "id": b["id"]},
+    "wider texts": lambda b: {"y": np.array([f"{i * 999}" for i in b["id"]])},
+    "objects": lambda b: {"y": np.array([f"{i}" for i in b["id"]], object)},
+    "mixed objects": lambda b: {"y": np.array([i if i % 2 else "a" for i in b["id"].tolist()], object)},
+    "matrices": lambda b: {"y": np.stack([b["x"], b["x"]], axis=1)},
+    "other shapes": lambda b: {"y": np.zeros((len(b["x"]), 2 if b["id"][0] < 640 else 3))},
+    "times": lambda b: {"y": b["when"] + np.timedelta64(1, "ms"), "when": b["when"]},
+    "bytes": lambda b: {"y": np.array([b"a" * (i % 5) for i in b["id"].tolist()], dtype="S")},
+    "big endian": lambda b: {"y": b["x"].astype(">f8")},
+    "refills": Refills,
+    "writes later": WritesLater,
+    "shrinks": shrinks,
+    "changes type": changes_type,
+    "yields": yields,
+    "key order": lambda b: {"a": b["x"], "b": b["id"]} if b["id"][0] < 300 else {"b": b["id"], "a": b["x"]},
+    "a key too many": lambda b: {"a": b["x"]} | ({"b": b["id"]} if b["id"][0] > 800 else {}),
+    "no dict": lambda b: pa.table({"y": b["x"]}),
+    "an ordered dict": lambda b: OrderedDict(y=b["x"] * 3),
+    "a matrix of nothing": lambda b: {"y": np.zeros((len(b["x"]), 0))},
+    "masked": lambda b: {"y": np.ma.masked_array(b["x"], b["id"] % 2 == 0)},
+    "fails": lambda b: {"y": b["x"]} if b["id"].max() < 1234 or b["id"].min() > 1234 else 1 / 0,
+    "no columns": lambda b: {},
+    "wrong length": lambda b: {"y": b["x"], "z": b["x"][:1]},
+    "None": lambda b: None,
+}
+
+
+class Last:
+    """Changes the row that it has returned before."""
+
+    def __init__(self) -> None:
+        self.row: Any = {}
+
+    def __call__(self, row: Batch) -> Batch:
+        self.row["id"] = -1
+        self.row = {"id": row["id"], "x": row["x"]}
+        return self.row
+
+
+class OneDict:
+    def __init__(self) -> None:
+        self.row: Any = {}
+
+    def __call__(self, row: Batch) -> Batch:
+        self.row["id"] = row["id"]
+        return self.row
+
+
+MAPS: dict[str, Callable[..., Any] | type] = {
+    "arithmetic": lambda r: {"id": r["id"], "y": r["x"] * 2, "word": r["word"]},
+    "adds to the row": lambda r: r.update(y=r["small"] + 1) or r,
+    "returns the row": lambda r: r,
+    "renames": lambda r: {"was": r["holes"], "list": r["list"]},
+    "one column": lambda r: {"y": r["x"]},
+    "changes the list": lambda r: r["list"].append(1) or {"list": r["list"]},
+    "last": Last,
+    "one dict": OneDict,
+    "a key too many": lambda r: {"a": 1} | ({"b": 2} if r["id"] % 1000 == 999 else {}),
+    "a key too few": lambda r: {"a": 1, "b": 2} if r["id"] % 1000 != 999 else {"a": 1},
+    "other keys": lambda r: {"a": 1} if r["id"] < 2000 else {"b": 1},
+    "mixed numbers": lambda r: {"y": r["id"] if r["id"] % 2 else r["x"]},
+    "mixed types": lambda r: {"y": r["id"] if r["id"] % 2 else "text"},
+    "numpy's numbers": lambda r: {
+        "y": np.float32(r["x"]),
+        "z": np.int8(r["small"]),
+        "b": np.bool_(r["id"] % 2),
+    },
+    "times": lambda r: {"y": r["when"] + datetime.timedelta(days=1), "d": r["when"].date()},
+    "decimals": lambda r: {"y": r["money"] * 2},
+    "big integers": lambda r: {"y": 2**63 + r["id"]},
+    "bigger integers": lambda r: {"y": 2**65 if r["id"] == 2999 else 1},
+    "nulls": lambda r: {"y": None if r["id"] % 3 else r["word"], "z": None},
+    "bytes": lambda r: {"y": r["word"].encode(), "z": bytearray(b"a")},
+    "arrays": lambda r: {"y": np.arange(3) + r["id"]},
+    "nested": lambda r: {"y": {"a": r["id"], "b": [r["word"]]}},
+    "number as a key": lambda r: {1: 2},
+    "lone surrogate": lambda r: {"y": "\ud800" if r["id"] == 2500 else "a"},
+    "fails": lambda r: {"y": 1 / (r["id"] - 1234)},
+    "no dict": lambda r: r["x"],
+    "no columns": lambda r: {},
+    "an ordered dict": lambda r: OrderedDict(y=r["x"]),
+}
+
+FLAT_MAPS: dict[str, Callable[..., Any] | type] = {
+    "three": lambda r: [{"id": r["id"], "leg": i, "word": r["word"]} for i in range(3)],
+    "some": lambda r: [{"id": r["id"], "holes": r["holes"]}] * (r["id"] % 4),
+    "none": lambda r: [],
+    "a generator": lambda r: ({"id": r["id"]} for _ in range(2)),
+    "a tuple": lambda r: ({"id": r["id"]},),
+    "very many": lambda r: [{"id": r["id"]}] * (200 if r["id"] % 100 == 0 else 0),
+    "the same dict twice": lambda r: [r, r],
+    "fails": lambda r: [{"y": 1 / (r["id"] - 1234)}],
+    "fails late": lambda r: ({"y": 1 / (r["id"] - 1234 + i)} for i in range(2)),
+    "no list": lambda r: 3,
+}
+
+FILTERS: dict[str, Callable[..., Any]] = {
+    "true or false": lambda r: r["id"] % 3 == 0,
+    "numpy's": lambda r: np.bool_(r["id"] % 2),
+    "all": lambda r: True,
+    "none": lambda r: False,
+    "fails": lambda r: 1 / (r["id"] - 1234) > 0,
+}
+
+Outcome = tuple[Any, ...]
+
+
+def outcome(dataset: hr.Dataset, out: Path) -> Outcome:
+    """Return everything that a run shows of itself; and of an error, what it says."""
+    try:
+        result = dataset.with_options(engine="inline", max_retries=0).write_parquet(out)
+    except HeadraceError as error:
+        return type(error), str(error).replace(out.name, "OUT")
+    rejected = hr.read_rejected(out).take_all() if result.rejected else []
+    table = hr.read_parquet(out).to_arrow() if result.rows else result.rows
+    return table, result.rows, result.rejected, str(result.ledger), str(rejected).replace(out.name, "OUT")
+
+
+@pytest.fixture
+def roads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[hr.Dataset], tuple[Outcome, Outcome, int]]:
+    """Return what a dataset gives on both roads, and how many windows took the fast one."""
+    runs = iter(range(1_000_000))
+    taken: list[int] = []
+    tried = FastRoad.tried
+
+    def counted(self: FastRoad, part: Any, work: Any) -> Any:
+        made = tried(self, part, work)
+        taken.append(made is not None)
+        return made
+
+    def both(dataset: hr.Dataset) -> tuple[Outcome, Outcome, int]:
+        taken.clear()
+        monkeypatch.setattr(FastRoad, "tried", counted)
+        fast = outcome(dataset, tmp_path / f"fast{next(runs)}")
+        monkeypatch.setattr(FastRoad, "tried", lambda self, part, work: None)
+        careful = outcome(dataset, tmp_path / f"slow{next(runs)}")
+        return fast, careful, sum(taken)
+
+    return both
+
+
+ON_ERROR = ["raise", "reject", "null"]
+
+
+@pytest.mark.parametrize("on_error", ON_ERROR)
+@pytest.mark.parametrize("name", BATCHES)
+def test_batches(name: str, on_error: str, roads: Any) -> None:
+    dataset = hr.from_arrow(TABLE).with_options(on_error=on_error)
+    for size in (1, 16, 100) if on_error == "raise" else (16,):
+        fast, careful, _ = roads(dataset.map_batches(BATCHES[name], batch_size=size))
+        assert fast == careful
+
+
+@pytest.mark.parametrize("on_error", ON_ERROR)
+@pytest.mark.parametrize("verb, functions", [("map", MAPS), ("flat_map", FLAT_MAPS), ("filter", FILTERS)])
+def test_rows(verb: str, functions: Any, on_error: str, roads: Any) -> None:
+    source = hr.from_arrow(pa.concat_tables([TABLE] * 3)).with_options(on_error=on_error)
+    for name, function in functions.items():
+        fast, careful, _ = roads(getattr(source, verb)(function))
+        assert fast == careful, name
+
+
+@pytest.mark.parametrize(
+    "dataset",
+    [
+        hr.from_arrow(TABLE).map_batches(BATCHES["arithmetic"], batch_size=16),
+        hr.from_arrow(TABLE).map_batches(BATCHES["adds to the dict"], batch_size=16),
+        hr.from_arrow(TABLE).map_batches(Refills, batch_size=16),
+        hr.from_arrow(TABLE).map_batches(BATCHES["wider texts"], batch_size=16),
+        hr.from_arrow(TABLE).map_batches(BATCHES["lists"], batch_size=16),
+        hr.from_arrow(pa.concat_tables([TABLE] * 3)).map(MAPS["arithmetic"]),
+        hr.from_arrow(pa.concat_tables([TABLE] * 3)).flat_map(FLAT_MAPS["three"]),
+        hr.from_arrow(pa.concat_tables([TABLE] * 3)).filter(FILTERS["true or false"]),
+    ],
+    ids=lambda dataset: "",
+)
+def test_plain_functions_take_the_fast_road(dataset: hr.Dataset, roads: Any) -> None:
+    fast, careful, windows = roads(dataset)
+    assert fast == careful
+    assert windows
+
+
+plans = st.lists(
+    st.one_of(
+        st.tuples(
+            st.just("map_batches"), st.sampled_from(sorted(BATCHES)), st.sampled_from([1, 7, 64, 5_000])
+        ),
+        st.tuples(st.just("map"), st.sampled_from(sorted(MAPS)), st.none()),
+        st.tuples(st.just("flat_map"), st.sampled_from(sorted(FLAT_MAPS)), st.none()),
+        st.tuples(st.just("filter"), st.sampled_from(sorted(FILTERS)), st.none()),
+    ),
+    min_size=1,
+    max_size=3,
+)
+
+
+@given(plans, st.sampled_from(ON_ERROR), st.integers(1, 1500), st.integers(1, 700))
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_random_plans(roads: Any, plan: Any, on_error: str, rows: int, block: int) -> None:
+    tables = [TABLE.slice(at, min(block, rows - at)) for at in range(0, rows, block)]
+    dataset = hr.from_arrow(tables).with_options(on_error=on_error)
+    functions = {"map_batches": BATCHES, "map": MAPS, "flat_map": FLAT_MAPS, "filter": FILTERS}
+    for verb, name, size in plan:
+        extra = {"batch_size": size} if size else {}
+        dataset = getattr(dataset, verb)(functions[verb][name], **extra)
+    fast, careful, _ = roads(dataset)
+    assert fast == careful
+
+
+@pytest.mark.local
+def test_a_row_that_ends_the_worker_amid_a_window_is_found(tmp_path: Path) -> None:
+    def deadly(batch: Batch) -> Batch:
+        if 12_345 in batch["id"]:
+            os._exit(3)
+        return {"id": batch["id"], "y": batch["id"] * 2}
+
+    found = hr.range(20_000).map_batches(deadly, batch_size=16).with_options(on_error="reject")
+    result = found.write_parquet(tmp_path / "out")
+    assert (result.rows, result.rejected) == (19_999, 1)
+    assert [row["id"] for row in hr.read_rejected(tmp_path / "out").take_all()] == [12_345]
+
+
+def test_a_window_that_is_not_plain_is_done_again_and_the_next_ones_are_not_tried(roads: Any) -> None:
+    calls: list[int] = []
+
+    def odd(batch: Batch) -> Batch:
+        calls.append(len(batch["id"]))
+        return {"y": batch["x"][:]}  # the input's own memory
+
+    fast, careful, windows = roads(hr.from_arrow(rides(4_096)).map_batches(odd, batch_size=1))
+    assert fast == careful
+    assert windows == 0
+    assert len(calls) < 2 * 4_096 + 1_000  # the careful road has made 4,096 of them
+
+
+def test_libraries_that_write_to_memory_which_is_read_only(roads: Any) -> None:
+    import torch
+
+    def writes(batch: Batch) -> Batch:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it says that it should not, and does
+            torch.from_numpy(batch["x"]).mul_(2)
+        return {"x": batch["x"], "id": batch["id"], "word": batch["word"]}
+
+    fast, careful, windows = roads(hr.from_arrow(TABLE).map_batches(writes, batch_size=16))
+    assert fast == careful
+    assert windows
