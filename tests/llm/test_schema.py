@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import date
+from decimal import Decimal
 
 import pyarrow as pa
 import pydantic
@@ -53,7 +55,7 @@ def test_answers_are_typed_and_wrong_ones_repaired_with_their_error_shown():
         {"x": pa.int64(), "y": pa.float64(), "tags": pa.list_(pa.string())}
     )
     repaired = {"x": 7, "y": 1.0, "tags": ["a"]}
-    assert table["answer"].to_pylist() == [repaired, {"x": 1, "y": None, "tags": None}, repaired]
+    assert table["answer"].to_pylist() == [repaired, {"x": 1, "y": None, "tags": []}, repaired]
     asked_for = server.requests[0]["response_format"]
     assert (
         asked_for["type"] == "json_schema" and asked_for["json_schema"]["schema"] == Point.model_json_schema()
@@ -64,6 +66,57 @@ def test_answers_are_typed_and_wrong_ones_repaired_with_their_error_shown():
     assert "it is no JSON" in repair["messages"][2]["content"]
     assert len(server.requests) == 5
     assert table["answer_prompt_tokens"].to_pylist()[0] > table["answer_prompt_tokens"].to_pylist()[1]
+
+
+class Trip(pydantic.BaseModel):
+    """Refuses what its JSON schema allows, and changes what it takes."""
+
+    start: date = pydantic.Field(alias="from")
+    end: date
+    price: Decimal = Decimal(0)
+    place: str = ""
+
+    @pydantic.field_validator("place")
+    @classmethod
+    def _plain(cls, value: str) -> str:
+        if value == "?":
+            raise RuntimeError("no such place")
+        return value.strip().title()
+
+    @pydantic.model_validator(mode="after")
+    def _in_order(self) -> Trip:
+        if self.end < self.start:
+            raise ValueError("end is before from")
+        return self
+
+
+@pytest.mark.parametrize("engine", ["inline", pytest.param("local", marks=pytest.mark.local)])
+def test_a_pydantic_model_checks_answers_itself_and_what_it_makes_of_them_is_written(engine):
+    answers = {
+        "a": '{"from": "2026-01-02", "end": "2026-01-01"}',
+        "b": '{"from": "2026-01-01", "end": "2026-01-02", "price": 1.50, "place": " new york "}',
+        "c": '{"from": "2026-01-01", "end": "2026-01-02", "place": "?"}',
+    }
+
+    def answer(prompt):
+        if "end is before from" in prompt:
+            return answers["b"]
+        return answers.get(prompt, answers["c"])
+
+    rows = hr.from_items([{"text": text} for text in "abc"])
+    with FakeLLMServer(answer) as server:
+        asked = rows.prompt("{text}", hr.llm.Endpoint(server.url, "m"), schema=Trip)
+        asked = asked.with_options(engine=engine, progress=False, on_error="reject")
+        with pytest.warns(UserWarning, match="InvalidAnswer.*Trip raised RuntimeError: no such place"):
+            table = asked.to_arrow()
+    made = {"from": "2026-01-01", "end": "2026-01-02", "price": "1.5", "place": "New York"}
+    assert table["answer"].to_pylist() == [made, made]
+    assert len(server.requests) == 5
+
+
+def test_the_code_of_a_pydantic_model_decides_about_answers():
+    assert AnswerSchema(Trip).decides and "end is before from" in AnswerSchema(Trip).decides[0]
+    assert AnswerSchema(Trip.model_json_schema()).decides == ()
 
 
 def test_what_cannot_be_repaired_is_an_error_of_its_row():

@@ -116,7 +116,8 @@ class PromptVerbs(DatasetBase):
         schema
             What an answer has to be: a JSON schema, a pydantic model, a list of choices, or ``re.compile(…)``. The
             server is asked to see to it, each answer is checked, and the column has its type: a struct for an object
-            with properties. What the schema does not name is left out.
+            with properties. What the schema does not name is left out. A pydantic model checks answers itself: its
+            own validators run, and the values that they return are written.
         guided
             False: the server is not asked to see to ``schema``, but the model is told of it.
         repairs

@@ -107,7 +107,7 @@ class Prompter(AnswerColumns):
         schema = (
             None
             if asked.schema is None
-            else (asked.schema.described, asked.schema.guided, asked.repairs, *asked.schema.flags)
+            else (asked.schema.described, asked.schema.guided, asked.repairs, *asked.schema.decides)
         )
         return (
             "prompt", *asked.endpoint.identity(), asked.template.messages, dict(asked.sampling),
@@ -197,7 +197,7 @@ class Prompter(AnswerColumns):
             self.asked.on_truncated if isinstance(self.asked.on_truncated, int) else None,
             None if schema is None else self.asked.repairs,
             self.asked.keep_raw,
-            *(() if schema is None else schema.flags),
+            *(() if schema is None else schema.decides),
             *own,
         )
         answer = answers[place] = await self._once(key, request, own)

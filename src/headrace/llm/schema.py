@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import inspect
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -30,14 +32,16 @@ class AnswerSchema:
         self.guided = guided
         self._pattern: re.Pattern[str] | None = None
         self._validator: Any = None
+        self._model: Any = None  # a pydantic model
         if isinstance(schema, re.Pattern):
             self.kind, self.described, self.type = "regex", schema.pattern, pa.string()
             self._pattern = schema
             if not isinstance(schema.pattern, str):
                 raise ArgumentError("schema=: a pattern is one of text, re.compile(r'…'), and not of bytes.")
         elif hasattr(schema, "model_json_schema"):
-            self.kind, self.described = "json", schema.model_json_schema()
-            self.type = arrow_type(self.described, self.described)
+            self.kind, self.described, self._model = "json", schema.model_json_schema(), schema
+            written = schema.model_json_schema(mode="serialization")
+            self.type = arrow_type(written, written)
         elif isinstance(schema, Mapping):
             self.kind, self.described = "json", _plain(schema)
             self.type = arrow_type(self.described, self.described)
@@ -64,8 +68,10 @@ class AnswerSchema:
             raise ArgumentError(f"schema=: it is no JSON schema: {error.message}.") from None
 
     @property
-    def flags(self) -> tuple[int, ...]:
-        """The flags of a pattern that has other than the usual ones: they decide about answers, too."""
+    def decides(self) -> tuple[int | str, ...]:
+        """What else decides about answers: unusual flags of a pattern, and the code of a pydantic model."""
+        if self._model is not None:
+            return _source_of(self._model)
         unusual = self._pattern is not None and self._pattern.flags != re.UNICODE
         return (int(self._pattern.flags),) if self._pattern is not None and unusual else ()
 
@@ -115,6 +121,8 @@ class AnswerSchema:
             return text
         if self.kind == "choice":
             return self._choice(text)
+        if self._model is not None:
+            return typed(_validated(self._model, text), self.type)
         value = _parsed(text)
         if self._validator is None:
             jsonschema = _library()
@@ -168,11 +176,42 @@ def _is_strict(schema: Any) -> bool:
 
 
 def _parsed(text: str) -> Any:
-    fenced = _FENCE.match(text)
     try:
-        return json.loads(fenced[1] if fenced else text)
+        return json.loads(_unfenced(text))
     except ValueError as error:
         raise InvalidAnswer(f"it is no JSON: {error}") from None
+
+
+def _unfenced(text: str) -> str:
+    fenced = _FENCE.match(text)
+    return fenced[1] if fenced else text
+
+
+def _validated(model: Any, text: str) -> Any:
+    """Return what a pydantic model makes of an answer, as JSON has it; raises ``InvalidAnswer`` if it refuses it."""
+    try:
+        return model.model_validate_json(_unfenced(text)).model_dump(mode="json", by_alias=True)
+    except Exception as error:
+        listed = getattr(error, "errors", None)
+        if listed is None:  # a validator has raised something that pydantic lets through
+            raise InvalidAnswer(f"{model.__name__} raised {type(error).__name__}: {error}") from error
+        problem = listed()[0]
+        if problem["type"] == "json_invalid":
+            raise InvalidAnswer(f"it is no JSON: {problem['msg']}") from None
+        place = ".".join(map(str, problem["loc"]))
+        raise InvalidAnswer(f"{f'at {place}: ' if place else ''}{shortened(problem['msg'], 300)}") from None
+
+
+def _source_of(model: Any) -> tuple[str, ...]:
+    """Return the code of a pydantic model, as far as it is known: its validators are not in its JSON schema."""
+    own = [
+        each for each in model.__mro__ if each.__module__.partition(".")[0] not in ("pydantic", "builtins")
+    ]
+    found = []
+    for each in own:
+        with contextlib.suppress(OSError, TypeError):
+            found.append(inspect.getsource(each))
+    return tuple(found)
 
 
 def arrow_type(schema: Any, root: Mapping[str, Any], depth: int = 0) -> pa.DataType:

@@ -257,7 +257,7 @@ class LocalPrompter(AnswerColumns):
         """Return what decides about the answers: weights, messages and parameters."""
         asked = self.asked
         schema = (
-            None if asked.schema is None else (asked.schema.described, asked.repairs, *asked.schema.flags)
+            None if asked.schema is None else (asked.schema.described, asked.repairs, *asked.schema.decides)
         )
         return (
             "prompt", *self.model.identity(), asked.template.messages, dict(asked.sampling), str(asked.on_truncated),
