@@ -122,3 +122,18 @@ def test_what_only_endpoints_have_and_other_models_are_refused(folder, tmp_path)
     transformers.BertForSequenceClassification(config).save_pretrained(tmp_path / "bert")
     with pytest.raises(ArgumentError, match="is a BertForSequenceClassification, which goes on with no text"):
         hr.llm.Transformers(str(tmp_path / "bert"))
+
+
+def test_a_column_of_chats_goes_through_the_chat_template(folder):
+    turns = [{"role": "user", "content": "is back"}, {"role": "user", "content": "the vote"}]
+    parts = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://x/y"}}]}]
+    model = hr.llm.Transformers(str(folder))
+    words, _ = loaded(folder)
+    rendered = words.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+    rows = hr.from_items([{"chat": turns}])
+    asked = rows.prompt("{chat}", model, sampling={"max_tokens": 4}, on_truncated="keep")
+    (made,) = inline(asked).take_all()
+    assert made["answer_prompt_tokens"] == len(words(rendered, add_special_tokens=False)["input_ids"])
+    seen = hr.from_items([{"chat": parts}]).prompt("{chat}", model)
+    with pytest.warns(UserWarning, match="takes messages of text"):
+        assert inline(seen, on_error="reject").take_all() == []

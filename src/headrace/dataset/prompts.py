@@ -92,7 +92,9 @@ class PromptVerbs(DatasetBase):
             A text with names of columns in braces, ``"Summarise: {text}"`` (braces that stand for themselves are
             doubled), or a list of chat messages with such texts:
             ``[{"role": "user", "content": "{question}"}]``. In a part of a message of the kind ``image_url``, a
-            column with the bytes of an image may stand for the address.
+            column with the bytes of an image may stand for the address; in one of the kind ``input_audio``, a column
+            with the bytes of a sound for its ``data``. A template that is one column, ``"{chat}"``, may hold whole
+            chats: lists of messages with ``role`` and ``content``.
         model
             Where it is asked: ``hr.llm.Endpoint(base_url, model)``, ``hr.llm.Endpoints([…])``; or what workers load:
             ``hr.llm.VLLM(folder)``, ``hr.llm.SGLang(folder)``, or ``hr.llm.Transformers(folder)``, which

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.errors import ArgumentError
+from headrace.llm.refusals import BadRow
 from headrace.llm.template import Messages
 
 
 def has_images(messages: Messages) -> bool:
     """Say whether messages have parts that are no text."""
-    return not all(isinstance(message["content"], str) for message in with_texts(messages))
+    return any(isinstance(message["content"], list) for message in with_texts(messages))
 
 
 def with_texts(messages: Messages) -> Messages:
@@ -32,11 +32,14 @@ def _joined(content: Any) -> Any:
 def prompt_tokens(tokenizer: Any, messages: Messages, kind: str) -> list[int]:
     """Return messages as tokens, by the tokenizer's chat template; without one, their texts follow one another."""
     messages = with_texts(messages)
-    texts = [message["content"] for message in messages]
+    texts = [message["content"] or "" for message in messages]
     if has_images(messages):
-        raise ArgumentError(f"prompt: a {kind} model takes messages of text; parts such as images are not.")
+        raise BadRow(f"a {kind} model takes messages of text, and these have parts such as images or sounds")
     if tokenizer.chat_template:
-        text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        try:
+            text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        except Exception as error:  # templates refuse chats by errors of their own
+            raise BadRow(f"the chat template of the model does not take these messages: {error}") from error
         found = tokenizer(text, add_special_tokens=False)["input_ids"]
     else:
         found = tokenizer("\n\n".join(texts))["input_ids"]

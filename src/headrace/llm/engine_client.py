@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from headrace.errors import EndpointRefused
 from headrace.llm import sglang_engine, vllm_engine
 from headrace.llm.chat import has_images, prompt_tokens
 from headrace.llm.client import Reply
@@ -95,9 +94,9 @@ class EngineClient:
     def _request(self, body: Mapping[str, Any]) -> EngineRequest:
         images = has_images(body["messages"])
         if images and not self._model.takes_images:
-            raise EndpointRefused(
-                f"{self._model!r} is asked with messages of text alone, and these have images. hr.llm.VLLM takes "
-                "them, and endpoints do."
+            raise BadRow(
+                f"a {self._model.noun} model is asked with text alone, and these messages have parts such as images; "
+                "hr.llm.VLLM takes them, and endpoints do"
             )
         tokens = [] if images else prompt_tokens(self._tokenizer, body["messages"], self._model.noun)
         known = self._model.sampling_names

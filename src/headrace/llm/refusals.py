@@ -24,7 +24,7 @@ _CONTEXT = re.compile(
 _SCHEMA = re.compile(
     r"response_format|json_schema|structured[ _]output|guided[ _]|grammar|invalid schema", re.IGNORECASE
 )
-_IMAGES = re.compile(r"image|vision|multimodal|multi-modal|content part", re.IGNORECASE)
+_IMAGES = re.compile(r"image|vision|audio|multimodal|multi-modal|content part", re.IGNORECASE)
 _QUOTA = re.compile(r"insufficient_quota|billing|credit balance|exceeded your current quota", re.IGNORECASE)
 
 
@@ -196,11 +196,14 @@ def _refused(status: int, said: str, words: str, where: str, request: Mapping[st
             f"{where} refuses the schema ({status}): it says {said}. Simplify schema=, or say guided=False: then the "
             "model is only told of it, and its answers are checked and repaired here."
         )
-    if _IMAGES.search(words) and "image_url" in json.dumps(request.get("messages", "")):
-        return EndpointRefused(
-            f"{where} takes no images ({status}): it says {said}. Ask a model that sees, or leave the image out of "
-            "the messages."
-        )
+    if _IMAGES.search(words):
+        messages = json.dumps(request.get("messages", ""))
+        for part, noun in (("image_url", "images"), ("input_audio", "sounds")):
+            if part in messages:
+                return EndpointRefused(
+                    f"{where} takes no {noun} ({status}): it says {said}. Ask a model that takes them, or leave "
+                    "them out of the messages."
+                )
     return RequestRefused(f"the server refuses the request ({status}): it says {said}")
 
 

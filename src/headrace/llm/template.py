@@ -1,8 +1,9 @@
-"""Prompts from rows: a text, or chat messages, with the names of columns in braces."""
+"""Prompts from rows: a text, or chat messages, with the names of columns in braces; or a column of chats."""
 
 from __future__ import annotations
 
 import base64
+import re
 import string
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,7 +12,19 @@ from headrace.errors import ArgumentError
 from headrace.llm.refusals import BadRow
 
 ROLES = ("system", "developer", "user", "assistant")
-_IMAGES = {b"\xff\xd8\xff": "jpeg", b"\x89PNG": "png", b"GIF8": "gif", b"RIFF": "webp"}
+_COLUMN_ROLES = (*ROLES, "tool")
+_COLUMN_FIELDS = ("role", "content", "name", "tool_calls", "tool_call_id")
+_PARTS = {"text": "text", "image_url": "image_url", "input_audio": "input_audio"}
+"""The kinds of parts of a message, each with the field that holds it."""
+_IMAGES = {b"\xff\xd8\xff": "jpeg", b"\x89PNG": "png", b"GIF8": "gif", b"RIFF....WEBP": "webp"}
+_SOUNDS = {
+    b"RIFF....WAVE": "wav",
+    b"ID3": "mp3",
+    b"\xff[\xe2\xe3\xf2\xf3\xfa\xfb]": "mp3",
+    b"fLaC": "flac",
+    b"OggS": "ogg",
+}
+"""How files of each kind begin, as a regular expression."""
 _FORMATTER = string.Formatter()
 
 Messages = list[dict[str, Any]]
@@ -32,6 +45,9 @@ class Template:
                 raise ArgumentError("prompt: the messages have one of the system, and system= gives another.")
             messages = [{"role": "system", "content": system}, *messages]
         self.messages = messages
+        fields = _fields(template) if isinstance(template, str) else []
+        # A template that is one column and nothing else may hold whole chats.
+        self._chat = fields[0][0] if len(fields) == 1 and template == "{" + fields[0][0] + "}" else None
         named: dict[str, None] = {}
         for message in messages:
             _note_columns(message["content"], named)
@@ -43,8 +59,22 @@ class Template:
             )
 
     def render(self, row: Mapping[str, Any]) -> Messages:
-        """Return the messages of a row; raises ``BadRow`` for a value that is missing, or is no text or number."""
-        return [{**message, "content": _filled(message["content"], row)} for message in self.messages]
+        """Return the messages of a row; raises ``BadRow`` for a value that is missing, or cannot be asked."""
+        chat = row[self._chat] if self._chat is not None else None
+        if isinstance(chat, list):
+            own = _chat_of(chat, str(self._chat))
+            system = self.messages[:-1]
+            if system and any(message["role"] == "system" for message in own):
+                raise BadRow(
+                    f"the chat in column {self._chat!r} has a message of the system, and system= gives another"
+                )
+            return [*system, *own]
+        messages = [{**message, "content": _filled(message["content"], row)} for message in self.messages]
+        if not any(
+            message["content"] for message in messages if message["role"] not in ("system", "developer")
+        ):
+            raise BadRow("the prompt is empty")
+        return messages
 
 
 def _given_messages(template: Any) -> Messages:
@@ -105,29 +135,45 @@ def _fields(text: str) -> list[tuple[str, str]]:
 
 def _filled(content: Any, row: Mapping[str, Any], key: str = "") -> Any:
     if isinstance(content, Mapping):
+        if "data" in content and key == "input_audio":
+            data = _value_of(content["data"], row)
+            if isinstance(data, bytes):
+                given = {name: _filled(value, row) for name, value in content.items() if name != "data"}
+                return {**_sound(data, f"column {content['data'][1:-1]!r}"), **given}
         return {name: _filled(value, row, name) for name, value in content.items()}
     if isinstance(content, list):
         return [_filled(value, row) for value in content]
     if not isinstance(content, str):
         return content
+    value = _value_of(content, row)
+    if isinstance(value, bytes) and key == "url":
+        return _data_url(value, f"column {content[1:-1]!r}")
     made = []
     for literal, name, form, _ in _FORMATTER.parse(content):
         made.append(literal)
         if name is not None:
-            made.append(_shown(row[name], name, form or "", is_url=key == "url"))
+            made.append(_shown(row[name], name, form or ""))
     return "".join(made)
 
 
-def _shown(value: Any, name: str, form: str, *, is_url: bool) -> str:
+def _value_of(text: Any, row: Mapping[str, Any]) -> Any:
+    """Return the value of the column that a text names and is nothing else; None where it is something else."""
+    return row.get(text[1:-1]) if isinstance(text, str) and text[:1] == "{" and text[-1:] == "}" else None
+
+
+def _shown(value: Any, name: str, form: str) -> str:
     if value is None:
         raise BadRow(f"column {name!r} is null, and the prompt needs it")
-    if isinstance(value, (bytes, bytearray)) and is_url:
-        return _data_url(bytes(value), name)
-    if isinstance(value, (bytes, bytearray, list, dict)):
-        kind = "bytes" if isinstance(value, (bytes, bytearray)) else "several values"
+    if isinstance(value, (bytes, bytearray)):
         raise BadRow(
-            f"column {name!r} holds {kind}, and a template takes text, numbers and times; an image stands in a part "
-            "{'type': 'image_url', 'image_url': {'url': '{" + name + "}'}}"
+            f"column {name!r} holds bytes, and a template takes text, numbers and times; an image stands in a part "
+            "{'type': 'image_url', 'image_url': {'url': '{" + name + "}'}}, and a sound in "
+            "{'type': 'input_audio', 'input_audio': {'data': '{" + name + "}'}}"
+        )
+    if isinstance(value, (list, dict)):
+        raise BadRow(
+            f"column {name!r} holds several values, and a template takes text, numbers and times. A chat, a list of "
+            f"messages with role and content, is asked where its column is the whole template: '{{{name}}}'"
         )
     try:
         return format(value, form)
@@ -135,11 +181,81 @@ def _shown(value: Any, name: str, form: str, *, is_url: bool) -> str:
         raise BadRow(f"column {name!r} cannot be written as {form!r}: {error}") from None
 
 
-def _data_url(data: bytes, name: str) -> str:
-    for magic, kind in _IMAGES.items():
-        if data.startswith(magic):
-            return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
-    raise BadRow(f"column {name!r} holds bytes that are no JPEG, PNG, GIF or WebP image")
+def _kind_of(data: bytes, kinds: Mapping[bytes, str]) -> str | None:
+    return next((kind for magic, kind in kinds.items() if re.match(magic, data, re.DOTALL)), None)
+
+
+def _data_url(data: bytes, where: str) -> str:
+    kind = _kind_of(data, _IMAGES)
+    if kind is None:
+        raise BadRow(f"{where} holds bytes that are no JPEG, PNG, GIF or WebP image")
+    return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
+
+
+def _sound(data: bytes, where: str) -> dict[str, str]:
+    """Return a sound as a part of a message has it."""
+    kind = _kind_of(data, _SOUNDS)
+    if kind is None:
+        raise BadRow(f"{where} holds bytes that are no WAV, MP3, FLAC or Ogg file")
+    return {"data": base64.b64encode(data).decode(), "format": kind}
+
+
+def _chat_of(chat: list[Any], column: str) -> Messages:
+    """Return the messages that a column holds; raises ``BadRow`` for what is no chat."""
+    if not chat:
+        raise BadRow(f"column {column!r} holds a chat without messages")
+    return [_turn_of(message, f"message {i} of column {column!r}") for i, message in enumerate(chat, 1)]
+
+
+def _turn_of(message: Any, where: str) -> dict[str, Any]:
+    """Return one message of a column; fields that are null, as structs have them, are left out."""
+    if not isinstance(message, dict) or "role" not in message:
+        raise BadRow(f"{where} is {message!r:.80}; a message has a role and a content")
+    turn = {name: value for name, value in message.items() if value is not None}
+    unknown = [name for name in turn if name not in _COLUMN_FIELDS]
+    if unknown:
+        raise BadRow(f"{where} has {unknown[0]!r}; a message has only {', '.join(_COLUMN_FIELDS)}")
+    if turn.get("role") not in _COLUMN_ROLES:
+        raise BadRow(
+            f"{where} has the role {turn.get('role')!r}, which is none of {', '.join(_COLUMN_ROLES)}"
+        )
+    content = turn.get("content")
+    if content is None and turn.get("tool_calls"):
+        return {"role": turn["role"], "content": None, **without_nulls(turn)}
+    if isinstance(content, list) and content:
+        return {**without_nulls(turn), "content": [_part_of(part, where) for part in content]}
+    if not isinstance(content, str):
+        held = f"the content {content!r:.80}" if content else "no content"
+        raise BadRow(f"{where} has {held}; it takes a text, or a list of parts")
+    return dict(without_nulls(turn))
+
+
+def _part_of(part: Any, where: str) -> dict[str, Any]:
+    kind = part.get("type") if isinstance(part, dict) else None
+    held = part.get(_PARTS[kind]) if kind in _PARTS else None
+    if kind == "text" and isinstance(held, str):
+        return {"type": kind, "text": held}
+    if kind == "image_url" and isinstance(held, dict) and held.get("url"):
+        url = held["url"]
+        image = {"url": _data_url(url, where) if isinstance(url, bytes) else url}
+        return {"type": kind, "image_url": {**without_nulls(held), **image}}
+    if kind == "input_audio" and isinstance(held, dict) and held.get("data"):
+        data = held["data"]
+        sound = _sound(data, where) if isinstance(data, bytes) else {}
+        return {
+            "type": kind,
+            "input_audio": {**sound, **without_nulls(held), **({"data": sound["data"]} if sound else {})},
+        }
+    raise BadRow(
+        f"{where} has the part {part!r:.80}; a part is a text, an image_url with a url, or an input_audio with data"
+    )
+
+
+def without_nulls(value: Any) -> Any:
+    """Return a value without the fields that are null: a column has the fields of all rows in each."""
+    if isinstance(value, dict):
+        return {name: without_nulls(each) for name, each in value.items() if each is not None}
+    return [without_nulls(each) for each in value] if isinstance(value, list) else value
 
 
 def text_of(messages: Any) -> str:
@@ -149,5 +265,7 @@ def text_of(messages: Any) -> str:
     'Be brief.\\nWhy?'
     """
     contents = [message["content"] for message in messages or ()]
-    parts = [part for each in contents for part in (each if isinstance(each, list) else [{"text": each}])]
+    parts = [
+        part for each in contents for part in (each if isinstance(each, list) else [{"text": each or ""}])
+    ]
     return "\n".join(str(part.get("text", "")) for part in parts if isinstance(part, dict))

@@ -146,13 +146,21 @@ class Transformers(TextPredictor):
         self, prompts: Sequence[Messages], sampling: Mapping[str, Any], *, keep_raw: bool = False
     ) -> list[Answer | RowError]:
         """Return the answer to each prompt, in their order."""
-        tokens = [prompt_tokens(self._tokenizer, messages, "Transformers") for messages in prompts]
+        tokens: list[list[int]] = []
+        made: list[Answer | RowError] = []
+        for messages in prompts:
+            error = BadRow("the prompt is empty")
+            try:
+                tokens.append(prompt_tokens(self._tokenizer, messages, "Transformers"))
+            except BadRow as refused:
+                tokens.append([])
+                error = refused
+            made.append(error)
         limit = int(sampling.get("max_completion_tokens", sampling.get("max_tokens", MAX_TOKENS)))
-        made: list[Answer | RowError] = [BadRow("the prompt is empty")] * len(prompts)
         room = self._room()
         fitting = []
         for place, each in enumerate(tokens):
-            if room is not None and len(each) + limit > room:
+            if room is not None and each and len(each) + limit > room:
                 made[place] = ContextTooLong(
                     f"the prompt has {len(each):,} tokens and the answer may have {limit:,}; the model takes {room:,}"
                 )
