@@ -339,3 +339,12 @@ def test_what_the_engine_makes_of_images(monkeypatch):
         ContextTooLong, match="the prompt has 20 tokens and the answer may have 1; the model takes 20"
     ):
         engine._prompt(request)
+
+
+def test_columns_of_chats_go_to_the_engine(engines, folder):
+    turns = [{"role": "user", "content": "a b"}, {"role": "assistant", "content": "c"}]
+    parts = [{"role": "user", "content": [{"type": "input_audio", "input_audio": {"data": b"ID3"}}]}]
+    model = hr.llm.VLLM(folder)
+    made = inline(hr.from_items([{"chat": turns}]).prompt("{chat}", model, system="Rhyme.")).take_all()
+    made += inline(hr.from_items([{"chat": parts}]).prompt("{chat}", model)).take_all()
+    assert [row["answer"] for row in made] == ["c b a Rhyme.", "input_audio"]
