@@ -265,3 +265,65 @@ def test_rows_that_weigh_much_come_in_small_batches() -> None:
     made = hr.range(3).flat_map(lambda row: ({"image": big + row["id"]} for _ in range(20))).map_batches(look)
     assert [row["n"] for row in made.take_all()] == [0] * 20 + [1] * 20 + [2] * 20
     assert max(sizes) <= 17
+
+
+_INT = pa.int32()
+_INT_LISTS = pa.list_(_INT)
+_PAIR = pa.struct([("a", _INT_LISTS), ("b", _INT)])
+_CELLS = [[1, None], [2, 5], None, [3, 4]]
+
+
+@pytest.mark.parametrize("size", [1, 4])
+@pytest.mark.parametrize("batch_format", ["numpy", "pandas"])
+@pytest.mark.parametrize(
+    ("type_", "values"),
+    [
+        (pa.list_(_INT), _CELLS),
+        (pa.list_(pa.int64()), [[1], [2], None, [3, None]]),
+        (pa.large_list(_INT), _CELLS),
+        (pa.list_(_INT, 2), _CELLS),
+        (pa.list_view(_INT), _CELLS),
+        (pa.large_list_view(pa.int64()), _CELLS),
+        (pa.list_(pa.float32()), _CELLS),
+        (pa.list_(pa.bool_()), [[True, None], [], None, [False]]),
+        (pa.list_(pa.list_(_INT)), [[[1, None], [2]], [], None, [None]]),
+        (_PAIR, [{"a": [1, None], "b": None}, None, {"a": [], "b": 1}, {"a": None, "b": 2}]),
+        (pa.map_(pa.string(), pa.list_(_INT)), [[("a", [1, None])], [], None, [("b", None)]]),
+        (pa.dictionary(pa.int8(), pa.list_(_INT)), _CELLS),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_lists_with_nulls_keep_their_type(
+    type_: pa.DataType, values: list[Any], batch_format: Any, size: int
+) -> None:
+    if pa.types.is_dictionary(type_):
+        column = pa.DictionaryArray.from_arrays(
+            pa.array([0, 1, 2, 3], pa.int8()), pa.array(values, _INT_LISTS)
+        )
+    else:
+        column = pa.array(values, type_)
+    table = pa.table({"id": [0, 1, 2, 3], "x": column})
+    same = (
+        hr.from_arrow(table).map_batches(lambda b: b, batch_format=batch_format, batch_size=size).to_arrow()
+    )
+    assert same["x"].type == type_ and same["x"].to_pylist() == values
+
+    def some(batch: Any) -> Any:
+        if batch_format == "pandas":
+            return batch[batch["id"] != 1].rename(columns={"x": "y"})
+        keep = batch["id"] != 1
+        return {"id": batch["id"][keep], "y": batch["x"][keep]}
+
+    if batch_format == "pandas" or not pa.types.is_fixed_size_list(type_):
+        made = hr.from_arrow(table).map_batches(some, batch_format=batch_format).to_arrow()
+        assert made["y"].type == type_ and made["y"].to_pylist() == values[:1] + values[2:]
+
+
+def test_a_list_that_a_function_writes_to_is_seen_to_have_changed() -> None:
+    def change(frame: pd.DataFrame) -> pd.DataFrame:
+        frame["x"][0][0] = 7.0
+        return frame
+
+    data = hr.from_arrow(pa.table({"x": pa.array([[1, None], [2]], _INT_LISTS)}))
+    made = data.map_batches(change, batch_format="pandas").to_arrow()["x"].to_pylist()
+    assert made[0][0] == 7 and made[1] == [2]

@@ -100,7 +100,10 @@ def to_frame(table: pa.RecordBatch | pa.Table) -> Any:
     ours = [
         i
         for i, (field, column) in enumerate(zip(table.schema, table.columns, strict=True))
-        if is_tensor(field.type) or is_objects(field.type) or forms.rounds(column)
+        if is_tensor(field.type)
+        or is_objects(field.type)
+        or forms.rounds(column)
+        or _pandas_lacks(field.type)
     ]
     if not ours:
         return table.to_pandas()
@@ -113,6 +116,20 @@ def to_frame(table: pa.RecordBatch | pa.Table) -> Any:
             cells[at] = row
         frame.insert(i, table.schema.names[i], cells)
     return frame
+
+
+def _pandas_lacks(type_: pa.DataType) -> bool:
+    """Say whether pyarrow makes no column of pandas of this type, or a wrong one.
+
+    Categories are plain values; and of a list view that is a slice and has nulls, it shows other rows as null.
+    """
+    if pa.types.is_dictionary(type_):
+        return is_nested(type_.value_type)
+    if pa.types.is_list_view(type_) or pa.types.is_large_list_view(type_):
+        return True
+    return pa.types.is_nested(type_) and any(
+        _pandas_lacks(type_.field(i).type) for i in range(type_.num_fields)
+    )
 
 
 def _unrounded(column: pa.Array) -> np.ndarray[Any, Any]:
@@ -262,7 +279,7 @@ def _ragged(column: pa.Array) -> np.ndarray[Any, Any]:
 
 def _objects(column: pa.Array) -> np.ndarray[Any, Any]:
     values = np.empty(len(column), object)
-    if _is_list(column.type):
+    if is_any_list(column.type):
         for i, item in enumerate(column):
             values[i] = _unrounded(item.values) if item.is_valid else None
     else:
@@ -272,7 +289,8 @@ def _objects(column: pa.Array) -> np.ndarray[Any, Any]:
     return values
 
 
-def _is_list(type_: pa.DataType) -> bool:
+def is_any_list(type_: pa.DataType) -> bool:
+    """Say whether each value of this type is a list of any length."""
     t = pa.types
     return bool(
         t.is_list(type_) or t.is_large_list(type_) or t.is_list_view(type_) or t.is_large_list_view(type_)
@@ -341,6 +359,15 @@ def _nanoseconds_of_the_day(column: pa.Array) -> list[Any]:
 def shows_arrays(field: pa.Field) -> bool:
     """Say whether rows show a column as arrays: a tensor column, or a list column that was made of arrays."""
     return is_tensor(field.type) or forms.mark_of(field) == forms.ARRAYS
+
+
+def is_nested(type_: pa.DataType) -> bool:
+    """Say whether a value of this type holds other values, as lists, dicts and arrays do."""
+    if pa.types.is_dictionary(type_) or pa.types.is_run_end_encoded(type_):
+        return is_nested(type_.value_type)
+    if isinstance(type_, pa.BaseExtensionType) and not is_objects(type_):
+        return is_nested(type_.storage_type)
+    return bool(pa.types.is_nested(type_))
 
 
 def is_tensor(type_: pa.DataType) -> bool:

@@ -14,9 +14,19 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.core.arrow.batch_formats import is_tensor, python_columns, shows_arrays, to_numpy
+from headrace.core.arrow.batch_formats import (
+    is_any_list,
+    is_nested,
+    is_tensor,
+    python_columns,
+    shows_arrays,
+    to_format,
+    to_numpy,
+)
+from headrace.core.arrow.columns import column_from
 from headrace.core.arrow.forms import OBJECT, are_lists, array_forms, is_list, mark_of, marked
 from headrace.core.arrow.layout import is_fixed, own
+from headrace.core.arrow.lossless import same
 from headrace.core.arrow.objects import is_objects, weight
 from headrace.core.arrow.row_selection import column_taken
 
@@ -41,6 +51,8 @@ class InputView:
         self._shown = batch if shown is None else shown
         self._remake = remake
         self._arrays = tuple(view.values()) if isinstance(view, dict) else ()
+        self._cells = _cells_of(batch, view)
+        self._cell_places: dict[int, tuple[int, int]] | None = None
         self._indices: dict[Any, int] | None = None
         self._input_addresses: set[int] | None = None
         self._copies: dict[tuple[int, ...], pa.Array] | None = None
@@ -81,6 +93,40 @@ class InputView:
     def column(self, place: int) -> pa.Array:
         """Return one of the input's columns, with what the function wrote to it."""
         return _after_call(self._shown.column(place), self.batch.column(place))
+
+    def column_of_cells(self, values: Sequence[Any]) -> pa.Array | None:
+        """Return the column that lists or dicts were taken from, if all are the input's own and none has changed.
+
+        The values alone do not say its type: arrays in the place of integers beside nulls hold floats.
+        """
+        if not self._cells:
+            return None
+        if self._cell_places is None:
+            self._cell_places = {
+                id(cell): (column, row)
+                for column, cells in self._cells.items()
+                for row, cell in enumerate(cells)
+                if cell is not None
+            }
+        at, rows = -1, []
+        for value in values:
+            column, row = (at, -1) if value is None else self._cell_places.get(id(value), (-1, -1))
+            if (column != at and at >= 0) or (column < 0 and value is not None):
+                return None
+            at = column
+            rows.append(row)
+        return _rows(self.column(at), rows) if at >= 0 and self._are_unchanged(at, rows, values) else None
+
+    def _are_unchanged(self, at: int, rows: Sequence[int], values: Sequence[Any]) -> bool:
+        """Say whether the function has written nothing into these cells of a column."""
+        if self._arrays and self._remake is None and is_immutable(self.batch.column(at), arrays=True):
+            return True
+        again = to_format(self.batch.select([at]), "numpy" if self._arrays else "pandas")
+        cells = again[self.batch.schema.names[at]].tolist()
+        type_ = self.batch.schema.field(at).type
+        before = _compared([cells[row] if row >= 0 else None for row in rows], type_)
+        now = _compared(values, type_)
+        return bool(now.type.equals(before.type) and same(now, before))
 
     def type_of(self, name: str) -> pa.DataType | None:
         """Return the type that the column of this name had, if there was one."""
@@ -182,12 +228,7 @@ class InputRowsView:
         if given is None or not all(map(is_, values, given if every else map(given.__getitem__, index))):
             return None
         before = _after_call(self._shown.column(name), self.batch.column(name))
-        if every:
-            return before
-        places = np.array(index, np.int64)
-        if len(places) and (np.diff(places) == 1).all():
-            return before.slice(index[0], len(index))
-        return column_taken(before, places)
+        return before if every else _rows(before, index)
 
     def marked(self, batch: pa.RecordBatch, names: Collection[str]) -> pa.RecordBatch:
         """Give the columns ``names``, whose values came back as they went, the marks that they had."""
@@ -229,7 +270,7 @@ def is_immutable(column: pa.Array, *, arrays: bool) -> bool:
 def _changeable(type_: pa.DataType, arrays: bool) -> bool:
     if is_tensor(type_):
         return False
-    if arrays and (pa.types.is_list(type_) or pa.types.is_large_list(type_)):
+    if arrays and is_any_list(type_):
         return not is_tensor(type_.value_type) and _changeable(type_.value_type, arrays)
     if pa.types.is_dictionary(type_) or pa.types.is_run_end_encoded(type_):
         return _changeable(type_.value_type, arrays)
@@ -282,6 +323,35 @@ def value_bytes(value: Any) -> int:
 def _overwrite(array: np.ndarray[Any, Any], values: np.ndarray[Any, Any]) -> None:
     """Put values in the place of others, in memory of ours that is read-only to the user's code."""
     ctypes.memmove(array.ctypes.data, values.ctypes.data, values.nbytes)
+
+
+def _cells_of(batch: pa.RecordBatch, view: Any) -> dict[int, list[Any]]:
+    """Return the lists and dicts that a view shows, by the index of their column."""
+    found: dict[int, list[Any]] = {}
+    if isinstance(view, dict) or hasattr(view, "iloc"):
+        for at, (name, type_) in enumerate(zip(batch.schema.names, batch.schema.types, strict=True)):
+            if is_nested(type_) and view[name].dtype == object:
+                found[at] = view[name].tolist()
+    return found
+
+
+def _compared(cells: Sequence[Any], type_: pa.DataType) -> pa.Array:
+    """Return cells as a column to compare; the entries of a map, which are tuples of two kinds, as that map."""
+    made = column_from(cells, ragged=True)
+    if not is_objects(made.type):
+        return made
+    try:
+        return pa.array(cells, type_, from_pandas=True)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        return made
+
+
+def _rows(column: pa.Array, index: Sequence[int]) -> pa.Array:
+    """Return some rows of a column, without a copy where they are neighbours; null for the row -1."""
+    places = np.array(index, np.int64)
+    if len(places) and places[0] >= 0 and (np.diff(places) == 1).all():
+        return column.slice(index[0], len(index))
+    return column_taken(column, places)
 
 
 def _after_call(shown: pa.Array, before: pa.Array) -> pa.Array:

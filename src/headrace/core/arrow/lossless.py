@@ -48,18 +48,18 @@ def cast(column: pa.Array, target: pa.DataType) -> pa.Array:
     """Cast, or raise ``ArrowInvalid`` if a value would not survive."""
     if not lossless(column.type, target):
         raise pa.ArrowInvalid("values of the one type are not values of the other")
+    if pa.types.is_null(column.type):  # Arrow does not cast nulls to every type
+        return pa.nulls(len(column), target)
     if axes(target) is not None:
         return _tensors(column, target)
     made = column.cast(target)
-    if _may_round(column.type, target) and not _same(made.cast(_plain(column.type)), _decoded(column)):
+    if _may_round(column.type, target) and not same(made.cast(_plain(column.type)), _decoded(column)):
         raise pa.ArrowInvalid("some of its values would be rounded or cut")
     return made
 
 
 def _tensors(column: pa.Array, target: pa.DataType) -> pa.Array:
     """Cast tensors: to those of one shape if all have it, and to ragged ones whatever theirs is."""
-    if pa.types.is_null(column.type):
-        return pa.nulls(len(column), target)
     if isinstance(target, pa.FixedShapeTensorType):
         column = as_fixed(column, target.shape)
         if list(column.type.shape) != list(target.shape):
@@ -134,7 +134,7 @@ def _decoded(column: pa.Array) -> pa.Array:
     return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
 
 
-def _same(left: Any, right: Any) -> bool:
+def same(left: Any, right: Any) -> bool:
     """Say whether two columns of one type hold the same values; NaN is NaN."""
     if left.equals(right):
         return True
@@ -144,9 +144,9 @@ def _same(left: Any, right: Any) -> bool:
     if pa.types.is_floating(type_):
         return np.array_equal(to_numpy(left), to_numpy(right), equal_nan=True)
     if _is_list(type_):
-        return _same(left.flatten(), right.flatten())
+        return same(left.flatten(), right.flatten())
     if pa.types.is_map(type_):
-        return _same(left.keys, right.keys) and _same(left.items, right.items)
+        return same(left.keys, right.keys) and same(left.items, right.items)
     if pa.types.is_struct(type_):
-        return all(_same(a, b) for a, b in zip(left.flatten(), right.flatten(), strict=True))
+        return all(same(a, b) for a, b in zip(left.flatten(), right.flatten(), strict=True))
     return False

@@ -43,7 +43,7 @@ def frame_batch(frame: Any, input_view: InputView | None = None) -> pa.RecordBat
         like = input_view.type_of(name) if input_view is not None else None
         if _by_value(dtype) or _only_told(like):
             try:
-                made[i] = _column(frame.iloc[:, i], like)
+                made[i] = _column(frame.iloc[:, i], like, input_view)
                 if made_of_arrays(frame.iloc[:, i], made[i]) and not (
                     input_view and input_view.has_lists(name)
                 ):
@@ -67,7 +67,10 @@ def _by_value(dtype: Any) -> bool:
     return type(dtype).__name__ in _OF_PANDAS or (isinstance(dtype, np.dtype) and dtype.kind == "O")
 
 
-def _column(series: Any, like: pa.DataType | None) -> pa.Array:
+def _column(series: Any, like: pa.DataType | None, input_view: InputView | None) -> pa.Array:
+    taken = input_view.column_of_cells(series.tolist()) if input_view is not None else None
+    if taken is not None:
+        return taken
     if like is not None and _only_told(like):
         made = as_before(series, like)
         if made is not None:

@@ -99,6 +99,12 @@ def _column(name: str, values: Any, input_view: InputView | None) -> pa.Array:
     if place is not None:
         before = input_view.column(place)
         return before if is_immutable(before, arrays=True) else _typed(values.tolist(), before.type, True)
+    if isinstance(values, list) or (
+        isinstance(values, np.ndarray) and values.dtype == object and values.ndim == 1
+    ):
+        taken = input_view.column_of_cells(list(values))
+        if taken is not None:
+            return taken
     if isinstance(values, np.ndarray) and values.dtype == object and values.ndim == 1:
         return _typed(values.tolist(), input_view.type_of(name), False, ragged=True)
     if isinstance(values, np.ndarray) and input_view.is_writable:
