@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-ray test-llm check lint docs wheel audit bench bench-gpu soak clean
+.PHONY: help demo test programs test-ray test-llm check lint docs wheel audit bench bench-gpu soak clean
 
 help:  ## show this list
 	@echo 'New here? `make demo` shows what it does, docs/how-it-works.md how, CONTRIBUTING.md how to change it.'
@@ -30,6 +30,9 @@ demo: $(VENV)/.demo  ## label a million handwritten digits (under a minute)
 
 test: $(VENV)/.dev  ## run the tests, doctests included, in three processes, as many tests wait (JOBS=0: in one)
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+
+programs: $(VENV)/.dev  ## run the programs of a new user ten times each
+	HEADRACE_PROGRAM_RUNS=10 $(BIN)/python -m pytest -q -n $(JOBS) tests/programs
 
 # The tests of datasets and executors, with the engine in the place of the local one.
 ON_RAY = tests/tasks $(addprefix tests/api/test_,$(addsuffix .py, \
