@@ -77,6 +77,13 @@ class StoredObject(ABC):
         """Return the message that takes it to a worker, if nothing has to go with it."""
         return None
 
+    def with_linked(self) -> Iterator[StoredObject]:
+        """Yield the stored values that it refers to, each after those that this one refers to, and then itself."""
+        for link in self.links:
+            if isinstance(link, StoredObject):
+                yield from link.with_linked()
+        yield self
+
     def _free(self) -> None:
         if self._is_alive:
             self._is_alive = False
@@ -84,7 +91,10 @@ class StoredObject(ABC):
 
     def _check_alive(self) -> None:
         if not self._is_alive:
-            raise ExecutorClosed("This value is gone: the executor that it was put to is shut down.")
+            raise ExecutorClosed(
+                "This value is gone: the executor that it was put to is shut down. Use it before, and run a Dataset "
+                "whose steps use it before, too."
+            )
 
 
 class FileObject(StoredObject):
@@ -241,6 +251,38 @@ class ObjectStore:
 
     def _stored(self, number: int, packed: Any, once: bool) -> StoredObject:
         return FileObject(number, packed, self, once=once)
+
+
+@contextlib.contextmanager
+def lending(kind: type[ObjectStore]) -> Iterator[list[StoredObject]]:
+    """While a pool pickles what its workers host: collect the stored values that the user's steps refer to.
+
+    They are there when the block ends, in the order of the references. Those of another ``kind`` of store are put
+    into one of this kind.
+    """
+    values: list[StoredObject] = []
+    with collecting_references(for_step=True) as references:
+        yield values
+        store = kind(_keep) if references else None
+        values += [_lent(each, store) for each in references]
+
+
+def _lent(reference: Any, store: Any) -> StoredObject:
+    holder = Future.result(reference) if isinstance(reference, Future) else reference.holder
+    if isinstance(holder, StoredObject) and all(
+        type(each.store) is type(store) for each in holder.with_linked()
+    ):
+        holder._check_alive()
+        if all(isinstance(link, StoredObject) for each in holder.with_linked() for link in each.links):
+            return holder
+    stored: StoredObject
+    stored, references = store.put(holder.value())
+    stored.links = tuple(_lent(each, store) for each in references)
+    return stored
+
+
+def _keep(number: int, workers: set[int]) -> None:
+    """The workers that have the value end with their pool."""
 
 
 def _released(store: ObjectStore) -> StoredObject:

@@ -24,6 +24,7 @@ import msgspec
 
 from headrace.engines.memory_files import content, most_files
 from headrace.engines.plain import is_plain
+from headrace.engines.references import collecting_references, resolving_references
 from headrace.engines.tensors import reducers
 
 if TYPE_CHECKING:
@@ -147,20 +148,23 @@ def sizes(value: Any) -> PickledSizes:
     """
     import numpy as np
 
-    pickled, buffers = pickle_apart(value)
+    with collecting_references(for_step=True) as references:
+        pickled, buffers = pickle_apart(value)
     arrays = [
         np.frombuffer(buffer.raw().toreadonly(), np.uint8) for buffer in buffers
     ]  # the user's own memory
     alive = [weakref.ref(array) for array in arrays]
     nbytes = [array.nbytes for array in arrays]
     try:
-        again = pickle.loads(pickled, buffers=arrays)
+        with resolving_references([each.holder for each in references]):
+            again = pickle.loads(pickled, buffers=arrays)
     except Exception:  # it wants to write to them, perhaps
         again = None
     del arrays
     shared = sum(size for ref, size in zip(alive, nbytes, strict=True) if ref() is not None)
     del again
-    return PickledSizes(shared, len(pickled) + sum(nbytes) - shared)
+    put = sum({each.holder.number: getattr(each.holder, "size", 0) for each in references}.values())
+    return PickledSizes(shared + put, len(pickled) + sum(nbytes) - shared)
 
 
 def pickle_apart(value: Any) -> tuple[bytes, list[pickle.PickleBuffer]]:
@@ -180,14 +184,14 @@ def pickle_apart(value: Any) -> tuple[bytes, list[pickle.PickleBuffer]]:
 
 
 def try_pickling(value: Any, most: int = 1 << 20) -> None:
-    """Pickle ``value`` and keep nothing of it; gives up after ``most`` bytes. Raises what pickling raises.
+    """Pickle a part of a step and keep nothing of it; stops after ``most`` bytes. Raises what pickling raises.
 
     >>> try_pickling(open)
     >>> try_pickling(n for n in ())
     Traceback (most recent call last):
     TypeError: cannot pickle 'generator' object
     """
-    with contextlib.suppress(_EnoughError):
+    with contextlib.suppress(_EnoughError), collecting_references(for_step=True):
         _Pickler(_Bounded(most), lambda buffer: False).dump(value)
 
 

@@ -16,7 +16,7 @@ from headrace.engines.block_registry import BlockRegistry, blocks_in
 from headrace.engines.deaths import Death
 from headrace.engines.object_store import StoredObject
 from headrace.engines.restart_policy import RestartPolicy
-from headrace.errors import HeadraceError, NeverReady, WorkerDied
+from headrace.errors import ExecutorClosed, HeadraceError, NeverReady, WorkerDied
 
 Notify = Callable[[int, Any], None]
 Message = tuple[Any, ...]
@@ -55,15 +55,13 @@ class WorkerHandle(ABC):
 
     def send_object(self, stored: StoredObject) -> None:
         """Send a stored value, and before it those that it refers to, unless the worker has them."""
-        for link in stored.links:
-            if isinstance(link, StoredObject):
-                self.send_object(link)
-        if self.number in stored.known:
-            return
-        if not stored.once:
-            stored.known.add(self.number)
-        with stored.to_send() as (message, attached):
-            self.send(message, attached)
+        for each in stored.with_linked():
+            if self.number in each.known:
+                continue
+            if not each.once:
+                each.known.add(self.number)
+            with each.to_send() as (message, attached):
+                self.send(message, attached)
 
     def with_call(self, stored: StoredObject) -> Message | None:
         """Return the message of a value that one call needs, to go along with the call; None if it was sent."""
@@ -297,7 +295,10 @@ class WorkerPool(ABC, Generic[W]):
         with self._lock:
             wanted = self._wanted_size()
             while self._broken is None and not self._closing and len(self._staying()) < wanted:
-                self._start_worker()
+                try:
+                    self._start_worker()
+                except ExecutorClosed as error:  # a value that it needs is gone
+                    self._broken = error
 
     def _possible_size(self, size: int) -> int:
         """Return how many of ``size`` workers there can be."""

@@ -49,6 +49,9 @@ class Ref(Generic[T]):
     to are. Arrays are read-only, also in lists, tuples and dicts: copy one to write to it. What is costly to make
     again belongs into an actor, which keeps it. When the last ``Ref`` is collected, the memory is free.
 
+    A Dataset's step may use it, too, as an argument or as a variable of its function. It arrives there as a ``Ref``:
+    ``get()`` returns the value. The executor must not be shut down before the run ends.
+
     Pickling it in any other way raises ``NotPicklable``: it means nothing outside of its executor.
 
     >>> import numpy as np, headrace as hr
@@ -127,6 +130,10 @@ class Ref(Generic[T]):
     def __reduce__(self) -> Any:
         return reduce_reference(self)
 
+    def __identified_by__(self) -> T:
+        """Return what a step that uses it is identified by: the value. So the same value put again is the same."""
+        return self.get()
+
 
 def holder_of(reference: Any) -> Any:
     """Return what has the value of a ``Ref`` or a future, or what stands for an actor."""
@@ -164,6 +171,7 @@ class _Pickling(threading.local):
     """What the pickling, or the unpickling, that this thread is at has met."""
 
     references: list[Any] | None = None
+    for_step = False
     holders: Sequence[Any] = ()
 
 
@@ -190,13 +198,17 @@ def taken_restored() -> list[Any]:
 
 
 @contextlib.contextmanager
-def collecting_references() -> Iterator[list[Any]]:
-    """While a value is pickled: collect the references in it."""
-    before, _pickling.references = _pickling.references, []
+def collecting_references(*, for_step: bool = False) -> Iterator[list[Any]]:
+    """While a value is pickled: collect the references in it.
+
+    ``for_step``: it is, or belongs to, a Dataset's step, whose workers can use values, and cannot call actors.
+    """
+    before = _pickling.references, _pickling.for_step
+    _pickling.references, _pickling.for_step = [], for_step or _pickling.for_step
     try:
         yield _pickling.references
     finally:
-        _pickling.references = before
+        _pickling.references, _pickling.for_step = before
 
 
 def collects_references() -> bool:
@@ -221,8 +233,13 @@ def reduce_reference(reference: Any, *described: Any) -> Any:
     """
     if _pickling.references is None:
         raise NotPicklable(
-            f"A {type(reference).__name__} means something only to its executor: pass it to a call, or as a part of "
-            "what is put; to store or send it elsewhere, get its value first."
+            f"A {type(reference).__name__} means something only to its executor: pass it to a call or to a step of a "
+            "Dataset, or as a part of what is put; to store or send it elsewhere, get its value first."
+        )
+    if _pickling.for_step and described:
+        raise NotPicklable(
+            "A step of a Dataset cannot call an actor. Give the class itself as the step, so that each worker "
+            "constructs it once, or give what the actor's methods return."
         )
     _pickling.references.append(reference)
     return _restored, (len(_pickling.references) - 1, *described)

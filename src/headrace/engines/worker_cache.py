@@ -71,6 +71,11 @@ class WorkerCache:
                 found = self._others[number] = self.stand_in(number)
             return found
 
+    def resolved(self, links: Sequence[int], load: Callable[[], Any]) -> Any:
+        """Return what ``load`` unpickles, whose references are to the values with these numbers."""
+        with resolving_references([self.holder(link) for link in links]):
+            return load()
+
     def forget(self, number: int) -> None:
         """The driver does not need a value any more."""
         self._objects.pop(number, None)

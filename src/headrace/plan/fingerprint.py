@@ -22,6 +22,7 @@ import uuid
 from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
+from headrace.errors import HeadraceError
 from headrace.plan import reached
 from headrace.plan.functions import Function
 from headrace.plan.instances import Attributes, named, parts_of
@@ -341,6 +342,8 @@ class Hasher:
     def _add_instance(self, value: Any) -> None:
         try:
             parts = parts_of(value)
+        except HeadraceError:  # a value that is gone
+            raise
         except Exception:  # whatever it raises when it is looked at
             kind = type(value)
             place = "" if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}."

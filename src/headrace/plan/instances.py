@@ -45,6 +45,8 @@ def parts_of(value: Any) -> list[Any]:
     """
     if _is_standard_stream(value):  # whoever has put something in its place
         return ["a standard stream"]
+    if hasattr(type(value), "__identified_by__"):  # a reference to a value
+        return [value.__identified_by__()]
     return [type(value), *_held_by(value)]
 
 

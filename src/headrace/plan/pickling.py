@@ -21,16 +21,14 @@ Parts = Iterable[tuple[str, Any]]
 
 
 @contextlib.contextmanager
-def explained(steps: Sequence[Step]) -> Iterator[None]:
-    """Where pickling fails, raise ``NotPicklable`` that names the step and what in it cannot travel."""
+def explained(steps: Sequence[Step], dumps: Callable[[Any], object]) -> Iterator[None]:
+    """Where pickling fails, raise ``NotPicklable`` that names the step and what in it ``dumps`` refuses."""
     try:
         yield
-    except HeadraceError:
-        raise
-    except (TypeError, AttributeError, ValueError, RuntimeError, pickle.PicklingError) as error:
-        import cloudpickle
-
-        told = refusal(steps, cloudpickle.dumps)
+    except (NotPicklable, TypeError, AttributeError, ValueError, RuntimeError, pickle.PicklingError) as error:
+        if isinstance(error, HeadraceError) and not isinstance(error, NotPicklable):
+            raise
+        told = refusal(steps, dumps)
         if not told:
             raise
         raise NotPicklable(told) from error
@@ -86,7 +84,8 @@ def _search(
             dumps(value)
         except Exception as error:
             here = (*way, name)
-            deeper = _search(_parts_of(value), dumps, here) if len(here) < _DEEPEST else None
+            inner = () if hasattr(type(value), "__identified_by__") else _parts_of(value)
+            deeper = _search(inner, dumps, here) if len(here) < _DEEPEST else None
             return deeper or (here, value, error)
     return None
 

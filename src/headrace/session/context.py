@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -208,6 +209,7 @@ class Run(msgspec.Struct, frozen=True):
             pass
 
     def _start_pools(self) -> list[Any]:
+        from headrace.engines.out_of_band_pickle import try_pickling
         from headrace.plan.pickling import explained
         from headrace.worker.factories import shard_worker, upstream_worker
 
@@ -232,7 +234,7 @@ class Run(msgspec.Struct, frozen=True):
                 sees=sees if last else "",
                 extra={**extras, **stage.remote},
             )
-            with explained(program.steps):
+            with explained(program.steps, partial(try_pickling, most=sys.maxsize)):
                 pools.append(self.context.engine.start(spec, self.runner.notify))
         return pools
 

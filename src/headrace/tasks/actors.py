@@ -229,6 +229,10 @@ class ActorHandle:
     def __reduce__(self) -> Any:
         return reduce_reference(self, *self._described)
 
+    def __identified_by__(self) -> Any:
+        """Raise ``TypeError``: nobody can tell whether another actor would answer the same."""
+        raise TypeError("an actor is no value")
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ActorHandle) and (other is self or other._name == self._name)
 

@@ -130,5 +130,9 @@ class CallFuture(Future[T], Generic[T]):
     def __reduce__(self) -> Any:
         return reduce_reference(self)
 
+    def __identified_by__(self) -> T:
+        """See ``Ref``."""
+        return self.result()
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._label}: {self._state.lower()}>"

@@ -1,16 +1,17 @@
 """The main of a worker process: its driver is at the other end of a socket.
 
-Messages in: ``("host", context, visible, pickled, places)`` once, maybe with a descriptor, where ``visible`` are the
-GPUs to see; ``("call", id, method, args)``, maybe with messages of values that it needs; ``("ahead", calls)``, each
-with its value, and before the first of them ``("tickets",)`` with a descriptor (see ``tickets.py``); ``("end",)``;
-and, served at once by the thread that listens, ``("feed", args)``, ``("slot", owner, slot)`` with the descriptor of
-a slot that will be read, ``("unmap", owner, slot)`` when it will not be any more, ``("free", slot)`` for a slot of
-our own, ``("return slot", slot)`` for one too many, ``("value", number, pickled, places, links)`` with a descriptor
-perhaps, ``("forget", number)``. Messages out: ``("preparing", what)`` before the worker can work, ``("preparing",
-"")`` once it can; ``("result", id, value)``, ``("packed", id, pickled, places, links, filed)`` with a descriptor if
-``filed``, ``("error", id, exception)``, ``("note", value)``, ``("packed note", value, pickled, places, links,
-filed)``, ``("slot", slot)`` with its descriptor, ``("block", ref)`` of a block in one, ``("slot returned", slot,
-returned)``, ``("released", numbers)`` of blocks.
+Messages in: ``("host", context, visible, pickled, places, links)`` once, maybe with a descriptor, where ``visible``
+are the GPUs to see and ``links`` the numbers of values that it refers to; ``("call", id, method, args)``, maybe with
+messages of values that it needs; ``("ahead", calls)``, each with its value, and before the first of them
+``("tickets",)`` with a descriptor (see ``tickets.py``); ``("end",)``; and, served at once by the thread that listens,
+``("feed", args)``, ``("slot", owner, slot)`` with the descriptor of a slot that will be read, ``("unmap", owner,
+slot)`` when it will not be any more, ``("free", slot)`` for a slot of our own, ``("return slot", slot)`` for one too
+many, ``("value", number, pickled, places, links)`` with a descriptor perhaps, ``("forget", number)``. Messages out:
+``("preparing", what)`` before the worker can work, ``("preparing", "")`` once it can; ``("result", id, value)``,
+``("packed", id, pickled, places, links, filed)`` with a descriptor if ``filed``, ``("error", id, exception)``,
+``("note", value)``, ``("packed note", value, pickled, places, links, filed)``, ``("slot", slot)`` with its
+descriptor, ``("block", ref)`` of a block in one, ``("slot returned", slot, returned)``, ``("released", numbers)`` of
+blocks.
 """
 
 from __future__ import annotations
@@ -161,7 +162,7 @@ class SocketTransport:
 
     def prepare(self, *args: Any) -> tuple[WorkerContext, Callable[[], Any]]:
         """See ``Transport``."""
-        make_context, visible, pickled, places, fd = args
+        make_context, visible, pickled, places, links, fd = args
         if visible is not None:  # CUDA looks once, when the first library that uses it is imported or asks
             os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(visible)
         context: WorkerContext = make_context(
@@ -174,7 +175,7 @@ class SocketTransport:
             line=self,
         )
         self._number = context.worker
-        return context, lambda: unpack(pickled, places, fd)
+        return context, lambda: self._cache.resolved(links, lambda: unpack(pickled, places, fd))
 
     # ------------------------------------------------------------ see ``DriverLine``
 

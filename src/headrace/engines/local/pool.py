@@ -9,6 +9,8 @@ from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from headrace.core.engine_ports import PoolSpec, WorkerContext
 from headrace.core.work import BlockRef
 from headrace.engines.deaths import Death, never_ready
@@ -17,6 +19,7 @@ from headrace.engines.local.listener import Listener
 from headrace.engines.local.memory import family
 from headrace.engines.local.process import WorkerProcess
 from headrace.engines.local.slot_registry import SlotRegistry
+from headrace.engines.object_store import ObjectStore, lending
 from headrace.engines.pool import MOST_AHEAD, Message, Notify, WorkerPool, let_know
 from headrace.errors import NeverReady, WorkerDied
 
@@ -51,7 +54,9 @@ class LocalPool(WorkerPool[WorkerProcess]):
         self._seats = seats
         self._slots = slots
         self._free_slots = free
-        self._factory = pack(spec.factory)
+        with lending(ObjectStore) as self._values:
+            packed = pack(spec.factory)
+        self._factory = msgspec.structs.replace(packed, links=tuple(value.number for value in self._values))
         self.stall_timeout = spec.stall_timeout
         self._listener = Listener(self)
         for worker in warm:
@@ -120,6 +125,7 @@ class LocalPool(WorkerPool[WorkerProcess]):
         self._workers.clear()
         self._seats.close()
         self._factory.close()
+        self._values.clear()
 
     @property
     def closed(self) -> bool:
@@ -139,8 +145,10 @@ class LocalPool(WorkerPool[WorkerProcess]):
         worker.visible = visible = self._seats.acquire()
         context = partial(WorkerContext, worker.number, self._spec.threads, devices=visible)
         self._workers[worker.number] = worker
+        for value in self._values:
+            worker.send_object(value)
         factory = self._factory
-        worker.send(("host", context, visible, factory.pickled, factory.places), factory.fd)
+        worker.send(("host", context, visible, factory.pickled, factory.places, factory.links), factory.fd)
         self._listener.wake()
 
     def _end_idle(self, workers: Sequence[WorkerProcess]) -> None:

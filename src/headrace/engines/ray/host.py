@@ -81,7 +81,9 @@ class ActorTransport:
         sees: str,
         pause: float,
         factory: tuple[Any, Any],
+        lent: tuple[Sequence[int], Sequence[tuple[tuple[Any, ...], Mapping[int, Any]]]] = ((), ()),
     ) -> None:
+        """``lent``: the numbers of the values that what is hosted refers to, and the messages with these."""
         self._node = node
         self._number = number
         self._threads = threads
@@ -105,7 +107,11 @@ class ActorTransport:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
         warnings.filterwarnings("ignore", message="The given NumPy array is not writ")
         self._send("placed", __version__, os.getpid(), self._node.address(), self._node.node_id())
-        self._loop.inbox.put(("host", factory, sees, pause))
+        links, messages = lent
+        for message, objects in messages:
+            self._objects.update({number: [reference] for number, reference in objects.items()})
+            self._on_message(message)
+        self._loop.inbox.put(("host", factory, links, sees, pause))
         threading.Thread(target=self._run, name="headrace-work", daemon=True).start()
 
     # ------------------------------------------------------------ what the driver calls
@@ -176,7 +182,7 @@ class ActorTransport:
 
     def prepare(self, *args: Any) -> tuple[WorkerContext, Callable[[], Any]]:
         """See ``Transport``."""
-        factory, sees, pause = args
+        factory, links, sees, pause = args
         if pause:
             time.sleep(pause)
         import pyarrow as pa
@@ -196,7 +202,9 @@ class ActorTransport:
             self._node.devices(),
             self._cache.value,
         )
-        return context, lambda: pickle.loads(factory[0], buffers=private(factory[1]))
+        return context, lambda: self._cache.resolved(
+            links, lambda: pickle.loads(factory[0], buffers=private(factory[1]))
+        )
 
     # ------------------------------------------------------------ to the driver
 

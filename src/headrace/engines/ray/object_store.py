@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import pickle
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,6 +73,15 @@ class RayObject(StoredObject):
         """See ``StoredObject``."""
         super().close()
         self._packed = None
+
+
+def lent(values: Sequence[StoredObject]) -> tuple[tuple[int, ...], list[tuple[Message, dict[int, Any]]]]:
+    """Return the numbers of values that a pool's workers need, and the messages that take them there."""
+    messages = []
+    for each in dict.fromkeys(linked for value in values for linked in value.with_linked()):
+        with each.to_send() as message:
+            messages.append(message)
+    return tuple(value.number for value in values), messages
 
 
 class RayObjectStore(ObjectStore):

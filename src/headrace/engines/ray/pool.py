@@ -22,12 +22,13 @@ from headrace.core.events import PoolWaits
 from headrace.core.work import BlockRef
 from headrace.engines.block_registry import BlockRegistry
 from headrace.engines.deaths import Death
+from headrace.engines.object_store import lending
 from headrace.engines.out_of_band_pickle import apart
 from headrace.engines.pool import Message, Notify, WorkerPool
 from headrace.engines.ray.actor import actor_class, options_of
 from headrace.engines.ray.cluster import DrainingNodes, offered
 from headrace.engines.ray.messages import asked_for, cause_of_death, never_ready, not_shared, was_killed
-from headrace.engines.ray.object_store import RayPickle
+from headrace.engines.ray.object_store import RayObjectStore, RayPickle, lent
 from headrace.engines.ray.worker_handle import RayWorkerHandle
 from headrace.errors import EngineError, NeverReady, NodeLost, ResourcesUnavailable, WorkerDied
 from headrace.version import __version__
@@ -61,7 +62,10 @@ class RayPool(WorkerPool[RayWorkerHandle]):
         self._may_grow = may_grow
         self._make_room = make_room
         self._pool_timeout = pool_timeout
-        self._factory = ray.put(apart(spec.factory))
+        with lending(RayObjectStore) as values:
+            factory = apart(spec.factory)
+        self._factory = ray.put(factory)
+        self._lent = lent(values)
         self._options = options_of(spec)
         self._actor = actor_class(self._options)
         self._ender: threading.Thread | None = None
@@ -119,7 +123,7 @@ class RayPool(WorkerPool[RayWorkerHandle]):
         for worker in workers:
             worker.kill()
             worker.release()
-        self._factory = None
+        self._factory, self._lent = None, ((), [])
 
     @property
     def closed(self) -> bool:
@@ -172,7 +176,13 @@ class RayPool(WorkerPool[RayWorkerHandle]):
     def _start_worker(self) -> None:
         number = next(_numbers)
         actor = self._actor.remote(
-            number, self._spec.threads, sys.path, self._spec.sees, self._restarts.pause, self._factory
+            number,
+            self._spec.threads,
+            sys.path,
+            self._spec.sees,
+            self._restarts.pause,
+            self._factory,
+            self._lent,
         )
         worker = RayWorkerHandle(number, actor)
         worker.round = self._restarts.round
