@@ -2,6 +2,7 @@
 
 import json
 import re
+import threading
 
 import numpy as np
 import obstore
@@ -20,7 +21,7 @@ from headrace.errors import (
     StepError,
     UnsafeStore,
 )
-from headrace.output.stores import lease, publishing
+from headrace.output.stores import folder, lease, publishing
 from headrace.output.stores.folder import StoreFolder
 from headrace.output.stores.numbered import NumberedObjects
 from stores import outputs
@@ -263,6 +264,70 @@ def test_a_driver_that_lives_is_not_disturbed(bucket, monkeypatch):
     assert inline(hr.range(3)).write_csv(out).rows == 3
 
 
+def test_a_driver_whose_record_takes_long_to_upload_renews_its_lease(bucket, proxy, monkeypatch):
+    monkeypatch.setattr(lease, "BEAT", 0.02)
+    monkeypatch.setattr(folder, "_RECORDED", 0.02)
+    uploading, renewed, beats = threading.Event(), threading.Event(), []
+
+    def slow(asked):
+        if asked.method == "PUT" and "events.jsonl" in asked.path:
+            uploading.set()
+            assert renewed.wait(60), "the upload of the record keeps the lease from being renewed"
+        elif asked.method == "PUT" and asked.path.endswith("_headrace/lock") and uploading.is_set():
+            beats.append(asked)
+            if len(beats) == 3:
+                renewed.set()
+
+    proxy.fault = slow
+    held = StoreFolder(f"{bucket.url}/out", ())
+    try:
+        held.make("aaaaaaaa")
+        (held.folder("aaaaaaaa") / "events.jsonl").write_text("{}")
+        assert uploading.wait(60) and renewed.wait(60)
+    finally:
+        renewed.set()
+        held.close()
+
+
+def test_what_was_written_last_is_uploaded_last(bucket, proxy, monkeypatch):
+    """A record that is uploaded while the output is closed must not replace the one that ``close`` has uploaded."""
+    monkeypatch.setattr(folder, "_RECORDED", 0.02)
+    uploading, goes_on = threading.Event(), threading.Event()
+
+    def slow(asked):
+        if asked.method == "PUT" and "events.jsonl" in asked.path and not uploading.is_set():
+            uploading.set()
+            assert goes_on.wait(60)
+
+    proxy.fault = slow
+    held = StoreFolder(f"{bucket.url}/out", ())
+    held.make("aaaaaaaa")
+    record = held.folder("aaaaaaaa") / "events.jsonl"
+    record.write_text("old")
+    assert uploading.wait(60)
+    record.write_text("and the new one")
+    closing = threading.Thread(target=held.close)
+    closing.start()
+    goes_on.set()
+    closing.join(60)
+    assert outputs.content(bucket, "_headrace/aaaaaaaa/events.jsonl") == b"and the new one"
+
+
+def test_a_driver_that_was_silent_gives_a_sign_of_life_before_it_commits(bucket, proxy, monkeypatch):
+    monkeypatch.setattr(lease, "BEAT", 1_000.0)
+    monkeypatch.setattr(lease, "SILENCE", 0.0)
+    held = StoreFolder(f"{bucket.url}/out", ())
+    try:
+        before = len([asked for asked in proxy.asked if asked.path.endswith("_headrace/lock")])
+        held.lease.ensure()
+        assert len([asked for asked in proxy.asked if asked.path.endswith("_headrace/lock")]) == before + 1
+        bucket.put("out/_headrace/lock", b'{"token": "other", "who": "process 1 on another machine"}')
+        with pytest.raises(RunLocked, match="was taken over by process 1 on another machine"):
+            held.lease.ensure()
+    finally:
+        held.close()
+
+
 def test_the_journal_has_one_writer(bucket):
     """What the first appends before the second has claimed the journal counts; what it tries then fails."""
     store = writing.StoreWriter(addresses.parse_output(f"{bucket.url}/out"), ())
@@ -274,6 +339,9 @@ def test_the_journal_has_one_writer(bucket):
             self.token = token
 
         def check(self):
+            pass
+
+        def ensure(self):
             pass
 
         def fenced(self):

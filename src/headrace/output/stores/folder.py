@@ -48,6 +48,7 @@ from headrace.output.stores.numbered import NumberedObjects, StoreJournal
 from headrace.output.stores.publishing import StorePublisher
 
 _KEPT_APART = ("plan", "manifest", "journal")  # which are written on conditions
+_RECORDED = 5.0  # seconds between two uploads of the record, at least
 _SHARE = 0.02  # of the time may go into writing the record again, for people who follow the run
 
 _log = logging.getLogger("headrace")
@@ -61,11 +62,15 @@ class StoreFolder(OutputFolder):
         self._options = options
         self.address = str(self.store.address)
         self._people: dict[str, tuple[int, int]] = {}
-        self._next_upload = 0.0
         self._fetching = threading.Lock()
         self._running: str | None = None
         self._check_foreign()
-        self.lease = Lease(self.store, self._upload_now_and_then)
+        self.lease = Lease(self.store)
+        self._uploading = threading.Lock()
+        self._over = threading.Event()
+        self._recorder = threading.Thread(
+            target=self._upload_now_and_then, name="headrace-record", daemon=True
+        )
         self._copy: LocalFolder | None = None
         try:
             self.lease.take()
@@ -76,6 +81,7 @@ class StoreFolder(OutputFolder):
                 self._versions, self._journals = copied.versions, copied.journals
                 super().__init__(self._copy.root)
                 self._remove_abandoned_runs()
+            self._recorder.start()
         except BaseException:
             self.lease.release()
             if self._copy is not None:
@@ -150,8 +156,7 @@ class StoreFolder(OutputFolder):
 
     def _put(self, name: str, data: bytes) -> None:
         """Write a small object, on the condition that it is as this driver knows it."""
-        if self.lease.lost:
-            raise self.lease.fenced()
+        self.lease.ensure()
         try:
             version = self.store.put(name, data, when=self._versions.get(name, ABSENT))
         except Taken:
@@ -253,17 +258,19 @@ class StoreFolder(OutputFolder):
 
     def _upload_now_and_then(self) -> None:
         """Upload the record as it is, seldom enough that it does not slow the run down."""
-        if time.monotonic() >= self._next_upload:
+        pause = _RECORDED
+        while not self._over.wait(pause):
             began = time.monotonic()
-            self._upload_records()
-            self._next_upload = time.monotonic() + (time.monotonic() - began) / _SHARE
+            with contextlib.suppress(HeadraceError):  # tried again with the next
+                self._upload_records()
+            pause = max(_RECORDED, (time.monotonic() - began) / _SHARE)
 
     def _upload_records(self) -> None:
         """Upload what the run's folder has besides plan and journal: record, report, command."""
         run = self._running
         if run is None or self.lease.lost:
             return
-        with contextlib.suppress(OSError):
+        with self._uploading, contextlib.suppress(OSError):  # one after the other: the store keeps the last
             for path in sorted(self.folder(run).iterdir()):
                 status = path.lstat()
                 stamp = status.st_mtime_ns, status.st_size
@@ -310,6 +317,7 @@ class StoreFolder(OutputFolder):
         if self._lock < 0:
             return
         forget = forget and self.current() is None and self.next() is None
+        self._over.set()
         try:
             if not self.lease.lost:
                 if forget:
@@ -321,7 +329,8 @@ class StoreFolder(OutputFolder):
         except HeadraceError as error:
             _log.warning("headrace: the record of %s could not be uploaded: %s", self.address, error)
         finally:
-            self.lease.release(forget=forget)
+            with self._uploading:  # nothing is uploaded any more when the next driver begins
+                self.lease.release(forget=forget)
             super().close()
             if self._copy is not None:
                 self._copy.close()

@@ -13,7 +13,6 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from headrace.errors import HeadraceError, OutputWriteFailed, RunLocked, UnsafeS
 LOCK = "_headrace/lock"
 BEAT = 5.0  # seconds between two signs of life
 SILENCE = 30.0  # seconds without one, after which a driver counts as gone
+_SURE = 0.5  # of that time: a driver that was silent for longer gives a sign of life before it writes
 _PATIENCE = 10.0  # seconds for a renewal that is under way when the run ends
 _TRIES = 20
 _NOBODY = Version('"00000000000000000000000000000000"', "1")  # of no object
@@ -32,16 +32,17 @@ _held: set[str] = set()  # tokens of this process
 
 
 class Lease:
-    """Our hold on an output. ``on_beat`` is called now and then, in a thread, while it lasts."""
+    """Our hold on an output, renewed by a thread that does nothing else."""
 
-    def __init__(self, store: StoreWriter, on_beat: Callable[[], None]) -> None:
+    def __init__(self, store: StoreWriter) -> None:
         self._store = store
-        self._on_beat = on_beat
         self.token = os.urandom(8).hex()
         self._number = 1
         self._beats = 0
         self._version = ABSENT
         self._lost: str | None = None
+        self._renewed = time.monotonic()  # when the last renewal that succeeded began
+        self._renewing = threading.Lock()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._renew, name="headrace-lease", daemon=True)
 
@@ -73,6 +74,7 @@ class Lease:
             )
         if not self._store.unsafe:
             self._check_conditions()
+        self._renewed = time.monotonic()
         self._thread.start()
 
     def _check_conditions(self) -> None:
@@ -120,6 +122,13 @@ class Lease:
         if self._lost is not None:
             raise self.fenced()
 
+    def ensure(self) -> None:
+        """Raise ``RunLocked`` if another driver has the output; renew a lease first that is about to lapse."""
+        if self._lost is None and time.monotonic() - self._renewed > _SURE * SILENCE:
+            self._beat()
+        if self._lost is not None:
+            raise self.fenced()
+
     def fenced(self) -> RunLocked:
         """Return the error for a driver that goes on although another has its output."""
         who = self._lost or "another driver"
@@ -150,17 +159,20 @@ class Lease:
                 self._beat()
                 if self._lost is not None:
                     return
-                self._on_beat()
 
     def _beat(self) -> None:
-        self._beats += 1
-        try:
-            self._version = self._store.put(LOCK, self._body(), when=self._version)
-        except Taken:
-            if not self._is_ours():
-                found = self._store.get(LOCK)
-                now = parsed(found[0]) if found is not None else {}
-                self._lost = str(now.get("who") or "another driver")
+        with self._renewing:
+            began = time.monotonic()
+            self._beats += 1
+            try:
+                self._version = self._store.put(LOCK, self._body(), when=self._version)
+            except Taken:
+                if not self._is_ours():
+                    found = self._store.get(LOCK)
+                    now = parsed(found[0]) if found is not None else {}
+                    self._lost = str(now.get("who") or "another driver")
+                    return
+            self._renewed = began
 
     def _is_ours(self) -> bool:
         """Say whether the lease is ours after all, where the answer to a request was lost."""

@@ -58,8 +58,7 @@ class NumberedObjects:
         name = self._name(self._next)
         failpoints.hit("store.append")
         try:
-            if self._lease.lost:
-                raise self._lease.fenced()
+            self._lease.ensure()
             self._store.put(name, data, when=ABSENT)
         except Taken:
             there = self._store.get(name)

@@ -86,8 +86,7 @@ class UploadedParts:
             self._remove_copied()
 
     def _copy(self, file: StagedFile, name: str) -> None:
-        if self._output.lease.lost:
-            raise self._output.lease.fenced()
+        self._output.lease.ensure()
         failpoints.hit("publish.rename")
         if not self._store.duplicate_if_there(name, file.name):
             found = self._store.look(file.name)
