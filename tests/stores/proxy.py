@@ -16,7 +16,8 @@ class Asked(NamedTuple):
 Fault = Callable[[Asked], "int | str | None"]
 """What becomes of a request: None is passed on; a number is the answer's status; "cut" ends its body in the middle,
 "drop" closes the connection without an answer, "lost" does so when the server has done what was asked; "strip" takes
-the conditions away; "stale" gives the answer that was first given to this request."""
+the conditions away; "stale" gives the answer that was first given to this request; "public" lets everybody do what
+this server lets its owner do."""
 
 
 class Proxy:
@@ -45,6 +46,10 @@ class Proxy:
                 headers = dict(self.headers.items())
                 if fault == "strip":
                     headers = {k: v for k, v in headers.items() if not k.lower().startswith("if-")}
+                if fault == "public":
+                    headers["authorization"] = (
+                        "AWS4-HMAC-SHA256 Credential=owner/20260101/us-east-1/s3/aws4_request"
+                    )
                 server = http.client.HTTPConnection("127.0.0.1", port)
                 server.request(self.command, self.path, body, headers)
                 answer = server.getresponse()

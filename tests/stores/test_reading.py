@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import headrace as hr
+from headrace.cli import main
 from headrace.cli.formats import dataset_of, format_of
 from headrace.errors import (
     ArgumentError,
@@ -463,3 +464,75 @@ def test_versions_are_the_same_in_listings_and_answers():
 
     listed, answered = ({"path": "a", "size": 1, "e_tag": tag} for tag in ("0x8D", '"0x8D"'))
     assert _entry(listed) == _entry(answered)
+
+
+# ---------------------------------------------------------------- anonymous@
+
+
+def unsigned_only(proxy):
+    """Let the store be open to everybody, and refuse what is signed: the credentials here are no good."""
+    proxy.fault = lambda asked: 403 if "authorization" in asked.headers else "public"
+
+
+def anonymous(address):
+    return address.replace("s3://", "s3://anonymous@")
+
+
+def test_public_data_are_read_by_the_address_that_ray_s_articles_use(bucket, proxy, capsys):
+    for i in range(3):
+        bucket.put(f"in/{i}.parquet", parquet(pa.table({"x": [i]})))
+    bucket.put("texts/a.csv", b"x\n1\n")
+    unsigned_only(proxy)
+    with pytest.raises(StoreFailed):
+        hr.read_parquet(f"{bucket.url}/in").schema()
+    data = hr.read_parquet(anonymous(f"{bucket.url}/in"), include_paths=True)
+    assert [row["path"] for row in inline(data).take_all()] == [
+        f"{bucket.url}/in/{i}.parquet" for i in range(3)
+    ]
+    assert inline(hr.read_csv(anonymous(f"{bucket.url}/texts/*.csv"))).take_all() == [{"x": 1}]
+    with pytest.raises(NothingMatched) as caught:
+        hr.read_text(anonymous(f"{bucket.url}/none")).schema()
+    assert "anonymous" not in str(caught.value)
+    assert main(["inspect", anonymous(f"{bucket.url}/in")]) == 0
+    assert "anonymous" not in capsys.readouterr().err
+
+
+def test_a_run_is_the_same_with_and_without_the_name(bucket, proxy, tmp_path):
+    for i in range(3):
+        bucket.put(f"in/{i}.parquet", parquet(pa.table({"x": [i]})))
+    unsigned_only(proxy)
+    out = str(tmp_path / "out")
+    local = hr.read_parquet(anonymous(f"{bucket.url}/in")).with_options(engine="local", progress=False)
+    assert local.write_parquet(out).rows == 3
+    named = hr.read_parquet(f"{bucket.url}/in", storage_options={"anonymous": True})
+    assert named.with_options(engine="local", progress=False).write_parquet(out).rows == 3
+    with pytest.raises(hr.errors.HeadraceError):  # other rows would be another run
+        named.limit(1).with_options(engine="local", progress=False).write_parquet(out)
+
+
+def test_outputs_take_it_too_where_the_store_lets_everybody_write(bucket, proxy):
+    unsigned_only(proxy)
+    out = anonymous(f"{bucket.url}/out")
+    data = hr.range(3).with_options(engine="local", progress=False)
+    first = data.write_parquet(out)
+    assert data.write_parquet(f"{bucket.url}/out", storage_options={"anon": True}).rows == first.rows == 3
+    assert hr.verify(out).good and hr.read_rejected(out).count() == 0
+    assert inline(hr.read_parquet(out)).count() == 3
+    for library, write, read in (
+        ("deltalake", hr.Dataset.write_delta, hr.read_delta),
+        ("lance", hr.Dataset.write_lance, hr.read_lance),
+    ):
+        pytest.importorskip(library)
+        table = anonymous(f"{bucket.url}/{library}")
+        write(data, table)
+        assert inline(read(table)).count() == 3
+
+
+def test_what_else_stands_before_the_bucket_is_refused(bucket):
+    for address in ("s3://ada@bucket/x", "s3://anonymous:pw@bucket/x", "https://anonymous@host/x"):
+        with pytest.raises(ArgumentError, match="must not hold a name or a password"):
+            hr.read_parquet(address)
+    with pytest.raises(ArgumentError, match="two readers"):
+        hr.read_parquet(["s3://anonymous@bucket/a", "s3://bucket/b"])
+    with pytest.raises(ArgumentError, match="keep one"):
+        hr.read_parquet("s3://anonymous@bucket/a", storage_options={"anonymous": False})

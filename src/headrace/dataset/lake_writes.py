@@ -101,7 +101,8 @@ class LakeWriteVerbs(TableWriteVerbs):
             raise ArgumentError(f"write_delta: mode= is 'append', 'overwrite' or 'error', not {mode!r}.")
         if schema_mode not in (None, "merge"):
             raise ArgumentError(f"write_delta: schema_mode= is None or 'merge', not {schema_mode!r}.")
-        place, name = given_table(path, "write_delta"), given_output(output, "write_delta")
+        place, storage_options = given_table(path, "write_delta", storage_options)
+        name = given_output(output, "write_delta")
         if os.path.isdir(os.path.join(place, "_headrace")):
             raise ArgumentError(
                 f"write_delta: {place} is the output of a run, not a table. Give the folder of the table; the run "
@@ -284,7 +285,8 @@ class LakeWriteVerbs(TableWriteVerbs):
             raise ArgumentError(f"write_lance: mode= is 'append', 'overwrite' or 'create', not {mode!r}.")
         if schema_mode not in (None, "merge"):
             raise ArgumentError(f"write_lance: schema_mode= is None or 'merge', not {schema_mode!r}.")
-        place, name = given_table(path, "write_lance"), given_output(output, "write_lance")
+        place, storage_options = given_table(path, "write_lance", storage_options)
+        name = given_output(output, "write_lance")
         if os.path.isdir(os.path.join(place, "_headrace")):
             raise ArgumentError(
                 f"write_lance: {place} is the output of a run, not a table. Give the folder of the table; the run "

@@ -83,8 +83,8 @@ def read_delta(
         raise ArgumentError(f"read_delta: version= is the number of a version, such as 3, not {version!r}.")
     if isinstance(columns, str):
         raise ArgumentError(f"columns is a list of names; write columns=[{columns!r}].")
-    place, moment = given_table(path, "read_delta"), _moment(timestamp, "read_delta: timestamp")
-    options = checked(storage_options)
+    place, given = given_table(path, "read_delta", storage_options)
+    moment, options = _moment(timestamp, "read_delta: timestamp"), checked(given)
 
     def made(columns: Sequence[str] | None = None, condition: Any = None) -> DeltaSource:
         return DeltaSource(
@@ -243,10 +243,8 @@ def read_lance(
         raise ArgumentError(
             'read_lance: filter= is a condition as text, such as "price > 4". Others go behind: .filter(expr=…).'
         )
-    place = given_table(uri, "read_lance")
-    source = LanceSource(
-        place, version=version, columns=columns, condition=filter, options=checked(storage_options)
-    )
+    place, given = given_table(uri, "read_lance", storage_options)
+    source = LanceSource(place, version=version, columns=columns, condition=filter, options=checked(given))
     return Dataset.from_source(source)
 
 

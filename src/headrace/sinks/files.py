@@ -24,7 +24,7 @@ from headrace.core.files.paths import absolute
 from headrace.core.foreign import is_foreign
 from headrace.core.ports import Writer
 from headrace.core.stores.addresses import is_address, parse_output
-from headrace.core.stores.options import Options, checked_for_output
+from headrace.core.stores.options import Options, checked_for_output, unsigned
 from headrace.core.work import REJECTED, Durability, StagedFile, Task
 from headrace.errors import ArgumentError, SinkError, nearest
 from headrace.sinks.partitioned import Folders, PartitionedWriter, check_columns, file_schema
@@ -73,16 +73,16 @@ class FileSink:
 
     def __post_init__(self) -> None:
         root, options = os.fspath(self.root), self.storage_options
+        in_store = is_address(root)
+        if in_store:
+            root, options = unsigned(str(parse_output(root)).rstrip("/"), options)
         if not isinstance(options, tuple):
             options = checked_for_output(options)
-        if is_address(root):
-            root = str(parse_output(root)).rstrip("/")
-        elif "://" in root:
+        if "://" in root and not in_store:
             raise ArgumentError(f"Cannot write to {root!r}: give the folder as a path, without the scheme.")
-        elif options:
+        if options and not in_store:
             raise ArgumentError("storage_options are for outputs in object stores, such as s3://bucket/out.")
-        else:
-            root = absolute(root, "The output path")
+        root = root if in_store else absolute(root, "The output path")
         object.__setattr__(self, "root", root)
         object.__setattr__(self, "storage_options", options)
         check_columns(self.partition_by)

@@ -11,7 +11,7 @@ from headrace.core.files.input_files import FileState, InputFile, check_unchange
 from headrace.core.ports import Bad, Source
 from headrace.core.row_keys import Keys, Numbers, keyed, row_keys
 from headrace.core.stores.addresses import is_address
-from headrace.core.stores.options import Options, checked
+from headrace.core.stores.options import Options, checked, unsigned, with_anonymous
 from headrace.core.work import Split
 from headrace.errors import ArgumentError, NothingMatched
 from headrace.sources.files import PathArgument, absolute_paths, expand, record
@@ -43,6 +43,20 @@ def block_of(files: Sequence[InputFile]) -> int:
     return min(max(part, LEAST_BLOCK), MOST_BLOCK)
 
 
+def _unsigned(paths: Sequence[str]) -> tuple[tuple[str, ...], Options]:
+    """Return addresses without ``anonymous@``, and the option that it stands for."""
+    pairs = [unsigned(path, None) for path in paths]
+    anonymous = [
+        options is not None for (_, options), path in zip(pairs, paths, strict=True) if is_address(path)
+    ]
+    if any(anonymous) and not all(anonymous):
+        raise ArgumentError(
+            "Some of the addresses begin with anonymous@ and others do not, and the requests of one reader are all "
+            "signed or all not. Read them by two readers, and put these together by union."
+        )
+    return tuple(path for path, _ in pairs), (("anonymous", True),) if any(anonymous) else ()
+
+
 class FileSource(Source, Generic[Inspected]):
     """A source whose splits lie in files. ``Inspected`` is what planning learns from these; workers get it, too.
 
@@ -57,9 +71,8 @@ class FileSource(Source, Generic[Inspected]):
 
     def __init__(self, paths: PathArgument, *, adds_path: bool = False) -> None:
         """``adds_path``: a column ``path`` comes behind those of ``read_rows``; then each split lies in one file."""
-        self.paths = absolute_paths(paths)
+        self.paths, self._storage = _unsigned(absolute_paths(paths))
         self._adds_path = adds_path
-        self._storage: Options = ()
         self._extensions: tuple[str, ...] = ()
         address = next(filter(is_address, self.paths), None)
         if address is not None and not self.reads_objects:
@@ -74,7 +87,7 @@ class FileSource(Source, Generic[Inspected]):
 
     def in_store(self, storage_options: Mapping[str, Any] | None) -> Self:
         """Say what the store needs to know that is no secret; returns the source. Refuses what it cannot use."""
-        self._storage = checked(storage_options)
+        self._storage = checked(with_anonymous(storage_options) if self._storage else storage_options)
         if self._storage and not any(map(is_address, self.paths)):
             raise ArgumentError(
                 "storage_options are for addresses such as s3://bucket/key; all paths are local."

@@ -16,6 +16,7 @@ _NAMED = re.compile(
     r"\s*=\s*|\bbearer\s+)[^\s&;,'\"]+",
     re.IGNORECASE,
 )
+_ANONYMOUS = "anonymous@"
 OBJECT_STORES = ("s3", "gs", "az", "abfs")
 WEB = ("http", "https")
 
@@ -23,19 +24,21 @@ WEB = ("http", "https")
 class Address(NamedTuple):
     """Where objects lie: the scheme; the bucket, container or server; the key or path in it, with nothing escaped.
 
-    ``account`` is that of Azure, where the address names it.
+    ``account`` is that of Azure, where the address names it. ``anonymous``: it says ``anonymous@bucket``, as Ray's
+    documentation does for public data; then requests are not signed.
     """
 
     scheme: str
     bucket: str
     key: str
     account: str = ""
+    anonymous: bool = False
 
     @property
     def root(self) -> str:
         """The address of the whole bucket, without a slash at its end."""
         at = f"@{self.account}.dfs.core.windows.net" if self.account else ""
-        return f"{self.scheme}://{self.bucket}{at}"
+        return f"{self.scheme}://{_ANONYMOUS if self.anonymous else ''}{self.bucket}{at}"
 
     def __str__(self) -> str:
         if self.scheme not in WEB:
@@ -70,7 +73,9 @@ def parse(text: str, what: str = "read") -> Address:
     """Return the parts of an URL; refuse one that holds a secret, or names no bucket. ``what`` is not possible then.
 
     >>> parse("s3a://bucket/a/b.parquet")
-    Address(scheme='s3', bucket='bucket', key='a/b.parquet', account='')
+    Address(scheme='s3', bucket='bucket', key='a/b.parquet', account='', anonymous=False)
+    >>> parse("s3://anonymous@bucket/x").anonymous
+    True
     >>> parse("abfss://data@store.dfs.core.windows.net/x").root
     'abfs://data@store.dfs.core.windows.net'
     >>> parse("s3://id:secret@bucket/x")
@@ -90,10 +95,14 @@ def parse(text: str, what: str = "read") -> Address:
         bucket, _, host = bucket.partition("@")
         account = host.split(".")[0]
         name = "abfs" if account else name
+    anonymous = name in ("s3", "gs") and bucket.startswith(_ANONYMOUS)
+    if anonymous:
+        bucket = bucket.removeprefix(_ANONYMOUS)
     if "@" in bucket or (":" in bucket and name in OBJECT_STORES):
         raise ArgumentError(
             f"Cannot {what} {without_secrets(text)!r}: an address must not hold a name or a password, as addresses "
-            "are written into plans, journals and reports. Credentials are taken from the environment."
+            "are written into plans, journals and reports. Credentials are taken from the environment; only "
+            "s3://anonymous@bucket/… may say that there are none."
         )
     if (name in WEB and ("?" in key or "#" in key)) or _SIGNED.search(key):
         raise ArgumentError(
@@ -112,7 +121,7 @@ def parse(text: str, what: str = "read") -> Address:
         key = unquote(key)
     elif name in OBJECT_STORES:
         key = key.lstrip("/")
-    return Address(name, bucket, key, account)
+    return Address(name, bucket, key, account, anonymous)
 
 
 def parse_output(text: str) -> Address:

@@ -61,12 +61,18 @@ class Client(Protocol):
 
 def client_for(address: Address, options: Options) -> Client:
     """Return the client for the store of an address."""
+    options = _with_anonymous(address, options)
     return _client(address.scheme, address.bucket, address.account, options, _surroundings())
 
 
 def open_store(address: Address, options: Options) -> Any:
     """Return obstore's client of an address's bucket; the same one as long as the environment is the same."""
+    options = _with_anonymous(address, options)
     return _opened(address.scheme, address.bucket, address.account, options, _surroundings())
+
+
+def _with_anonymous(address: Address, options: Options) -> Options:
+    return tuple(sorted({**dict(options), "anonymous": True}.items())) if address.anonymous else options
 
 
 @functools.lru_cache(maxsize=64)

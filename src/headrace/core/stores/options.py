@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from headrace.core.stores.addresses import endpoint_of
+from headrace.core.stores.addresses import endpoint_of, is_address, parse
 from headrace.errors import ArgumentError, nearest
 
 _SAME = {
@@ -68,6 +68,30 @@ def checked(given: Mapping[str, Any] | None) -> Options:
             )
         found[known] = _value(known, value)
     return tuple(sorted(found.items()))
+
+
+def unsigned(path: str, given: Any) -> tuple[str, Any]:
+    """Take ``anonymous@`` out of an address, and put what it stands for into the options; else return both.
+
+    >>> unsigned("s3://anonymous@bucket/x", {"region": "eu-west-1"})
+    ('s3://bucket/x', {'region': 'eu-west-1', 'anonymous': True})
+    >>> unsigned("s3://bucket/x", None)
+    ('s3://bucket/x', None)
+    """
+    address = parse(path) if is_address(path) else None
+    if address is None or not address.anonymous:
+        return path, given
+    return str(address._replace(anonymous=False)), with_anonymous(given)
+
+
+def with_anonymous(given: Any) -> Any:
+    """Return options that say, besides, that requests are not signed; refuse those that say the opposite."""
+    if not isinstance(given, (Mapping, tuple, type(None))):
+        return given  # `checked` refuses it
+    options = {_SAME.get(name, name): value for name, value in dict(given or ()).items()}
+    if options.get("anonymous") is False:
+        raise ArgumentError("storage_options has anonymous=False, and the address says anonymous@: keep one.")
+    return {**options, "anonymous": True}
 
 
 def checked_for_output(given: Mapping[str, Any] | None) -> Options:

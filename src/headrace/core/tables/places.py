@@ -8,27 +8,30 @@ from typing import Any
 
 from headrace.core.files.paths import absolute
 from headrace.core.stores.addresses import is_address, parse_output
+from headrace.core.stores.options import unsigned
 from headrace.errors import ArgumentError
 
 _OUTPUT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
-def given_table(uri: Any, verb: str) -> str:
-    """Return the full path, or the address, of a table.
+def given_table(uri: Any, verb: str, options: Any) -> tuple[str, Any]:
+    """Return the full path, or the address, of a table, and its ``storage_options`` with what the address says.
 
-    >>> given_table("/data/../sales/", "read_delta"), given_table("s3a://lake/sales/", "read_delta")
-    ('/sales', 's3://lake/sales')
+    >>> given_table("/data/../sales/", "read_delta", None)
+    ('/sales', None)
+    >>> given_table("s3a://anonymous@lake/sales/", "read_delta", None)
+    ('s3://lake/sales', {'anonymous': True})
     """
     if not isinstance(uri, (str, os.PathLike)) or not str(os.fspath(uri)):
         raise ArgumentError(f"{verb}: a table is given by its folder or its address, not by {uri!r}.")
     text = str(os.fspath(uri)).removeprefix("local://")
     if is_address(text):
-        return str(parse_output(text)).rstrip("/")
+        return unsigned(str(parse_output(text)).rstrip("/"), options)
     if text.startswith("file://"):
         from urllib.parse import unquote
 
         text = unquote(text.removeprefix("file://"))
-    return absolute(text, "The folder of a table")
+    return absolute(text, "The folder of a table"), options
 
 
 def given_output(output: Any, verb: str) -> str:
