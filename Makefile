@@ -83,6 +83,7 @@ audit: $(VENV)/.created  ## look for known vulnerabilities, and write a bill of 
 
 bench: $(VENV)/.bench  ## compare with a hand-written loop, Ray Data, Daft and Spark
 	$(BIN)/python -m bench
+	$(BIN)/python -m bench.again
 	$(BIN)/python -m bench.passes
 	$(BIN)/python -m bench.sizes
 	$(BIN)/python -m bench.frames

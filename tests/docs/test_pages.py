@@ -14,12 +14,13 @@ import pytest
 import yaml
 
 import forked
+import headrace as hr
 
 from .given import GIVEN, Given
 from .pages import ROOT, RUN, Block, blocks, pages
 
 PAGES = [page for page in pages() if any(blocks(page))]
-AT_MOST_NOT_RUN = 12
+AT_MOST_NOT_RUN = 13
 HOME = "/home/you"
 _ONLY_SHOWN = {"json": json.loads, "yaml": yaml.safe_load}
 
@@ -211,3 +212,13 @@ def test_commands_are_there() -> None:
             assert set(named.split(",")) <= extras, page
         for named in re.findall(r"(?:^\$ |`)make ([a-z-]+)", text, re.MULTILINE):
             assert named in targets, page
+
+
+def test_the_table_of_verbs_has_them_all() -> None:
+    table = (ROOT / "docs/reference/index.md").read_text().partition("at a glance")[2]
+    shown = set(re.findall(r"`(\w+)`", table))
+    verbs = {name for name in dir(hr.Dataset) if not name.startswith("_")}
+    makers = {name for name in dir(hr) if name.startswith(("read_", "from_", "range"))}
+    assert shown >= verbs | makers, sorted((verbs | makers) - shown)
+    known = verbs | makers | {"load_model", "BatchPredictor"}
+    assert shown <= known, sorted(shown - known)
