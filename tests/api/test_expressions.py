@@ -7,13 +7,14 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
 import headrace as hr
-from headrace.errors import ArgumentError, NotOffered, StepError, UnknownColumn
+from headrace.errors import ArgumentError, BadReturn, NotOffered, StepError, UnknownColumn
 
 ROWS = [
     {"x": 1, "y": 4.0, "s": " ab"},
@@ -137,3 +138,39 @@ def test_a_changed_expression_is_another_plan(tmp_path: Path) -> None:
     assert quiet.with_column("z", hr.col("id") * 2).write_parquet(tmp_path / "out").rows == 4
     with pytest.raises(hr.errors.PlanChanged, match="with_column"):
         quiet.with_column("z", hr.col("id") * 3).write_parquet(tmp_path / "out")
+
+
+@pytest.mark.parametrize("text", [pa.string(), pa.large_string()])
+def test_plus_joins_texts(text: pa.DataType) -> None:
+    table = pa.table({"a": pa.array(["x", None], text), "b": pa.array(["1", "2"]), "n": [1, 2]})
+
+    def joined(expression: hr.ColumnExpression) -> list[Any]:
+        return hr.from_arrow(table).with_column("made", expression).to_arrow()["made"].to_pylist()
+
+    assert joined(hr.col("a") + "-" + hr.col("b")) == ["x-1", None]
+    assert joined("-" + hr.col("a")) == ["-x", None]
+    assert joined(hr.col("a").str.upper() + hr.col("b")) == ["X1", None]
+    assert joined(hr.col("n").cast(pa.string()) + hr.lit("!")) == ["1!", "2!"]
+    assert joined(hr.col("n") + hr.col("n")) == [2, 4]
+    with pytest.raises(StepError, match="say that they are"):
+        joined(hr.col("a") + hr.col("b"))
+
+
+@pytest.mark.parametrize("answer", ["no", b"", [0], (), {}, np.array([True, False])], ids=repr)
+def test_a_filter_refuses_answers_that_are_neither_true_nor_false(answer: Any) -> None:
+    with pytest.raises(BadReturn, match="a filter answers True or False"):
+        hr.range(3).filter(lambda row: answer).take_all()
+
+
+def test_a_filter_takes_what_is_true_or_false() -> None:
+    for answer in (True, np.True_, 1, np.array(True)):
+        assert hr.range(3).filter(lambda row, answer=answer: answer).count() == 3
+    for answer in (False, np.False_, 0, None):
+        assert hr.range(3).filter(lambda row, answer=answer: answer).count() == 0
+
+
+def test_an_unknown_column_of_a_metric_is_told_with_the_verb_that_was_called() -> None:
+    with pytest.raises(UnknownColumn, match=r"^evaluate\(e\) asks"):
+        hr.range(3).evaluate(e=hr.Mean("x"))
+    with pytest.raises(UnknownColumn, match=r"^mean\(x\) asks"):
+        hr.range(3).mean("x")

@@ -142,9 +142,7 @@ def test_what_is_no_metric(data: Dataset) -> None:
         data.evaluate()
     with pytest.raises(ArgumentError, match="there is a metric of that name"):
         data.accumulate(n=hr.Count()).accumulate(n=hr.Count())
-    with pytest.raises(
-        UnknownColumn, match=r"accumulate\(auc\) asks for column 'lable'.*Did you mean 'label'"
-    ):
+    with pytest.raises(UnknownColumn, match=r"evaluate\(auc\) asks for column 'lable'.*Did you mean 'label'"):
         data.evaluate(auc=hr.AUROC("lable", "score"))
     with pytest.raises(UnknownColumn, match="asks for column 'it'"):
         hr.range(3).evaluate(m=hr.Mean("it"))

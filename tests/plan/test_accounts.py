@@ -100,7 +100,11 @@ class TestSteps:
         name = {"map": "map_rows", "flat_map": "flat_map", "filter": "filter_rows"}[verb]
         right = getattr(row_steps, name)
         monkeypatch.setattr(row_steps, name, lambda *args: change(right(*args)))
-        function = {"flat_map": lambda row: [row] * (row["id"] % 3)}.get(verb, lambda row: dict(row))
+        function = {
+            "map": lambda row: dict(row),
+            "flat_map": lambda row: [row] * (row["id"] % 3),
+            "filter": lambda row: True,
+        }[verb]
         plan = data(on_error=on_error).map_batches(same, batch_size=100)
         with pytest.raises(LedgerMismatch, match=verb):
             getattr(plan, verb)(function).count()

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 
+import headrace as hr
 from headrace.core.arrow.ragged import RaggedTensorType
 from headrace.core.arrow.values import column_from
 from headrace.errors import ArgumentError, SinkError
@@ -231,3 +233,11 @@ def test_neither_pandas_nor_datasets_are_imported(tmp_path: Path) -> None:
 def test_schema_is_the_settled_one(tmp_path: Path) -> None:
     file = written(bound(ParquetSink(str(tmp_path)), tmp_path), rows(0, 3))
     assert file.schema_arrow.equals(SCHEMA)
+
+
+@pytest.mark.parametrize("deep", [False, True])
+def test_a_decimal_of_negative_scale_is_refused_with_its_column(tmp_path: Path, deep: bool) -> None:
+    values = pa.array([Decimal(1200)], pa.decimal128(5, -2))
+    column = pa.StructArray.from_arrays([values], names=["x"]) if deep else values
+    with pytest.raises(SinkError, match=r"Parquet cannot hold column 'price'.*Convert the column"):
+        hr.from_arrow(pa.table({"id": [1], "price": column})).write_parquet(tmp_path / "out")

@@ -114,7 +114,7 @@ class DatasetBase:
 
     def _all_batches(self, verb: str, limit: int | None, *, look: bool = False) -> Iterator[pa.RecordBatch]:
         """Yield all of the output, but stop at once when it has more than ``limit`` rows."""
-        left = given_rows("limit", limit) if limit is not None else None
+        left = given_rows(verb, "limit", limit) if limit is not None else None
         with contextlib.closing(self._batches(shows_progress=True, look=look)) as batches:
             for batch in batches:
                 if left is not None:

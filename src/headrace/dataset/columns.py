@@ -203,7 +203,7 @@ class ColumnVerbs(DatasetBase):
         """
         blocks, rows = ("num_blocks", num_blocks), ("target_num_rows_per_block", target_num_rows_per_block)
         name, value = blocks if num_blocks is not None else rows
-        if given_rows(name, value) < 1:
+        if given_rows("repartition", name, value) < 1:
             raise ArgumentError(f"{name}={value!r}: it takes a number above zero.")
         given = value if num_blocks is not None else f"{name}={value}"
         warn(
@@ -225,7 +225,7 @@ class ColumnVerbs(DatasetBase):
         """
         from headrace.plan.steps.limit import Limit
 
-        return self.with_step(Limit(given_rows("limit", limit)))
+        return self.with_step(Limit(given_rows("limit", "limit", limit)))
 
 
 def _sample(plan: Plan, verb: str, part: Any, seed: Any) -> RandomSample:
@@ -233,7 +233,7 @@ def _sample(plan: Plan, verb: str, part: Any, seed: Any) -> RandomSample:
     from headrace.plan.steps.random_sample import RandomSample
     from headrace.plan.steps.union import innermost
 
-    within = given_number(verb, part)
+    within = given_number(f"{verb}: {'fraction' if verb == 'random_sample' else 'test_size'}", part)
     if within is None or within > 1 or (verb == "train_test_split" and not 0 < within < 1):
         kind = (
             "a part of the rows, from 0 to 1"

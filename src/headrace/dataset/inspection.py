@@ -43,7 +43,7 @@ class InspectionVerbs(DatasetBase):
         from headrace.core.arrow.views import output_rows
         from headrace.core.arrow.widening import filled_rows, with_equal_dicts
 
-        batches = with_equal_dicts([*self._head(given_rows("limit", limit))])
+        batches = with_equal_dicts([*self._head(given_rows("take", "limit", limit))])
         return filled_rows([row for batch in batches for row in output_rows(batch, live=self._shares_memory)])
 
     @known_arguments
@@ -67,7 +67,7 @@ class InspectionVerbs(DatasetBase):
         from headrace.core.arrow.widening import widened
 
         format_ = given_batch_format(batch_format)
-        rows = given_rows("batch_size", batch_size)
+        rows = given_rows("take_batch", "batch_size", batch_size)
         batches = list(self._head(rows))
         if rows and not any(batch.num_rows for batch in batches):
             raise ArgumentError(
@@ -105,7 +105,7 @@ class InspectionVerbs(DatasetBase):
         """
         from headrace.core.human import row_text
 
-        for row in self.take(limit):
+        for row in self.take(given_rows("show", "limit", limit)):
             say(row_text(row), sys.stdout)
 
     @known_arguments(also=ray_arguments.SCHEMA)
@@ -279,7 +279,7 @@ class InspectionVerbs(DatasetBase):
         >>> hr.range(3).std("id")
         1.0
         """
-        return self._number("std", on, ignore_nulls, ddof=given_rows("ddof", ddof))
+        return self._number("std", on, ignore_nulls, ddof=given_rows("std", "ddof", ddof))
 
     @known_arguments
     def unique(self, column: str, ignore_nulls: bool = False) -> list[Any]:
@@ -315,6 +315,6 @@ class InspectionVerbs(DatasetBase):
         metrics = {
             f"{kind}({name})": NUMBERS[kind](name, ignore_nulls=ignore_nulls, **settings) for name in names
         }
-        plan = self._plan.without_metrics().then(Accumulate(tuple(metrics.items())))
+        plan = self._plan.without_metrics().then(Accumulate(tuple(metrics.items()), asked_by=kind))
         results = dict(self._evaluated(plan))
         return results[f"{kind}({names[0]})"] if len(names) == 1 else results

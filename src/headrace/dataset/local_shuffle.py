@@ -24,7 +24,7 @@ class LocalShuffle(msgspec.Struct, frozen=True):
             raise ArgumentError(f"local_shuffle_seed={seed!r}: it takes a whole number, zero or more.")
         if rows is None:
             return None
-        if given_rows("local_shuffle_buffer_size", rows) < 1:
+        if given_rows(None, "local_shuffle_buffer_size", rows) < 1:
             raise ArgumentError("local_shuffle_buffer_size=0: it takes a number of rows above zero.")
         if batch_size is None:
             raise ArgumentError("local_shuffle_buffer_size= needs a batch_size= that is a number.")

@@ -83,7 +83,7 @@ class MetricVerbs(DatasetBase):
                     f"{verb}({name}=…): there is a metric of that name before it in the plan."
                 )
         made = tuple((name, metric.empty()) for name, metric in metrics.items())
-        return Accumulate(made, len(self._plan.accumulates))
+        return Accumulate(made, len(self._plan.accumulates), asked_by=verb)
 
 
 def _shown(value: object) -> str:

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.compute as pc
 
+_STR = str  # a ``ColumnExpression`` has a property of this name
+
 _MATHS = {
     "abs": "abs_checked",
     "acos": "acos_checked",
@@ -55,7 +57,8 @@ _TEXTS = {
 class ColumnExpression:
     """A value for each row, made of columns; ``col`` and ``lit`` begin one.
 
-    ``+ - * / // % **``, comparisons, ``& | ~``; ``is_null()``, ``is_not_null()``, ``is_in(values)``,
+    ``+ - * / // % **``, where ``+`` joins texts if one side is a text of yours or was made by ``str`` or ``cast``;
+    comparisons, ``& | ~``; ``is_null()``, ``is_not_null()``, ``is_in(values)``,
     ``not_in(values)``, ``fill_null(value)``, ``cast(type)``, ``abs()``, ``round(n)``, ``sqrt()``, ``ln()``, …; for
     texts ``str.upper()``, ``str.len()``, ``str.contains(text)``, ``str.replace(old, new)``, …. ``alias`` gives a name
     that has no effect here.
@@ -71,11 +74,12 @@ class ColumnExpression:
     [{'n': 1, 'more': 2}, {'n': None, 'more': 1}]
     """
 
-    __slots__ = ("_arrow",)
+    __slots__ = ("_arrow", "_is_text")
     __hash__ = None  # type: ignore[assignment]
 
-    def __init__(self, arrow: pc.Expression) -> None:
+    def __init__(self, arrow: pc.Expression, *, is_text: bool = False) -> None:
         self._arrow = arrow
+        self._is_text = is_text
 
     @property
     def arrow(self) -> pc.Expression:
@@ -105,10 +109,10 @@ class ColumnExpression:
     # ------------------------------------------------------------ operators
 
     def __add__(self, other: Any) -> ColumnExpression:
-        return _called("add_checked", self, other)
+        return _sum(self, other)
 
     def __radd__(self, other: Any) -> ColumnExpression:
-        return _called("add_checked", other, self)
+        return _sum(other, self)
 
     def __sub__(self, other: Any) -> ColumnExpression:
         return _called("subtract_checked", self, other)
@@ -194,11 +198,14 @@ class ColumnExpression:
 
     def fill_null(self, value: Any) -> ColumnExpression:
         """Put ``value`` in the place of nulls."""
-        return _called("coalesce", self, value)
+        made = _called("coalesce", self, value)
+        return ColumnExpression(made.arrow, is_text=self._is_text or isinstance(value, _STR))
 
     def cast(self, type: Any, *, safe: bool = True) -> ColumnExpression:
         """Change the type; a value that does not fit is an error, unless ``safe`` is False."""
-        return ColumnExpression(self._arrow.cast(getattr(type, "to_arrow_dtype", lambda: type)(), safe=safe))
+        given = getattr(type, "to_arrow_dtype", lambda: type)()
+        is_text = "string" in f"{given}" or "utf8" in f"{given}"
+        return ColumnExpression(self._arrow.cast(given, safe=safe), is_text=is_text)
 
     def power(self, exponent: Any) -> ColumnExpression:
         """Raise to a power."""
@@ -236,7 +243,8 @@ class TextExpression:
             raise NotOffered(
                 f"There is no .str.{name} of a column.{nearest(name, known)} map_batches has a function of yours."
             )
-        return lambda: _called(_TEXTS[name], self._of)
+        is_text = name != "len" and not name.startswith("is_")
+        return lambda: ColumnExpression(_called(_TEXTS[name], self._of).arrow, is_text=is_text)
 
     def contains(self, pattern: str) -> ColumnExpression:
         """Say whether the text holds ``pattern``, letter by letter."""
@@ -262,9 +270,8 @@ class TextExpression:
         """Put ``replacement`` wherever ``pattern`` stands."""
         import pyarrow.compute as pc
 
-        return _called(
-            "replace_substring", self._of, options=pc.ReplaceSubstringOptions(pattern, replacement)
-        )
+        options = pc.ReplaceSubstringOptions(pattern, replacement)
+        return ColumnExpression(_called("replace_substring", self._of, options=options).arrow, is_text=True)
 
     def _matching(self, function: str, pattern: str) -> ColumnExpression:
         import pyarrow.compute as pc
@@ -339,7 +346,7 @@ def _expression(value: Any) -> ColumnExpression:
     if isinstance(value, pc.Expression):
         return ColumnExpression(value)
     try:
-        return ColumnExpression(pc.scalar(value))
+        return ColumnExpression(pc.scalar(value), is_text=isinstance(value, _STR))
     except (pa.ArrowException, TypeError) as error:
         raise ArgumentError(f"{value!r} is no value for an expression of columns: {error}.") from None
 
@@ -349,6 +356,14 @@ def _called(function: str, *values: Any, options: Any = None) -> ColumnExpressio
 
     arguments = [_expression(value).arrow for value in values]
     return ColumnExpression(pc.Expression._call(function, arguments, options))
+
+
+def _sum(left: Any, right: Any) -> ColumnExpression:
+    """Add, or join texts, where one of the two is known to be a text."""
+    pair = _expression(left), _expression(right)
+    if not any(each._is_text for each in pair):
+        return _called("add_checked", *pair)
+    return ColumnExpression(_called("binary_join_element_wise", *pair, "").arrow, is_text=True)
 
 
 def _quotient(left: Any, right: Any) -> ColumnExpression:

@@ -200,11 +200,14 @@ def given_names(verb: str, names: Any, *, allow_none: bool = False) -> tuple[str
     return listed
 
 
-def given_rows(name: str, value: Any) -> int:
-    """Read a number of rows, zero or more."""
+def given_rows(verb: str | None, name: str, value: Any) -> int:
+    """Read a number of rows, zero or more; None for ``verb`` where several have the argument."""
     rows = _whole(value)
     if rows is None or rows < 0:
-        raise ArgumentError(f"{name}={value!r}: it takes a number of rows, zero or more.")
+        given = f"{name}={value!r}"
+        raise ArgumentError(
+            f"{f'{verb}({given})' if verb else given}: it takes a whole number, zero or more."
+        )
     return rows
 
 

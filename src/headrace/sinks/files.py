@@ -372,11 +372,11 @@ def probe_columns(schema: pa.Schema, kind: str, trial: Any) -> None:
         raise SinkError(f"{kind} cannot hold rows without columns: keep at least one column.")
     try:
         trial(schema)
-    except pa.ArrowException as error:
+    except (pa.ArrowException, OSError) as error:  # of Arrow too: it writes into memory
         for column in schema:
             try:
                 trial(pa.schema([column]))
-            except pa.ArrowException as fault:
+            except (pa.ArrowException, OSError) as fault:
                 raise cannot_hold(kind, column, str(fault)) from fault
         raise SinkError(f"{kind} cannot hold this schema: {error}") from error
 

@@ -20,6 +20,8 @@ _ROUNDED = (
     "exactly: filter(lambda row: …)"
 )
 
+_JOIN = ". To join two columns of texts, say that they are: hr.col('a').cast('string') + hr.col('b')"
+
 
 def evaluated(
     part: Rows,
@@ -61,6 +63,10 @@ def evaluate(expression: Any, label: str, batch: pa.RecordBatch) -> pa.Array:
             return _projected(expression, batch)
         except pa.ArrowInvalid as error:
             return _compared_as_floats(expression, batch, error)
+        except pa.ArrowNotImplementedError:
+            if pa.large_string() not in batch.schema.types:
+                raise
+            return _projected(expression, _with_one_text_type(batch))
     except ArithmeticError as error:
         raise StepError(f"{label} cannot be evaluated on these columns: {error}.") from error
     except (pa.ArrowException, KeyError, ValueError) as error:
@@ -71,7 +77,10 @@ def evaluate(expression: Any, label: str, batch: pa.RecordBatch) -> pa.Array:
                 f"{label} asks for column {unknown!r}, but the columns here are "
                 f"{', '.join(names) or 'none'}.{nearest(unknown, names)}"
             ) from None
-        raise StepError(f"{label} cannot be evaluated on these columns: {error}") from error
+        joined = "'add_checked'" in str(error) and "string" in str(error)
+        raise StepError(
+            f"{label} cannot be evaluated on these columns: {error}{_JOIN if joined else ''}"
+        ) from error
 
 
 def _projected(expression: Any, batch: pa.RecordBatch) -> pa.Array:
@@ -81,6 +90,15 @@ def _projected(expression: Any, batch: pa.RecordBatch) -> pa.Array:
     source = Declaration("table_source", TableSourceNodeOptions(pa.Table.from_batches([batch])))
     made = Declaration("project", ProjectNodeOptions([expression], ["made"]), [source])
     return one_array(made.to_table(use_threads=False).column(0))
+
+
+def _with_one_text_type(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the batch with large strings as strings: Arrow does not join the one with the other."""
+    columns = [
+        column.cast(pa.string()) if pa.types.is_large_string(column.type) else column
+        for column in batch.columns
+    ]
+    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
 
 
 def _compared_as_floats(expression: Any, batch: pa.RecordBatch, error: pa.ArrowInvalid) -> pa.Array:

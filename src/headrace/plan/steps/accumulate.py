@@ -16,11 +16,12 @@ if TYPE_CHECKING:
 class Accumulate(Step):
     """Have metrics see the columns as they are here; they count the rows that are written in the end.
 
-    ``number``: so many such steps come before it in the plan.
+    ``number``: so many such steps come before it in the plan. ``asked_by``: the verb that the user called.
     """
 
     metrics: tuple[tuple[str, Accumulator], ...]
     number: int = 0
+    asked_by: str = "accumulate"
     verb = "accumulate"
     one_to_one = True
     passes_values = True
@@ -39,8 +40,9 @@ class Accumulate(Step):
         return needed.plus(self.columns)
 
     def label(self) -> str:
-        """Return ``accumulate(auc, rows)``."""
-        return f"{self.verb}({', '.join(name for name, _ in self.metrics)})"
+        """Return ``accumulate(auc, rows)``, or ``mean(x)`` for a verb of one number."""
+        names = ", ".join(name for name, _ in self.metrics)
+        return names if names.startswith(f"{self.asked_by}(") else f"{self.asked_by}({names})"
 
     def shape(self) -> dict[str, Any]:
         """Return the metrics with their settings."""

@@ -55,7 +55,7 @@ class Filtering(RunningStep[Filter]):
 
     def run(self, rows: Iterator[Rows], callers: Sequence[Caller], context: StepContext) -> Iterator[Rows]:
         """Call the function with one row after the other, or evaluate the expression for a batch."""
-        user_code = context.user_code(self.step.label(), "a row")
+        user_code = context.user_code(self.step.label(), "True or False")
         if self.step.function is None:
             return filter_expression(rows, self.step, user_code)
         return filter_rows(rows, callers[0], user_code)
@@ -268,7 +268,7 @@ def _answers(part: Rows, caller: Caller, user_code: UserCode) -> Iterator[bool]:
     for at, row in enumerate(rows_from(input_view.columns, len(part))):
         user_code.row = at
         try:
-            answer = bool(call(row))
+            answer = _truth(call(row))
             if not answer:
                 user_code.count_dropped(1)
         except BaseException as error:
@@ -277,6 +277,16 @@ def _answers(part: Rows, caller: Caller, user_code: UserCode) -> Iterator[bool]:
             user_code.reject_row(part.cut(at, at + 1), user_code.fault_of(error), keep=False)
             answer = False
         yield answer
+
+
+def _truth(value: Any) -> bool:
+    """Say whether a row is kept. A text or a list is more likely a mistake than an answer: "no" would be true."""
+    if isinstance(value, (str, bytes, Mapping, list, tuple, set)) or bool(getattr(value, "ndim", 0)):
+        raise ConversionError(
+            f"a filter answers True or False, but it returned {a(value)}; compare it, or say what is meant: "
+            "`bool(…)`, `len(…) > 0`, `.any()`"
+        )
+    return bool(value)
 
 
 def _small_batches(rows: Iterator[Rows], user_code: UserCode) -> Iterator[Rows]:
