@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -150,6 +151,12 @@ def test_beginning_twice(begun: None) -> None:
             r"ray\.serve is not offered here: Headrace predicts offline.*\. docs/coming-from-ray\.md",
         ),
         (lambda: ray.tune, r"ray\.tune is not offered here: Headrace predicts offline"),
+        (
+            lambda: ray.method(retry_exceptions=[ValueError]),
+            r"retry_exceptions=…\).*catch it, and call again",
+        ),
+        (lambda: ray.method(concurrency_group="io"), r"concurrency_group=…\).*max_concurrency="),
+        (lambda: ray.method(num_return=2), "num_returns"),
         (lambda: ray.remote(retry_exceptions=True)(len), r"retry_exceptions=…\).*catch it, and call again"),
         (lambda: ray.gets, r"ray\.gets is not offered here\. Did you mean 'get'"),
         (
@@ -294,6 +301,30 @@ def test_an_actor_class_keeps_ray_s_options(begun: None) -> None:
     assert ray.get(model.predict.remote(np.eye(2))).tolist() == [1.0, 1.0]
     with pytest.raises(TypeError, match=r"Model\.remote\(…\)"):
         Model(1)
+
+
+def test_a_method_says_how_often_it_is_tried_again(begun: None, tmp_path: Path) -> None:
+    def third_time(mark: str) -> int:
+        with open(mark, "a") as file:
+            file.write("x")
+        if os.path.getsize(mark) < 3:
+            os._exit(1)
+        return os.path.getsize(mark)
+
+    @ray.remote(num_cpus=0, max_restarts=-1)
+    class Mortal:
+        def once(self, mark: str) -> int:
+            return third_time(mark)
+
+        @ray.method(max_task_retries=2, retry_exceptions=False)
+        def thrice(self, mark: str) -> int:
+            return third_time(mark)
+
+    actor = Mortal.remote()
+    assert ray.get(actor.thrice.remote(str(tmp_path / "a"))) == 3
+    assert ray.get(actor.once.options(max_task_retries=2).remote(str(tmp_path / "b"))) == 3
+    with pytest.raises(ray.exceptions.RayActorError):
+        ray.get(actor.once.remote(str(tmp_path / "c")))
 
 
 def test_data_are_headraces_verbs() -> None:

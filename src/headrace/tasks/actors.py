@@ -13,7 +13,7 @@ from headrace.errors import ArgumentError, NotOffered, UnknownArgument, nearest
 from headrace.plan.functions import callable_name
 from headrace.tasks.actor_life import ActorLife
 from headrace.tasks.admission import Needs
-from headrace.tasks.calls import ActorOrder, Returns, TaskOrder
+from headrace.tasks.calls import ActorOrder, TaskOrder
 from headrace.tasks.resources import CallOptions, given_retries
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _OPTIONS = ("num_cpus", "num_gpus", "memory", "max_retries", "max_restarts", "size")
 _SPECIAL = ("__ray_ready__", "__ray_terminate__", "__ray_call__")
-METHOD_RETURNS = "__headrace_num_returns__"  # set on a method that says how many results it has
+METHOD_OPTIONS = "__headrace_options__"  # set on a method that says something of its calls
 
 
 class ActorMethod:
@@ -45,7 +45,7 @@ class ActorMethod:
 
     def remote(self, *args: Any, **kwargs: Any) -> Any:
         """The same, by Ray's name."""
-        if self._single and (self._actor._methods or {}).get(self._name) == "stream":
+        if self._single and self._actor._said(self._name).num_returns == "stream":
             several = replace(self._options or CallOptions(), num_returns=1)
             return self._actor._call_method(self._name, args, kwargs, several)[0]
         return self._actor._call_method(self._name, args, kwargs, self._options)
@@ -66,6 +66,8 @@ class ActorMethod:
         from headrace.tasks.resources import check_known
 
         known = ("num_returns", "max_retries")
+        if self._actor._strict and "max_task_retries" in options:  # Ray's name
+            options = {**options, "max_retries": options["max_task_retries"]}
         options = {name: value for name, value in options.items() if not self._actor._strict or name in known}
         check_known(f"{self._name}.options", options, known)
         updated = (self._options or CallOptions()).updated("options", options)
@@ -146,10 +148,10 @@ def actor_order(
     return ActorOrder(label, options, methods=methods, is_async=is_async, **said)
 
 
-def methods_of(cls: type) -> dict[str, Returns]:
-    """Return the names of the methods of a class, and how many results they say that they have."""
+def methods_of(cls: type) -> dict[str, CallOptions]:
+    """Return the names of the methods of a class, and what they say of their calls."""
     return {
-        name: getattr(method, METHOD_RETURNS, None)
+        name: getattr(method, METHOD_OPTIONS, CallOptions())
         for name in dir(cls)
         if (name == "__call__" or not name.startswith("__")) and callable(method := getattr(cls, name, None))
     }
@@ -201,7 +203,7 @@ class ActorHandle:
         life: Any,
         label: str,
         retries: int,
-        methods: dict[str, Returns] | None,
+        methods: dict[str, CallOptions] | None,
         strict: bool = False,
     ) -> None:
         """``life``: an ``ActorLife``; in a worker, what stands for it there."""
@@ -294,15 +296,18 @@ class ActorHandle:
             return self._life.adopt(core.call(order, name, args, kwargs))
         return core.submit(order, name, args, kwargs)
 
+    def _said(self, name: str) -> CallOptions:
+        """Return what the class says of a method's calls."""
+        return (self._methods or {}).get(name) or CallOptions()
+
     def _ordered(self, name: str, options: CallOptions | None) -> TaskOrder:
         """Return what is said about a call of a method."""
-        options = options or CallOptions()
+        options, said = options or CallOptions(), self._said(name)
         if options.max_retries is None:
-            options = replace(options, max_retries=self._retries)
+            retries = self._retries if said.max_retries is None else said.max_retries
+            options = replace(options, max_retries=retries)
         if self._strict:
             options = replace(options, strict=True)
-        returns = options.num_returns
-        if returns is None and self._methods is not None:
-            returns = self._methods.get(name)
+        returns = said.num_returns if options.num_returns is None else options.num_returns
         actor = -1 if isinstance(self._life, ActorLife) else self._life.number
         return TaskOrder(f"{self._label}.{name}", options, returns, "method", actor)

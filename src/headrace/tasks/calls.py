@@ -51,7 +51,7 @@ class ActorOrder:
     name: str | None = None
     get_if_exists: bool = False
     detached: bool = False
-    methods: dict[str, Returns] | None = None
+    methods: dict[str, CallOptions] | None = None
     is_async: bool = False
 
 

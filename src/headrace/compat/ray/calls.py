@@ -9,16 +9,16 @@ from concurrent.futures import wait as wait_for
 from typing import Any
 
 from headrace.compat.ray.exceptions import as_ray_raises
-from headrace.compat.ray.offered import not_offered
+from headrace.compat.ray.offered import OPTIONS, not_offered
 from headrace.compat.ray.session import session
 from headrace.engines.references import read_only
 from headrace.errors import ArgumentError, UnknownArgument
 from headrace.tasks import ActorHandle, CallFuture, Ref
-from headrace.tasks.actors import METHOD_RETURNS
+from headrace.tasks.actors import METHOD_OPTIONS
 from headrace.tasks.fetching import fetched
 from headrace.tasks.hosting.task_host import TaskHost
 from headrace.tasks.hosting.worker_core import InnerFuture
-from headrace.tasks.resources import given_returns
+from headrace.tasks.resources import CallOptions
 from headrace.tasks.streams import ResultStream
 
 
@@ -125,14 +125,21 @@ def get_actor(name: str, namespace: str | None = None) -> ActorHandle:
 
 
 def method(**options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Say of a method, above it, how many results it has: ``@ray.method(num_returns=2)``."""
-    for name in options:
-        if name not in ("num_returns", "concurrency_group", "max_task_retries", "retry_exceptions"):
-            raise not_offered(f"ray.method({name}=…)", ["num_returns"])
-    returns = given_returns(options.get("num_returns", 1))
+    """Say of a method, above it, how many results it has, or how often a call is made again if the actor dies.
+
+    ``@ray.method(num_returns=2, max_task_retries=3)``. Ray's other options are not offered.
+    """
+    known = {"num_returns": "num_returns", "max_task_retries": "max_retries"}
+    for name, value in options.items():
+        if name not in known and not (name in OPTIONS and OPTIONS[name].takes(value)):
+            why = OPTIONS[name].reason if name in OPTIONS else ""
+            raise not_offered(f"ray.method({name}=…)", tuple(known), why)
+    said = CallOptions().updated(
+        "ray.method", {known[name]: options[name] for name in known if name in options}
+    )
 
     def mark(function: Callable[..., Any]) -> Callable[..., Any]:
-        setattr(function, METHOD_RETURNS, returns)
+        setattr(function, METHOD_OPTIONS, said)
         return function
 
     return mark

@@ -35,6 +35,7 @@ REASONS = {
 
 OPTIONS = {  # of ray.remote, and where they ask for nothing
     "accelerator_type": Unsupported("the GPUs of this machine are the ones that there are"),
+    "concurrency_group": Unsupported("an actor has one limit for all of its methods, max_concurrency=", (None,)),
     "concurrency_groups": Unsupported("an actor has one limit for all of its methods, max_concurrency="),
     "enable_task_events": Unsupported("", None),
     "label_selector": Unsupported(_ONE_MACHINE),

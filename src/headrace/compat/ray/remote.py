@@ -195,12 +195,12 @@ def _made(what: Any, options: Mapping[str, Any]) -> Any:
 
 def _streaming(cls: type, methods: Any) -> Any:
     """Generators among methods return streams, unless they say otherwise."""
-    for name, returns in (methods or {}).items():
+    for name, said in (methods or {}).items():
         function = inspect.getattr_static(cls, name, None)
-        if returns is None and (
+        if said.num_returns is None and (
             inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
         ):
-            methods[name] = "stream"
+            methods[name] = replace(said, num_returns="stream")
     return methods
 
 
