@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from headrace.core.parquet.chunks import ChunkFile, Chunks
     from headrace.core.parquet.footer import Chunk, Footer
     from headrace.core.tables.changes import Seen
+    from headrace.core.tables.remaining import Lost
 
 Bad = Callable[[int, int, Exception], None]
 
@@ -260,6 +261,27 @@ class TableSink(Protocol):
 
     def add_to_table(self, files: Sequence[StagedFile], schema: pa.Schema | None) -> None:
         """Commit the parts, which have their final names, unless that was done. Doing it again changes nothing."""
+        ...
+
+    def table_there(self) -> str:
+        """Return what tells the table that is there from others in its place; "" if there is none."""
+        ...
+
+    def check_same(self, begun_with: str, *, needed: bool = False) -> None:
+        """Raise ``SinkError`` if the table is not the one that ``table_there`` told of when the bound run began.
+
+        ``needed``: earlier runs of the output have added rows to it, so it must be there.
+        """
+        ...
+
+    def rows_lost(
+        self, files: Sequence[StagedFile], missing: Sequence[StagedFile], run: str = ""
+    ) -> Lost | None:
+        """Say why the table has not all rows of a run's parts, which it had; None if it has them.
+
+        ``missing``: those among the parts whose files are not there; a table that was compacted does not need them.
+        Without ``run``, it is the run that the sink is bound to.
+        """
         ...
 
     def why_not_grown(self) -> str:

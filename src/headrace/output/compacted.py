@@ -1,17 +1,49 @@
-"""Parts of a Delta table that are not there any more because the table was compacted."""
+"""What ``verify`` says of an output whose rows are those of a table: has it them, and in which files."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 
 from headrace.core.human import plural
 from headrace.core.stores.options import Options
 from headrace.core.work import StagedFile
 from headrace.errors import HeadraceError
+from headrace.output.runs import SavedRun
 from headrace.output.verification import Finding
 
 Findings = list[Finding]
+
+TABLES = ("Delta table", "Iceberg table", "Lance table")
+
+
+def in_table(kind: str, place: str, options: Options, run: SavedRun) -> tuple[Findings, list[str]]:
+    """Look whether a table has the rows of each run of a finished output; return what it has not, and notes."""
+    if kind == "Iceberg table":
+        return [], [
+            "whether its table has the rows was not looked at, as the catalogue is not written down here: the same "
+            "command, run again, looks"
+        ]
+    from headrace.sinks.tables.delta import DeltaSink
+    from headrace.sinks.tables.lance import LanceSink
+
+    sink = (DeltaSink if kind == "Delta table" else LanceSink)(place, storage_options=options)
+    findings, notes = [], []
+    entries = run.state.runs
+    for entry, after in zip(entries, [*(each.shard for each in entries[1:]), math.inf], strict=True):
+        of_run = (record for record in run.records if entry.shard <= record.shard < after)
+        parts = [file for record in of_run for file in record.files if file.is_part]
+        try:
+            found = sink.rows_lost(parts, (), entry.name(run.name))
+        except HeadraceError as error:
+            notes.append(f"whether its table has the rows is not known: {error}")
+            break
+        if found is not None and (found.left == "unknown" or found.by_run):
+            notes.append(found.why)
+        elif found is not None:
+            findings.append(Finding("table", entry.name(run.name), f"{found.why}."))
+    return findings, notes
 
 
 def without_compacted(

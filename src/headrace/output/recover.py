@@ -62,6 +62,9 @@ def recover(
             journal.sync()
         plan, state = replay(plan, contents.notes())
         sink = bind_sink(sink, output, plan, durability, state.runs)
+        table = table_of(sink)
+        if table is not None and not state.finished:
+            table.check_same(plan.table, needed=len(state.runs) > 1 and state.schema is not None)
         hidden = hidden or state.hidden
         committer = ShardCommitter(output, plan, sink, journal, state, hidden=hidden, empty=True)
         lost, staged, published, states = _check_files(

@@ -203,6 +203,15 @@ class _JobOpener:
         _, state, _ = self._peek(run)
         if not state.finished:
             return None
+        table = table_of(self._sink)
+        if self._request.mode == "error" and table is not None:
+            with contextlib.closing(self._recover(run, hidden=False)) as committer:
+                committer.check_in_table(incremental=False)
+            raise OutputExists(
+                f"The run in {self._output} has finished, so its table is there, and mode='error' was asked for. "
+                "Nothing was touched: mode='append' with another output= adds rows to the table, mode='overwrite' "
+                "replaces its rows."
+            )
         if self._request.mode == "error":
             raise OutputExists(
                 f"The output {self._output} holds a finished run already. Nothing was touched: choose another "
@@ -327,6 +336,7 @@ class _JobOpener:
         for what in unrecognised(self.code)[:1]:
             warn(f"This run cannot be resumed, as {what} cannot be compared: give the step version='…'.")
         shards = request.partitioning.shards(plan.source)
+        table = table_of(self._sink)
         saved = SavedPlan(
             new_run_name(),
             _encoded(shape_of(plan)),
@@ -337,6 +347,7 @@ class _JobOpener:
             request.version,
             compiler.unchanged_metrics(plan.steps),
             version_of(plan.source),
+            "" if table is None else table.table_there(),
         )
         pointer = "current" if self._output.current() is None else "next"
         committer = begin(self._output, saved, self._sink, durability=request.durability, pointer=pointer)
@@ -347,6 +358,8 @@ class _JobOpener:
         state = committer.state
         try:
             request = self._request
+            if state.finished and not hidden:
+                committer.check_in_table(incremental=request.incremental)
             grows = request.incremental or request.on_change == "continue"
             partitioning = request.partitioning if grows else None
             plan, files = self._plan, self._files

@@ -20,7 +20,7 @@ class Finding:
     """Something that is not as it should be.
 
     ``kind`` is one of ``missing``, ``size``, ``damaged``, ``rows``, ``extra``, ``journal``, ``plan``, ``manifest``,
-    ``success``, ``totals``, ``shards``, ``metrics`` and ``unfinished``.
+    ``success``, ``totals``, ``shards``, ``metrics``, ``table`` (which has not all rows) and ``unfinished``.
     """
 
     kind: str

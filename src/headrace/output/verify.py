@@ -22,7 +22,7 @@ from headrace.core.uploading.names import is_uploaded, uploaded_name
 from headrace.core.work import REJECTED, StagedFile
 from headrace.errors import JournalDamaged
 from headrace.output import remeasure as remeasuring
-from headrace.output.compacted import without_compacted
+from headrace.output.compacted import TABLES, in_table, without_compacted
 from headrace.output.names import run_of
 from headrace.output.part_files import bytes_of, rows_of
 from headrace.output.reporting import success_of
@@ -143,10 +143,15 @@ class _Verifier:
         run, state = self._run, self._run.state
         success = self._success()
         self._check_files(threads, on_file)
-        compacted = ""
-        if (self._shape.get("sink") or {}).get("kind") == "Delta table":
-            place = str(self._output.place)
+        notes: list[str] = []
+        kind, place = str((self._shape.get("sink") or {}).get("kind")), str(self._output.place)
+        if kind == "Delta table":
             self._findings, compacted = without_compacted(place, self._options, self._files, self._findings)
+            notes.append(compacted)
+        if run.finished and kind in TABLES:
+            lost, more = in_table(kind, place, self._options, run)
+            self._findings += lost
+            notes += more
         self._check_extra()
         self._check_journal(success)
         metrics = None
@@ -171,7 +176,7 @@ class _Verifier:
             metrics,
             tuple(self._unchecked),
             tuple(self._recounted),
-            "; ".join(filter(None, [compacted, begun if overwrite or further else ""])),
+            "; ".join(filter(None, [*notes, begun if overwrite or further else ""])),
         )
 
     @property

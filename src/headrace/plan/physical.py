@@ -103,7 +103,7 @@ class SavedPlan(msgspec.Struct, frozen=True):
 
     ``shape`` is what must match, as JSON text. ``files`` are ``(path, size, mtime_ns)`` in the numbering that
     the shards' splits use. ``unchanged_metrics``: as ``compile.unchanged_metrics``. ``input``: what was read of one
-    that has versions.
+    that has versions. ``table``: what tells the table that was there, to which the rows are to be added, from others.
     """
 
     run: str
@@ -115,6 +115,7 @@ class SavedPlan(msgspec.Struct, frozen=True):
     headrace: str
     unchanged_metrics: tuple[str, ...] = ()
     input: InputVersion | None = None
+    table: str = ""
 
     def digits(self) -> int:
         """How many digits a shard's number has in file names."""

@@ -74,6 +74,10 @@ class DeltaSink(LakeSink):
         """Open the newest version."""
         return opened(self.place, self.options_of_store)
 
+    def identity_of(self, table: Any) -> str:
+        """Return the number that its metadata has."""
+        return str(table.metadata().id)
+
     def has_run(self, table: Any, run: str) -> bool:
         """Say whether a table has the transaction of a run."""
         return table.transaction_version(_application(run)) is not None
@@ -87,6 +91,7 @@ class DeltaSink(LakeSink):
             before = -1 if table is None else table.version()
             if table is not None and self._is_done(table, mark):
                 break
+            self._check_same(table, self._there)
             parts = parts or Parts.of(self, files)
             schema = parts.schema if schema is None else schema
             if schema is None and table is None:  # no column is known

@@ -114,6 +114,14 @@ class IcebergSink(LakeSink):
         """Open the table as the catalog knows it."""
         return opened(self.identifier, self.catalog)
 
+    def key_of(self, file: StagedFile, run: str) -> str:
+        """Return the full path or address of a part."""
+        return within(self.root, file.name)
+
+    def identity_of(self, table: Any) -> str:
+        """Return the number that its metadata has."""
+        return str(table.metadata.table_uuid)
+
     def has_run(self, table: Any, run: str) -> bool:
         """Say whether a table has a snapshot of a run."""
         return _parts_of(table, run) is not None
@@ -138,6 +146,7 @@ class IcebergSink(LakeSink):
             table = self.open_table()
             if table is not None and self._is_done(table, digest):
                 return
+            self._check_same(table, self._there)
             if schema is None and table is None:  # no column is known
                 return
             if table is not None and self.table_mode == "error":

@@ -20,6 +20,7 @@ from headrace.core.stores.failures import reason
 from headrace.core.tables.delta import storage
 from headrace.core.tables.lance import library, opened, said, told
 from headrace.core.tables.places import within
+from headrace.core.tables.remaining import Lost
 from headrace.core.work import StagedFile
 from headrace.errors import HeadraceError, NothingMatched, OutputExists, OutputWriteFailed, SinkError
 from headrace.sinks.files import cannot_hold
@@ -27,6 +28,7 @@ from headrace.sinks.tables.lance_parts import (
     DATA,
     LanceEncoder,
     LancePart,
+    data_file,
     fragments_of,
     kind_of,
     path_of,
@@ -101,8 +103,9 @@ class LanceSink(LakeSink):
 
     def encoder(self, stream: StagedStream, schema: pa.Schema) -> Any:
         """Return an encoder; its file is named for the staged part."""
-        name = os.path.basename(stream.path).removesuffix(".staged")
-        return LanceEncoder(self, stream, schema, f"{prefix(self._run)}{name}.lance", self._format)
+        return LanceEncoder(
+            self, stream, schema, data_file(self._run, os.path.basename(stream.path)), self._format
+        )
 
     @property
     def _format(self) -> str | None:
@@ -116,6 +119,26 @@ class LanceSink(LakeSink):
             return opened(self.place, self.options_of_store, None)
         except NothingMatched:
             return None
+
+    def key_of(self, file: StagedFile, run: str) -> str:
+        """Return the name of the file of the table that a part names."""
+        return data_file(run, file.staged)
+
+    def rows_lost(
+        self, files: Sequence[StagedFile], missing: Sequence[StagedFile], run: str = ""
+    ) -> Lost | None:
+        """Say why the table has not all rows of a run; the files with its rows are those that the parts name."""
+        gone = []
+        if not is_address(self.place):
+            paths = [
+                (file, path_of(self, self.key_of(file, run or self._run))) for file in files if file.rows
+            ]
+            gone = [file for file, path in paths if not os.path.exists(path)]
+        return super().rows_lost(files, gone, run)
+
+    def identity_of(self, table: Any) -> str:
+        """Return the same for all: a Lance table has no number of its own."""
+        return "there"
 
     def has_run(self, table: Any, run: str) -> bool:
         """Say whether a version that is kept has the transaction of a run."""
@@ -140,6 +163,7 @@ class LanceSink(LakeSink):
             table = self.open_table()
             if table is not None and self._is_done(table, digest):
                 break
+            self._check_same(table, self._there)
             if parts is None:
                 parts = self._read(files)
                 schema = schema or next((part.schema for part in parts), None)

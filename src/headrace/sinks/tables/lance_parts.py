@@ -146,6 +146,11 @@ def prefix(run: str) -> str:
     return f"headrace-{run}."
 
 
+def data_file(run: str, staged: str) -> str:
+    """Return the name of the file with the rows of a part, by the part's staged name."""
+    return f"{prefix(run)}{staged.removesuffix('.staged')}.lance"
+
+
 def _walked(fields: Sequence[Any], above: tuple[str, ...] = ()) -> Iterator[tuple[int, tuple[str, ...]]]:
     for field in fields:
         path = (*above, field.name())

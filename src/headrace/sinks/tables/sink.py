@@ -19,6 +19,7 @@ from headrace.core.stores.addresses import is_address, parse_output
 from headrace.core.stores.clients import client_for
 from headrace.core.stores.options import Options, checked
 from headrace.core.tables.places import within
+from headrace.core.tables.remaining import Lost, rows_lost
 from headrace.core.tables.types import fits, stored
 from headrace.core.work import Durability, StagedFile
 from headrace.errors import OutputExists, OutputWriteFailed, SinkError
@@ -53,6 +54,7 @@ class LakeSink(ParquetSink):
     table_mode: Literal["append", "overwrite", "error"] = field(default="append", kw_only=True)
     merge: bool = field(default=False, kw_only=True)
     _columns: Columns | None = field(default=None, kw_only=True, repr=False)
+    _there: str = field(default="", kw_only=True, repr=False)
 
     kind: ClassVar[str] = "table"
     what: ClassVar[str] = "table"
@@ -93,6 +95,55 @@ class LakeSink(ParquetSink):
         """Say whether the table as it is now has the commit of this run, or of another."""
         table = self.open_table()
         return table is not None and self.has_run(table, run or self._run)
+
+    def rows_lost(
+        self, files: Sequence[StagedFile], missing: Sequence[StagedFile], run: str = ""
+    ) -> Lost | None:
+        """Say why the table has not all rows that a run has added to it; None if it has them.
+
+        ``missing``: those among its parts whose files are not there. Without ``run``, it is the bound one.
+        """
+        table, run = self.open_table(), run or self._run
+        rows = {self.key_of(file, run): file.rows for file in files if file.rows}
+        if table is None and not rows:
+            return None  # no column was known, so none was made
+        gone = [self.key_of(file, run) for file in missing]
+        return rows_lost(f"the {self.what} {self.place}", table, run, rows, gone)
+
+    def table_there(self) -> str:
+        """Return what tells the table that is there from others in its place; "" if there is none."""
+        table = self.open_table()
+        return "" if table is None else self.identity_of(table)
+
+    def identity_of(self, table: Any) -> str:
+        """Return what tells a table from others in its place."""
+        raise NotImplementedError
+
+    def check_same(self, begun_with: str, *, needed: bool = False) -> None:
+        """Raise ``SinkError`` if another table, or none, is in the place of that which the bound run began with.
+
+        ``needed``: earlier runs of the output have added rows to it.
+        """
+        self._check_same(self.open_table(), begun_with, needed=needed)
+
+    def _check_same(self, table: Any | None, begun_with: str, *, needed: bool = False) -> None:
+        there = "" if table is None else self.identity_of(table)
+        if (
+            self.table_mode == "overwrite"
+            or there == begun_with
+            or not (begun_with or (needed and not there))
+        ):
+            return
+        now = "is another one now, made anew in the same place," if there else "is gone"
+        raise SinkError(
+            f"The {self.what} {self.place} {now} since this run began to add rows to it. Nothing was added: restore "
+            "the table and run the same command again, or write with another output=, which adds all rows to what is "
+            "there then."
+        )
+
+    def key_of(self, file: StagedFile, run: str) -> str:
+        """Return what the table calls the file with the rows of a run's part."""
+        return self.path_of(file.name)
 
     def add_to_table(self, files: Sequence[StagedFile], schema: pa.Schema | None) -> None:
         """Make the parts rows of the table in one commit, unless that was done. ``schema``: that of the run."""
@@ -220,7 +271,7 @@ class LakeSink(ParquetSink):
         columns = None if table is None else self.columns_of(table)
         bound = super().bind(run=run, staging=staging, digits=digits, durability=durability)
         assert isinstance(bound, LakeSink)
-        bound = replace(bound, _columns=columns)
+        bound = replace(bound, _columns=columns, _there="" if table is None else self.identity_of(table))
         if columns is not None and not bound.has_run(table, run):
             if self.table_mode == "error":
                 raise OutputExists(
