@@ -105,7 +105,7 @@ def test_code_that_was_mended_is_said(half: Path, place: Path, headrace: Headrac
     sys.modules.pop("once")
     said = headrace("resume", half)
     assert said.code == 2 and "is not what the run" in said.err
-    assert "--on-change continue keeps them" in said.err and "on_change=" not in said.err
+    assert "--on-change continue keeps the rows" in said.err and "on_change=" not in said.err
     sys.modules.pop("once")
     assert headrace("resume", half, "--on-change", "continue").code == 0
     assert len(rows_of(half)) == 400

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import re
+import time
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from PIL import Image
 
+import headrace as hr
 from headrace.core.events import MetricsCounted
 from headrace.core.work import Ledger
 from headrace.observers.record_reader import lines_of
 from headrace.observers.report import figures
-from headrace.observers.report.advice import advice
+from headrace.observers.report.advice import _shorter, advice
+from headrace.observers.report.comparison import sentence
 from headrace.observers.report.facts import Facts, RejectedSample, facts
 from headrace.observers.report.history import History, history
 from headrace.observers.report.page import ASSETS, DIGESTS, comparison_page, page
 from headrace.observers.run_parts import bottleneck
+from headrace.observers.time_spent import Part
 from headrace.output.follow import RunStatus
 
 from .histories import HOSTILE, recorded, success
@@ -352,3 +358,76 @@ class TestAdvice:
             "Make fewer calls at a time",
             "Look at the rows that failed",
         ]
+
+
+def slow(batch: dict[str, Any]) -> dict[str, Any]:
+    time.sleep(0.3)
+    return batch
+
+
+def broken(batch: dict[str, Any]) -> dict[str, Any]:
+    raise NameError("scaled is not defined")
+
+
+def broken_at_70(batch: dict[str, Any]) -> dict[str, Any]:
+    if (batch["id"] == 70).any():
+        raise ValueError("no")
+    return batch
+
+
+def recorded_run(dataset: hr.Dataset, out: Path) -> tuple[History, Facts]:
+    """Write a dataset, and read what its record says."""
+    with contextlib.suppress(hr.errors.HeadraceError):
+        dataset.with_options(progress=False).write_parquet(out)
+    path = next((out / "_headrace").rglob("events.jsonl"))
+    found = history(lines_of(path.read_bytes()))
+    return found, facts(found, output=str(out))
+
+
+def typed(found: History, command: str) -> History:
+    """Return the history of a run that a command of ``headrace`` had started."""
+    driver = found.last
+    assert driver is not None and driver.described is not None
+    driver.described = msgspec.structs.replace(
+        driver.described, command=command, resume="headrace resume out/"
+    )
+    return found
+
+
+class TestAdviceOfRealRuns:
+    def test_workers_that_concurrency_decides(self, tmp_path: Path) -> None:
+        rows = hr.range(160).map_batches(slow, batch_size=20, concurrency=1)
+        found, known = recorded_run(rows.with_options(shard_rows=20), tmp_path / "out")
+        driver = found.last
+        assert driver is not None and driver.described is not None
+        driver.described = msgspec.structs.replace(driver.described, cores=4)
+        options = [each.option for each in advice(found, known)]
+        assert "concurrency=4  # of map_batches(slow)" in options
+        assert not any("workers=" in each for each in options)
+        assert "--concurrency 4" in [
+            each.option for each in advice(typed(found, "python -m headrace predict m.onnx in/"), known)
+        ]
+
+    def test_rows_are_set_aside_only_where_others_are_left(self, tmp_path: Path) -> None:
+        for function, sets_aside in ((broken, False), (broken_at_70, True)):
+            rows = hr.range(100).map_batches(function, batch_size=50)
+            found, known = recorded_run(rows, tmp_path / function.__name__)
+            options = [each.option for each in advice(found, known)]
+            assert ('with_options(on_error="reject")' in options) is sets_aside
+        options = [each.option for each in advice(typed(found, "headrace run job.py"), known)]
+        assert "--on-error reject" in options and not any("with_options" in each for each in options)
+
+    @pytest.mark.parametrize("size", [None, (8, 8)])
+    def test_images_that_have_a_size_are_not_to_be_made_smaller(
+        self, tmp_path: Path, size: tuple[int, int] | None
+    ) -> None:
+        Image.new("RGB", (64, 64)).save(tmp_path / "a.png")
+        found, _ = recorded_run(hr.read_images(tmp_path / "a.png", size=size), tmp_path / "out")
+        part = Part("decoding", "decoding images", 5.0, 0.5)
+        assert (_shorter(found, part) is None) is (size is not None)
+
+    def test_speeds_of_different_plans_are_not_compared(self, tmp_path: Path) -> None:
+        one = recorded_run(hr.range(100).map_batches(broken_at_70, batch_size=10).limit(50), tmp_path / "a")
+        two = recorded_run(hr.range(100).select_columns(["id"]), tmp_path / "b")
+        assert "did different work (the steps differ)" in sentence(one, two)
+        assert "times as fast" not in sentence(one, two)

@@ -11,11 +11,15 @@ from headrace.core.work import Faults, Ledger, Timings
 
 
 class StageDescribed(msgspec.Struct, frozen=True):
-    """A stage: its steps in words, and how many workers it has at most; ``steps`` are the same, one by one."""
+    """A stage: its steps in words, and how many workers it has at most; ``steps`` are the same, one by one.
+
+    ``sized_by``: the step whose ``concurrency`` or ``compute`` says how many workers there are, if one does.
+    """
 
     name: str
     workers: int
     steps: tuple[str, ...] = ()
+    sized_by: str = ""
 
 
 class RunDescribed(msgspec.Struct, frozen=True):
@@ -25,7 +29,8 @@ class RunDescribed(msgspec.Struct, frozen=True):
     ``plan`` is what ``explain`` says; ``price`` an amount per hour and its currency. ``source`` is what is read, in a
     word; ``inputs`` are the first paths it was given, of ``input_files`` files in all; ``command`` is what this
     process was started with, ``resume`` what to type to go on; ``models`` are steps with the digests of their models,
-    ``packages`` versions of libraries, ``commit`` that of the program's repository.
+    ``packages`` versions of libraries, ``commit`` that of the program's repository. ``scaled``: images are read in
+    a size that was asked for.
     """
 
     run: str
@@ -52,6 +57,7 @@ class RunDescribed(msgspec.Struct, frozen=True):
     models: tuple[tuple[str, str], ...] = ()
     packages: dict[str, str] = {}
     commit: str = ""
+    scaled: bool = False
 
 
 class RunStarted(msgspec.Struct, frozen=True):

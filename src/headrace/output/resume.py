@@ -254,16 +254,16 @@ class _JobOpener:
         if unknown := unrecognised(self.code) or unrecognised(state.code):
             raise PlanChanged(
                 f"The run in {self._output} cannot be recognised: it is not known whether {unknown[0]} is what "
-                "the run was made with. on_change='continue' keeps the shards that are committed there and does the "
-                "others, on_change='restart' does all of them again. With version='…' the step is recognised by "
-                "that text from then on; or make such a thing inside the function."
+                "the run was made with. on_change='continue' keeps the rows that are finished and does the others. "
+                "on_change='restart' does all rows again. With version='…' the step is recognised by that text "
+                "from then on; or make such a thing inside the function."
             )
         raise PlanChanged(
-            f"{names[0].upper()}{names[1:]} is not what the run in {self._output} was made with. Say what "
-            "shall become of the shards that are committed there: on_change='continue' keeps them and does the "
-            "others with the new code, on_change='restart' does all of them again. If it computes the same and "
-            "only looks different (a value that it uses, such as a model trained again, counts as its code), "
-            "give the step version='…', by which it is recognised instead."
+            f"{names[0].upper()}{names[1:]} is not what the run in {self._output} was made with. The code, or a "
+            "value that it uses, such as a model, has changed. Nothing was touched: on_change='continue' keeps the "
+            "rows that are finished and does the others with the new code. on_change='restart' does all rows again. "
+            "If the results are the same and only the code looks different, give the step version='…': it is then "
+            "recognised by that text."
         )
 
     def _elsewhere(self) -> str:

@@ -69,6 +69,7 @@ def describe(
         provenance.models(plan.steps, code),
         provenance.packages(),
         provenance.git_commit(),
+        plan.source.describe().get("size") is not None,
     )
 
 
@@ -94,7 +95,12 @@ def describe_reading(plan: Plan, execution: ExecutionPlan, *, elapsed: float) ->
 
 def _stages(execution: ExecutionPlan) -> tuple[StageDescribed, ...]:
     return tuple(
-        StageDescribed(stage_name(stage), stage.workers, tuple(step.label() for step in stage.steps))
+        StageDescribed(
+            stage_name(stage),
+            stage.workers,
+            tuple(step.label() for step in stage.steps),
+            next((step.label() for step in stage.steps if any(each.workers for each in step.needs())), ""),
+        )
         for stage in execution.stages
     )
 

@@ -125,8 +125,9 @@ class ZipSource(Source):
         for number, each in enumerate(splits, 1):
             if any(split.rows < 0 for split in each):
                 raise ArgumentError(
-                    f"zip: how many rows dataset {number} has is not known before it is read, as of text. Write it "
-                    "as Parquet first, or put .materialize() behind it if it fits into memory."
+                    f"zip: it is not known how many rows dataset {number} has until it is read: text files, for "
+                    "example, do not say. Write it as Parquet first, or call .materialize() on it if it fits into "
+                    "memory."
                 )
             counts.append(sum(split.rows for split in each))
         if len(set(counts)) > 1:

@@ -61,7 +61,8 @@ class Artifact:
         if self.planned is not None and content != self.planned:
             raise ModelChanged(
                 f"The model at {self.path} has changed since the run was planned. Its results would be those of two "
-                "models: run again, and say with on_change= what shall become of what is there."
+                "models. Run again with on_change='continue' to keep the rows that are finished, or with "
+                "on_change='restart' to do all of them again."
             )
         if self.sha256 is not None and content != self.sha256.strip().lower():
             raise ModelChanged(

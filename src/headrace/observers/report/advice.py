@@ -15,7 +15,7 @@ from headrace.observers.run_state import LOST, RETIRED, RETRIED_CALLS
 from headrace.observers.time_spent import Part, all_parts, stage_times
 
 _LONG = 2.0  # seconds: a shorter run is no basis for advice on speed
-_LEAST = 0.05  # of the time: what gains less is not worth a change
+_LEAST, _LEAST_SECONDS = 0.1, 1.0  # of the time, and in all: what gains less is not worth a change
 _OFTEN = 10  # calls tried again
 _LIBRARY = r"site-packages|dist-packages|/lib/python|^<"  # compiled if a run failed
 _FRAME = r'File "([^"]+)", line (\d+), in (\S+)'
@@ -38,16 +38,58 @@ def advice(history: History, facts: Facts) -> list[Advice]:
     found: list[Advice] = []
     if history.seconds >= _LONG and history.stages:
         found += [*_stages(history), *_shares(history), *_start(history), *_tail(history), *_lost(history)]
-    found = [each for each in found if each.gain >= _LEAST * history.seconds]
+    found = [each for each in found if each.gain >= max(_LEAST * history.seconds, _LEAST_SECONDS)]
     found.sort(key=lambda each: -each.gain)
     others = [*_memory(history), *_trouble(history), *_rejects(facts.ledger, facts.output)]
-    return [*_go_on(history, facts), *found, *others]
+    found = [*_go_on(history, facts), *found, *others]
+    command = _typed(history)
+    return [msgspec.structs.replace(each, option=_in_flags(each.option, command)) for each in found]
 
 
 def resume_command(history: History, facts: Facts) -> str:
     """Return what to type to go on with the run; empty if nobody typed a command."""
     described = history.last.described if history.last is not None else None
     return described.resume if described is not None and facts.status != "complete" else ""
+
+
+# ------------------------------------------------------------ options, as they are typed
+
+
+def _typed(history: History) -> str:
+    """Return which command of ``headrace`` the run was started with; empty for a program's own run."""
+    described = history.last.described if history.last is not None else None
+    if described is None or not described.resume.startswith("headrace resume "):
+        return ""
+    return "predict" if re.search(r"\bpredict\b", " ".join(described.command.split()[:4])) else "run"
+
+
+_OF_A_RUN = re.compile(r"with_options\((\w+)=([^)]*)\)")
+_OF_PREDICT = {
+    "predict(…, num_gpus=1, batch_size=…)": "--num-gpus 1 --batch-size …",
+    "read_images(…, size=(224, 224))": "--read size=224,224",
+    "select_columns([…]), inputs=[…]": "--inputs … --keep …",
+    'keep=[…], compression="snappy"': "--keep … --write compression=snappy",
+    "all inputs in one run": "all inputs in one command",
+    "max_in_flight=…": "--max-in-flight …",
+}
+
+
+def _in_flags(option: str, command: str) -> str:
+    """Return an option as it is typed: for a command of ``headrace``, as its flags.
+
+    What a step of a user's own script says is said in the script, whichever way it is run.
+
+    >>> _in_flags('with_options(on_error="reject")', "run"), _in_flags("concurrency=4  # of f", "predict")
+    ('--on-error reject', '--concurrency 4')
+    """
+    if command and (found := _OF_A_RUN.fullmatch(option)):
+        value = found[2].strip("\"'")
+        return f"--{found[1].replace('_', '-')} {value}"
+    if command != "predict":
+        return option
+    if found := re.match(r"(concurrency|batch_size)=(\d+)", option):
+        return f"--{found[1].replace('_', '-')} {found[2]}"
+    return _OF_PREDICT.get(option, option)
 
 
 # ------------------------------------------------------------ a run that is not complete
@@ -69,7 +111,8 @@ def _go_on(history: History, facts: Facts) -> list[Advice]:
         return []
     found = [Advice(*_cause(facts))]
     options = _options(history)
-    if facts.trace and options.get("on_error", "raise") == "raise":
+    first = not facts.shards[0] and re.search(r"\brow 0\b", facts.error)  # then all rows may fail
+    if facts.trace and not first and options.get("on_error", "raise") == "raise":
         found.append(
             Advice(
                 "Or set aside the rows that fail",
@@ -146,7 +189,7 @@ def _shares(history: History) -> list[Advice]:
 def _shorter(history: History, part: Part) -> Advice | None:
     share, gain = percent(part.share), part.share * history.seconds
     match part.kind:
-        case "decoding":
+        case "decoding" if part.name == "decoding images" and not _is_scaled(history):
             why = f"{share} of the time was {part.name}. Images that are made small as they are read decode faster."
             return Advice("Decode smaller images", why, "read_images(…, size=(224, 224))", gain / 2)
         case "reading" if part.name.startswith("reading"):
@@ -169,6 +212,11 @@ def _shorter(history: History, part: Part) -> Advice | None:
     return None
 
 
+def _is_scaled(history: History) -> bool:
+    described = history.last.described if history.last is not None else None
+    return described is not None and described.scaled
+
+
 def _more_workers(history: History) -> list[Advice]:
     workers, cores = history.stage_workers[0], _cores(history)
     busy = history.busy(history.at)[0]
@@ -177,6 +225,10 @@ def _more_workers(history: History) -> list[Advice]:
     were = "was" if workers == 1 else "were"
     why = f"{plural(workers, 'worker')} {were} busy {percent(busy)} of the time, on {cores} cores."
     gain = history.seconds * busy * (1 - workers / min(cores, max(history.shards, 1)))
+    described = history.last.described if history.last is not None else None
+    step = described.stages[0].sized_by if described is not None and described.stages else ""
+    if step:  # with_options(workers=) would change nothing
+        return [Advice("Use more workers", why, f"concurrency={cores}  # of {step}", gain)]
     return [Advice("Use more workers", why, f"with_options(workers={cores})", gain)]
 
 

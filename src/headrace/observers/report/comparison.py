@@ -53,11 +53,27 @@ def sentence(first: Run, second: Run) -> str:
     rates = [history.average(history.at) for history, _ in (first, second)]
     if min(rates) <= 0:
         return "Two runs; the speed of one of them is not known."
+    different = _different(first, second)
+    if different:
+        speeds = " and ".join(f"{count(rate)} rows/s" for rate in rates)
+        return (
+            f"The two runs did different work ({different} differ), so their speeds do not compare: {speeds}."
+        )
     by = max(rates) / min(rates)
     if by < 1.02:
         return f"Both runs were as fast: {count(rates[0])} and {count(rates[1])} rows/s."
     which = "second" if rates[1] > rates[0] else "first"
     return f"The {which} run was {by:.3g} times as fast: {count(max(rates))} rows/s, not {count(min(rates))}."
+
+
+def _different(*runs: Run) -> str:
+    """Return what makes the work of two runs different; empty if it is the same, or not known."""
+    described = [history.last.described if history.last is not None else None for history, _ in runs]
+    one, two = described
+    if one is None or two is None:
+        return ""
+    pairs = {"the steps": (one.steps, two.steps), "the inputs": (one.inputs, two.inputs)}
+    return " and ".join(name for name, (a, b) in pairs.items() if a != b)
 
 
 def _card(name: str, history: History, facts: Facts) -> Html:
