@@ -100,3 +100,49 @@ def test_workers_die_and_are_replaced_whatever_signals_the_program_was_started_w
     assert (
         "unknown status (the program ignores SIGCHLD)" if how == "ignored" else "exited with status 3"
     ) in said
+
+
+INTERRUPTED = """
+import os, signal, sys, time
+import headrace as hr
+
+def slow(batch):
+    print(len(batch["id"]), flush=True)  # the parent reads that work is under way
+    for _ in range(20):
+        sum(range(40_000))
+    return batch
+
+if __name__ == "__main__":
+    data = hr.range(12_000).map_batches(slow, batch_size=16).with_options(workers=2)
+    data.write_parquet(sys.argv[1])
+"""
+
+
+def test_the_first_interrupt_commits_what_is_done(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(INTERRUPTED)
+    command = [sys.executable, str(tmp_path / "program.py"), str(tmp_path / "out")]
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    shown = {name: value for name, value in os.environ.items() if not name.startswith("HEADRACE_")}
+    with subprocess.Popen(command, env=shown, **pipes) as run:
+        assert run.stdout is not None and run.stderr is not None
+        for _ in range(200):  # batches of both workers
+            run.stdout.readline()
+        run.send_signal(signal.SIGINT)
+        said = run.stderr.read()
+        while run.stdout.readline():
+            pass
+    assert run.returncode != 0
+    assert "rows are kept in" in said
+    kept = sum(each.count_rows() for each in map(pq_file, (tmp_path / "out").glob("*.parquet")))
+    assert kept >= 200 * 16 // 2
+    assert not (tmp_path / "out" / "_SUCCESS").exists()
+    done = subprocess.run(command, env=shown, check=True, **pipes)
+    assert "read before, by an earlier run" in done.stderr
+    rows = hr.read_parquet(str(tmp_path / "out")).take_all()
+    assert sorted(row["id"] for row in rows) == list(range(12_000))
+
+
+def pq_file(path: Path) -> Any:
+    import pyarrow.dataset
+
+    return pyarrow.dataset.dataset(path)

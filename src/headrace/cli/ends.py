@@ -6,9 +6,9 @@ import contextlib
 import signal
 import threading
 from collections.abc import Iterator
-from typing import Any
 
 from headrace.cli.exits import INTERRUPTED
+from headrace.session.interrupts import Raising
 
 _ENDS = (signal.SIGTERM, signal.SIGHUP)
 
@@ -31,18 +31,14 @@ def as_interrupts() -> Iterator[None]:
         yield
         return
     handled = [number for number in _ENDS if signal.getsignal(number) is signal.SIG_DFL]
+    end = Raising(Ended)
     for number in handled:
-        signal.signal(number, _end)
+        signal.signal(number, end)
     try:
         yield
     finally:
         for number in handled:
             signal.signal(number, signal.SIG_DFL)
-
-
-def _end(number: int, frame: Any) -> None:
-    signal.signal(number, signal.SIG_DFL)
-    raise Ended(number)
 
 
 def code_of_interrupt(error: BaseException) -> int:

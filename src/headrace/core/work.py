@@ -477,6 +477,14 @@ class ShrinkBatches(msgspec.Struct, frozen=True):
     """Memory is short: a worker gives the user's code half as many rows at a time from now on."""
 
 
+class EndEarly(msgspec.Struct, frozen=True):
+    """The run is interrupted: a worker ends its attempts as soon as it can, so that what is done can be committed."""
+
+
+class RunInterrupted(msgspec.Struct, frozen=True):
+    """Whoever started the run wants it to end: commit what is done, and stop."""
+
+
 class BlocksFreed(msgspec.Struct, frozen=True):
     """These blocks are no longer read by anyone."""
 

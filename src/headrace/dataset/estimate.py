@@ -289,16 +289,19 @@ class SampleObserver:
 
 @contextlib.contextmanager
 def _interruptible(number: signal.Signals) -> Iterator[None]:
-    """Take a signal for Ctrl-C that this program was started to ignore, as by ``nohup``."""
-    ours = threading.current_thread() is threading.main_thread()
-    if not ours or signal.getsignal(number) is not signal.SIG_IGN:
+    """Have a signal end the sample's run at once, even if the program was started to ignore it, as by ``nohup``."""
+    if threading.current_thread() is not threading.main_thread():
         yield
         return
-    signal.signal(number, signal.default_int_handler)
+    before = signal.signal(number, _end)
     try:
         yield
     finally:
-        signal.signal(number, signal.SIG_IGN)
+        signal.signal(number, before)
+
+
+def _end(number: int, frame: Any) -> None:
+    raise KeyboardInterrupt
 
 
 def _run(sample: Dataset, watch: SampleObserver) -> TokenUse | None:

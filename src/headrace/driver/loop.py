@@ -17,9 +17,11 @@ from headrace.core.work import (
     CallEnded,
     CallStarted,
     CommitRecord,
+    EndEarly,
     Failed,
     ObjectsPickled,
     Outcome,
+    RunInterrupted,
     ShrinkBatches,
 )
 from headrace.driver.attempts import AttemptAnswer, AttemptCalls
@@ -30,6 +32,7 @@ from headrace.driver.policy import (
     DivideShard,
     DumpStacks,
     Emit,
+    EndAttempts,
     EndRun,
     EndWorker,
     Policies,
@@ -38,6 +41,7 @@ from headrace.driver.policy import (
     ResizePool,
     Restrict,
     ShrinkBatch,
+    StopRun,
 )
 from headrace.driver.ports import BlockHolder, Committer, RunPorts
 from headrace.driver.reader_output import ReaderOutput
@@ -104,6 +108,10 @@ class Runner:
             message = _Observed(message)
         self._ports.inbox.put(message)
 
+    def interrupt(self) -> None:
+        """Commit what is done, and stop; may be called from a signal handler."""
+        self._ports.inbox.put(RunInterrupted())
+
     def run(self, pools: Sequence[Pool], blocks: BlockHolder | None = None) -> None:
         """Drive the plan to its end."""
         for _ in self.stream(pools, blocks):
@@ -159,7 +167,8 @@ class Runner:
 
     def _schedule(self) -> list[Order]:
         usable = self._state.usable(len(self._pools) - 1)
-        orders = self.scheduler.ready(usable, begin_ahead=self._state.restriction.ahead)
+        restriction = self._state.restriction
+        orders = self.scheduler.ready(usable, begin_ahead=restriction.ahead, begin=restriction.begin)
         self._state.nothing_begins = not orders and self.scheduler.idle and bool(usable)
         return orders
 
@@ -210,7 +219,9 @@ class Runner:
             self.scheduler.finishing(message.shard, message.attempt)
         elif isinstance(message, _Observed):
             self._policies.on_message(message.event, self._state.now)
-        elif isinstance(message, (CallStarted, CallEnded, ObjectsPickled)):  # too many for observers
+        elif isinstance(
+            message, (CallStarted, CallEnded, ObjectsPickled, RunInterrupted)
+        ):  # too many for observers
             self._policies.on_message(message, self._state.now)
         elif not self._upstream.received(message):
             self._emit(message)
@@ -265,6 +276,10 @@ class Runner:
                 self._end_worker(action)
             elif isinstance(action, ShrinkBatch):
                 self._pools[action.stage].feed(action.worker, -1, -1, ShrinkBatches())
+            elif isinstance(action, EndAttempts):
+                self._pools[-1].feed(action.worker, -1, -1, EndEarly())
+            elif isinstance(action, StopRun):
+                self.scheduler.stop()
             elif isinstance(action, ResizePool):
                 open_workers = self._state.open_workers(action.stage)
                 self._pools[action.stage].resize(action.size, keep=open_workers)

@@ -53,6 +53,16 @@ class ShrinkBatch(msgspec.Struct, frozen=True):
     worker: int
 
 
+class EndAttempts(msgspec.Struct, frozen=True):
+    """Have a worker of the last stage end its attempts early: what they have done is committed."""
+
+    worker: int
+
+
+class StopRun(msgspec.Struct, frozen=True):
+    """End the run without an error, once what is done is committed."""
+
+
 class ResizePool(msgspec.Struct, frozen=True):
     """Have a stage's pool grow or shrink to ``size`` workers."""
 
@@ -64,12 +74,13 @@ class Restrict(msgspec.Struct, frozen=True):
     """For this turn: give no work to the workers in ``ending``, and begin less.
 
     ``ahead`` False: no attempt begins behind another. ``needed_only``: the stages before the last make only what an
-    attempt needs next.
+    attempt needs next. ``begin`` False: no attempt begins at all.
     """
 
     ending: frozenset[int] = frozenset()
     ahead: bool = True
     needed_only: bool = False
+    begin: bool = True
 
 
 class Release(msgspec.Struct, frozen=True):
@@ -97,7 +108,19 @@ class EndRun(msgspec.Struct, frozen=True):
     error: ErrorReport
 
 
-Action = Emit | EndWorker | ShrinkBatch | ResizePool | Restrict | Release | DivideShard | DumpStacks | EndRun
+Action = (
+    Emit
+    | EndWorker
+    | ShrinkBatch
+    | EndAttempts
+    | ResizePool
+    | Restrict
+    | Release
+    | DivideShard
+    | DumpStacks
+    | EndRun
+    | StopRun
+)
 Decision = Outcome | DivideShard | None
 """What becomes of an outcome: see ``Policy.on_outcome``."""
 

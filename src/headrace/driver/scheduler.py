@@ -95,6 +95,7 @@ class Scheduler:
         self._charged: set[int] = set()  # dead workers whose death is charged already, or never will be
         self._shard_at_death: dict[int, int | None] = {}  # by dead worker
         self._uncommitted: dict[int, Done] = {}  # by shard: those that wait for the shards before them
+        self.stopped = False
         if any(limit == 0 for limit in self._limits):
             self._close()
 
@@ -112,8 +113,12 @@ class Scheduler:
 
     @property
     def finished(self) -> bool:
-        """True once nothing is left to do, or an error ended the run."""
-        return self.error is not None or self._shards.left == 0
+        """True once nothing is left to do, or the run was stopped, or an error ended it."""
+        return self.error is not None or self.stopped or self._shards.left == 0
+
+    def stop(self) -> None:
+        """Begin nothing more, and wait for nothing."""
+        self.stopped = True
 
     @property
     def head(self) -> int:
@@ -166,15 +171,17 @@ class Scheduler:
 
     # ------------------------------------------------------------ orders
 
-    def ready(self, loads: Mapping[int, int], *, begin_ahead: bool = True) -> list[Order]:
+    def ready(self, loads: Mapping[int, int], *, begin_ahead: bool = True, begin: bool = True) -> list[Order]:
         """Return the orders to carry out now; ``loads`` has the number of unanswered calls of each live worker.
 
-        Without ``begin_ahead`` no attempt is begun behind another.
+        Without ``begin_ahead`` no attempt is begun behind another, and without ``begin`` none at all.
         """
         self._remove_dead(loads)
         if self.finished:
             return []
         load = dict(loads)
+        if not begin:
+            return self._proceed(load)
         orders = [*self._proceed(load), *self._begin_prepared(load, loads)]
         if self._retry_heap and self._retry_heap[0] <= self._awaited:
             # Every worker has rows that wait for this shard's: one of them makes room for it.

@@ -16,6 +16,7 @@ from headrace.driver.policies.batch_ceilings import BatchCeilings
 from headrace.driver.policies.early_commit import EarlyCommit
 from headrace.driver.policies.error_budget import ErrorBudget
 from headrace.driver.policies.external_deaths import ExternalDeaths
+from headrace.driver.policies.interruption import Interruption
 from headrace.driver.policies.ledger_check import LedgerCheck
 from headrace.driver.policies.memory_guard import MemoryGuard
 from headrace.driver.policies.memory_policy import MemoryPolicy
@@ -118,6 +119,7 @@ def policies_of(spec: RunSpec, committer: Committer, *, dividable: bool) -> list
     policies += [ExternalDeaths(), poison_rows, RetryBackoff(), BatchCeilings(committer), PickleWarnings()]
     if spec.commit_every and dividable:
         policies.append(EarlyCommit(spec.commit_every))
+    policies.append(Interruption(waits=bool(spec.commit_every) and dividable))
     if any(least < most for least, most in spec.bounds):
         policies.append(PoolScaling(spec.bounds))
     policies.append(StallDetector(spec.stall_timeout))

@@ -15,7 +15,6 @@ from headrace.core.files import safe_files
 from headrace.core.process import hold_standard_streams
 from headrace.core.warn import warn
 from headrace.engines.local import memory
-from headrace.engines.local.engine import LocalEngine
 from headrace.options import RunOptions
 from headrace.plan.logical import Plan
 from headrace.session.engines import open_engine, worker_extras
@@ -110,7 +109,8 @@ class RunContext(msgspec.Struct):
         done = resumed.done
         pending = [shard for shard in shards if not (done and done[shard.index])]
         execution.fit(pending)
-        overlap = isinstance(self.engine, LocalEngine)
+        traits = self.options.traits
+        overlap = not (traits.in_process or traits.is_cluster)
         programs = execution.programs(plan, kind, pending, overlap=overlap, states=states, folder=folder)
         if uploads is not None:
             programs[-1] = msgspec.structs.replace(programs[-1], uploads=uploads)
@@ -201,7 +201,8 @@ class Run(msgspec.Struct, frozen=True):
         engine, runner = self.context.engine, self.runner
         pools = self._start_pools()
         yield from runner.stream(pools, engine)
-        engine.close()
+        if not self.scheduler.stopped:  # then workers may be amid a batch, and are ended
+            engine.close()
 
     def drive(self) -> None:
         """Start the pools, drive a plan whose output is written to its end, and end the pools."""

@@ -7,6 +7,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,6 +35,7 @@ from headrace.session import invocation, job_events, lineage
 from headrace.session.context import Run, RunContext, warn_of_inline
 from headrace.session.describe import describe
 from headrace.session.event_bus import EventBus, environment_observers, progress_shown
+from headrace.session.interrupts import committing
 from headrace.session.read import committed
 from headrace.session.resumed import Resumed
 from headrace.version import __version__
@@ -113,7 +115,7 @@ def _write(
     with contextlib.closing(events):
         run = _composed(job, context, events, started)
         try:
-            with reporting.assets_loaded():
+            with reporting.assets_loaded(), _committing(run, options):
                 run.drive()
             metrics, charts, seconds = _finish(job, run.scheduler, options, started)
         except BaseException as error:
@@ -132,6 +134,14 @@ def _write(
     first = result.summary.split("\n")[0]  # in a notebook, the result shows the rest
     _say(options, first if in_notebook() else f"{result.summary}\nreport: {result.report}")
     return result
+
+
+def _committing(run: Run, options: RunOptions) -> AbstractContextManager[None]:
+    """Have the first Ctrl-C commit what is done; a worker that is this process cannot."""
+    if options.traits.in_process:
+        return contextlib.nullcontext()
+    words = "\nInterrupted: what is done is being committed. Once more ends it at once."
+    return committing(run.runner.interrupt, lambda: _say(options, words))
 
 
 def _composed(job: Job, context: RunContext, events: EventBus, started: float) -> Run:

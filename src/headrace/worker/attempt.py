@@ -72,13 +72,16 @@ class Attempt:
         speed: Speed,
         clock: Callable[[], float],
         uploader: Uploader | None = None,
+        stopping: Callable[[], bool] = lambda: False,
     ) -> None:
+        """``stopping`` says whether the attempt is to end early, as soon as it can."""
         self._where = where
         self._block_input = BlockInput(inputs, context, task) if inputs is not None else None
         self._program = program
         self._speed = speed
         self._clock = clock
         self._uploader = uploader
+        self._stopping = stopping
         self._chain = chain
         self._context = context
         self._task = task
@@ -113,6 +116,7 @@ class Attempt:
             unit=program.parted,
             speed=self._speed,
             ready=lambda: self._schema is not None,
+            stopping=self._stopping,
             clock=self._clock,
         )
         self._copied: CopiedColumns | None = None

@@ -22,6 +22,7 @@ from headrace.worker.rows import Rows, RowSpan
 CLOCK_CHECKS = 30  # checks of the clock, at least, in the time after which the attempt ends
 LAST_PART = 10  # a shard is not cut if less than a tenth of that time is left to do
 GRACE = 1 / 3  # of that time: how long to wait for the end of a batch before ending without it
+SOON = 1.0  # seconds of work that are done to their end even where the run is to stop
 
 
 class Speed(msgspec.Struct):
@@ -34,7 +35,8 @@ class EarlyEnd:
     """Passes the rows of a shard on, and stops after ``every`` seconds; 0: never.
 
     ``unit``: the number of rows passed has to be a multiple of it. ``ready`` says whether the attempt may end
-    early at all. ``rest`` is the rest of the shard, if there is one. ``speed`` outlives the attempt.
+    early at all, and ``stopping`` whether it is to do so now, as the run is interrupted. ``rest`` is the rest of the
+    shard, if there is one. ``speed`` outlives the attempt.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class EarlyEnd:
         unit: int,
         speed: Speed,
         ready: Callable[[], bool],
+        stopping: Callable[[], bool] = lambda: False,
         clock: Callable[[], float],
     ) -> None:
         self._shard = shard
@@ -56,11 +59,13 @@ class EarlyEnd:
         self._unit = max(unit, 1)
         self._speed = speed
         self._ready = ready
+        self._stopping = stopping
         self._clock = clock
         self._sized_steps = [(i, size) for i, step in enumerate(steps) for size in step.batch_sizes()]
         by_row = any(step.row_by_row for step in steps)
         self._first_portion = unit or (1 if by_row else FIRST_ROWS)  # while the speed is unknown
         self._started_at = 0.0
+        self._stopped_at = float("inf")  # seconds after the start
         self._rows_passed = 0
         self._split_number = 0  # index of the split whose rows are passed
         self._rows_match_source = True
@@ -179,11 +184,15 @@ class EarlyEnd:
         elapsed = self._clock() - self._started_at
         self._update_speed(elapsed)
         left = self._shard_rows - self._rows_passed if self._shard_rows >= 0 else None
-        nearly = left is not None and left < self._speed.rate * self._every / LAST_PART
-        self._due = bool(self._rows_passed) and elapsed >= self._every and not nearly and self._ready()
+        every, worth, grace = self._every, self._every / LAST_PART, self._every * GRACE
+        if self._stopping():
+            self._stopped_at = min(self._stopped_at, elapsed, every)
+            every, worth, grace = self._stopped_at, SOON, SOON
+        nearly = left is not None and left < self._speed.rate * worth
+        self._due = bool(self._rows_passed) and elapsed >= every and not nearly and self._ready()
         if not self._due or self._rows_passed % self._unit:
             return False
-        return self._batches_are_whole() or elapsed >= self._every * (1 + GRACE)
+        return self._batches_are_whole() or elapsed >= every + grace
 
     def _batches_are_whole(self) -> bool:
         """Say whether each step with a batch size has processed whole batches of all its rows."""

@@ -15,8 +15,10 @@ from headrace.core import failpoints, failures
 from headrace.core.engine_ports import WorkerContext
 from headrace.core.work import (
     AttemptFinishing,
+    AttemptLost,
     Block,
     Done,
+    EndEarly,
     Outcome,
     OutputBlocks,
     Proposal,
@@ -67,14 +69,18 @@ class ShardWorker:
         self._queues_lock = threading.Lock()
         self._clock = clock
         self._speed = Speed()
+        self._stopping = False
 
-    def feed(self, shard: int, attempt: int, item: StageInput | ShrinkBatches) -> None:
+    def feed(self, shard: int, attempt: int, item: StageInput | ShrinkBatches | EndEarly) -> None:
         """Add the next block to the input of an attempt; None after the last one, a reason if its input is lost.
 
         Called from another thread than the other methods, possibly before the attempt starts.
         """
         if isinstance(item, ShrinkBatches):
             self._chain.shrink_batches()
+            return
+        if isinstance(item, EndEarly):
+            self._stopping = True
             return
         with self._queues_lock:
             inputs = None if (shard, attempt) in self._ended_attempts else self._input_queue(shard, attempt)
@@ -103,6 +109,9 @@ class ShardWorker:
 
     def attempt(self, task: Task) -> Outcome | Future[Outcome]:
         """Start an attempt; return its outcome, or a message after which it waits for ``proceed``."""
+        if self._stopping:
+            reason = "the run was interrupted before it began"
+            return AttemptLost(task.shard.index, task.attempt, reason, charged=False)
         inputs = None
         if self._program.reads_blocks:
             with self._queues_lock:
@@ -117,6 +126,7 @@ class ShardWorker:
             self._speed,
             self._clock,
             self._uploader,
+            lambda: self._stopping,
         )
         self._attempts[task.shard.index] = attempt, _carry_out(attempt)
         return self._resume(task.shard.index, None)
