@@ -27,6 +27,7 @@ from headrace.core.arrow.input_view import PLAIN, InputRowsView, is_immutable
 from headrace.core.arrow.values import from_result, from_row_columns
 from headrace.core.arrow.views import make_rows_view, make_view
 from headrace.core.failures import is_interrupt
+from headrace.core.process import is_worker
 from headrace.worker.batching import BATCH_BYTES
 from headrace.worker.calls import Caller
 from headrace.worker.rows import Rows, join
@@ -134,7 +135,8 @@ class FastRoad:
     def _is_free(self) -> bool:
         caller = self._caller
         small = caller.ceiling is not None or caller.shrink_requested
-        return not (small or self._user_code.is_watched) and suits(caller)
+        told = self._user_code.is_watched or self._user_code.repeats_calls
+        return not (small or told) and suits(caller)
 
     def made(self, rows: int, size: int) -> None:
         """Record how many bytes were made of rows."""
@@ -142,8 +144,8 @@ class FastRoad:
 
 
 def suits(caller: Caller) -> bool:
-    """Say whether a function is called here, call by call, and may be called again: it asks no model for money."""
-    return type(caller) is Caller and caller.built.predictor is None
+    """Say whether a function is called call by call, in a worker: whoever runs it here may look at what it does."""
+    return type(caller) is Caller and caller.built.predictor is None and is_worker()
 
 
 # ---------------------------------------------------------------- batches

@@ -131,6 +131,11 @@ class UserCode:
         return self._meter.watch is not None
 
     @property
+    def repeats_calls(self) -> bool:
+        """True if calls that raise some errors are tried again, after a while."""
+        return bool(self._policy.retry_on)
+
+    @property
     def has_suspects(self) -> bool:
         """True if some rows of the shard may kill the worker: then only one batch is in flight."""
         return self._meter.watch is not None and self._meter.watch.has_suspects
