@@ -15,7 +15,7 @@ from headrace.core.ray_cluster import Ray, is_address
 from headrace.core.work import Durability, OnError
 from headrace.errors import ArgumentError, UnknownArgument, nearest
 
-Mode = Literal["resume", "overwrite", "ignore", "error"]
+Mode = Literal["resume", "overwrite", "ignore", "error", "append"]
 OnChange = Literal["refuse", "continue", "restart"]
 Refresh = Literal["changed"]
 WorkerStart = Literal["fork", "spawn"]
@@ -63,7 +63,8 @@ class RunOptions:
         ``"resume"`` goes on with (or recognises) an unfinished (or finished) run of the same plan in the same
         output; ``"overwrite"`` makes a new one and replaces the old output only when the new one is complete. As
         ``"resume"``, but where a run is finished: ``"ignore"`` leaves it as it is, whatever its plan, and returns its
-        result; ``"error"`` raises ``OutputExists``.
+        result; ``"error"`` raises ``OutputExists``, and so does ``"append"``, with the ways to add rows: an output is
+        one run, or one and its further runs by ``incremental``.
     on_change
         What to do when the code of the plan's functions differs from the run in the output: ``"refuse"``,
         ``"continue"`` (keep committed shards, do the others with the new code) or ``"restart"`` (do all anew, unless

@@ -137,10 +137,7 @@ VALUES: list[tuple[Verb, str]] = [
     (lambda d: d.with_options(max_attempts=None), "max_attempts=None"),
     (lambda d: d.with_options(stall_timeout=0), "stall_timeout=0"),
     (lambda d: d.write_parquet(3), "output path 3 is not a path"),
-    (
-        lambda d: d.write_parquet("x", mode="append"),
-        "mode='append' would put a second run's rows beside the first's",
-    ),
+    (lambda d: d.write_parquet("x", mode="upsert"), "mode='upsert' is not one of"),
     (lambda d: d.write_parquet("x", on_change="keep"), "on_change='keep' is not one of"),
     (lambda d: d.write_parquet("x", compression="zip"), "zip"),
     (lambda d: d.write_csv("x", delimiter=";;"), "delimiter"),

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import headrace as hr
 from headrace.compat import ray
 
 
@@ -121,3 +123,23 @@ def test_a_pool_returns_the_results_of_methods_with_several() -> None:
         return actor.pair.options(num_returns=2).remote(n)
 
     assert list(pool.map(pair, [1, 2, 3])) == [[1, -1], [2, -2], [3, -3]]
+
+
+@pytest.mark.parametrize("write", ["write_parquet", "write_csv", "write_json"])
+@pytest.mark.parametrize("word", [str, ray.data.SaveMode])
+def test_what_ray_calls_append_never_mixes_two_runs(tmp_path: Path, write: str, word: Any) -> None:
+    ray.data.range(4).with_options(engine="inline", progress=False).write_parquet(str(tmp_path / "in"))
+    data = ray.data.read_parquet(str(tmp_path / "in")).with_options(engine="inline", progress=False)
+    out, other = str(tmp_path / "out"), data.map(lambda row: {"id": row["id"] + 4})
+    getattr(data, write)(out, mode=word("append"))
+    for again in (data, other):
+        with pytest.raises(hr.errors.OutputExists, match=r"folder of its own.*incremental=True"):
+            getattr(again, write)(out, mode=word("append"))
+    getattr(other, write)(out, mode=word("ignore"))
+    getattr(data, write)(out, mode=word("append"), incremental=True)  # nothing is new
+    read = getattr(ray.data, write.replace("write", "read"))
+    assert [row["id"] for row in read(out).take_all()] == [0, 1, 2, 3]
+    getattr(other, write)(out, mode=word("overwrite"))
+    assert [row["id"] for row in read(out).take_all()] == [4, 5, 6, 7]
+    with pytest.raises(hr.errors.OutputExists):
+        getattr(other, write)(out, mode=word("error"))

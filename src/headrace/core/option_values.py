@@ -34,12 +34,6 @@ def plain(name: str, value: Any) -> Any:
 
 def check(name: str, value: Any, hint: Any) -> None:
     """Raise ``ArgumentError`` for a value that an option of type ``hint`` cannot have."""
-    if name == "mode" and value == "append":
-        raise ArgumentError(
-            "mode='append' would put a second run's rows beside the first's, and an output is one run here, so "
-            "that a kill neither loses nor doubles rows: write each run to a folder of its own, and read them as "
-            "a list of paths."
-        )
     if name in _CHECKS:
         _CHECKS[name](value)
         return

@@ -12,7 +12,7 @@ from headrace.core.tables.places import given_output, given_table, within
 from headrace.dataset.table_writes import TableWriteVerbs
 from headrace.errors import ArgumentError
 from headrace.plan import ray_arguments
-from headrace.plan.parameters import given_partition_by
+from headrace.plan.parameters import given_partition_by, given_rows_per_file
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -226,6 +226,7 @@ class LakeWriteVerbs(TableWriteVerbs):
         mode: Literal["append", "overwrite", "create", "error"] = "append",
         schema_mode: Literal["merge"] | None = None,
         output: str = OUTPUT,
+        min_rows_per_file: int | None = None,
         schema: pa.Schema | None = None,
         on_change: OnChange | None = None,
         incremental: bool | None = None,
@@ -253,7 +254,7 @@ class LakeWriteVerbs(TableWriteVerbs):
         output
             The name of the folder that this run has in the table, with its journal and its report. A further run that
             adds rows needs another name, such as the day; with ``"overwrite"`` a further run finds one by itself.
-        schema, on_change, incremental, key, durability, storage_options
+        min_rows_per_file, schema, on_change, incremental, key, durability, storage_options
             As in ``write_parquet``.
 
         Raises
@@ -286,7 +287,7 @@ class LakeWriteVerbs(TableWriteVerbs):
         if schema_mode not in (None, "merge"):
             raise ArgumentError(f"write_lance: schema_mode= is None or 'merge', not {schema_mode!r}.")
         place, storage_options = given_table(path, "write_lance", storage_options)
-        name = given_output(output, "write_lance")
+        name, rows = given_output(output, "write_lance"), given_rows_per_file(min_rows_per_file, None)
         if os.path.isdir(os.path.join(place, "_headrace")):
             raise ArgumentError(
                 f"write_lance: {place} is the output of a run, not a table. Give the folder of the table; the run "
@@ -311,4 +312,6 @@ class LakeWriteVerbs(TableWriteVerbs):
                 merge=schema_mode == "merge",
             )
 
-        return self._write(sink, schema, modes[mode], on_change, durability, incremental=incremental, key=key)
+        return self._write(
+            sink, schema, modes[mode], on_change, durability, rows, incremental=incremental, key=key
+        )

@@ -351,6 +351,8 @@ class WriteVerbs(DatasetBase):
             "shard_rows": rows.least,
         }
         options = self._options.updated({name: value for name, value in given.items() if value is not None})
+        if options.incremental and options.mode == "append":  # what a further run does
+            options = options.updated({"mode": "resume"})
         if options.incremental and options.on_change == "refuse" and on_change is None:
             options = options.updated({"on_change": "continue"})
         plan = self._plan

@@ -144,7 +144,7 @@ class _JobOpener:
         check_parts(output, {run for run in (hidden, current) if run is not None})
         if self._request.mode == "overwrite":
             return self._overwrite(hidden, current, swapped)
-        if current is not None and self._request.mode in ("ignore", "error"):
+        if current is not None and self._request.mode in ("ignore", "error", "append"):
             found = self._finished_job(current)
             if found is not None:
                 return found
@@ -211,6 +211,13 @@ class _JobOpener:
                 f"The run in {self._output} has finished, so its table is there, and mode='error' was asked for. "
                 "Nothing was touched: mode='append' with another output= adds rows to the table, mode='overwrite' "
                 "replaces its rows."
+            )
+        if self._request.mode == "append":
+            raise OutputExists(
+                f"The output {self._output} holds a finished run, and mode='append' does not put the rows of another "
+                "one beside it, as nobody could tell then which are there twice. Nothing was touched: write each run "
+                "to a folder of its own, and read them as a list of paths; or say incremental=True, which adds what "
+                "is new in the input."
             )
         if self._request.mode == "error":
             raise OutputExists(

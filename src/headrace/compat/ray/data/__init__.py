@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
+from enum import Enum
 from typing import Any
 
 import headrace
@@ -33,6 +34,7 @@ _OWN = (
     "Dataset",
     "ExecutionOptions",
     "MaterializedDataset",
+    "SaveMode",
     "Schema",
     "expressions",
     "from_arrow_refs",
@@ -42,6 +44,17 @@ _OWN = (
 )
 
 __all__ = sorted((*_OWN, *_STRATEGIES, *_READERS))
+
+
+class SaveMode(str, Enum):
+    """Ray's names of what a writer does with an output that is there; ``mode=`` takes the words, too."""
+
+    CREATE = "create"
+    APPEND = "append"
+    OVERWRITE = "overwrite"
+    IGNORE = "ignore"
+    ERROR = "error"
+    UPSERT = "upsert"
 
 
 class Dataset(headrace.Dataset):

@@ -15,6 +15,7 @@ _HARMLESS: dict[str, Any] = {
     "default_hash_shuffle_parallelism": 200,
     "downstream_capacity_backpressure_ratio": 2.0,
     "enable_auto_log_stats": False,
+    "enable_fallback_to_arrow_object_ext_type": None,
     "enable_get_object_locations_for_metrics": False,
     "enable_operator_progress_bars": True,
     "enable_pandas_block": True,
