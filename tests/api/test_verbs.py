@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import datetime as dt
+import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
 import headrace as hr
@@ -234,3 +237,40 @@ def test_an_expression_that_would_round_integers_says_what_to_write_instead(expr
     with pytest.warns(UserWarning, match=r"such as \"it compares or computes integers"):
         kept = data.with_options(engine="inline", on_error="reject").take_all()
     assert len(kept) == (0 if expression.endswith(("993.5", "> id")) else 1)
+
+
+class NeedsRows:
+    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+        return {"first": batch["id"][[0]]}
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [
+        lambda data: data.map(lambda row: {"twice": row["id"] * 2}),
+        lambda data: data.flat_map(lambda row: [row, row]),
+        lambda data: data.filter(lambda row: row["id"] > 0),
+        lambda data: data.map_batches(NeedsRows, concurrency=1),
+        lambda data: data.predict(NeedsRows, inputs=["id"], output="p"),
+        lambda data: data.union(data),
+        lambda data: data.map(lambda row: row).limit(0),
+        lambda data: data.map(lambda row: row).filter(lambda row: True),
+    ],
+    ids=["map", "flat_map", "filter", "class", "predict", "union", "limit", "two"],
+)
+def test_an_output_without_rows_has_a_file_with_columns(
+    tmp_path: Path, verb: Callable[[hr.Dataset], hr.Dataset]
+) -> None:
+    """An output that is complete can be read: columns that cannot be tried are guessed, and that is said."""
+    pq.write_table(pa.table({"id": pa.array([], pa.int64())}), tmp_path / "in.parquet")
+    data = hr.read_parquet(tmp_path / "in.parquet").with_options(engine="inline", progress=False)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        assert verb(data).write_parquet(tmp_path / "out").rows == 0
+    guessed = [str(each.message) for each in said if "are guessed" in str(each.message)]
+    assert all("`schema=`" in words for words in guessed)
+    made = hr.read_parquet(tmp_path / "out")
+    assert made.count() == 0 and made.schema().names == ["id"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert verb(data).write_parquet(tmp_path / "out").resumed

@@ -191,3 +191,19 @@ def test_a_source_that_gives_fewer_rows_than_it_said_ends_the_run(tmp_path: Path
     )
     with pytest.raises(UnreadableFile, match=r"a\.parquet.*6 rows.*5"):
         dataset.write_parquet(tmp_path / "out")
+
+
+def test_a_footer_that_says_no_rows_is_read_by_its_row_groups(tmp_path: Path) -> None:
+    """As in `repeated_no_annotation.parquet` of parquet-testing, which other readers read."""
+    path = write(tmp_path / "zero.parquet", 6, 6)
+    data = path.read_bytes()
+    said, groups = b"\x16" + _varint(6), b"\x19"  # field 3 of the footer, then the list of row groups
+    at = data.rindex(said + groups)
+    path.write_bytes(data[:at] + b"\x16" + _varint(0) + data[at + len(said) :])
+    assert pq.read_metadata(path).num_rows == 0 and pq.read_table(path).num_rows == 6
+    rows = hr.read_parquet(path).with_options(engine="inline", progress=False)
+    assert rows.count() == 6 and [row["a"] for row in rows.take_all()] == [*range(6)]
+    assert rows.write_parquet(tmp_path / "out").rows == 6
+    assert hr.read_parquet(tmp_path / "out").count() == 6
+    write(tmp_path / "zero-2.parquet", 6, 3)
+    assert hr.read_parquet(str(tmp_path / "zero*.parquet")).count() == 12

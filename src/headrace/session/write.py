@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.core.process import importing
 from headrace.core.terminal import in_notebook, say, wrapped
+from headrace.core.warn import warn
 from headrace.errors import (
     REFUSALS,
     HeadraceError,
@@ -298,19 +299,29 @@ def _write_schema_only(job: Job, scheduler: Scheduler) -> None:
     from headrace.core.foreign import opened
     from headrace.core.work import CommitRecord, Ledger, Shard, Task
 
-    state, sink = job.committer.state, job.committer.sink
+    state, sink, guessed = job.committer.state, job.committer.sink, list[str]()
     job.committer.commit_accepted()
     if state.files:
         return
     schema = scheduler.schema or scheduler.empty_schema
     if schema is None:
-        schema = _schema_without_rows(job.plan)
+        schema, guessed = _schema_without_rows(job.plan)
     if schema is None:
         return
     lone = len(job.shards)
-    writer = opened(sink, Task(Shard(lone, ()), 0), without_objects(schema_from(schema), pa.null()))
+    try:
+        writer = opened(sink, Task(Shard(lone, ()), 0), without_objects(schema_from(schema), pa.null()))
+    except SinkError:
+        if not guessed:
+            raise
+        return  # no file of this format has such columns
     files = writer.close()
     writer.sync()
+    if guessed and files and not state.ledger.rejected:
+        warn(
+            f"The output has no row, and {guessed[0]} cannot be tried without rows, so the columns of the empty "
+            "output are guessed: those before that step. `schema=` says which they are."
+        )
     job.committer.accept(CommitRecord(lone, 0, state.revision, files, Ledger()))
     job.committer.commit_accepted()
 
@@ -326,10 +337,16 @@ def _save_source_columns(job: Job) -> None:
     write_whole(place, schema_bytes(without_objects(job.plan.source.schema(), TEXTS)))
 
 
-def _schema_without_rows(plan: Plan) -> bytes | None:
-    """Return the output schema of a plan whose source has no row, if its functions work without rows."""
+def _schema_without_rows(plan: Plan) -> tuple[bytes | None, list[str]]:
+    """Return the output schema of a plan whose source has no row, and the steps for which it is only a guess.
+
+    For a table, which would keep such columns, nothing is guessed.
+    """
     from headrace.core.arrow.batch import schema_bytes
+    from headrace.output.publishing import table_of
     from headrace.worker.schema_inference import schema_by_trying
 
-    schema = schema_by_trying(plan.steps, plan.source.schema())
-    return schema_bytes(schema) if schema is not None else None
+    sink, guessed = plan.sink, list[str]()
+    kept = sink is not None and (table_of(sink) is not None or hasattr(sink, "kept_rows"))
+    schema = schema_by_trying(plan.steps, plan.source.schema(), guessed=None if kept else guessed)
+    return (schema_bytes(schema) if schema is not None else None), guessed

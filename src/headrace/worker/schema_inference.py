@@ -18,8 +18,12 @@ from headrace.plan.steps.union import union_in
 from headrace.worker.steps.base import running
 
 
-def schema_by_trying(steps: Sequence[Step], schema: pa.Schema) -> pa.Schema | None:
+def schema_by_trying(
+    steps: Sequence[Step], schema: pa.Schema, *, guessed: list[str] | None = None
+) -> pa.Schema | None:
     """Send a batch of no rows through the steps; None if a function cannot do without rows.
+
+    With ``guessed``, such a step is taken to leave the columns as they are, and its label is added there.
 
     Raises ``UnknownColumn`` and ``StepError`` for an expression that cannot work on such columns.
 
@@ -38,7 +42,9 @@ def schema_by_trying(steps: Sequence[Step], schema: pa.Schema) -> pa.Schema | No
                 # Rows would fail as well.
                 if type(error) in (StepError, UnknownColumn) and not step.functions():
                     raise
-                return None
+                if guessed is None:
+                    return None
+                guessed.append(step.label())
     return batch.schema
 
 

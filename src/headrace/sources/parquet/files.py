@@ -251,7 +251,8 @@ class _Shape:
         else:
             sizes = tuple((group.num_rows, _uncompressed(group, self._leaves)) for group in groups)
         rows = sum(of_group for of_group, _ in sizes)
-        if rows != metadata.num_rows or any(of_group < 0 for of_group, _ in sizes):
+        # A file that says 0 in all is read by its row groups, as other readers do: some writers leave that out.
+        if metadata.num_rows not in (0, rows) or any(of_group < 0 for of_group, _ in sizes):
             raise pa.ArrowInvalid(
                 f"it says {metadata.num_rows:,} rows in all, and {rows:,} in its row groups"
             )
