@@ -159,6 +159,9 @@ class UnreadableFile(SourceError, ValueError):
 class StoreFailed(SourceError):
     """An object store cannot be reached, or refuses: credentials, region, bucket. No fault of a row or a file."""
 
+    passing: bool = True
+    """Trying again later may help; False if the store has refused."""
+
 
 class SchemaMismatch(SourceError):
     """Two input files whose schemas cannot be unified."""

@@ -211,9 +211,8 @@ class RunOptions:
                 instead = "leave it out" if value is None else f"give {_moved(name, value)}"
                 raise UnknownArgument(f"{name}= is not an option of the run: {instead}.")
             if name not in known:
-                raise UnknownArgument(
-                    f"There is no option {name!r}; the options are {', '.join(known)}.{nearest(name, known)}"
-                )
+                others = nearest(name, known) or f" The options are {', '.join(known)}."
+                raise UnknownArgument(f"There is no option {name!r}.{others}")
             given[name] = plain(name, value)
             check(name, given[name], hints[name])
         return replace(self, **given)

@@ -49,7 +49,7 @@ def test_an_exception_shows_the_users_code_and_little_else(script: Callable[...,
     place, _, kept = last.partition("It was working on range, rows 500 to 599.")
     assert place and (verb.startswith("data.write") or not kept)
     if kept:
-        assert "rows that were committed before are kept in" in kept and "on_change='continue'" in kept
+        assert "What was finished before is kept in" in kept and "on_change='continue'" in kept
 
 
 def test_a_wrong_argument_shows_the_line_and_one_paragraph(script: Callable[..., Any]) -> None:

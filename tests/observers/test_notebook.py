@@ -82,7 +82,7 @@ def shown(outputs: list[Any], kind: str = "text/html") -> str:
 def test_a_cell_that_is_interrupted_ends_its_workers_and_says_how_to_go_on(executed: Any) -> None:
     outputs = executed.outputs["interrupted"]
     said = streams(outputs)
-    assert "rows are kept in" in said["stdout"] and "Run the same cell again to go on." in said["stdout"]
+    assert "rows kept in" in said["stdout"] and "Run the same cell again to go on." in said["stdout"]
     assert [each.ename for each in outputs if each.output_type == "error"] == ["KeyboardInterrupt"]
     children, frames, last, *before = streams(executed.outputs["after"])["stdout"].split(" ", 3)
     assert children == "0" and int(frames) >= 3

@@ -348,6 +348,17 @@ def test_refusals_name_the_object_and_no_secret(bucket, proxy, status, what):
     assert SECRET not in repr(caught.value.__cause__) and caught.value.__cause__ is None
 
 
+def test_what_a_command_says_to_a_refusal(bucket, proxy, capsys):
+    """Nothing was done, and trying again does not help: exit code 2, and what a shell understands."""
+    path = bucket.put("a.parquet", parquet(pa.table({"x": [1]})))
+    proxy.fault = lambda asked: 403
+    assert main(["inspect", path]) == 2
+    said = capsys.readouterr().err
+    assert "s3://anonymous@bucket/" in said and "--read storage_options=\"{'anonymous': True}\"" in said
+    proxy.fault = lambda asked: 503
+    assert main(["inspect", path]) == 1
+
+
 def test_a_bucket_that_is_not_there(bucket):
     with pytest.raises(StoreFailed, match=r"s3://nobucket/.*no such bucket"):
         hr.read_parquet("s3://nobucket/x/").schema()

@@ -12,6 +12,7 @@ from headrace.errors import (
     ModelError,
     OutputExists,
     PlanChanged,
+    StoreFailed,
 )
 
 DONE = 0
@@ -57,5 +58,6 @@ def code_of(error: HeadraceError, *, begun: bool = False) -> int:
     >>> code_of(errors.ModelUnreadable("…")), code_of(errors.ModelUnreadable("…"), begun=True)
     (2, 1)
     """
-    refused = isinstance(error, REFUSALS) or (isinstance(error, _BEFORE_WORK) and not begun)
+    denied = isinstance(error, StoreFailed) and not error.passing
+    refused = isinstance(error, REFUSALS) or ((isinstance(error, _BEFORE_WORK) or denied) and not begun)
     return USAGE if refused else FAILED

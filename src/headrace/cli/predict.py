@@ -14,6 +14,7 @@ from headrace.cli.answer import Answer
 from headrace.cli.code_location import check_outside_output
 from headrace.cli.ends import code_of_interrupt
 from headrace.cli.exits import FAILED, Stopped, UsageMistake, code_of
+from headrace.cli.failures import complain
 from headrace.cli.flags import Flags
 from headrace.cli.prediction import Prediction
 from headrace.cli.scripts import Script, script_at
@@ -87,6 +88,11 @@ def run(
 
     def work() -> None:
         job = script_at(script)
+        if out is not None and not job.names("dataset") and not job.names("main"):
+            raise UsageMistake(
+                f"-o {out}: {script} sets no variable `dataset` that could be written there. The script was not run.",
+                "headrace run",
+            )
         check_outside_output(script, out)
         flags.into_environment()
         for name, value in output.modes().items():
@@ -120,7 +126,12 @@ def _carry_out(job: Script, args: list[str], out: Path | None, output: Output) -
         output.write_dataset(data, out)
     elif out is not None:
         has = "a `dataset` that is none of Headrace's" if data is not None else "no `dataset`"
-        raise UsageMistake(f"-o {out}: {job.path} has {has} that could be written there.", "headrace run")
+        reason = f"-o {out}: {job.path} has {has} that could be written there."
+        present = invocation.current()
+        if present is not None and present.opened is not None:
+            complain(f"{reason} It has written an output itself: leave -o out.")
+            raise SystemExit(FAILED)
+        raise UsageMistake(reason, "headrace run")
 
 
 def _called(main: Callable[[], Any]) -> Any:

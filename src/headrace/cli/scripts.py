@@ -22,6 +22,13 @@ class Script:
     tree: ast.Module
     guarded: bool
 
+    def names(self, variable: str) -> bool:
+        """Say whether the script may set a variable: a name that stands in it, or anything that ``*`` imports."""
+        return any(
+            (isinstance(node, ast.Name | ast.FunctionDef | ast.alias) and variable in _named(node))
+            for node in ast.walk(self.tree)
+        )
+
     def carry_out(self, args: Sequence[str], *, guard: bool) -> dict[str, Any]:
         """Run the script, and return its variables. ``guard`` False: what stands under its guard is left out.
 
@@ -65,6 +72,14 @@ def script_at(path: Path) -> Script:
     except (SyntaxError, ValueError) as error:
         raise ScriptFailed from error
     return Script(path, tree, any(map(_is_guard, tree.body)))
+
+
+def _named(node: ast.Name | ast.FunctionDef | ast.alias) -> tuple[str, ...]:
+    if isinstance(node, ast.Name):
+        return (node.id,) if isinstance(node.ctx, ast.Store) else ()
+    if isinstance(node, ast.FunctionDef):
+        return (node.name,)
+    return (node.asname or node.name, "dataset", "main") if node.name == "*" else (node.asname or node.name,)
 
 
 def _is_guard(node: ast.stmt) -> bool:

@@ -57,6 +57,7 @@ _KEYWORDS = re.compile(  # not those of a call, which is for a script
     rf"(?<![\w(])({'|'.join(_FLAGS)})=('[^']*'|\[[^]]*\]|-?\w+(?:\.\w+)*|…)?"
 )
 _NAMES = re.compile(rf"(?<![-\w.(=])({'|'.join(name for name in _FLAGS if '_' in name)})\b(?!=)")
+_STORAGE = re.compile(r"storage_options=(\{[^}]*\})")
 _SWITCHES = {"True": "", "False": "no-"}
 
 
@@ -68,6 +69,7 @@ def in_flags(message: str) -> str:
     >>> in_flags("batch_size=0: it takes a number; lower num_gpus, or give replace=True.")
     '--batch-size 0: it takes a number; lower --num-gpus, or give --replace.'
     """
+    message = _STORAGE.sub(r'--read storage_options="\1"', message)
     text = _NAMES.sub(lambda found: f"--{_dashed(found[1])}", _KEYWORDS.sub(_as_flag, message))
     for python, shell in (
         ("neither True nor False", "neither true nor false"),

@@ -17,6 +17,7 @@ import msgspec
 from headrace.core.arguments import known_arguments
 from headrace.core.arrow.batch import schema_from
 from headrace.core.files import hive, safe_files
+from headrace.core.human import plural
 from headrace.core.stores.options import Options, checked
 from headrace.core.uploading.names import is_uploaded, uploaded_name
 from headrace.core.work import REJECTED, StagedFile
@@ -218,7 +219,7 @@ class _Verifier:
         try:
             size, crc = bytes_of(path)
         except FileNotFoundError:
-            return Finding("missing", file.name, f"it is not there; it had {file.rows:,} rows.")
+            return Finding("missing", file.name, f"it is not there; it had {plural(file.rows, 'row')}.")
         except OSError as error:
             return Finding("damaged", file.name, f"it cannot be read: {error.strerror}.")
         if size != file.size:
@@ -232,7 +233,7 @@ class _Verifier:
             )
         rows = rows_of(path, file.name, self._shape.get("sink") or {})
         if rows is not None and rows != file.rows:
-            return Finding("rows", file.name, f"it has {rows:,} rows, not {file.rows:,}.")
+            return Finding("rows", file.name, f"it has {plural(rows, 'row')}, not {file.rows:,}.")
         return None
 
     def _check_extra(self) -> None:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headrace.core.human import plural
 from headrace.core.process import importing
 from headrace.core.terminal import in_notebook, say, wrapped
 from headrace.core.warn import warn
@@ -239,7 +240,9 @@ def _fail(job: Job, run: Run, events: EventBus, error: BaseException, started: f
     events.close()
     if isinstance(error, KeyboardInterrupt):  # below the last line of the progress
         written = committer.state.ledger.written
-        committed = f"{written:,} rows are kept in {job.output}" if written else "nothing was committed yet"
+        committed = (
+            f"{plural(written, 'row')} kept in {job.output}" if written else "nothing was committed yet"
+        )
         again = "cell" if in_notebook() else "command"
         _say(options, f"\nInterrupted; {committed}. Run the same {again} again to go on.")
     if not (committer.empty and isinstance(error, REFUSALS)):
@@ -253,15 +256,17 @@ def _add_committed_rows(job: Job, error: BaseException) -> None:
     """Add to an error which rows of the run are committed."""
     written, root = job.committer.state.ledger.written, job.output
     if isinstance(error, OutputSchemaChanged) and written:
-        error.args = (f"{error} Until then, the {written:,} rows that were committed before stay in {root}.",)
+        error.args = (
+            f"{error} Until then, what was finished before stays in {root}: {plural(written, 'row')}.",
+        )
     elif isinstance(error, StepError) and not isinstance(error, TooManyErrors) and written:
         error.args = (
-            f"{error} The {written:,} rows that were committed before are kept in {root}: correct it, and run again "
-            "with on_change='continue'.",
+            f"{error} What was finished before is kept in {root}: {plural(written, 'row')}. Correct the code, and "
+            "run again with on_change='continue'.",
         )
     elif isinstance(error, SinkError | SourceError) and error.foreign_cause and written:
-        kept = f"The {written:,} rows that were committed before are kept in {root}"
-        error.args = (f"{error} {kept}: correct it, and run the same program again.",)
+        kept = f"What was finished before is kept in {root}: {plural(written, 'row')}"
+        error.args = (f"{error} {kept}. Correct the code, and run the same program again.",)
 
 
 def _say(options: RunOptions, text: str) -> None:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from headrace.core.install import install_hint, needed_by
 from headrace.core.stores.addresses import OBJECT_STORES, WEB, Address
-from headrace.core.stores.failures import is_passing, reason
+from headrace.core.stores.failures import failed, is_passing
 from headrace.core.stores.options import Options
 from headrace.errors import (
     ArgumentError,
@@ -178,7 +178,7 @@ class ObstoreClient:
     def _failed(self, verb: str, address: str, error: Exception) -> SourceError:
         if isinstance(error, _bad_keys()):
             return self._bad_key(address)
-        return StoreFailed(f"Cannot {verb} {address!r}: {reason(error)}")
+        return failed(f"{verb} {address!r}", error)
 
     def _bad_key(self, address: str) -> UnreadableFile:
         return UnreadableFile(
@@ -261,7 +261,7 @@ def _open_store(scheme: str, bucket: str, account: str, options: dict[str, Any])
             )
         return stores.HTTPStore.from_url(f"{scheme}://{bucket}", client_options=client, retry_config=retry)
     except store_errors() as error:
-        raise StoreFailed(f"Cannot open {scheme}://{bucket}: {reason(error)}") from None
+        raise failed(f"open {scheme}://{bucket}", error) from None
 
 
 def _client_options(scheme: str, options: dict[str, Any]) -> dict[str, Any]:
@@ -331,7 +331,7 @@ class FsspecClient:
         except ImportError as error:
             raise MissingLibrary(f"Cannot read {root!r}: {needed_by(f'{scheme}://', error)}.") from error
         except Exception as error:
-            raise StoreFailed(f"Cannot open {root!r}: {reason(error)}") from None
+            raise failed(f"open {root!r}", error) from None
 
     def head(self, key: str) -> Entry | None:
         """Ask for the file."""
@@ -340,7 +340,7 @@ class FsspecClient:
         except FileNotFoundError:
             return None
         except Exception as error:
-            raise StoreFailed(f"Cannot look at {self._address(key)!r}: {reason(error)}") from None
+            raise failed(f"look at {self._address(key)!r}", error) from None
         return self._entry(key, info) if info["type"] == "file" else None
 
     def entries(self, prefix: str) -> Iterator[Entry]:
@@ -351,7 +351,7 @@ class FsspecClient:
         except FileNotFoundError:
             return
         except Exception as error:
-            raise StoreFailed(f"Cannot list {self._address(prefix)!r}: {reason(error)}") from None
+            raise failed(f"list {self._address(prefix)!r}", error) from None
         cut = len(self._full("").lstrip("/"))
         keys = [path.lstrip("/")[cut:].lstrip("/") for path in paths]
         with ThreadPoolExecutor(16, thread_name_prefix="headrace-listing") as threads:
@@ -364,7 +364,7 @@ class FsspecClient:
                 try:
                     data: bytes = self._fs.cat_file(self._full(entry.key), start=start, end=stop)
                 except Exception as error:
-                    raise StoreFailed(f"Cannot read {self._address(entry.key)}: {reason(error)}") from None
+                    raise failed(f"read {self._address(entry.key)}", error) from None
             self._fs.invalidate_cache()
             found = self.head(entry.key)
             if found is None or (found.size, found.version) != (entry.size, entry.version):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from headrace.errors import StoreFailed
+
 _CODE = re.compile(r"<Code>([A-Za-z0-9_.]{1,60})</Code>")
 _STATUS = re.compile(r"status code: (\d{3})|HTTP status (?:client|server) error \((\d{3})")
 _REFUSED = {
@@ -36,8 +38,8 @@ _ADVICE = {
 }
 _CREDENTIALS = (
     "Credentials come from the environment (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, "
-    "GOOGLE_APPLICATION_CREDENTIALS, AZURE_STORAGE_ACCOUNT_KEY, …) or from the platform; for public data, give "
-    "storage_options={'anonymous': True}."
+    "GOOGLE_APPLICATION_CREDENTIALS, AZURE_STORAGE_ACCOUNT_KEY, …) or from the platform; for public data, write "
+    "s3://anonymous@bucket/…, or give storage_options={'anonymous': True}."
 )
 
 
@@ -56,6 +58,13 @@ def reason(error: Exception) -> str:
     if not advice and (status in ("401", "403") or "credentials" in what or "key" in what):
         advice = _CREDENTIALS
     return f"{what} ({note}). {advice}".rstrip()
+
+
+def failed(doing: str, error: Exception) -> StoreFailed:
+    """Return the error for a store that cannot be reached, or refuses; it remembers whether that may pass."""
+    failure = StoreFailed(f"Cannot {doing}: {reason(error)}")
+    failure.passing = is_passing(error)
+    return failure
 
 
 def _by_words(text: str, status: str) -> str:

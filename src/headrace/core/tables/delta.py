@@ -9,9 +9,9 @@ from typing import Any
 
 from headrace.core.install import install_hint
 from headrace.core.stores.addresses import is_address
-from headrace.core.stores.failures import reason
+from headrace.core.stores.failures import failed
 from headrace.core.stores.options import Options
-from headrace.errors import HeadraceError, MissingLibrary, SourceError, StoreFailed
+from headrace.errors import HeadraceError, MissingLibrary, SourceError
 
 _NAMES = {
     "account": "azure_storage_account_name",
@@ -71,7 +71,7 @@ def told(place: str, doing: str) -> Iterator[None]:
         raise
     except Exception as error:  # the library raises this very class, too
         if is_address(place):
-            raise StoreFailed(f"Cannot {doing} the Delta table {place}: {reason(error)}") from None
+            raise failed(f"{doing} the Delta table {place}", error) from None
         said = " ".join(str(error).split())[:300].rstrip(".")
         raise SourceError(f"Cannot {doing} the Delta table {place}: {said}.") from None
 

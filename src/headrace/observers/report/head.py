@@ -18,7 +18,7 @@ from headrace.observers.time_spent import all_parts, stage_times
 _FIRST = 3  # pieces of advice in the head; more of them stand below
 _COMMANDS = ("headrace", "python", "hr.")
 
-_KEPT = r" The [\d,]+ rows that were committed before are kept in [^\n]*$"  # as the verdict says
+_KEPT = r" What was finished before is kept in [^\n]*$"  # as the verdict says
 
 _SIGNS = {
     "complete": ("✓", "Complete"),
