@@ -63,7 +63,8 @@ class ColumnExpression:
     texts ``str.upper()``, ``str.len()``, ``str.contains(text)``, ``str.replace(old, new)``, …. ``alias`` gives a name
     that has no effect here.
 
-    ``arrow``, with which it is made, is the same as an expression of pyarrow's own.
+    ``arrow`` is the expression of pyarrow that it is made of. ``is_text`` says that its values are texts, which ``+``
+    joins.
 
     A null makes the result null, but for ``is_null``, ``fill_null``, and ``&`` and ``|`` where the other side
     decides alone (as in SQL). Division is Python's: that of integers gives fractions. What overflows or is divided by
