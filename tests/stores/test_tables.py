@@ -179,3 +179,16 @@ def test_only_what_was_appended(bucket, port, tmp_path, kind):
     assert run() == ([0, 1, 2, 3, 4, 5], [2, 4])
     compact()
     assert run() == ([0, 1, 2, 3, 4, 5], [2, 4])
+
+
+def test_a_table_of_a_store_does_not_lead_out_of_its_folder(bucket, tmp_path):
+    """Neither to objects beside it, nor to files of this machine."""
+    made = tmp_path / "t"
+    deltalake.write_deltalake(made, pa.table({"id": [1]}))
+    (data,) = made.glob("*.parquet")
+    log = made / "_delta_log/00000000000000000000.json"
+    for i, name in enumerate(["../x.parquet", "%2e%2e/x.parquet", f"file://{tmp_path}/x.parquet"]):
+        bucket.put("x.parquet", data.read_bytes())
+        bucket.put(f"t{i}/_delta_log/{log.name}", log.read_bytes().replace(data.name.encode(), name.encode()))
+        with pytest.raises(hr.errors.SourceError, match="outside its own folder"):
+            hr.read_delta(f"{bucket.url}/t{i}").with_options(engine="inline", progress=False).take_all()

@@ -735,3 +735,19 @@ def test_killed_at_random(tmp_path: Path, seed: int) -> None:
 @pytest.mark.parametrize("seed", range(2, 202))
 def test_soak(tmp_path: Path, seed: int) -> None:
     play(tmp_path, seed)
+
+
+OUTSIDE = ["../x.parquet", "%2e%2e/x.parquet", "..%2Fx.parquet", "a/../../x.parquet", "{above}/x.parquet"]
+
+
+@pytest.mark.parametrize("name", [*OUTSIDE, "file://{above}/x.parquet", "s3://other/x.parquet"])
+def test_a_log_that_leads_out_of_the_table_is_refused(tmp_path: Path, name: str) -> None:
+    """A table may be somebody else's work: it must not have us read other files."""
+    table = tmp_path / "t"
+    deltalake.write_deltalake(table, pa.table({"id": [1]}))
+    (data,) = table.glob("*.parquet")
+    data.rename(tmp_path / "x.parquet")
+    log = table / "_delta_log/00000000000000000000.json"
+    log.write_text(log.read_text().replace(data.name, name.format(above=tmp_path)))
+    with pytest.raises(SourceError, match="outside its own folder"):
+        hr.read_delta(table).with_options(**QUIET).take_all()

@@ -9,7 +9,7 @@ from typing import Any
 from headrace.core.files.paths import absolute
 from headrace.core.stores.addresses import is_address, parse_output
 from headrace.core.stores.options import unsigned
-from headrace.errors import ArgumentError
+from headrace.errors import ArgumentError, SourceError
 
 _OUTPUT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
@@ -51,3 +51,26 @@ def within(table: str, name: str) -> str:
     ('s3://lake/sales/run/part', '/run')
     """
     return f"{table.rstrip('/')}/{name}"
+
+
+def inside(table: str, path: str, what: str) -> str:
+    """Return where a file lies that a table names by a path from its own folder on, which may have marks (``%20``).
+
+    Raises ``SourceError`` for a file outside of the table, such as ``../x`` or ``/x``: a table is read that somebody
+    else may have made, and what it names is read with the rights of whoever reads it.
+
+    >>> inside("s3://lake/sales", "day=a%20b/1.parquet", "The table t")
+    's3://lake/sales/day=a b/1.parquet'
+    >>> inside("/sales", "%2e%2e/x", "The table t")
+    Traceback (most recent call last):
+    headrace.errors.SourceError: The table t names a file outside its own folder, '%2e%2e/x', ...
+    """
+    from urllib.parse import unquote
+
+    name = unquote(path)
+    if is_address(name) or name.startswith(("/", "file:")) or os.pardir in name.split("/"):
+        raise SourceError(
+            f"{what} names a file outside its own folder, {path!r}, as shallow clones do. That is not read here: "
+            "make a copy of the table with all its files (a deep clone), and read that."
+        )
+    return within(table, name)

@@ -21,6 +21,7 @@ from headrace.core.stores.options import Options
 from headrace.core.tables.delta import storage
 from headrace.core.tables.lance import library, said
 from headrace.core.tables.places import within
+from headrace.core.uploading.names import PARTS
 from headrace.errors import HeadraceError, OutputWriteFailed, SinkError
 from headrace.sinks.tables.sink import LakeSink, typed
 
@@ -147,7 +148,13 @@ def prefix(run: str) -> str:
 
 
 def data_file(run: str, staged: str) -> str:
-    """Return the name of the file with the rows of a part, by the part's staged name."""
+    """Return the name of the file with the rows of a part, by the part's staged name.
+
+    >>> data_file("k3f9a2xq", "00000-0-7-5e.staged"), data_file("k3f9a2xq", "parts/9ab1-00000-0-7-5e.staged")
+    ('headrace-k3f9a2xq.00000-0-7-5e.lance', 'headrace-k3f9a2xq.00000-0-7-5e.lance')
+    """
+    if staged.startswith(f"{PARTS}/"):  # it was uploaded by a worker, whose mark stands in front
+        staged = staged.partition("-")[2]
     return f"{prefix(run)}{staged.removesuffix('.staged')}.lance"
 
 

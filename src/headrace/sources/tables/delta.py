@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from headrace.core.files.input_files import InputFile
-from headrace.core.stores.addresses import is_address
 from headrace.core.stores.options import Options
 from headrace.core.tables.changes import Seen, new_files, older_version, other_table
 from headrace.core.tables.delta import check_readable, opened, told
-from headrace.core.tables.places import within
+from headrace.core.tables.places import inside
 from headrace.core.warn import warn
 from headrace.core.work import Split
 from headrace.errors import InputChanged, NothingMatched, SourceError, UnreadableFile
@@ -256,13 +255,9 @@ def _snapshot(
                 folder[field.name] = text
     found: dict[str, dict[str, str | None]] = {}
     for path, folder in sorted(zip(paths, folders, strict=True), key=lambda each: str(each[0])):
-        if is_address(path) or path.startswith(("/", "file:")):
-            raise SourceError(
-                f"The Delta table {place} names a file outside its own folder, {path!r}, as shallow clones do, which "
-                "is not read here."
-            )
+        file = inside(place, str(path), f"The Delta table {place}")
         if kept is None or unquote(path) in kept:
-            found[within(place, unquote(path))] = folder
+            found[file] = folder
     return Snapshot(str(table.metadata().id), table.version(), schema, found)
 
 

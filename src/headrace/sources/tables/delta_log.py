@@ -6,15 +6,13 @@ https://github.com/delta-io/delta/blob/master/PROTOCOL.md#delta-log-entries; the
 from __future__ import annotations
 
 from typing import Any
-from urllib.parse import unquote
 
 import msgspec
 
-from headrace.core.stores.addresses import is_address
 from headrace.core.stores.objects import contents
 from headrace.core.stores.options import Options
 from headrace.core.tables.changes import Change, Kind, no_history
-from headrace.core.tables.places import within
+from headrace.core.tables.places import inside, within
 from headrace.errors import SourceError, UnreadableFile
 from headrace.sources.files import record
 
@@ -53,5 +51,4 @@ def _change(place: str, version: int, actions: list[dict[str, Any]]) -> Change:
 
 
 def _place(place: str, about: dict[str, Any]) -> str:
-    path = str(about["path"])
-    return path if is_address(path) else within(place, unquote(path))
+    return inside(place, str(about["path"]), f"The Delta table {place}")

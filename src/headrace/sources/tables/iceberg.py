@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.core.files.input_files import InputFile
 from headrace.core.locations import Location
 from headrace.core.ports import Bad
+from headrace.core.stores.addresses import is_address
 from headrace.core.tables.changes import Seen, new_files, other_table
 from headrace.core.tables.iceberg import Catalog, opened, place_of, store_options, told
 from headrace.core.warn import warn
@@ -267,6 +268,12 @@ class IcebergSource(FileSource[Scan]):
         if self._columns is not None:
             schema = select(schema, self._columns)
         found = {place_of(task.file.file_path): task for task in tasks}
+        local = [path for path in found if not is_address(path)]
+        if local and is_address(place_of(table.location())):
+            raise SourceError(
+                f"The Iceberg table {self._identifier} lies in a store and names a file of this machine, "
+                f"{local[0]!r}. No such file is read: a table that others write could name any."
+            )
         ordered = dict(sorted(found.items()))
         return Scan(
             str(table.metadata.table_uuid),

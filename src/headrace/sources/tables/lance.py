@@ -13,7 +13,7 @@ from headrace.core.stores.addresses import is_address
 from headrace.core.stores.options import Options
 from headrace.core.tables.changes import Change, Seen, new_files, no_history, older_version, other_table
 from headrace.core.tables.lance import opened, said, told
-from headrace.core.tables.places import within
+from headrace.core.tables.places import inside
 from headrace.core.warn import warn
 from headrace.core.work import Split
 from headrace.errors import InputChanged, SourceError, UnreadableFile
@@ -316,7 +316,7 @@ def _fragments(place: str, table: Any) -> Iterator[_Fragment]:
     for each in table.get_fragments():
         files = each.data_files()
         size = sum(file.file_size_bytes or 0 for file in files)
-        path = within(place, f"data/{files[0].path}")
+        path = inside(place, f"data/{files[0].path}", f"The Lance table {place}")
         first = files[0].file_size_bytes or 0
         yield _Fragment(each.fragment_id, each.count_rows(), size, path, first, int(table.version))
 
