@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import shutil
 import signal
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
-from headrace.errors import ForeignOutput, PlanChanged, StepError
+from headrace.errors import ForeignOutput, HeadraceError, PlanChanged, StepError
+from headrace.result import Result
 
 from .invariants import check, parts, rows_of, stamps
 from .job import Job, make_input, write_input
@@ -102,17 +107,70 @@ def test_over_an_unfinished_run_of_the_same_plan_goes_on_with_it(job: Job) -> No
     check(Path(job.output), job.expected(), job.here)
 
 
-def test_an_overwrite_whose_input_changed_begins_anew(source: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "in"
-    shutil.copytree(source, folder)
-    job = Job(str(folder), str(tmp_path / "out"))
-    job.here()
-    new = Job(job.source, job.output, factor=5)
-    assert new.start({"journal.synced": "kill@4"}, mode="overwrite").wait()[0] == -signal.SIGKILL
+def one_is_new(job: Job) -> None:
+    write_input(Path(job.source), 8, range(8000, 8090))
+
+
+def one_is_written_again(job: Job) -> None:
+    write_input(Path(job.source), 7, range(7000, 7090))  # no shard that is done has read it
+
+
+def one_is_gone(job: Job) -> None:
+    (Path(job.source) / "in-07.parquet").unlink()
+
+
+def all_are_others(job: Job) -> None:
     for number in range(8):
-        write_input(folder, number, range(1000 * number, 1000 * number + 90))
-    new.here(mode="overwrite")
-    check(Path(job.output), new.expected(), new.here)
+        write_input(Path(job.source), number, range(1000 * number, 1000 * number + 90))
+
+
+CHANGES = [one_is_new, one_is_written_again, one_is_gone, all_are_others]
+
+
+@pytest.fixture
+def own(source: Path, tmp_path: Path) -> Job:
+    """A job with an input of its own, which may change."""
+    shutil.copytree(source, tmp_path / "in")
+    return Job(str(tmp_path / "in"), str(tmp_path / "out"))
+
+
+def rows_now(job: Job) -> list[dict[str, int]]:
+    ids = [i for file in sorted(Path(job.source).iterdir()) for i in pq.read_table(file)["id"].to_pylist()]
+    return [{"id": i, "product": i * job.factor} for i in ids]
+
+
+def overwritten(job: Job) -> Result:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # nothing is left out
+        return job.here(mode="overwrite")
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_an_overwrite_whose_input_changed_begins_anew(own: Job, change: Callable[[Job], None]) -> None:
+    own.here()
+    new = replace(own, factor=5)
+    assert new.start({"journal.synced": "kill@4"}, mode="overwrite").wait()[0] == -signal.SIGKILL
+    change(own)
+    assert not overwritten(new).resumed
+    check(Path(own.output), rows_now(new), new.here)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_over_an_unfinished_run_whose_input_changed_begins_anew(
+    own: Job, change: Callable[[Job], None]
+) -> None:
+    """The parts that readers find stay until all of the new ones are there, also if the overwrite is killed."""
+    with pytest.raises(HeadraceError):
+        own.here({"attempt.started": "EIO@4"})
+    before = parts(Path(own.output))
+    assert len(before) == 3
+    change(own)
+    with pytest.raises(HeadraceError):
+        own.here({"attempt.started": "EIO@4"}, mode="overwrite")
+    assert parts(Path(own.output)) == before
+    result = overwritten(own)
+    assert result.resumed and not result.left_out  # it goes on with the overwrite, not with the run before
+    check(Path(own.output), rows_now(own), own.here)
 
 
 def test_foreign_files_are_refused(job: Job, new: Job) -> None:

@@ -5,11 +5,12 @@ Terminal, Prometheus, summary, ``status``, report and advice read this state, so
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast, get_args
 
 import msgspec
 import pytest
@@ -490,3 +491,19 @@ def test_what_is_under_way_counts(tmp_path: Path) -> None:
     run.tell(ShardCommitted(0, 0, Ledger(100, 100), 1000, Timings()))
     assert run.state.working == ()
     assert run.state.busy_lately(run.time.now)[-1] == 0.0
+
+
+@pytest.mark.parametrize("kind", get_args(Event), ids=lambda kind: kind.__name__)
+def test_each_kind_of_event_is_counted_or_passed_over_by_name(kind: type[Any]) -> None:
+    """An event that the state does not know is an error, here and to the type checker; it is never dropped."""
+    state = RunState()
+    with contextlib.suppress(AttributeError, TypeError):  # it has no values
+        state.add(kind.__new__(kind), at=1.0)
+
+
+def test_an_event_that_has_no_case_is_an_error() -> None:
+    class Unheard(msgspec.Struct, frozen=True):
+        pass
+
+    with pytest.raises(AssertionError, match="Unheard"):
+        RunState().add(cast(Any, Unheard()), at=1.0)

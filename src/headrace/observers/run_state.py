@@ -8,7 +8,7 @@ kind (see ``record_reader``). Both have the same figures.
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 from headrace.core.events import (
     Batches,
@@ -46,6 +46,19 @@ Phase = Literal["starting", "loading", "running", "ended"]
 
 Folded = Event | WorkSum | CommitSum | ProgressSample | Unlisted
 """What a state is made of: events, or what the record keeps of them."""
+
+_Incident = (
+    ShardRetried
+    | ShardDivided
+    | WorkerLost
+    | WorkerRetired
+    | CallRetried
+    | BatchShrunk
+    | BatchSized
+    | PoolResized
+    | PoolWaits
+    | Unlisted
+)
 
 RETRIED_CALLS, RETRIED_SHARDS = "call tried again", "shard tried again"
 LOST, RETIRED, DIVIDED, DIVIDED_EARLY = (
@@ -145,6 +158,8 @@ class RunState:
                 self.metrics = event
             case RunFinished():
                 self._finish(event, at)
+            case RunDescribed():
+                pass  # it has begun above
             case _:
                 self._incident(event)
 
@@ -248,7 +263,7 @@ class RunState:
         if event.error:
             self._lose_unfinished()
 
-    def _incident(self, event: Folded) -> None:
+    def _incident(self, event: _Incident) -> None:
         match event:
             case ShardRetried():
                 self._open.forget(event.shard)
@@ -278,6 +293,8 @@ class RunState:
                 kinds = {"call retried": RETRIED_CALLS, "shard retried": RETRIED_SHARDS}
                 if event.of not in (DIVIDED_EARLY, "worker ready", "batch sized"):
                     self.counts[kinds.get(event.of, event.of)] += event.count
+            case _:
+                _has_no_case(event)
 
     # ------------------------------------------------------------ samples
 
@@ -507,6 +524,11 @@ class RunState:
             "batches": self.batch_sizes(),
             "paid": self.models.paid(ended=True) if self.models.known else None,
         }
+
+
+def _has_no_case(event: NoReturn) -> NoReturn:
+    """Fail for an event that the state does not know; the type checker finds it first."""
+    raise AssertionError(f"RunState has no case for {event!r}")
 
 
 def memory_of(event: MemoryTaken) -> int:

@@ -177,13 +177,13 @@ class _JobOpener:
             )
 
     def _overwrite(self, hidden: str | None, current: str | None, swapped: str | None) -> Job:
-        """Resume an unfinished overwrite by the same plan, else begin one."""
+        """Resume an unfinished run of the same plan, code and input; else begin one, over what is there."""
         for run in (hidden, current):
             if run is None:
                 continue
             saved, state, contents = self._peek(run)
             unfinished = (not state.finished or run == swapped) and not state.hidden
-            same = saved.shape == self._shape and state.code == self.code
+            same = saved.shape == self._shape and state.code == self.code and saved.files == self._files
             same = same and (next(contents.in_force(), None) is not None or self._is_as_planned(saved))
             if (
                 unfinished
@@ -191,8 +191,7 @@ class _JobOpener:
                 and self._is_same_code(state, contents)
                 and not self._schema_difference(state)
             ):
-                with contextlib.suppress(InputChanged):  # then it is made from the input as it is now
-                    return self._resume(run, hidden=run == hidden)
+                return self._resume(run, hidden=run == hidden)
             self._check_not_in_table(run)
             if run == hidden:
                 self._output.forget(run)
