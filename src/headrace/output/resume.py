@@ -20,7 +20,7 @@ from headrace.core.files import safe_files
 from headrace.core.ports import Sink
 from headrace.core.stores.addresses import in_object_store
 from headrace.core.warn import warn
-from headrace.errors import InputChanged, OutputExists, PlanChanged
+from headrace.errors import OutputExists, PlanChanged
 from headrace.output.commit import ShardCommitter, begin
 from headrace.output.folder import SUCCESS, OutputFolder, check_parts, new_run_name
 from headrace.output.input_changes import (
