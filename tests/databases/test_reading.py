@@ -368,3 +368,56 @@ def test_only_new_keys(store: Store, tmp_path: Path) -> None:
     store.run("INSERT INTO t VALUES (NULL, 'no key', 3)")
     with pytest.raises(HeadraceError, match=r"'a'.*the query in .*each row has to have a key"):
         run()
+
+
+@pytest.mark.parametrize(
+    ("query", "rows"),
+    [
+        ("SELECT * FROM v", 9),
+        ("SELECT a + (4 IN (SELECT a FROM v))::INT AS a FROM t", 9),
+        ("SELECT count(*) AS a FROM v", 12),
+        ("SELECT (SELECT max(a) FROM v) AS a FROM t", 9),
+        ("SELECT * FROM macro_of_files()", 9),
+    ],
+)
+def test_files_that_a_duckdb_view_reads_may_change(
+    duckdb: Store, tmp_path: Path, query: str, rows: int
+) -> None:
+    duckdb.run("CREATE TABLE t AS SELECT range AS a FROM range(9)")
+    duckdb.run(f"COPY (SELECT range AS a FROM range(9)) TO '{tmp_path}/x.parquet' (FORMAT parquet)")
+    duckdb.run(f"CREATE VIEW v AS SELECT * FROM '{tmp_path}/x.parquet'")
+    duckdb.run("CREATE MACRO macro_of_files() AS TABLE SELECT * FROM v")
+    data = source(duckdb, query, partition_column="a", partitions=1)
+    expected = read_all(data).num_rows
+    assert read_all(data).num_rows == expected
+    duckdb.run(f"COPY (SELECT range + 5 AS a FROM range({rows})) TO '{tmp_path}/x.parquet' (FORMAT parquet)")
+    with pytest.raises(InputChanged, match="changed since the run was planned"):
+        read_all(data)
+
+
+def test_files_that_change_while_they_are_read(duckdb: Store, tmp_path: Path) -> None:
+    """The range was compared before its first row: what comes after that is compared, too."""
+    duckdb.run(f"COPY (SELECT range AS a FROM range(9)) TO '{tmp_path}/x.csv' (FORMAT csv)")
+    duckdb.run(f"CREATE VIEW v AS SELECT * FROM '{tmp_path}/x.csv'")
+    data = source(duckdb, "SELECT * FROM v")
+    (split,) = data.splits()
+    rows = data.read(split, None, 3)
+    assert next(rows).num_rows == 3
+    (tmp_path / "x.csv").write_text("a\n" + "\n".join(map(str, range(1, 10))))
+    with pytest.raises(InputChanged, match="another checksum"):
+        list(rows)
+
+
+def test_a_duckdb_query_of_its_own_tables_is_not_compared_again(
+    duckdb: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    duckdb.run(
+        "CREATE TABLE t AS SELECT range AS a FROM range(9)", "CREATE VIEW v AS SELECT * FROM t WHERE a > 1"
+    )
+    query = (
+        "WITH w AS (SELECT a, count(*) AS n FROM v GROUP BY a) SELECT *, (SELECT max(a) FROM t) AS m FROM w"
+    )
+    data = source(duckdb, query, partition_column="a", partitions=2)
+    data.splits()
+    monkeypatch.setattr(data, "_totals", None)
+    assert read_all(data).num_rows == 7

@@ -18,7 +18,7 @@ import headrace as hr
 from crossed import crossed
 from databases.conftest import Store
 from headrace.core import failpoints
-from headrace.errors import ArgumentError, OutputExists, SinkError
+from headrace.errors import ArgumentError, OutputExists, PlanChanged, SinkError
 from headrace.sinks.files import FileSink
 from headrace.sources.range import RangeSource
 
@@ -209,3 +209,33 @@ def test_rows_come_after_a_run_without_any(sqlite: Store, tmp_path: Path) -> Non
     pq.write_table(pa.table({"id": range(50)}), tmp_path / "in" / "b.parquet")
     assert write().rows == 50 and write().rows == 50
     assert sorted(sqlite.run("SELECT id FROM t")) == [(i,) for i in range(50)]
+
+
+@pytest.mark.parametrize("mode", ["append", "error", "upsert", "overwrite"])
+def test_duckdb_into_the_file_that_is_read(duckdb: Store, tmp_path: Path, mode: Any) -> None:
+    """Rows are inserted when all were read, or nothing begins: a file has no readers beside one who writes."""
+    duckdb.run("CREATE TABLE t AS SELECT range AS id FROM range(100)")
+    (tmp_path / "link").symlink_to(tmp_path / "a.duckdb")
+    read = hr.read_sql("SELECT * FROM t", f"duckdb:///{tmp_path}/link", partition_column="id", partitions=4)
+    read = read.with_options(workers=2, progress=False)
+    key = {"key": "id"} if mode == "upsert" else {}
+    if mode in ("append", "error"):
+        for data in (read, read.union(numbers(3).drop_columns(["y"]))):
+            with pytest.raises(SinkError, match=r"would insert into the same file while they are read"):
+                data.write_sql("u", duckdb.uri, mode=mode, output=tmp_path / "out")
+        assert not (tmp_path / "out").exists()
+        return
+    assert read.write_sql("u", duckdb.uri, mode=mode, output=tmp_path / "out", **key).rows == 100
+    assert sorted(duckdb.run("SELECT id FROM u")) == [(i,) for i in range(100)]
+
+
+def test_one_table_name_in_two_databases(
+    sqlite: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "old").mkdir()
+    for address in (sqlite.uri, f"sqlite:///{tmp_path}/b.db"):
+        assert numbers(3).write_sql("t", address).rows == 3
+    assert (tmp_path / "t-in-a-output/_SUCCESS").exists() and (tmp_path / "t-in-b-output/_SUCCESS").exists()
+    with pytest.raises(PlanChanged, match=r"a folder of its own with another output="):
+        numbers(3).write_sql("t", f"sqlite:///{tmp_path}/old/a.db")

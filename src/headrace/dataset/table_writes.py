@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,10 +15,9 @@ from headrace.plan import ray_arguments
 from headrace.plan.parameters import given_folder
 
 if TYPE_CHECKING:
-    import os
-
     import pyarrow as pa
 
+    from headrace.core.databases.addresses import Database
     from headrace.core.work import Durability
     from headrace.options import Mode, OnChange
     from headrace.result import Result
@@ -73,8 +74,9 @@ class TableWriteVerbs(SampleWriteVerbs):
             are refused.
         output
             The folder of the run: new, empty, or of an earlier run of the same plan into the same table. Another run
-            that adds rows needs another folder. Default: ``"<table>-output"`` in the working directory. It also keeps
-            the rows, as Parquet; once the run has finished, it may be removed.
+            that adds rows needs another folder. Default: ``"<table>-in-<database>-output"`` in the working directory;
+            the database is the name of its file, or of its server and itself. The folder also keeps the rows, as
+            Parquet; once the run has finished, it may be removed.
         schema, on_change, durability
             As in ``write_parquet``.
 
@@ -109,7 +111,7 @@ class TableWriteVerbs(SampleWriteVerbs):
         from headrace.core.databases.addresses import parse
 
         database = parse(uri, "write_sql")
-        folder = given_folder(f"{table}-output" if output is None else output)
+        folder = given_folder(f"{table}-in-{_name(database)}-output" if output is None else output)
         if "://" in folder:
             raise ArgumentError(f"write_sql: output= is a folder of this machine, not {folder!r}.")
 
@@ -119,6 +121,13 @@ class TableWriteVerbs(SampleWriteVerbs):
             return SqlSink(folder, database=database, table=name, table_mode=mode, key=matched)
 
         return self._write(sink, schema, _MODES[mode], on_change, durability)
+
+
+def _name(database: Database) -> str:
+    """Return what a folder says of a database: the file's name without its end, or the server and its database."""
+    if database.scheme != "postgresql":
+        return os.path.splitext(os.path.basename(database.path))[0]
+    return re.sub(r"[^\w.-]+", "-", str(database).partition("://")[2]).strip("-")
 
 
 def _key(mode: str, key: Any) -> tuple[str, ...]:

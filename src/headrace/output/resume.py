@@ -56,8 +56,11 @@ def open_job(plan: Plan, request: OpenRequest) -> Job:
     """Take the output's lock and find, or begin, the plan's run in it."""
     assert plan.sink is not None
     check_keys(plan, incremental=request.incremental, refresh=request.refresh)
+    described = plan.source.describe()
+    if hasattr(plan.sink, "check_source"):
+        plan.sink.check_source(described)
     files = plan.source.files()
-    check_apart(plan.sink.root, plan.source.describe().get("paths", ()), files)
+    check_apart(plan.sink.root, described.get("paths", ()), files)
     output = opened_output(plan.sink)
     try:
         with output.named():
@@ -273,7 +276,7 @@ class _JobOpener:
         )
 
     def _elsewhere(self) -> str:
-        if table_of(self._sink) is not None:
+        if table_of(self._sink) is not None or hasattr(self._sink, "kept_rows"):
             return "give this run a folder of its own with another output="
         return "write to another folder, or replace this output with mode='overwrite'"
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from headrace.core import failpoints
@@ -21,13 +20,14 @@ from headrace.core.warn import warn
 from headrace.core.work import Durability, StagedFile
 from headrace.errors import OutputExists, SinkError
 from headrace.sinks.files import FileSink, _size
-from headrace.sinks.parquet import ParquetEncoder, ParquetSink
+from headrace.sinks.parquet import ParquetSink
 from headrace.sinks.sql.commits import COMMITS, committed, make_commits, note
+from headrace.sinks.sql.encoder import StoredEncoder
 from headrace.sinks.sql.opening import Connections
 from headrace.sinks.sql.transactions import Refused, Transaction, failed, quoted
 from headrace.sinks.sql.types import fits, is_plain, kept, same_names, stored
 from headrace.sinks.sql.upsert import Upsert, check_key
-from headrace.sinks.sql.vectors import from_files, in_files, staged
+from headrace.sinks.sql.vectors import from_files, in_files
 from headrace.sinks.staged import StagedStream
 
 _BATCH = 65_536
@@ -62,6 +62,21 @@ class SqlSink(ParquetSink):
     def why_not_joined(self) -> str:
         """Nothing is copied from files into a table."""
         return "the rows go to a table"
+
+    def check_source(self, source: Mapping[str, Any]) -> None:
+        """Refuse a plan that reads the file of DuckDB into which its parts are inserted while others are read."""
+        if self.database.scheme != "duckdb" or not self._part_by_part:
+            return
+        if source.get("kind") == "sql" and os.path.realpath(str(source["path"])[10:]) == os.path.realpath(
+            self.database.path
+        ):
+            raise SinkError(
+                f"The rows are read from {self.database}, and mode={self.table_mode!r} would insert into the same "
+                "file while they are read: DuckDB opens a file for one process if that one writes. Write to "
+                "another file. Or use mode='upsert' or mode='overwrite', which insert when all rows were read."
+            )
+        for each in source.get("sources", ()):
+            self.check_source(each)
 
     # ------------------------------------------------------------ in workers
 
@@ -130,7 +145,7 @@ class SqlSink(ParquetSink):
 
     def encoder(self, stream: StagedStream, schema: pa.Schema) -> Any:
         """Return an encoder of Parquet that brings rows to the types in which they are inserted."""
-        return _StoredEncoder(self, stream, self._stored(schema))
+        return StoredEncoder(self, stream, self._stored(schema), self.database, self.key)
 
     # ------------------------------------------------------------ in the driver
 
@@ -363,35 +378,3 @@ def _converted(file: pq.ParquetFile, target: pa.Schema) -> Iterator[pa.RecordBat
     for batch in file.iter_batches(_BATCH):
         columns = [c.cast(f.type) for c, f in zip(batch.columns, target, strict=True)]
         yield pa.RecordBatch.from_arrays(columns, schema=target)
-
-
-class _StoredEncoder(ParquetEncoder):
-    """Brings batches to the types of the table; a value that would change is an error."""
-
-    def __init__(self, sink: SqlSink, stream: StagedStream, schema: pa.Schema) -> None:
-        super().__init__(sink, stream, in_files(schema))
-        self._stored = schema
-        self._database = sink.database
-        self._no_nan = sink.database.scheme == "sqlite"
-        self._key = sink.key
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        """Cast, and refuse nulls in a key, and NaN where the database would make a null of it."""
-        columns = [
-            staged(column, f.name, self._database)
-            if pa.types.is_fixed_size_list(f.type)
-            else column.cast(f.type)
-            for column, f in zip(batch.columns, self._stored, strict=True)
-        ]
-        for column, about in zip(columns, self._stored, strict=True):
-            if about.name in self._key and column.null_count:
-                raise SinkError(
-                    f"The key column {about.name!r} has nulls, and a row without a key matches no other. Drop such "
-                    "rows, or give them a key in a step."
-                )
-            if self._no_nan and pa.types.is_floating(about.type) and pc.any(pc.is_nan(column)).as_py():
-                raise SinkError(
-                    f"The column {about.name!r} holds NaN, and SQLite would store a null instead. Put a number or a "
-                    "null in its place in a step."
-                )
-        super().write(pa.RecordBatch.from_arrays(columns, schema=in_files(self._stored)))

@@ -55,6 +55,10 @@ class Connection(Protocol):
         """Run a query and yield its rows, at most so many at a time."""
         ...
 
+    def reads_elsewhere(self, query: str) -> bool:
+        """Say whether a query reads what ``state`` and ``snapshot`` do not cover, such as other files."""
+        ...
+
     def state(self) -> tuple[int, ...]:
         """Return numbers that change when the database does; always the same where ``snapshot`` is known."""
         ...

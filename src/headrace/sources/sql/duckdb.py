@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -17,6 +18,9 @@ from headrace.sources.sql.connections import Column, failed, file_state, inexact
 _INEXACT = re.compile(
     r"\b(UHUGEINT|BIT|BIGNUM|VARINT|UNION|TIME WITH TIME ZONE|TIMETZ|TIME_NS|GEOMETRY|VARIANT)\b"
 )
+_LOCAL = {
+    *("SEQ_SCAN", "DUMMY_SCAN", "EMPTY_RESULT", "COLUMN_DATA_SCAN", "CTE_SCAN", "REC_CTE_SCAN", "DELIM_SCAN")
+}
 
 
 class DuckdbConnection:
@@ -108,6 +112,21 @@ class DuckdbConnection:
         except self._errors as error:
             raise failed(self._database, "read the query's rows from", error) from None
 
+    def reads_elsewhere(self, query: str) -> bool:
+        """Look at what the plan begins with: tables of this file, or anything else, such as a view of Parquet files.
+
+        The optimizer is off, as it puts what the footers of Parquet files say in place of reading them.
+        """
+        try:
+            self._connection.execute("PRAGMA disable_optimizer")
+            told = self._connection.execute(
+                f"EXPLAIN (FORMAT json) SELECT * FROM ({query}\n) AS q"
+            ).fetchall()
+            self._connection.execute("PRAGMA enable_optimizer")
+        except self._errors as error:
+            raise failed(self._database, "run the query in", error) from None
+        return not all(_LOCAL.issuperset(_scans(step)) for step in json.loads(told[0][1]))
+
     def state(self) -> tuple[int, ...]:
         """Return sizes and times of the file and its log."""
         return file_state(self._path, ".wal")
@@ -115,6 +134,11 @@ class DuckdbConnection:
     def close(self) -> None:
         """Close the file."""
         self._connection.close()
+
+
+def _scans(step: dict[str, Any]) -> set[str]:
+    """Return the names of the steps of a plan that have none before them."""
+    return set().union(*map(_scans, step.get("children", ()))) or {step["name"].strip()}
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:

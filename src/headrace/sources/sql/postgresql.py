@@ -185,6 +185,10 @@ class PostgresqlConnection:
         except self._errors as error:
             raise failed(self._database, "read the query's rows from", error) from None
 
+    def reads_elsewhere(self, query: str) -> bool:
+        """The snapshot is trusted; foreign tables, which are outside of it, are not told from others."""
+        return False
+
     def state(self) -> tuple[int, ...]:
         """Nothing can change in a snapshot."""
         return ()

@@ -34,7 +34,8 @@ class Answer:
     counts: tuple[int, ...]
     sums: tuple[str, ...]
     snapshot: str
-    state: tuple[int, ...]
+    state: tuple[int, ...] | None
+    """None where the query reads more than the database, of which nothing tells whether it has changed."""
 
 
 class SqlSource(Source):
@@ -105,7 +106,7 @@ class SqlSource(Source):
             tuple(totals.get(i, (0, ""))[0] for i in range(len(cuts) + 1)),
             tuple(totals.get(i, (0, ""))[1] for i in range(len(cuts) + 1)),
             connection.snapshot,
-            connection.began,
+            None if connection.reads_elsewhere(self._query) else connection.began,
         )
 
     def _partition_column(self, columns: Sequence[Column]) -> Column:
@@ -266,6 +267,8 @@ class SqlSource(Source):
                 yield batch
             if rows != expected:
                 raise self._changed(split.start, f"it had {expected:,} rows, and has {rows:,}")
+            if answer.state is None:  # no transaction holds what is read
+                self._check(connection, answer, split.start)
         finally:
             connection.close()
 

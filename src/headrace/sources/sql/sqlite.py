@@ -114,6 +114,10 @@ class SqliteConnection:
         except (sqlite3.Error, UnicodeError, pa.ArrowException, OverflowError) as error:
             raise failed(self._database, "read the query's rows from", error) from None
 
+    def reads_elsewhere(self, query: str) -> bool:
+        """A query reads tables of its file only."""
+        return False
+
     def state(self) -> tuple[int, ...]:
         """Return sizes and times of the file and its log, and the counter of changes in the file."""
         return file_state(self._path, "-wal", counter=True)
