@@ -248,10 +248,11 @@ def test_a_server_that_is_not_there_or_never_answers_ends_the_run():
     with FakeLLMServer(latency=60) as server:
         silent = endpoint(server, timeout=0.1)
         text = refused(EndpointUnavailable, WORDS.prompt("{word}", silent))
-        assert "does not answer any request: asked 2 times" in text and "no answer in 0.1 seconds" in text
+        assert "does not answer any request: asked 2 times" in text
+        assert re.search(r"no answer in [\d.]+ seconds \(timeout=0\.1\)", text)  # as long as it was
         gone = endpoint(server)
     text = refused(EndpointUnavailable, WORDS.prompt("{word}", gone))
-    assert "asked 7 times" in text and gone.base_url in text
+    assert f"{gone.base_url} cannot be reached: nothing listens there" in text and "refused 3 times" in text
 
 
 def test_a_server_that_fails_one_request_only_rejects_its_row():

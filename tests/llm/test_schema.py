@@ -12,7 +12,7 @@ import pydantic
 import pytest
 
 import headrace as hr
-from headrace.errors import ArgumentError, EndpointRefused
+from headrace.errors import ArgumentError
 from headrace.llm import client
 from headrace.llm.refusals import InvalidAnswer
 from headrace.llm.schema import AnswerSchema, arrow_type
@@ -140,23 +140,24 @@ def test_patterns_and_choices_are_asked_for_and_only_told_where_the_server_knows
         assert "structured_outputs" not in last and date.pattern in last["messages"][-1]["content"]
 
 
-def test_a_schema_that_the_server_refuses_ends_the_run():
-    from headrace.llm.refusals import judged
+def test_a_schema_that_the_server_refuses_may_end_the_run():
+    from headrace.llm.refusals import Doubtful, judged
 
     body = b'{"error": {"message": "Invalid schema for response_format", "code": null}}'
     error = judged(400, body, {}, where="The endpoint x", request={"response_format": {}, "messages": []})
-    assert isinstance(error, EndpointRefused) and "guided=False" in str(error)
+    assert isinstance(error, Doubtful) and "guided=False" in str(error.run)
 
 
-def test_images_for_a_model_that_does_not_see_end_the_run():
-    from headrace.llm.refusals import judged
+def test_an_image_that_is_refused_is_the_fault_of_its_row():
+    """The server may take no images, or not this one, and other rows may have none."""
+    from headrace.llm.refusals import RequestRefused, judged
 
     body = b'{"object": "error", "message": "this model is not a multimodal model", "code": 400}'
     request = {
         "messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:"}}]}]
     }
     error = judged(400, body, {}, where="The endpoint x", request=request)
-    assert isinstance(error, EndpointRefused) and "takes no images" in str(error)
+    assert isinstance(error, RequestRefused) and "If it takes no images at all" in str(error)
 
 
 @pytest.mark.parametrize(

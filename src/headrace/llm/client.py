@@ -15,22 +15,24 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from headrace.core.install import install_hint
-from headrace.errors import EndpointRefused, EndpointUnavailable, MissingLibrary
-from headrace.llm.endpoint import Endpoint
+from headrace.errors import EndpointRefused, MissingLibrary
+from headrace.llm.endpoint import RETRIES, Endpoint
 from headrace.llm.hedge import HEDGED, Latencies, first_of, has_lost
-from headrace.llm.limiter import SILENT_SECONDS, Limiter, SharedState, state_path
+from headrace.llm.limiter import SILENT_SECONDS, Limiter, SharedState, pause_of, state_path
 from headrace.llm.order import made_order
-from headrace.llm.proxies import proxy_of
+from headrace.llm.proxies import on_the_way, proxy_of
 from headrace.llm.refusals import (
     Again,
-    ConnectionLost,
+    Doubtful,
     Malformed,
     NoAnswer,
     RateLimited,
-    error_of,
+    RowError,
     json_of,
     judged,
-    pause_of,
+    plain_request,
+    refusal_of,
+    unavailable,
 )
 from headrace.llm.slots import Slots
 from headrace.llm.template import text_of
@@ -46,9 +48,13 @@ AHEAD_SECONDS = 0.5
 """For so long the first request goes ahead of all others, unless it is answered before."""
 CONNECT_SECONDS = 20.0
 ANTHROPIC_VERSION = "2023-06-01"
+PLAIN_TOKENS = 16
+"""About so many has a plain request, with its answer."""
 JSON = {"Content-Type": "application/json"}
 TRIES_UNHEARD = 2
 """How often a server that never answered is waited for."""
+TRIES_CLOSED = 3
+"""How often a server is tried that nobody has heard of, and where nothing listens."""
 ROWS_UNANSWERED = 3
 """So many requests in a row that had all their tries, without any answer between: the server is at fault, not
 they."""
@@ -103,6 +109,8 @@ class Client:
         self.slots = Slots(1, made_order(order))
         self._answered = 0
         self._unanswered = 0  # requests that had all their tries since the last answer
+        self._doubts = asyncio.Lock()
+        self._let_in_at = 0.0  # when the last request was sent of which we know that it was let in
         self._proxy: str | None = None
         self._session: aiohttp.ClientSession | None = None
         self._heartbeat: asyncio.Task[None] | None = None
@@ -163,7 +171,7 @@ class Client:
         ``counted``: that this one was not answered is known, and says nothing new of the server.
         """
         url = self.endpoint.base_url + path if path else self._url
-        content = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+        content = _encoded(body)
         text = text_of(body.get("messages"))
         tries = answered = first_answered = 0
         for sent in range(1_000_000):
@@ -171,7 +179,7 @@ class Client:
             if not sent:
                 answered = first_answered = self._answered
             try:
-                reply = await self._in_turn(url, content, body, tokens)
+                reply = await self._judged(url, content, body, tokens)
                 self._answered += 1
                 self._unanswered = 0
                 return reply
@@ -190,24 +198,41 @@ class Client:
             await asyncio.sleep(wait_before(again, tries))
         raise AssertionError
 
+    async def _judged(self, url: str, content: bytes, body: Mapping[str, Any], tokens: int) -> Reply:
+        """Send a request. Where a refusal may be meant for all, a plain request says whether it is; one at a time."""
+        try:
+            return await self._in_turn(url, content, body, tokens)
+        except Doubtful as doubt:
+            refused_at = time.time()
+            async with self._doubts:
+                if self._let_in_at <= refused_at:
+                    plain = plain_request(body)
+                    try:
+                        reply = await self._in_turn(url, _encoded(plain), plain, PLAIN_TOKENS)
+                        doubt.row.paid = reply.data
+                    except Doubtful:
+                        raise doubt.run from None
+                    except RowError:
+                        self._let_in_at = (
+                            time.time()
+                        )  # it is a bad request, by a key and to a model that are known
+                raise doubt.row from None
+
     def _give_up(self, again: Again, tries: int, *, heard: bool) -> None:
         """Raise if a request has had its tries: a server that answers nobody ends the run, else it is the row's."""
-        silent = again.kind is NoAnswer and not self._answered
-        most = min(TRIES_UNHEARD, self._max_retries + 1) if silent else self._max_retries + 1
+        most = self._max_retries + 1
+        if not self._answered and again.kind is NoAnswer:
+            most = min(most, TRIES_UNHEARD)
+        elif not self._answered and again.closed and self._max_retries <= RETRIES:
+            most = min(most, TRIES_CLOSED)
         patient = again.wait is None or again.wait <= LONGEST_PAUSE
         if tries < most and patient:
             return
         self._unanswered += not heard
         times = f"{tries} {'time' if tries == 1 else 'times'}"
         if not patient or not self._answered or self._unanswered >= ROWS_UNANSWERED:
-            asked = "" if patient else f" It asks to wait {again.wait:,.0f} seconds."
-            nobody = "any request" if not self._answered else "any more"
-            error = EndpointUnavailable(
-                f"{self._where} does not answer {nobody}: asked {times}, the last time with this "
-                f"outcome: {again}.{asked} "
-                "Check that the server runs and can be reached from this machine. When it does, run the same program "
-                "again: what an output has, and what was answered for it, is kept."
-            )
+            heard_of = self._answered > 0
+            error = unavailable(again, self._where, times, heard=heard_of, patient=patient)
             self.slots.end(error)
             raise error
         raise again.kind(f"asked {times}, the last time with this outcome: {again}")
@@ -228,6 +253,7 @@ class Client:
             self._landed(sent_at, overloaded=again.overloaded and not paced)
             raise
         self._landed(sent_at, overloaded=False)
+        self._let_in_at = max(self._let_in_at, sent_at)
         usage = reply.data.get("usage")
         if isinstance(usage, dict) and isinstance(usage.get("total_tokens"), int):
             self._limiter.used(tokens, usage["total_tokens"])
@@ -283,45 +309,40 @@ class Client:
 
     async def stream(self, method: str, path: str, **request: Any) -> AsyncGenerator[bytes, None]:
         """Yield the same in pieces, as they come."""
-        import aiohttp
-
         assert self._session is not None
         url = path if path.startswith(("http://", "https://")) else self.endpoint.base_url + path
         if urlsplit(url)[:2] != self._server[:2]:
             raise EndpointRefused(f"{self._where} sends us elsewhere, and keys are not taken elsewhere.")
         # A file of 200 MB may take longer than an answer: what counts is that something moves.
+        import aiohttp
+
         patience = aiohttp.ClientTimeout(
             total=None, sock_connect=CONNECT_SECONDS, sock_read=self.endpoint.timeout
         )
-        try:
-            async with self._session.request(
+        async with (
+            on_the_way(self._where, self._hidden, self.endpoint.timeout),
+            self._session.request(
                 method, url, allow_redirects=False, proxy=self._proxy, timeout=patience, **request
-            ) as response:
-                if not 200 <= response.status < 300:
-                    said = self._hidden((await response.read()).decode("utf-8", "replace")).encode()
-                    if response.status in (404, 405):
-                        raise EndpointRefused(
-                            f"{self._where} has nothing at {urlsplit(url).path} ({response.status}): it says "
-                            f"{error_of(said)[0]!r}. --via-batch-api is for servers with a batch API of OpenAI's or "
-                            "Anthropic's form; leave it out to send the requests one by one."
-                        )
-                    keyed = self._key is not None
-                    raise judged(
-                        response.status, said, response.headers, where=self._where, request={}, keyed=keyed
+            ) as response,
+        ):
+            if not 200 <= response.status < 300:
+                said = self._hidden((await response.read()).decode("utf-8", "replace")).encode()
+                if response.status in (404, 405):
+                    raise EndpointRefused(
+                        f"{self._where} has nothing at {urlsplit(url).path} "
+                        f"{refusal_of(response.status, said).said}. --via-batch-api is for servers with a batch API "
+                        "of OpenAI's or Anthropic's form; leave it out to send the requests one by one."
                     )
-                async for piece in response.content.iter_chunked(1 << 20):
-                    yield piece
-        except asyncio.TimeoutError:
-            raise Again(NoAnswer, f"no answer in {self.endpoint.timeout:g} seconds") from None
-        except (
-            aiohttp.ClientConnectorCertificateError,
-            aiohttp.InvalidURL,
-            aiohttp.ClientConnectorSSLError,
-        ) as error:
-            raise EndpointRefused(f"{self._where} cannot be asked: {self._hidden(str(error))}.") from None
-        except (aiohttp.ClientError, OSError) as error:
-            said_ = self._hidden(str(error)) or type(error).__name__
-            raise Again(ConnectionLost, f"{type(error).__name__}: {said_}") from None
+                error = self._judge(response, said, {})
+                raise error.run if isinstance(error, Doubtful) else error
+            async for piece in response.content.iter_chunked(1 << 20):
+                yield piece
+
+    def _judge(self, response: aiohttp.ClientResponse, said: bytes, request: Mapping[str, Any]) -> Exception:
+        keyed = self._key is not None
+        return judged(
+            response.status, said, response.headers, where=self._where, request=request, keyed=keyed
+        )
 
     async def _send(self, url: str, content: bytes, body: Mapping[str, Any]) -> Reply:
         """Send a request once; one that is cancelled under way has no end: it may have to be paid for."""
@@ -339,48 +360,33 @@ class Client:
         return reply
 
     async def _posted(self, url: str, content: bytes, body: Mapping[str, Any]) -> Reply:
-        import aiohttp
-
         assert self._session is not None
         began = time.monotonic()
-        try:
-            async with self._session.post(
+        async with (
+            on_the_way(self._where, self._hidden, self.endpoint.timeout),
+            self._session.post(
                 url, data=content, headers=JSON, allow_redirects=False, proxy=self._proxy
-            ) as response:
-                read = await response.read()
-        except asyncio.TimeoutError:
-            raise Again(
-                NoAnswer,
-                f"no answer in {time.monotonic() - began:,.1f} seconds (timeout={self.endpoint.timeout:g})",
-                overloaded=True,
-            ) from None
-        except (
-            aiohttp.ClientConnectorCertificateError,
-            aiohttp.InvalidURL,
-            aiohttp.ClientConnectorSSLError,
-        ) as error:
-            raise EndpointRefused(f"{self._where} cannot be asked: {self._hidden(str(error))}.") from None
-        except (aiohttp.ClientError, OSError) as error:
-            said = self._hidden(str(error)) or type(error).__name__
-            raise Again(ConnectionLost, f"{type(error).__name__}: {said}") from None
+            ) as response,
+        ):
+            read = await response.read()
         latency = time.monotonic() - began
         if not 200 <= response.status < 300:
-            read = self._hidden(read.decode("utf-8", "replace")).encode()
-            keyed = self._key is not None
-            raise judged(
-                response.status, read, response.headers, where=self._where, request=body, keyed=keyed
-            )
+            raise self._judge(response, self._hidden(read.decode("utf-8", "replace")).encode(), body)
         pause = pause_of(response.headers)
         if pause is not None:
             self._limiter.block(pause)
         data = json_of(read)
         if not isinstance(data, dict) or ("error" in data and not data.get("choices") and data["error"]):
-            raise Again(Malformed, f"200, and no JSON of an answer ({len(read):,} bytes)")
+            raise Again(Malformed, f"200, and no JSON of an answer ({len(read):,} bytes)", paid=True)
         return Reply(data, latency)
 
     def _hidden(self, text: str) -> str:
         """Return what a server or a library said, without the key."""
         return text.replace(self._key, "…") if self._key else text
+
+
+def _encoded(body: Mapping[str, Any]) -> bytes:
+    return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
 
 
 def wait_before(again: Again, tries: int) -> float:

@@ -11,6 +11,7 @@ from headrace.core.arguments import known_arguments
 from headrace.errors import ArgumentError
 
 PRICES = ("input", "output")
+RETRIES = 6
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -36,7 +37,8 @@ class Endpoint:
         Seconds until an answer has to be there.
     max_retries
         How often a request is sent again that was not answered: rate limits, errors of the server, timeouts, broken
-        connections. Requests that the server refuses are not.
+        connections. Requests that the server refuses are not. Where nothing listens at the address from the start, it
+        is tried three times, unless this is more than the default.
     prices
         What tokens cost, in the currency of your choice per million: ``{"input": 0.15, "output": 0.6}``.
     hedge
@@ -75,7 +77,7 @@ class Endpoint:
         requests_per_minute: float | None = None,
         tokens_per_minute: float | None = None,
         timeout: float = 300.0,
-        max_retries: int = 6,
+        max_retries: int = RETRIES,
         prices: Mapping[str, float] | None = None,
         hedge: bool = False,
     ) -> None:

@@ -8,15 +8,17 @@ a worker reserved and did not use, as it was killed, is lost: at most a second o
 from __future__ import annotations
 
 import contextlib
+import email.utils
 import fcntl
 import hashlib
 import os
 import random
+import re
 import stat
 import struct
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 MAGIC = b"hrlimit1"
@@ -218,3 +220,60 @@ class Limiter:
 def _within(moment: float, now: float) -> float:
     """Return a moment that was written down, unless it makes no sense: clocks are set, and files grow old."""
     return moment if moment < now + LONGEST else 0.0
+
+
+# ---------------------------------------------------------------- what a server asks for
+
+
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """Return how many seconds a server wants to be left alone; None if it does not say.
+
+    >>> retry_after({"Retry-After": "2"}), retry_after({"retry-after-ms": "250"}), retry_after({})
+    (2.0, 0.25, None)
+    """
+    values = {name.lower(): value for name, value in headers.items()}
+    with contextlib.suppress(KeyError, ValueError):
+        return max(0.0, float(values["retry-after-ms"]) / 1000)
+    text = values.get("retry-after")
+    if text is None:
+        return None
+    with contextlib.suppress(ValueError):
+        return max(0.0, float(text))
+    with contextlib.suppress(TypeError, ValueError):
+        return max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - time.time())
+    return None
+
+
+_SPAN = re.compile(r"([\d.]+)(ms|s|m|h|d)?")
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "": 1.0}
+
+
+def seconds_of(text: str) -> float | None:
+    """Return the seconds of a time as ``x-ratelimit`` headers say it; None for what is none.
+
+    >>> seconds_of("6m0s"), seconds_of("20ms"), seconds_of("12"), seconds_of("soon")
+    (360.0, 0.02, 12.0, None)
+    """
+    parts = _SPAN.findall(text)
+    if not parts or "".join(number + unit for number, unit in parts) != text.strip():
+        return None
+    try:
+        return sum(float(number) * _SECONDS[unit] for number, unit in parts)
+    except ValueError:
+        return None
+
+
+def pause_of(headers: Mapping[str, str]) -> float | None:
+    """Return for how long nothing is left of a rate, by the ``x-ratelimit`` headers of an answer.
+
+    >>> pause_of({"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "1s"})
+    1.0
+    """
+    pauses = []
+    for what in ("requests", "tokens"):
+        remaining, reset = (headers.get(f"x-ratelimit-{name}-{what}") for name in ("remaining", "reset"))
+        if remaining is not None and reset is not None and remaining.strip() == "0":
+            seconds = seconds_of(reset)
+            if seconds:
+                pauses.append(min(seconds, 60.0))
+    return max(pauses) if pauses else None

@@ -31,7 +31,7 @@ from headrace.llm.answers import (
 from headrace.llm.client import Client, Reply
 from headrace.llm.endpoint import Endpoint
 from headrace.llm.endpoints import Endpoints
-from headrace.llm.refusals import BadRow
+from headrace.llm.refusals import BadRow, RowError
 from headrace.llm.spending import Spending
 from headrace.llm.store import Answer, AnswerStore, key_of
 from headrace.llm.template import Messages
@@ -304,6 +304,10 @@ class Prompter(AnswerColumns):
             # What was asked for twice is paid for twice, as far as anybody knows.
             for _ in range(reply.requests):
                 started.spend(Tokens(1, *tokens_of(reply.data, size)), self.asked.endpoint)
+        except RowError as error:
+            if error.paid is not None:
+                started.spend(Tokens(1, *tokens_of(error.paid, 1)), self.asked.endpoint)
+            raise
         finally:
             started.spending.end(reserved)
         raise_if_failed(reply.data)

@@ -1,12 +1,17 @@
-"""The proxy between here and a server, by the environment."""
+"""The way between here and a server: the proxy, by the environment, and what fails on it."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import errno
+import time
+from collections.abc import AsyncIterator, Callable
 from urllib.parse import SplitResult, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from headrace.errors import EndpointRefused
+from headrace.llm.refusals import Again, ConnectionLost, NoAnswer
 
 
 def proxy_of(server: SplitResult, where: str) -> str | None:
@@ -24,3 +29,27 @@ def proxy_of(server: SplitResult, where: str) -> str | None:
         f"{where} cannot be asked: the environment variable {server.scheme}_proxy holds no address of an HTTP proxy, "
         "such as http://proxy:3128. Nothing was sent. Correct it, or name the server in no_proxy."
     )
+
+
+@contextlib.asynccontextmanager
+async def on_the_way(where: str, hidden: Callable[[str], str], timeout: float) -> AsyncIterator[None]:
+    """Raise what fails between here and a server as errors of ours; ``hidden`` takes the key out of a text."""
+    import aiohttp
+
+    began = time.monotonic()
+    try:
+        yield
+    except asyncio.TimeoutError:
+        said = f"no answer in {time.monotonic() - began:,.1f} seconds (timeout={timeout:g})"
+        raise Again(NoAnswer, said, overloaded=True, paid=True) from None
+    except (
+        aiohttp.ClientConnectorCertificateError,
+        aiohttp.InvalidURL,
+        aiohttp.ClientConnectorSSLError,
+    ) as error:
+        raise EndpointRefused(f"{where} cannot be asked: {hidden(str(error))}.") from None
+    except (aiohttp.ClientError, OSError) as error:
+        said = f"{type(error).__name__}: {hidden(str(error)) or type(error).__name__}"
+        connected = not isinstance(error, aiohttp.ClientConnectorError)
+        closed = isinstance(error, OSError) and error.errno == errno.ECONNREFUSED
+        raise Again(ConnectionLost, said, paid=connected, closed=closed) from None

@@ -31,7 +31,8 @@ class FakeLLMServer:
     ----------
     answer
         What is said to a prompt, the text of the last message; default: the prompt itself. What it raises is an error
-        of the server, 500. In a chat, a list is what tools it calls, and a dict is the whole response.
+        of the server, 500. In a chat, a list is what tools it calls, and a dict is the whole response; a tuple is a
+        refusal: its status, its body (text, bytes, or what becomes JSON), its headers.
     latency
         Seconds that an answer takes, or a function of a ``random.Random`` that gives them.
     key
@@ -87,7 +88,7 @@ class FakeLLMServer:
         self.worked: list[tuple[float, float]] = []
         self.url = ""
         self.batches = FakeBatches(self)
-        self._kinds: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+        self._kinds: dict[str, Callable[[dict[str, Any]], Any]] = {
             "/v1/chat/completions": self._chat,
             "/v1/completions": self._completion,
             "/v1/embeddings": self._embeddings,
@@ -160,10 +161,10 @@ class FakeLLMServer:
             {"object": "list", "data": [{"id": self._model or "fake", "object": "model"}]}
         )
 
-    def _chat(self, body: dict[str, Any]) -> dict[str, Any]:
+    def _chat(self, body: dict[str, Any]) -> Any:
         content = body["messages"][-1]["content"]
         said = self._answer(content if isinstance(content, str) else json.dumps(content))
-        if isinstance(said, dict):
+        if isinstance(said, (dict, tuple)):
             return said
         limit = body.get("max_completion_tokens", body.get("max_tokens"))
         text, reason = _cut(said if isinstance(said, str) else "", limit)
@@ -236,7 +237,7 @@ class FakeLLMServer:
             return 500, {"error": {"message": f"the server has failed: {error}"}}
 
     async def _answered(
-        self, made: Callable[[dict[str, Any]], dict[str, Any]], request: web.Request
+        self, made: Callable[[dict[str, Any]], Any], request: web.Request
     ) -> web.StreamResponse:
         from aiohttp import web
 
@@ -279,6 +280,12 @@ class FakeLLMServer:
             said = made(body)
         except Exception as error:
             return web.json_response({"error": {"message": f"the server has failed: {error}"}}, status=500)
+        if isinstance(said, tuple):
+            status, refusal, headers = said
+            refusal = refusal.encode() if isinstance(refusal, str) else refusal
+            data = refusal if isinstance(refusal, bytes) else json.dumps(refusal).encode()
+            self.outcomes.update({"answered": -1, str(status): 1})
+            return web.Response(status=status, body=data, headers=headers)
         return web.json_response({"id": "fake", "model": body.get("model"), **said})
 
     def refused_key(self, request: web.Request) -> tuple[int, str, str] | None:
