@@ -16,6 +16,7 @@ from headrace.core.tables.changes import position_text
 from headrace.plan.logical import Plan
 from headrace.plan.steps.base import Step
 from headrace.predictors.registry import LIBRARIES
+from headrace.session import invocation
 
 _INPUTS = 5
 _PACKAGES = (
@@ -118,23 +119,37 @@ def packages() -> dict[str, str]:
     return found
 
 
-def git_commit(start: str | None = None) -> str:
-    """Return the commit that is checked out where the program lies, else in the working directory; empty if none is.
+def git_commit() -> str:
+    """Return the commit that is checked out where the user's program lies; empty if it lies in no repository.
 
-    No program is called; whether files differ from the commit is not looked at.
+    Code without a file, as of a notebook, belongs to the working directory, but never to the repository that Headrace
+    itself is run from. An installed program has no commit. No program is called; whether files differ from the commit
+    is not looked at.
     """
+    ours = Path(os.path.realpath(__file__)).parents[1]
     script = sys.argv[0] if sys.argv and sys.argv[0] not in ("", "-c", "-m") else ""
     try:
-        places = (
-            [start] if start is not None else [os.path.dirname(os.path.realpath(script))] if script else []
-        )
-        for place in [*places, *([] if start is not None else [os.getcwd()])]:
-            for folder in (Path(place), *Path(place).parents):
-                if (folder / ".git").exists():
-                    return _head(folder / ".git")
+        path = Path(os.path.realpath(script)) if script else None
+        if path is not None and not (_is_installed(path) or path.is_relative_to(ours)):
+            repository = _repository(path.parent)
+        elif path is None or invocation.current() is not None or "ipykernel" in sys.modules:
+            repository = _repository(Path.cwd())
+            if not _is_installed(ours) and repository == _repository(ours):
+                return ""
+        else:
+            return ""
+        return "" if repository is None else _head(repository / ".git")
     except (OSError, ValueError):
-        pass
-    return ""
+        return ""
+
+
+def _is_installed(path: Path) -> bool:
+    packages = {"site-packages", "dist-packages"}.intersection(path.parts)
+    return bool(packages) or path.parent == Path(os.path.realpath(sys.prefix)) / "bin"
+
+
+def _repository(place: Path) -> Path | None:
+    return next((folder for folder in (place, *place.parents) if (folder / ".git").exists()), None)
 
 
 def _head(git: Path) -> str:
