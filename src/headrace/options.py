@@ -117,9 +117,9 @@ class RunOptions:
         Seconds of work after which a worker closes the part that it writes, so that what it has done is committed.
         The rest of its shard becomes a shard of its own. None: each shard is committed as a whole.
     stall_timeout
-        Seconds after which a worker that the operating system has stopped is given up and replaced; and after which a
-        run in which nobody is at work ends, with the stacks of all workers. A model that is being loaded and a batch
-        that is being computed are work.
+        Seconds after which a worker of this machine that the operating system has stopped (SIGSTOP) is given up and
+        replaced, an eighth of that time later at most. A run in which nobody is at work ends after so many seconds,
+        with the stacks of all workers. A model that is being loaded and a batch that is being computed are work.
     worker_start
         How worker processes of this machine are started. ``"fork"``: the first as a new Python, which imports numpy
         and pyarrow, the others as copies of it from before it ran any code of yours, where that is safe (Linux, and

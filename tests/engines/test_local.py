@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
+import signal
 import sys
 import time
 from collections import deque
@@ -25,6 +26,7 @@ import headrace as hr
 from headrace.core.engine_ports import PoolSpec, WorkerContext
 from headrace.core.work import BlockRef
 from headrace.engines.local.engine import LocalEngine
+from headrace.engines.local.listener import Listener
 from headrace.engines.local.pool import LocalPool
 from headrace.engines.local.process import WorkerProcess
 from headrace.engines.local.slot_registry import SPARE, SlotRegistry, spare_of
@@ -302,3 +304,49 @@ def test_slots_whatever_crosses_on_the_way(seed: int) -> None:
         (batch,) = reading.read(ref)
         assert set(batch.column(0).to_pylist()) == {value}
     post.registry.close()
+
+
+def stopped(pool: LocalPool, preparing: bool = False) -> WorkerProcess:
+    """Stop the one worker of a pool while it is at work."""
+    worker = pool.workers()[0]
+    if not preparing:
+        pool.submit("about").result(60)
+        pool.submit("next_fed")
+    process = psutil.Process(worker.process.pid)
+    process.suspend()
+    while process.status() != psutil.STATUS_STOPPED:
+        time.sleep(0.001)
+    return worker
+
+
+@pytest.mark.parametrize("preparing", [True, False])
+@pytest.mark.parametrize("timeout", [300.0, 3.0])
+def test_a_stopped_worker_is_given_up_when_its_time_is_over(
+    engine: LocalEngine, tmp_path: Path, timeout: float, preparing: bool
+) -> None:
+    """The clock is the test's: by default it is five minutes, and 38 seconds more at most."""
+    os.mkfifo(tmp_path / "fifo")
+    factory = partial(starts_forever, str(tmp_path / "fifo")) if preparing else partial(Hosted, "")
+    pool = engine.start(PoolSpec("stage 1", factory, 1, stall_timeout=1e6), lambda *note: None)
+    worker = stopped(pool, preparing)
+    pool.stall_timeout = timeout
+    now = [worker.heard_at]
+    listener = Listener(pool, clock=lambda: now[0])
+    while not worker.kill_reason:
+        now[0] += timeout / 8
+        listener.end_suspended()
+        assert now[0] - worker.heard_at <= timeout * 9 / 8
+    assert now[0] - worker.heard_at >= timeout
+    assert worker.process.wait(60) == -signal.SIGKILL
+
+
+def test_a_worker_that_goes_on_a_moment_after_its_driver_is_kept(engine: LocalEngine) -> None:
+    """Whoever stops the whole job, and lets it go on an hour later, finds the same workers."""
+    pool = engine.start(PoolSpec("stage 1", partial(Hosted, ""), 1, stall_timeout=1e6), lambda *note: None)
+    worker = stopped(pool)
+    pool.stall_timeout = 300.0
+    now = [worker.heard_at]
+    listener = Listener(pool, clock=lambda: now[0])
+    now[0] += 3_600
+    listener.end_suspended()
+    assert not worker.kill_reason

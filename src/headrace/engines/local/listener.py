@@ -7,11 +7,14 @@ import os
 import selectors
 import threading
 import time
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from headrace.engines.local import wire
 from headrace.engines.local.process import WorkerProcess
 from headrace.errors import HeadraceError, WorkerDied
+
+_LOOKS = 8  # at workers that are silent, in the time after which one that is stopped is given up
 
 
 class ListeningPool(Protocol):
@@ -39,8 +42,10 @@ class ListeningPool(Protocol):
 class Listener:
     """Reads what workers send and print, until stopped."""
 
-    def __init__(self, pool: ListeningPool) -> None:
+    def __init__(self, pool: ListeningPool, clock: Callable[[], float] = time.monotonic) -> None:
         self._pool = pool
+        self._clock = clock
+        self._looked = clock()
         self._wake_out, self._wake_in = os.pipe()
         self._stopped = False
         self._suspended: dict[int, float] = {}
@@ -97,9 +102,10 @@ class Listener:
                     if worker.number not in known:
                         known.add(worker.number)
                         self._register(selector, worker)
-                for key, _ in selector.select(self._pool.stall_timeout / 4):
+                wait = self._looked + self._pool.stall_timeout / _LOOKS - self._clock()
+                for key, _ in selector.select(max(wait, 0.0)):
                     self._serve(selector, key)
-                self._end_suspended()
+                self.end_suspended()
                 self._release(selector)
 
     def _release(self, selector: selectors.BaseSelector) -> None:
@@ -119,17 +125,24 @@ class Listener:
             _forget(selector, fileno)  # its number may have been that of a worker that has gone
             selector.register(fileno, selectors.EVENT_READ, data)
 
-    def _end_suspended(self) -> None:
-        """End workers that the operating system stopped (SIGSTOP) and that nobody continued in time.
+    def end_suspended(self) -> None:
+        """End workers that the operating system has stopped (SIGSTOP) and that were silent for ``stall_timeout``.
 
-        A worker that computes is never ended here, however long it takes.
+        One is seen stopped for half of that time first: where all was stopped, the driver included, it may go on a
+        moment later than the driver. A worker that computes is never ended here, however long it takes.
         """
-        now = time.monotonic()
+        now, timeout = self._clock(), self._pool.stall_timeout
+        if now - self._looked < timeout / _LOOKS:  # messages wake the thread more often
+            return
+        self._looked = now
         for worker in self._pool.workers():
-            silent = bool(worker.calls) and now - worker.heard_at >= self._pool.stall_timeout
-            if not silent or not _is_suspended(worker.process.pid):
+            silence = now - worker.heard_at if worker.calls or worker.preparing else 0.0
+            if silence < timeout / _LOOKS or not _is_suspended(worker.process.pid):
                 self._suspended.pop(worker.number, None)
-            elif now - self._suspended.setdefault(worker.number, now) >= self._pool.stall_timeout / 2:
+            elif now - self._suspended.setdefault(worker.number, now) >= timeout / 2 and silence >= timeout:
+                worker.kill_reason = (
+                    f"it was stopped (SIGSTOP), and silent for {silence:.0f} s (stall_timeout)"
+                )
                 worker.process.kill()
 
     def _serve(self, selector: selectors.BaseSelector, key: selectors.SelectorKey) -> None:
