@@ -564,3 +564,33 @@ def test_rejected_rows_and_metrics_are_made_again(job: Job) -> None:
     assert second.metrics["product"] == sum(i * 3 for i in range(200) if i % 100 != 7) / 198
     assert hr.read_rejected(job.output).to_arrow().column("id").to_pylist() == [7, 107]
     assert hr.verify(job.output).good and len(list((run_folder(job) / "states").iterdir())) == 2
+
+
+def test_a_renamed_file_is_not_added_a_second_time(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+
+    def run(out: str, **more: Any) -> hr.Result:
+        data = hr.read_parquet(str(tmp_path / "in")).with_options(engine="inline", progress=False)
+        return data.write_parquet(tmp_path / out, incremental=True, **more)
+
+    def stored(out: str) -> list[int]:
+        return sorted(hr.read_parquet(tmp_path / out).to_pandas()["id"])
+
+    old, renamed = tmp_path / "in/a.parquet", tmp_path / "in/renamed.parquet"
+    pq.write_table(pa.table({"id": [1, 2]}), old)
+    run("plain"), run("keyed", key="id")
+    old.rename(renamed)
+    pq.write_table(pa.table({"id": [7, 8]}), tmp_path / "in/new.parquet")
+    with pytest.raises(
+        InputChanged, match=r"a\.parquet.* is gone, and .*renamed\.parquet has the same.*old name.*touch"
+    ):
+        run("plain")
+    assert stored("plain") == [1, 2]
+    run("keyed", key="id")
+    assert stored("keyed") == [1, 2, 7, 8]
+    renamed.rename(old)
+    run("plain")
+    assert stored("plain") == [1, 2, 7, 8]
+    old.unlink()
+    run("plain")  # a file that is gone alone
+    assert stored("plain") == [1, 2, 7, 8]

@@ -139,6 +139,8 @@ def _further(
         committer.left_out = tuple(before[i][0] for i in sorted(later))
         new = [path for path in now if path not in known or known[path] in again - later]
         changed -= again
+    elif not plan.source.position():
+        _refuse_renamed(committer, [now[path] for path in new])
     _refuse_rewritten(plan.source, committer, changed)
     _refuse_changed(plan.source, committer, {i for i in changed if before[i][0] in now})
     return changed, new
@@ -228,6 +230,22 @@ def _gone_for_good(
     gone = {i for i in changed if files[i][0] not in now} - files_to_read(source, committer)
     committer.gone = tuple(files[i][0] for i in sorted(gone))
     return gone
+
+
+def _refuse_renamed(committer: ShardCommitter, new: Sequence[InputFile]) -> None:
+    """Refuse a new file with the size and the time of one that is gone: its rows would be added a second time."""
+    gone = frozenset(committer.gone)
+    old = {file[1:]: file[0] for file in committer.plan.files if file[0] in gone and file[1]}
+    renamed = [(old[file[1:]], file[0]) for file in new if file[1:] in old]
+    if renamed:
+        (was, is_), *others = renamed
+        more = f", and so {plural(len(others), 'other file')}" if others else ""
+        raise InputChanged(
+            f"The input file {was}, whose rows are in {committer.output}, is gone, and {is_} has the same size and "
+            f"time or version{more}: it looks renamed, and its rows would be added a second time. Nothing was "
+            "touched: give it its old name, or take it out of the input. If it is a new file, set its time anew with "
+            "`touch`. An output that is begun with key= leaves out rows that it has."
+        )
 
 
 def _first_file(committer: ShardCommitter) -> int:

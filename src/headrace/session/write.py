@@ -322,7 +322,7 @@ def _write_schema_only(job: Job, scheduler: Scheduler) -> None:
         return  # no file of this format has such columns
     files = writer.close()
     writer.sync()
-    if guessed and files and not state.ledger.rejected:
+    if guessed and files and schema_from(schema).names and not state.ledger.rejected:
         warn(
             f"The output has no row, and {guessed[0]} cannot be tried without rows, so the columns of the empty "
             "output are guessed: those before that step. `schema=` says which they are."
