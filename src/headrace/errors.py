@@ -60,7 +60,7 @@ at one edge and stay chained as ``__cause__``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -347,6 +347,17 @@ def nearest(name: str, choices: Iterable[str]) -> str:
         or difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     )
     return f" Did you mean {found[0]!r}?" if found else ""
+
+
+def unknown_column(asking: str, name: str, names: Sequence[str]) -> UnknownColumn:
+    """Return the error of a step, or an argument, that asks for a column which is none of ``names``.
+
+    >>> print(unknown_column("select_columns(['fair'])", "fair", ["fare", "hour"]))
+    select_columns(['fair']) asks for column 'fair', but the columns here are fare, hour. Did you mean 'fare'?
+    """
+    shown = ", ".join(names[:20]) + (", …" if len(names) > 20 else "")
+    known = f"the columns here are {shown}" if names else "there are no columns"
+    return UnknownColumn(f"{asking} asks for column {name!r}, but {known}.{nearest(name, names)}")
 
 
 @contextmanager

@@ -208,3 +208,26 @@ def test_lists_of_files_stay_lists(step: str, size: int, tmp_path: Path) -> None
         cut = data.with_options(**QUIET).map_batches(lambda batch: batch, batch_size=size)
         rows = LISTS[step](cut).map(look).take_all()
         assert seen == {list} and all(type(row["x"]) is list for row in rows)
+
+
+@pytest.mark.parametrize("form", ["dict", "list", "pandas", "row"])
+def test_arrays_within_dicts_and_lists_may_have_other_lengths_in_later_rows(
+    form: str, tmp_path: Path
+) -> None:
+    """Those of the first rows all have one length, those of the second shard do not."""
+
+    def within(i: int) -> Any:
+        values = np.arange(3 if i < 4 else i % 3)
+        return [values] if form == "list" else {"y": values}
+
+    def made(batch: dict[str, Any]) -> Any:
+        column = [within(int(i)) for i in batch["id"]]
+        return pd.DataFrame({"x": column}) if form == "pandas" else {"x": column}
+
+    pd = pytest.importorskip("pandas")
+    data = hr.range(8).with_options(**QUIET, shard_rows=4)
+    named = data.map(lambda row: {"x": within(row["id"])}) if form == "row" else data.map_batches(made)
+    named.write_parquet(tmp_path / "out")
+    read = hr.read_parquet(tmp_path / "out")
+    lists = [list(range(3 if i < 4 else i % 3)) for i in range(8)]
+    assert [row["x"] for row in read.take_all()] == [[x] if form == "list" else {"y": x} for x in lists]

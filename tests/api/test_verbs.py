@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -115,6 +116,46 @@ def test_expressions_that_do_not_fit(
 
 
 # ---------------------------------------------------------------- columns
+
+
+MISNAMED: dict[str, Callable[[hr.Dataset], hr.Dataset]] = {
+    "select_columns": lambda data: data.select_columns(["tipp"]),
+    "drop_columns": lambda data: data.drop_columns(["tipp"]),
+    "rename_columns": lambda data: data.rename_columns({"tipp": "more"}),
+    "filter": lambda data: data.filter(expr="fare > 1 and tipp > 1"),
+    "with_column": lambda data: data.with_column("more", hr.col("tipp").str.upper()),
+    "map_batches": lambda data: data.map_batches(lambda batch: batch, columns=["tipp"]),
+    "predict": lambda data: data.predict(lambda batch: batch["tipp"], inputs=["tipp"]),
+    "accumulate": lambda data: data.accumulate(mean=hr.Mean("tipp")),
+}
+
+
+@pytest.mark.parametrize("verb", MISNAMED)
+def test_a_column_that_no_file_has_is_refused_before_any_row_is_read(verb: str, tmp_path: Path) -> None:
+    (tmp_path / "rides.csv").write_text("tip,fare\n1,2\n")
+    data = MISNAMED[verb](hr.read_csv(tmp_path / "rides.csv"))
+    words = "asks for column 'tipp', but the columns here are tip, fare. Did you mean 'tip'?"
+    for ask in (data.schema, data.columns, data.explain, data.take_all, data.count):
+        with pytest.raises(UnknownColumn, match=re.escape(words)):
+            ask()
+    assert str(data).endswith(words) and "columns are not known" in str(data)
+    assert "Did you mean &#x27;tip&#x27;?" in data._repr_html_()
+
+
+def test_an_unknown_column_is_an_error_of_the_verb_that_was_called(tmp_path: Path) -> None:
+    data = hr.from_items([{"tip": 1, "fare": 2}])
+    with pytest.raises(UnknownColumn, match=r"^unique\(tipp\) asks for column 'tipp'"):
+        data.unique("tipp")
+    with pytest.raises(UnknownColumn, match=r"^write_numpy\(tipp\) asks for column 'tipp'"):
+        data.write_numpy(tmp_path, column="tipp")
+    with pytest.raises(UnknownColumn, match=r"partition_by asks for column 'tipp'.* Did you mean 'tip'"):
+        data.write_parquet(tmp_path, partition_by="tipp")
+
+
+def test_an_expression_may_name_columns_of_a_file_without_rows(tmp_path: Path) -> None:
+    (tmp_path / "none.jsonl").write_text("")
+    data = hr.read_json(tmp_path / "none.jsonl")
+    assert data.filter(expr="x > 1").with_column("y", hr.col("x") + 1).take_all() == []
 
 
 @pytest.mark.parametrize(

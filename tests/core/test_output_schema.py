@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 from decimal import Decimal
 from typing import Any
 
@@ -269,7 +270,7 @@ def test_the_message_speaks_of_schema_only_where_the_verb_has_it() -> None:
             where = "a.csv, row {}".format
             conform(batch(a=column), schema(a=INT), "map(f)", writes=writes, where=where)
         text = str(caught.value)
-        assert ("schema=pa.schema({'a': 'double'})" in text) == ("on_change='restart'" in text) == writes
+        assert ("schema=pyarrow.schema({'a': 'double'})" in text) == ("on_change='restart'" in text) == writes
         assert "one type of 'a' for every batch" in text and "map(f)" in text and "double" in text
         assert "It was working on a.csv, row 3." in text
 
@@ -294,3 +295,22 @@ def test_another_dtype_than_that_of_the_first_rows_is_explained(
     with pytest.raises(OutputSchemaChanged, match=r"one dtype") as told:
         conform(whole, later.schema, "map_batches(f)", writes=writes)
     assert "schema=" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("settled", "later"),
+    [
+        (pa.struct([("x", pa.int64())]), pa.struct([("x", pa.float64())])),
+        (pa.list_(pa.int32()), pa.list_(pa.float64())),
+        (pa.timestamp("s", "UTC"), pa.timestamp("us", "UTC")),
+    ],
+    ids=str,
+)
+def test_the_schema_that_a_message_names_can_be_used(settled: pa.DataType, later: pa.DataType) -> None:
+    value = {"x": 0.5} if pa.types.is_struct(later) else [0.5] if pa.types.is_list(later) else 1
+    found = batch(a=pa.array([value], later), b=pa.array([b"x"], pa.binary(1)))
+    with pytest.raises(OutputSchemaChanged) as told:
+        conform(found, schema(a=settled, b=pa.binary(1)), "map(f)", writes=True)
+    (named,) = re.findall(r"with schema=(pyarrow\.schema\(.*?\)) of the write verb", str(told.value))
+    wider = eval(named, {"pyarrow": pa})
+    assert conform(found, wider, "map(f)", writes=True).schema.field("a").type.equals(later)

@@ -69,7 +69,7 @@ def first(data: hr.Dataset) -> hr.Dataset:
             "bcd",
         ),
         (lambda d: d.filter(expr=pc.field("text").isin(["x"])).select_columns(["b"]), ["b", "text"]),
-        (lambda d: d.filter(expr=pc.field("prediction") > 1).select_columns(["b"]), "b"),
+        (lambda d: first(d).filter(expr=pc.field("prediction") > 1).select_columns(["b"]), "ab"),
         (
             lambda d: d.filter(expr=pc.field("c") > 1).drop_columns(["c", "d"]),
             ["a", "b", "c", "e", "f", "text"],

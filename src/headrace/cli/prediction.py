@@ -306,11 +306,9 @@ class Prediction:
         columns = data.columns()
         for name in without:
             if name not in columns:
-                from headrace.errors import UnknownColumn, nearest
+                from headrace.errors import unknown_column
 
-                raise UnknownColumn(
-                    f"There is no column {name!r}; there are {', '.join(columns)}.{nearest(name, columns)}"
-                )
+                raise unknown_column("--exclude", name, columns)
         left = [name for name in columns if name not in without]
         if not left:
             raise UsageMistake("No column is left that the model could read.")

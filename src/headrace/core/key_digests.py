@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.core.files import durable, safe_files
-from headrace.errors import ArgumentError, BadInput, JournalDamaged, UnknownColumn, nearest
+from headrace.errors import ArgumentError, BadInput, JournalDamaged, unknown_column
 
 Digests: TypeAlias = "np.ndarray[Any, np.dtype[np.uint64]]"  # two for each key
 MOST = 1 << 21  # keys in memory at a time
@@ -31,7 +31,7 @@ def check_key(schema: pa.Schema, columns: Sequence[str]) -> None:
     """Raise ``UnknownColumn`` or ``ArgumentError`` for columns that cannot be a key."""
     for name in columns:
         if name not in schema.names:
-            raise UnknownColumn(f"key={name!r}: the input has no such column.{nearest(name, schema.names)}")
+            raise unknown_column("key", name, schema.names)
         type_ = _plain(schema.field(name).type)
         if pa.types.is_null(type_):
             continue  # there are no values: of no rows, or an error when they are read

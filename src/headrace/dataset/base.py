@@ -11,7 +11,7 @@ from headrace.errors import ArgumentError
 from headrace.plan.logical import Plan
 from headrace.plan.parameters import given_rows
 from headrace.plan.steps.base import Step
-from headrace.plan.steps.columns import RenameColumns, SelectColumns
+from headrace.plan.steps.columns import RenameColumns
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -49,18 +49,22 @@ class DatasetBase:
 
     def _batches(
         self,
-        columns: tuple[str, ...] | None = None,
+        plan: Plan | None = None,
         *,
         marks: bool = False,
         shows_progress: bool = False,
         look: bool = False,
     ) -> Generator[pa.RecordBatch, None, None]:
-        """Run the plan for its rows, or for some columns of them; the rest as in ``execution.read``."""
+        """Run the plan, or one that was made of it, for its rows; the rest as in ``execution.read``."""
         from headrace.session import read as execution
 
-        plan = self._plan if columns is None else self._plan.then(SelectColumns(columns))
         yield from execution.read(
-            plan, self._options, self._note, marks=marks, shows_progress=shows_progress, look=look
+            plan or self._plan,
+            self._options,
+            self._note,
+            marks=marks,
+            shows_progress=shows_progress,
+            look=look,
         )
 
     @property

@@ -13,6 +13,7 @@ from headrace.errors import ArgumentError
 from headrace.plan import ray_arguments
 from headrace.plan.parameters import given_batch_format, given_names, given_rows
 from headrace.plan.steps.accumulate import Accumulate
+from headrace.plan.steps.columns import SelectColumns
 
 if TYPE_CHECKING:
     from typing import Literal
@@ -296,7 +297,8 @@ class InspectionVerbs(DatasetBase):
 
         (name,) = given_names("unique", column)
         seen: dict[Any, Any] = {}
-        for batch in self._batches((name,), shows_progress=True):
+        plan = self._plan.then(SelectColumns((name,), asked_by="unique"))
+        for batch in self._batches(plan, shows_progress=True):
             values = batch.column(0)
             try:
                 for value in pc.unique(values).to_pylist():

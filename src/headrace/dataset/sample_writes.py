@@ -92,7 +92,7 @@ class SampleWriteVerbs(WriteVerbs):
         if column is None:
             return self._write(sink, schema, mode, on_change, durability, rows, incremental, refresh, key)
         (name,) = given_names("write_numpy", [column])
-        chosen = self.with_step(SelectColumns((name,)))
+        chosen = self.with_step(SelectColumns((name,), asked_by="write_numpy"))
         result = chosen._write(sink, schema, mode, on_change, durability, rows, incremental, refresh, key)
         self._note(result.summary)
         return result
@@ -282,7 +282,7 @@ class SampleWriteVerbs(WriteVerbs):
             )
 
         wanted = [column] if names in (None, column) else [column, names]
-        chosen = self.with_step(SelectColumns(given_names("write_images", wanted)))
+        chosen = self.with_step(SelectColumns(given_names("write_images", wanted), asked_by="write_images"))
         result = chosen._write(
             sink, schema, mode, on_change, durability, incremental=incremental, refresh=refresh, key=key
         )

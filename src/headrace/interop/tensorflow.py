@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from headrace.core.arrow.batch_formats import NUMPY_OF
-from headrace.errors import ArgumentError, UnknownColumn, nearest
+from headrace.errors import ArgumentError, unknown_column
 from headrace.interop.libraries import library
 
 Batch = Mapping[str, np.ndarray[Any, Any]]
@@ -59,9 +59,7 @@ def _spec(tf: Any, name: str, schema: Any) -> Any:
     import pyarrow as pa
 
     if name not in schema.names:
-        raise UnknownColumn(
-            f"to_tf: there is no column {name!r}; there are {', '.join(schema.names)}.{nearest(name, schema.names)}"
-        )
+        raise unknown_column("to_tf", name, schema.names)
     type_, shape = schema.field(name).type, [None]
     if isinstance(type_, pa.FixedShapeTensorType):
         type_, shape = type_.value_type, [None, *type_.shape]

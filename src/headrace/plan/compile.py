@@ -68,7 +68,9 @@ def known_columns(
     """Return the columns after the last step with their types, as far as the plan knows them; runs nothing.
 
     A type is None where only running tells. The step, if there is one, may add columns that nobody knows before.
+    Raises what ``columns_at`` does.
     """
+    columns_at(steps, schema)
     paths = paths_of(steps)
     if paths:
         return _known_of_all([known_columns([step for _, step in path], source) for source, path in paths])

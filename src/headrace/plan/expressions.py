@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -29,6 +29,22 @@ def fields_of(expression: Any, schema: pa.Schema) -> frozenset[str] | None:
     >>> sorted(fields_of((pc.field("km") > 1) & pc.field("city").isin(["Oslo"]), rides))
     ['city', 'km']
     """
+    names, complete = _found(expression, {field.name: field.type for field in schema})
+    return frozenset(names) if complete else None
+
+
+def named_fields(expression: Any) -> tuple[str, ...]:
+    """Return names of columns that ``expression`` reads, whatever their types: those that are certain.
+
+    >>> import pyarrow.compute as pc
+    >>> named_fields(pc.utf8_upper(pc.field("city")))
+    ('city',)
+    """
+    return _found(expression, {})[0]
+
+
+def _found(expression: Any, types: Mapping[str, pa.DataType]) -> tuple[tuple[str, ...], bool]:
+    """Return the names that were found, and whether these are all."""
     import pyarrow as pa
 
     # `Table.filter` and the public module import pyarrow.dataset, and that pandas.
@@ -43,10 +59,10 @@ def fields_of(expression: Any, schema: pa.Schema) -> frozenset[str] | None:
         except Exception as error:
             name = missing_field(error)
             if name is None or name in names:
-                return None
-            names[name] = pa.nulls(0, schema.field(name).type if name in schema.names else None)
+                return tuple(names), False
+            names[name] = pa.nulls(0, types.get(name))
         else:
-            return frozenset(names)
+            return tuple(names), True
 
 
 def valid_fields(expression: Any) -> frozenset[str]:

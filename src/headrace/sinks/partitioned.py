@@ -23,7 +23,7 @@ from headrace.core.human import count
 from headrace.core.ports import Writer
 from headrace.core.stores.addresses import in_object_store
 from headrace.core.work import StagedFile
-from headrace.errors import ArgumentError, SinkError
+from headrace.errors import ArgumentError, SinkError, unknown_column
 from headrace.sinks.row_limit import RowLimitWriter
 
 HELD_BYTES = 64 << 20
@@ -48,15 +48,12 @@ def check_columns(columns: Sequence[str]) -> None:
 def file_schema(schema: pa.Schema, columns: Sequence[str]) -> pa.Schema:
     """Return the schema of the files: without the columns that folders are named for.
 
-    Raises ``SinkError`` for a column that is not there, or of a type that has no place in a folder's name.
+    Raises ``UnknownColumn`` for one that is not there, ``SinkError`` for a type that has no place in a folder's name.
     """
     for name in columns:
         index = schema.get_field_index(name)
         if index < 0:
-            raise SinkError(
-                f"partition_by names the column {name!r}, and the output has none of that name. It has: "
-                f"{', '.join(schema.names[:20])}{', …' if len(schema.names) > 20 else ''}."
-            )
+            raise unknown_column("partition_by", name, schema.names)
         if not _can_name(schema.field(index).type):
             raise SinkError(
                 f"partition_by: the column {name!r} is of type {schema.field(index).type}, and folders are named for "

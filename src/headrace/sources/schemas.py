@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import pyarrow as pa
 
 from headrace.core.arrow.batch import empty_columns
-from headrace.errors import SchemaMismatch, UnknownColumn, nearest
+from headrace.errors import SchemaMismatch, unknown_column
 
 Constants = Callable[[str, int], "pa.Array | None"]
 
@@ -103,10 +103,7 @@ def select(schema: pa.Schema, columns: Sequence[str]) -> pa.Schema:
     """Return ``schema`` cut to ``columns``, in their order."""
     for name in columns:
         if schema.get_field_index(name) < 0:
-            raise UnknownColumn(
-                f"The input has no column {name!r}.{nearest(name, schema.names)} It has: "
-                f"{', '.join(schema.names[:20])}{', …' if len(schema.names) > 20 else ''}."
-            )
+            raise unknown_column("columns", name, schema.names)
     return pa.schema([schema.field(name) for name in columns])
 
 

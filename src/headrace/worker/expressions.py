@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from headrace.core.arrow.batch import one_array
 from headrace.core.arrow.forms import EXACT
-from headrace.errors import StepError, UnknownColumn, nearest
+from headrace.errors import StepError, unknown_column
 from headrace.plan.expressions import missing_field
 from headrace.worker.rows import Rows
 from headrace.worker.user_code import UserCode
@@ -72,11 +72,7 @@ def evaluate(expression: Any, label: str, batch: pa.RecordBatch) -> pa.Array:
     except (pa.ArrowException, KeyError, ValueError) as error:
         unknown = missing_field(error)
         if unknown is not None:
-            names = batch.schema.names
-            raise UnknownColumn(
-                f"{label} asks for column {unknown!r}, but the columns here are "
-                f"{', '.join(names) or 'none'}.{nearest(unknown, names)}"
-            ) from None
+            raise unknown_column(label, unknown, batch.schema.names) from None
         joined = "'add_checked'" in str(error) and "string" in str(error)
         raise StepError(
             f"{label} cannot be evaluated on these columns: {error}{_JOIN if joined else ''}"

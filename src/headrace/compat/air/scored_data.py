@@ -11,7 +11,7 @@ from typing import Any
 from headrace.compat.air.preprocessing import Preprocessing
 from headrace.core.files.formats import data_format
 from headrace.dataset.dataset import Dataset
-from headrace.errors import ArgumentError, ColumnExists, UnknownColumn, nearest
+from headrace.errors import ArgumentError, ColumnExists, unknown_column
 
 DATA = "data"  # the only column of an array
 _TABLES = ("parquet", "csv", "tsv", "json")
@@ -258,10 +258,7 @@ def _check_names(there: Sequence[str], features: Sequence[str] | None, keep: Seq
     for argument, names in (("feature_columns", features or ()), ("keep_columns", keep)):
         for name in names:
             if name not in there:
-                raise UnknownColumn(
-                    f"predict({argument}=…) asks for column {name!r}, but the columns are {', '.join(there)}."
-                    f"{nearest(name, there)}"
-                )
+                raise unknown_column(f"predict({argument}=…)", name, there)
 
 
 def _from_frame(frame: Any, columns: list[Any]) -> Any:

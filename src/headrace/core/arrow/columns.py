@@ -31,6 +31,7 @@ from headrace.core.arrow.layout import (
     with_holes,
 )
 from headrace.core.arrow.objects import object_column
+from headrace.core.arrow.ragged import as_ragged
 from headrace.core.arrow.times import clock_times, dates, durations, instants
 
 _EXACT_FLOAT = 2**53
@@ -244,7 +245,7 @@ def _of_kind(kind: str, values: Sequence[Any], kinds: set[type], ragged: bool) -
         return _structs(values)
     if kind == "lists":
         return from_parts(
-            values, _from_list(list(chain.from_iterable(each for each in values if each is not None)))
+            values, _within(list(chain.from_iterable(each for each in values if each is not None)))
         )
     if kind == "arrays":
         return from_arrays(values, _from_list, ragged=ragged)
@@ -310,6 +311,12 @@ def _python(value: Any) -> int | float:
     return int(value) if isinstance(value, (int, np.integer)) else float(value)
 
 
+def _within(values: Sequence[Any]) -> pa.Array:
+    """Lay out what dicts or lists hold. Arrays of one length are lists there: those of later rows may have others."""
+    made = _from_list(values)
+    return as_ragged(made) if pa.types.is_fixed_size_list(made.type) else made
+
+
 def _structs(values: Sequence[Mapping[Any, Any] | None]) -> pa.Array:
     names = keys_of(values)
     if not all(isinstance(name, str) for name in names):
@@ -321,7 +328,7 @@ def _structs(values: Sequence[Mapping[Any, Any] | None]) -> pa.Array:
     parts = []
     for name in names:
         try:
-            parts.append(_from_list([value.get(name) if value is not None else None for value in values]))
+            parts.append(_within([value.get(name) if value is not None else None for value in values]))
         except ConversionError as error:
             raise ConversionError(f"key {name!r}: {error}") from error.__cause__
     return pa.StructArray.from_arrays(parts, names=list(names), mask=flat(holes))

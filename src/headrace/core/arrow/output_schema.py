@@ -178,11 +178,9 @@ def _remedy(schema: pa.Schema, field: pa.Field, found: pa.DataType, writes: bool
     if len(schema) > 8:
         return f"Name a type that holds all values, {wider}, with `schema=` of the write verb; or {alike}"
     listed = ", ".join(
-        f"{each.name!r}: '{wider if each.name == field.name else each.type}'" for each in schema
+        f"{each.name!r}: {_in_schema(wider if each.name == field.name else each.type)}" for each in schema
     )
-    return (
-        f"Name a type that holds all values with schema=pa.schema({{{listed}}}) of the write verb; or {alike}"
-    )
+    return f"Name a type that holds all values with schema=pyarrow.schema({{{listed}}}) of the write verb; or {alike}"
 
 
 def _wider(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
@@ -293,6 +291,35 @@ def _if_shapes_differ(field: pa.Field, later: pa.DataType, writes: bool) -> str:
     )
 
 
+def _in_schema(type_: pa.DataType) -> str:
+    """Write a type as ``pyarrow.schema`` takes it: by its name, if Arrow knows it by one."""
+    try:
+        return repr(str(type_)) if pa.type_for_alias(str(type_)).equals(type_) else _call(type_)
+    except ValueError:
+        return _call(type_)
+
+
 def _call(type_: pa.DataType) -> str:
-    name = str(type_)
-    return f"pyarrow.{_MADE_BY.get(name, name)}()"
+    """Write the call that makes a type.
+
+    >>> _call(pa.struct([("x", pa.list_(pa.timestamp("us", "UTC")))]))
+    "pyarrow.struct([('x', pyarrow.list_(pyarrow.timestamp('us', 'UTC')))])"
+    """
+    t = pa.types
+    if t.is_struct(type_):
+        fields = ", ".join(f"({field.name!r}, {_call(field.type)})" for field in type_)
+        return f"pyarrow.struct([{fields}])"
+    if axes(type_) is not None or t.is_fixed_size_list(type_):
+        return _with_values(type_, type_.value_type)
+    if is_list(type_):
+        return f"pyarrow.{'large_list' if t.is_large_list(type_) else 'list_'}({_call(type_.value_type)})"
+    if t.is_dictionary(type_):
+        return f"pyarrow.dictionary({_call(type_.index_type)}, {_call(type_.value_type)})"
+    if t.is_fixed_size_binary(type_):
+        return f"pyarrow.binary({type_.byte_width})"
+    name = str(type_).partition("[")[0]
+    if t.is_timestamp(type_) and type_.tz is not None:
+        return f"pyarrow.timestamp({type_.unit!r}, {type_.tz!r})"
+    if t.is_timestamp(type_) or t.is_duration(type_) or t.is_time(type_):
+        return f"pyarrow.{name}({type_.unit!r})"
+    return f"pyarrow.{name}" if name.endswith(")") else f"pyarrow.{_MADE_BY.get(name, name)}()"

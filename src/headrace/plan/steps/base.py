@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 import msgspec
 
 from headrace.core.ports import Accumulator
-from headrace.errors import UnknownColumn, nearest
+from headrace.errors import unknown_column
 from headrace.plan.functions import Function
 from headrace.plan.resources import Resources
 
@@ -132,10 +132,7 @@ class Step:
         """Raise ``UnknownColumn`` or ``ColumnExists`` if the step cannot work on these columns."""
         for name in self.reads():
             if name not in names:
-                known = f"the columns there are {', '.join(names)}" if names else "there are no columns"
-                raise UnknownColumn(
-                    f"{self.label()} asks for column {name!r}, but {known}.{nearest(name, names)}"
-                )
+                raise unknown_column(self.label(), name, names)
 
     def columns_after(self, names: list[str] | None) -> list[str] | None:
         """Return the columns that come out of this step; None where only running it tells."""

@@ -14,9 +14,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SelectColumns(Step):
-    """Keep these columns, in this order."""
+    """Keep these columns, in this order. ``asked_by``: the verb that the user called, if it was another."""
 
     columns: tuple[str, ...]
+    asked_by: str = ""
     verb = "select_columns"
     one_to_one = True
     passes_values = True
@@ -46,8 +47,12 @@ class SelectColumns(Step):
         return frozenset()
 
     def label(self) -> str:
-        """Return ``select_columns(['a'])``."""
-        return f"{self.verb}({list(self.columns)})"
+        """Return ``select_columns(['a'])``, or ``unique(a)``."""
+        return (
+            f"{self.asked_by}({', '.join(self.columns)})"
+            if self.asked_by
+            else f"{self.verb}({list(self.columns)})"
+        )
 
     def shape(self) -> dict[str, Any]:
         """Return the columns."""

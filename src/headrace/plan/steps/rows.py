@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from headrace.plan.expressions import fields_of
+from headrace.plan.expressions import fields_of, named_fields
 from headrace.plan.functions import Function
 from headrace.plan.resources import UNDECLARED, Resources
 from headrace.plan.steps.base import ALL_COLUMNS, NeededColumns, Step, StepFunction, V
@@ -90,6 +91,15 @@ class Filter(RowStep):
     passes_values = True
     one_to_one = False
     changes_row_count = True
+
+    def reads(self) -> tuple[str, ...]:
+        """Return the columns that the expression is known to read."""
+        return named_fields(self.expression) if self.function is None else ()
+
+    def check_columns(self, names: Sequence[str]) -> None:
+        """Raise ``UnknownColumn``, unless there are none at all: files without rows may not say which they have."""
+        if names:
+            Step.check_columns(self, names)
 
     def columns_after(self, names: list[str] | None) -> list[str] | None:
         """Return the same columns."""

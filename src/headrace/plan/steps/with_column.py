@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from headrace.plan.expressions import fields_of
+from headrace.plan.expressions import fields_of, named_fields
 from headrace.plan.steps.base import ALL_COLUMNS, NeededColumns, Step, V
 
 if TYPE_CHECKING:
@@ -21,6 +22,15 @@ class WithColumn(Step):
     verb = "with_column"
     one_to_one = True
     passes_values = True
+
+    def reads(self) -> tuple[str, ...]:
+        """Return the columns that the expression is known to read."""
+        return named_fields(self.expression)
+
+    def check_columns(self, names: Sequence[str]) -> None:
+        """Raise ``UnknownColumn``, unless there are none at all: files without rows may not say which they have."""
+        if names:
+            Step.check_columns(self, names)
 
     def columns_after(self, names: list[str] | None) -> list[str] | None:
         """Return the columns with this one: in its place if it was there, else at the end."""

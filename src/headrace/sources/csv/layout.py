@@ -17,7 +17,7 @@ from headrace.core.files.input_files import InputFile
 from headrace.core.human import short_repr
 from headrace.core.stores.objects import open_binary
 from headrace.core.work import Split
-from headrace.errors import ArgumentError, SchemaMismatch, UnknownColumn, UnreadableFile, nearest
+from headrace.errors import ArgumentError, SchemaMismatch, UnreadableFile, unknown_column
 from headrace.sources import text
 from headrace.sources.bisection import Faults, faults_of
 from headrace.sources.csv import options as csv_options
@@ -86,10 +86,7 @@ def inspect(files: Sequence[InputFile], form: CsvFormat) -> CsvLayout:
     schema = _unified(known)
     for name in types:
         if schema.get_field_index(name) < 0:
-            raise UnknownColumn(
-                f"column_types names the column {name!r}, but the CSV files have none of that name."
-                f"{nearest(name, schema.names)}"
-            )
+            raise unknown_column("column_types", name, schema.names)
     if not all(start.whole for _, start in known):
         # A column that was empty so far may hold anything further on, and any text is a string.
         schema = pa.schema([f.with_type(pa.string()) if pa.types.is_null(f.type) else f for f in schema])

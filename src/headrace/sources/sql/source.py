@@ -13,7 +13,7 @@ from headrace.core.locations import Location
 from headrace.core.ports import Bad, Source
 from headrace.core.tables.changes import Seen
 from headrace.core.work import Split
-from headrace.errors import ArgumentError, InputChanged, SourceError, UnknownColumn, nearest
+from headrace.errors import ArgumentError, InputChanged, SourceError, unknown_column
 from headrace.sources.sql import ranges
 from headrace.sources.sql.connections import Column, Connection
 from headrace.sources.sql.opening import opened
@@ -114,10 +114,7 @@ class SqlSource(Source):
 
         names = [column.name for column in columns]
         if self._by not in names:
-            raise UnknownColumn(
-                f"partition_column={self._by!r} is no column of the query.{nearest(str(self._by), names)} It has: "
-                f"{', '.join(names[:20])}{', …' if len(names) > 20 else ''}."
-            )
+            raise unknown_column("partition_column", str(self._by), names)
         found = columns[names.index(self._by)]
         tests = (pt.is_integer, pt.is_floating, pt.is_decimal, pt.is_date, pt.is_timestamp, pt.is_null)
         if not any(test(found.type) for test in tests):

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from headrace.errors import UnknownColumn, nearest
+from headrace.errors import unknown_column
 from headrace.plan.steps.base import Step
 from headrace.plan.steps.columns import DropColumns, RenameColumns, SelectColumns
 from headrace.worker.calls import Caller
@@ -72,7 +72,4 @@ def check(batch: pa.RecordBatch, columns: Iterable[str], label: str) -> None:
     names = batch.schema.names
     for name in columns:
         if name not in names:
-            raise UnknownColumn(
-                f"{label} asks for column {name!r}, but the columns here are {', '.join(names) or 'none'}."
-                f"{nearest(name, names)}"
-            )
+            raise unknown_column(label, name, names)

@@ -23,7 +23,7 @@ from headrace.core.arrow.values import ConversionError, a, from_columns, from_re
 from headrace.core.arrow.views import make_view
 from headrace.core.results import flat, has_names, is_scalar
 from headrace.core.work import Fault, Split
-from headrace.errors import ColumnExists, StepError, UnknownColumn, nearest
+from headrace.errors import ColumnExists, StepError, unknown_column
 from headrace.plan.steps.predict import AddColumn, Model, Predict, Prompt
 from headrace.worker.calls import Caller
 from headrace.worker.in_flight import InFlightWindow
@@ -234,11 +234,7 @@ def _inputs(item: _Item, model: Model, label: str) -> pa.RecordBatch:
             columns.append(column)
             fields.append(added)
         else:
-            there = [*names, *item.added]
-            raise UnknownColumn(
-                f"{label} asks for column {name!r}, but the columns here are {', '.join(there) or 'none'}."
-                f"{nearest(name, there)}"
-            )
+            raise unknown_column(label, name, [*names, *item.added])
     return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
 
 
@@ -347,10 +343,7 @@ def _assembled(item: _Item, step: Predict, unread: frozenset[str]) -> pa.RecordB
 def _kept(keep: tuple[str, ...], names: Sequence[str], unread: frozenset[str], label: str) -> list[str]:
     for name in keep:
         if name not in names and name not in unread:
-            raise UnknownColumn(
-                f"{label} should keep column {name!r}, but the columns here are {', '.join(names) or 'none'}."
-                f"{nearest(name, names)}"
-            )
+            raise unknown_column(label, name, names)
     return [name for name in names if name in keep]
 
 
