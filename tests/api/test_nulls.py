@@ -259,9 +259,9 @@ def test_what_does_not_fit_is_explained_with_row_value_and_words(ids: Dataset, t
 def test_each_word_of_the_message_works(ids: Dataset, tmp_path: Path) -> None:
     """``schema=`` as it stands there, or a mended function with ``restart``; and ``overwrite``, which others name."""
     said = refused(ids, tmp_path / "schema")
-    text = re.search(r"schema=(pa\.schema\(\{.*?\}\))", said)
+    text = re.search(r"schema=(pyarrow\.schema\(\{.*?\}\))", said)
     assert text is not None
-    schema = eval(text[1], {"pa": pa})
+    schema = eval(text[1], {"pyarrow": pa})
     with pytest.warns(UserWarning, match="made again"):
         ids.map_batches(late(HALF), version="1").write_parquet(tmp_path / "schema", schema=schema)
     assert [row["y"] for row in rows_of(tmp_path / "schema")] == [1.0, 2.0, 4.0, 2.5]

@@ -168,8 +168,8 @@ def test_a_sink_that_raises_in_the_driver(tmp_path: Path, when: str) -> None:
     with pytest.raises(SinkError) as caught:
         data.write_to(UnpublishedSink(out, when=when))
     assert str(caught.value) == (
-        f"UnpublishedSink raised ValueError: no place, while publishing in {out}. The 5 rows that were committed "
-        f"before are kept in {out}: correct it, and run the same program again."
+        f"UnpublishedSink raised ValueError: no place, while publishing in {out}. What was finished "
+        f"before is kept in {out}: 5 rows. Correct the code, and run the same program again."
     )
     result = data.write_to(UnpublishedSink(out, when=""), on_change="continue")
     assert (result.rows, len(list((tmp_path / "out").glob("part-*")))) == (5, 1)

@@ -207,7 +207,9 @@ Outcome = tuple[Any, ...]
 def outcome(dataset: hr.Dataset, out: Path) -> Outcome:
     """Return everything that a run shows of itself; and of an error, what it says."""
     try:
-        result = dataset.with_options(engine="inline", max_retries=0, commit_every=None).write_parquet(out)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "The output has no row")
+            result = dataset.with_options(engine="inline", max_retries=0, commit_every=None).write_parquet(out)
     except HeadraceError as error:
         return type(error), str(error).replace(out.name, "OUT")
     rejected = hr.read_rejected(out).take_all() if result.rejected else []
@@ -297,7 +299,7 @@ plans = st.lists(
 
 
 @given(plans, st.sampled_from(ON_ERROR), st.integers(1, 1500), st.integers(1, 700))
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_random_plans(roads: Any, plan: Any, on_error: str, rows: int, block: int) -> None:
     tables = [TABLE.slice(at, min(block, rows - at)) for at in range(0, rows, block)]
     dataset = hr.from_arrow(tables).with_options(on_error=on_error)

@@ -103,7 +103,7 @@ def select(schema: pa.Schema, columns: Sequence[str]) -> pa.Schema:
     """Return ``schema`` cut to ``columns``, in their order."""
     for name in columns:
         if schema.get_field_index(name) < 0:
-            raise unknown_column("columns", name, schema.names)
+            raise unknown_column("columns=", name, schema.names)
     return pa.schema([schema.field(name) for name in columns])
 
 
