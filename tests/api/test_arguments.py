@@ -296,7 +296,7 @@ class Holds:
 def test_what_cannot_travel_is_named(verb: Verb, words: str) -> None:
     with pytest.raises(NotPicklable, match=words) as caught:
         verb(numbers(1000)).with_options(engine="local").take_all()
-    assert "Make such a thing inside the function, or in the constructor of a class" in str(caught.value)
+    assert "Create it inside the function, or in the constructor of a class" in str(caught.value)
 
 
 @pytest.mark.parametrize("verb", ["map_batches", "map", "flat_map", "filter", "predict", "add_column"])

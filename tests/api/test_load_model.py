@@ -198,7 +198,7 @@ def test_other_files_are_no_models(tmp_path: Path) -> None:
     (tmp_path / "notes.md").write_text("no model")
     (tmp_path / "empty").mkdir()
     for name in ("notes.md", "empty"):
-        with pytest.raises(ModelUnreadable, match="is not a model that any of our predictors knows"):
+        with pytest.raises(ModelUnreadable, match="is not a model of a known kind"):
             hr.load_model(tmp_path / name)
 
 

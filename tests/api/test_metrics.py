@@ -126,7 +126,7 @@ def test_evaluate_reads_only_what_somebody_needs(tmp_path: Path) -> None:
 def test_steps_that_may_give_other_rows_are_refused_behind(data: Dataset) -> None:
     measured = data.accumulate(auc=hr.AUROC("label", "score"))
     with pytest.raises(
-        PlanError, match=r"map_batches\(.*\) comes behind accumulate\(auc\).*Put accumulate behind"
+        PlanError, match=r"map_batches\(.*\) comes after accumulate\(auc\).*Put accumulate after"
     ):
         measured.map_batches(lambda batch: batch)
     with pytest.raises(PlanError, match="flat_map"):

@@ -74,7 +74,7 @@ MISTAKES: list[tuple[Any, str]] = [
     (lambda ds: hr.load_dataset("imdb"), "from_huggingface takes"),
     (lambda ds: hr.read_excel("a.xlsx"), r"pandas\.read_excel"),
     (lambda ds: hr.pipeline("ner"), "TransformersPredictor"),
-    (lambda ds: hr.init(), "nothing is to be started"),
+    (lambda ds: hr.init(), "nothing has to be started"),
     # functions
     (lambda ds: ds.filter("id > 1"), r"A string is an expression: filter\(expr='id > 1'\)"),
     (
@@ -191,7 +191,7 @@ def test_images_of_mixed_size_and_channels_that_come_last(files: Path) -> None:
     with pytest.raises(HeadraceError, match=r"read_images\(…, size=\(224, 224\)\)"):
         images.predict(torch.nn.Conv2d(3, 4, 3), inputs="image").take_all()
     with pytest.raises(
-        HeadraceError, match=r"same shape\. Make them of one shape first: images by read_images"
+        HeadraceError, match=r"same shape\. Make their shapes equal first: images by read_images"
     ):
         images.map_batches(lambda b: {"m": np.stack(list(b["image"]))}).take_all()
     sized = hr.read_images(files / "*.png", size=(8, 8))

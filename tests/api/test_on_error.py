@@ -444,7 +444,7 @@ def test_a_batch_of_which_every_row_fails_alike_says_that_the_function_may_be_at
 ) -> None:
     data = hr.range(20).with_options(engine="inline", progress=False, on_error="reject")
     with pytest.warns(
-        UserWarning, match=r"All 20 rows of the batch failed like this, so the function may be at"
+        UserWarning, match=r"All 20 rows of the batch failed like this, so the error may be in"
     ):
         data.map_batches(asks_for_another_column).take_all()
     with pytest.raises(TooManyErrors, match=r"All 20 rows of the batch .*The columns that it gets are id\."):

@@ -117,7 +117,7 @@ def test_a_source_that_raises(tmp_path: Path, options: dict[str, Any], on_error:
 
 def test_data_is_not_shown_if_it_may_not_be(tmp_path: Path, options: dict[str, Any]) -> None:
     data = hr.Dataset.from_source(source(tmp_path)).with_options(**options, show_data=False)
-    with pytest.raises(SourceError, match=r"TsvxSource raised ValueError: \(its words are hidden") as caught:
+    with pytest.raises(SourceError, match=r"TsvxSource raised ValueError: \(its text is hidden") as caught:
         data.take_all()
     assert "'x'" not in f"{caught.value}{caught.value.__cause__}"
 

@@ -165,7 +165,7 @@ def test_rows_that_a_step_does_not_count_are_its_own_mistake(step: Step, says: s
     with pytest.raises(LedgerMismatch, match=says) as caught:
         items(step).take_all()
     assert "count_dropped" in str(caught.value) and type(step).__name__ in str(caught.value)
-    assert "defect of ours" not in str(caught.value)
+    assert "bug in Headrace" not in str(caught.value)
 
 
 def test_rows_that_a_step_of_an_earlier_stage_does_not_count_are_its_own_mistake() -> None:
@@ -176,7 +176,7 @@ def test_rows_that_a_step_of_an_earlier_stage_does_not_count_are_its_own_mistake
     )
     with pytest.raises(LedgerMismatch, match=r"60 rows came to drop_nulls\('x'\) and 40 left it") as caught:
         data.take_all()
-    assert "defect of ours" not in str(caught.value)
+    assert "bug in Headrace" not in str(caught.value)
 
 
 def test_a_step_that_keeps_all_rows_and_drops_some_is_told() -> None:
@@ -203,7 +203,7 @@ def test_metrics_before_a_step_that_only_drops_rows_are_counted_again(tmp_path: 
 
 
 def test_a_step_without_a_running_step_is_refused_before_anything_runs(tmp_path: Path) -> None:
-    with pytest.raises(PlanError, match=r"Unrun has no running step.*@runs\(Unrun\)"):
+    with pytest.raises(PlanError, match=r"Unrun has no class that does its work.*@runs\(Unrun\)"):
         hr.range(3).with_step(Unrun()).with_options(engine="inline").write_parquet(tmp_path / "out")
 
 
@@ -249,7 +249,7 @@ def test_what_a_step_raises_is_its_own_mistake(at: str, rows: str) -> None:
 
 
 def test_what_a_step_raises_may_hold_data() -> None:
-    with pytest.raises(StepError, match=r"raised KeyError: \(its words are hidden") as caught:
+    with pytest.raises(StepError, match=r"raised KeyError: \(its text is hidden") as caught:
         items(Odd("rows"), show_data=False).take_all()
     assert "'x'" not in str(caught.value.__cause__)
 

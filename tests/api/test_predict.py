@@ -306,7 +306,7 @@ def test_named_results_bring_their_names(rides: hr.Dataset) -> None:
 )
 def test_results_that_are_none(rides: hr.Dataset, engine: str, result: Any, said: str) -> None:
     with pytest.raises(
-        BadReturn, match=rf"predict\(.*\) gave something that is not one result per row: .*{said}"
+        BadReturn, match=rf"predict\(.*\) returned something that is not one result per row: .*{said}"
     ):
         rides.predict(result, inputs=["km"]).with_options(engine=engine, workers=1).to_arrow()
 
@@ -654,7 +654,7 @@ def test_one_number_per_row_is_a_plain_column(rides: hr.Dataset) -> None:
     ("model", "message"),
     [
         ([fare, fare], "several models come in a dict"),
-        (pd.DataFrame({"a": [1]}), r"predict\(a DataFrame\): that is data"),
+        (pd.DataFrame({"a": [1]}), r"predict\(a DataFrame\): this is data"),
         (type("Thing", (), {"predict": fare})(), "write a class that makes the model in its"),
     ],
 )

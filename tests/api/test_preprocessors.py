@@ -96,7 +96,7 @@ def test_the_data_pass_through_it(name: str) -> None:
     assert (len(empty), list(empty.columns)) == (0, ["id", "predictions"])
     alone = hr.TorchPredictor.from_checkpoint(checkpoint, input_dtype="float32")
     assert alone.predict(FRAME[["A", "B"]])["predictions"].tolist() == WANTED
-    with pytest.raises(ArgumentError, match="has a preprocessor, which would be left out"):
+    with pytest.raises(ArgumentError, match="has a preprocessor, which predict would leave out"):
         hr.from_pandas(FRAME).predict(alone, inputs=["A", "B"])
 
 

@@ -85,7 +85,7 @@ def test_rows_without_a_place_are_refused() -> None:
     data = hr.range(10)
     with pytest.raises(ArgumentError, match=r"flat_map.*Put random_sample before it"):
         data.flat_map(lambda row: [row]).random_sample(0.5)
-    with pytest.raises(StepError, match="Draw the sample before that step"):
+    with pytest.raises(StepError, match="Put the sample before that step"):
         data.map_batches(lambda batch: {"id": batch["id"][:2]}).random_sample(0.5).take_all()
 
 

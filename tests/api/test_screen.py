@@ -118,7 +118,7 @@ def test_a_row_over_which_workers_die_is_named(
     assert ended.code == 1
     assert 4 <= len((tmp_path / "deaths").read_text()) <= 6
     last = ended.err.strip().splitlines()[-1]
-    assert last.startswith("headrace.errors.StepError: map_batches(die) cannot do range, row 3")
+    assert last.startswith("headrace.errors.StepError: map_batches(die) cannot process range, row 3")
     assert words in last and "its last words: the last words" in last and "run again" in last
     assert not (tmp_path / "out" / "_SUCCESS").exists()
     assert script((DIES % "pass").replace('"out"', '"out", on_change="continue"')).code == 0

@@ -123,7 +123,10 @@ def test_which_steps_share_a_stage(chain: Any, stages: Any) -> None:
             ),
             r"2 × 1 \+ 1 × 1 GPUs.*has 2",
         ),
-        (lambda d: d.predict(nothing, num_gpus=0.6, concurrency=3), r"3 × 0\.6 GPUs.*has 2; a worker's part"),
+        (
+            lambda d: d.predict(nothing, num_gpus=0.6, concurrency=3),
+            r"3 × 0\.6 GPUs.*has 2; the part that a worker",
+        ),
         (
             lambda d: d.map(nothing, memory=40 << 30).map(nothing, memory=30 << 30),
             r"each of the 2 stages.*70 GiB",
@@ -468,7 +471,7 @@ def test_rows_that_always_kill_end_the_run(tmp_path: Path, stage: str) -> None:
     data = hr.range(1000)
     data = data.map_batches(kill if stage == "maker" else nothing, num_cpus=1, batch_size=100)
     data = data.map_batches(kill if stage == "user" else nothing, concurrency=1)
-    with pytest.raises(StepError, match=r"cannot do range, row 700: .*exited with status 3"):
+    with pytest.raises(StepError, match=r"cannot process range, row 700: .*exited with status 3"):
         data.write_parquet(tmp_path / "out")
 
 

@@ -76,7 +76,7 @@ def test_a_real_run_is_refused_with_the_numbers(asks: hr.Dataset, tmp_path: Path
     ):  # fmt: skip
         with pytest.raises(ResourcesUnavailable, match="needs 1 GPU, and this machine has 0") as caught:
             run()
-        assert "take(), show() and with_options(engine='inline') do without" in str(caught.value)
+        assert "take(), show() and with_options(engine='inline') run without" in str(caught.value)
     assert not (tmp_path / "out").exists()
 
 
@@ -138,7 +138,9 @@ def test_what_cannot_travel_is_told_at_take(tmp_path: Path) -> None:
             (lambda row: {"x": row["id"] + 1, "f": file.name}, "map", "'file' that it uses, a TextIOWrapper"),
         ):
             data = getattr(numbers(1000), verb)(function).with_options(engine="local")
-            with pytest.warns(UserWarning, match="worker processes will be refused: .*" + words) as caught:
+            with pytest.warns(
+                UserWarning, match="It will not work in a run with worker processes: .*" + words
+            ) as caught:
                 assert data.take(1)[0]["x"] == 1
             assert len(caught) == 1 and caught[0].filename == __file__
             assert data.take(1)[0]["x"] == 1, "once is enough"

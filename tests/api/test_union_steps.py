@@ -203,9 +203,9 @@ def test_a_sample_takes_the_rows_that_it_takes_alone() -> None:
 
 def test_what_is_about_all_rows_comes_behind(tmp_path: Path) -> None:
     a = hr.range(10).map(twice)
-    with pytest.raises(ArgumentError, match=r"dataset 2 has limit\(3\).*Put limit behind union"):
+    with pytest.raises(ArgumentError, match=r"dataset 2 has limit\(3\).*Put limit after union"):
         a.union(hr.range(9).limit(3))
-    with pytest.raises(ArgumentError, match=r"dataset 1 has accumulate\(n\).*Put accumulate behind union"):
+    with pytest.raises(ArgumentError, match=r"dataset 1 has accumulate\(n\).*Put accumulate after union"):
         a.accumulate(n=hr.Count()).union(a)
     result = (
         a.union(a)

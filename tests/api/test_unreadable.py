@@ -128,7 +128,7 @@ def test_what_cannot_be_read(
         read().map_batches(lambda batch: batch).with_options(shard_rows=50_000).write_parquet("out")
     message = str(caught.value)
     assert isinstance(caught.value, HeadraceError) and "\n" not in message
-    assert "defect of ours" not in message, message
+    assert "bug in Headrace" not in message, message
     assert not list((folder / "out").glob("part*1*")) if (folder / "out").exists() else True
 
 

@@ -103,7 +103,11 @@ def test_a_null_is_not_true(data: hr.Dataset) -> None:
             UnknownColumn,
             "asks for column 'aa', but the columns here are a, b, c. Did you mean 'a'",
         ),
-        (pc.field("a") + 1, hr.errors.StepError, "gives int64; the expression of a filter is true or false"),
+        (
+            pc.field("a") + 1,
+            hr.errors.StepError,
+            "gives int64; the expression of a filter must be true or false",
+        ),
         (pc.field("b") > 1, hr.errors.StepError, "cannot be evaluated on these columns"),
     ],
     ids=["unknown", "number", "types"],
@@ -275,7 +279,7 @@ def test_an_expression_that_would_round_integers_says_what_to_write_instead(expr
     with pytest.raises(StepError, match=r"beyond 2\*\*53.*whole numbers.*filter\(lambda row: …\)") as told:
         data.with_options(engine="inline").take_all()
     assert "9007199254740992" not in str(told.value) and "not in range" not in str(told.value)
-    with pytest.warns(UserWarning, match=r"such as \"it compares or computes integers"):
+    with pytest.warns(UserWarning, match=r"such as \"it mixes fractions with integers"):
         kept = data.with_options(engine="inline", on_error="reject").take_all()
     assert len(kept) == (0 if expression.endswith(("993.5", "> id")) else 1)
 

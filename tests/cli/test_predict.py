@@ -178,6 +178,6 @@ def test_shard_rows_that_the_source_cannot_follow_are_told(place: Path, headrace
     assert "shards have up to 100 rows" in headrace("explain", *argv[1:], "10").out
     assert "shards have up to" not in headrace("explain", *argv[1:], "60").out
     said = headrace(*argv, "10", "-o", "out", "--progress")
-    assert said.code == 0 and "shard_rows=10 is less than what the source is read by" in said.err.replace(
+    assert said.code == 0 and "shard_rows=10 is less than the smallest part" in said.err.replace(
         "--shard-rows 10", "shard_rows=10"
     )

@@ -77,7 +77,7 @@ def test_the_report_has_the_users_own_traceback(
 def test_an_interrupted_run_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
     fails(data(somebody_ends_it, progress=True), out, KeyboardInterrupt)
-    assert "Interrupted; nothing was committed yet. Run the same command again" in capsys.readouterr().err
+    assert "Interrupted; no rows were saved yet. Run the same command again" in capsys.readouterr().err
     code, told = said(capsys, "status", out)
     assert (code, told["status"]) == (1, "interrupted")
     assert "; nothing was committed." in (home(out) / "report.html").read_text()

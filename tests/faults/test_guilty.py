@@ -85,7 +85,7 @@ def test_guilty_rows_are_set_aside(way: str, bad: list[int], staged: bool, step:
     ("way", "says"), [("exit", "exited with status 3"), ("hang", "more than batch_timeout=0.6 s")]
 )
 def test_the_guilty_row_is_named(way: str, says: str, tmp_path: Path) -> None:
-    with pytest.raises(StepError, match=rf"predict\(Fatal\) cannot do range, row 201: .*{says}"):
+    with pytest.raises(StepError, match=rf"predict\(Fatal\) cannot process range, row 201: .*{says}"):
         data(way, [201]).write_parquet(tmp_path / "out")
 
 

@@ -207,7 +207,7 @@ def test_a_model_that_does_not_fit_says_so(tmp_path: Path) -> None:
 def test_a_row_that_does_not_fit_says_so(tmp_path: Path) -> None:
     rows = hr.range(4).with_options(progress=False, workers=1, memory_limit=limit())
     rows = rows.predict(Leaky, inputs=["id"], output="y", fn_constructor_args=[800], batch_size=1)
-    told = r"A worker that works on a single row does not fit into memory: it took.* It was range, row \d+\."
+    told = r"Even a single row does not fit into a worker's memory: it took.* It was range, row \d+\."
     with pytest.raises(OutOfMemory, match=told):
         rows.write_parquet(tmp_path / "out")
 

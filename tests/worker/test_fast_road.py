@@ -209,7 +209,9 @@ def outcome(dataset: hr.Dataset, out: Path) -> Outcome:
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "The output has no row")
-            result = dataset.with_options(engine="inline", max_retries=0, commit_every=None).write_parquet(out)
+            result = dataset.with_options(engine="inline", max_retries=0, commit_every=None).write_parquet(
+                out
+            )
     except HeadraceError as error:
         return type(error), str(error).replace(out.name, "OUT")
     rejected = hr.read_rejected(out).take_all() if result.rejected else []

@@ -397,7 +397,7 @@ def test_async_functions_may_return_generators_where_plain_ones_may() -> None:
         return ({"id": batch["id"][i : i + 1]} for i in range(len(batch["id"])))
 
     assert run([map_step(ask, 5)], rows_of(20)).column("id").to_pylist() == list(range(20))
-    with pytest.raises(BadReturn, match="map_batches is for functions that yield"):
+    with pytest.raises(BadReturn, match="For a function that yields, use map_batches"):
         run([predict_step(ask, 5)], rows_of(20))
 
 
@@ -495,7 +495,9 @@ def test_one_row_that_never_fits(kind: str) -> None:
     async def ask(batch: Batch) -> Any:
         return plain(batch)
 
-    with pytest.raises(StepError, match=r"MemoryError\. That is for a single row.*working on rows 7 to 7"):
+    with pytest.raises(
+        StepError, match=r"MemoryError\. This happened with a single row.*working on rows 7 to 7"
+    ):
         run([predict_step(ask if kind == "async" else Submits(plain), 4, 3)], rows_of(20))
     assert calls == [4, 2, 1]
 

@@ -53,7 +53,7 @@ def test_every_value_has_a_preview(what: str) -> None:
     assert len(shown) < 100, "it is one line of a message"
     assert hidden("nothing of it", Rows(pa.record_batch([ODD[what]], ["v"]), ())) in (
         "nothing of it",
-        "(its words are hidden: they may hold data)",
+        "(its text is hidden: it may hold data)",
     )
 
 
@@ -98,4 +98,4 @@ def test_values_within_values_are_hidden_too() -> None:
     escape = Rows(pa.record_batch({"text": ["a\x1b[31mb"]}), ())
     assert hidden("bad: a\x1b[31mb", escape) == "bad: …" == hidden(r"bad: a\x1b[31mb", escape)
     many = Rows(pa.record_batch([pa.array([list(range(LEAVES + 1))])], ["x"]), ())
-    assert hidden("bad: 17", many) == "(its words are hidden: they may hold data)"
+    assert hidden("bad: 17", many) == "(its text is hidden: it may hold data)"

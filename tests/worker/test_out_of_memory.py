@@ -283,7 +283,7 @@ def test_each_model_has_a_ceiling_of_its_own() -> None:
 def test_one_row_that_does_not_fit(kind: str) -> None:
     bears = Bears(0, lambda: MemoryError("Unable to allocate 8 TiB"))
     chain = StepChain([KINDS[kind](bears, 8)], where)
-    with pytest.raises(StepError, match=r"MemoryError: Unable to allocate 8 TiB\. That is for a single row.*memory=.*"
+    with pytest.raises(StepError, match=r"MemoryError: Unable to allocate 8 TiB\. .*with a single row.*memory=.*"
                        r"It was working on rows 0 to 0: ") as caught:  # fmt: skip
         list(chain.run(rows_of(ids(20)), Meter(1), []))
     chain.close()
@@ -299,7 +299,7 @@ def test_a_row_in_the_middle_that_is_too_big() -> None:
 
     chain = StepChain([map_step(fn, 8)], where)
     seen: list[int] = []
-    with pytest.raises(StepError, match=r"MemoryError\. That is for a single row.*rows 13 to 13"):
+    with pytest.raises(StepError, match=r"MemoryError\. This happened with a single row.*rows 13 to 13"):
         for part in chain.run(rows_of(ids(20)), Meter(1), []):
             seen += part.batch.column("id").to_pylist()
     assert seen == list(range(13)), "what came before is delivered"

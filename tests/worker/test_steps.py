@@ -46,7 +46,7 @@ def test_a_step_without_a_running_form_is_named() -> None:
         verb = "lost"
 
     Lost.__module__ = "headrace.plan.steps.base"
-    with pytest.raises(PlanError, match="Lost has no running step"):
+    with pytest.raises(PlanError, match="Lost has no class that does its work"):
         running(Lost())
 
 

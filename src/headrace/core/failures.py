@@ -75,13 +75,13 @@ def report(error: BaseException) -> ErrorReport:
         return ErrorReport(type(error).__name__, str(error), text, row=error.row)
     text = _formatted(error, error.__traceback__)
     said = f"{name_of(error)}: {words(error)}"
-    message = f"An unexpected error inside Headrace: {said}. This is a defect of ours."
+    message = f"An unexpected error inside Headrace: {said}. This is a bug in Headrace."
     return ErrorReport("HeadraceError", message, text)
 
 
 def without_message(error: BaseException) -> Exception:
     """Return an error with the traceback of another and without its message, which may hold data."""
-    return RuntimeError(f"{name_of(error)} (its words are hidden)").with_traceback(error.__traceback__)
+    return RuntimeError(f"{name_of(error)} (its text is hidden)").with_traceback(error.__traceback__)
 
 
 def of_a_call(error: BaseException) -> ErrorReport:

@@ -14,7 +14,7 @@ from headrace.errors import HeadraceError, SinkError, SourceError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-HIDDEN = "(its words are hidden: they may hold data)"
+HIDDEN = "(its text is hidden: it may hold data)"
 
 
 def is_foreign(adapter: object) -> bool:

@@ -77,7 +77,7 @@ def _side_file(state: bytes, folder: Path, durability: Durability) -> SideFile:
             temporary.unlink(missing_ok=True)
         raise OutputWriteFailed(
             f"The state of a metric could not be written to {folder}: {error.strerror}. Make room or fix the disk, "
-            "then run the same command again: what is committed is kept."
+            "then run the same command again: finished work is kept."
         ) from error
     return SideFile(name, len(state))
 

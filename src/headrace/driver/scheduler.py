@@ -419,9 +419,9 @@ class Scheduler:
         if deaths >= self._max_attempts:
             self.error = ErrorReport(
                 "ShardFailed",
-                f"Shard {shard} ended its worker {deaths} times, the last time so: {reason}. Something in its "
-                "rows or in the function brings the process down (a crash in native code, or too little "
-                "memory). Committed shards are kept: mend the function or the input, then run again.",
+                f"Shard {shard} ended its worker {deaths} times, the last time because: {reason}. Something in its "
+                "rows or in the function ends the process (a crash in native code, or too little memory). Finished "
+                "work is kept: fix the function or the input, then run again.",
             )
             return
         self.retries += 1

@@ -91,9 +91,8 @@ def does_not_fit(shard: Shard, reason: str, why: str = "", row: str = "") -> Err
     if row:
         return ErrorReport(
             "OutOfMemory",
-            f"A worker that works on a single row does not fit into memory: {reason}. It was {row}. Raise "
-            "memory_limit=, leave the row out, or have such rows set aside (on_error='reject'). Committed shards "
-            "are kept.",
+            f"Even a single row does not fit into a worker's memory: {reason}. It was {row}. Raise memory_limit=, "
+            "leave the row out, or set such rows aside (on_error='reject'). Finished work is kept.",
         )
     what = f"shard {shard.label()}"
     return ErrorReport(
@@ -101,7 +100,7 @@ def does_not_fit(shard: Shard, reason: str, why: str = "", row: str = "") -> Err
         f"A worker that works on {what} does not fit into memory: {reason}. "
         + (f"{why} " if why else "")
         + "Give the step smaller batches (batch_size=), make smaller shards (shard_rows=) in a new output, or raise "
-        "memory_limit=. Committed shards are kept.",
+        "memory_limit=. Finished work is kept.",
     )
 
 

@@ -80,6 +80,6 @@ def foreign_entry(error: safe_files.NotOurs) -> ForeignOutput:
 def failed(doing: str, path: Path, error: OSError) -> OutputWriteFailed:
     """Return the error for what the operating system refused."""
     return OutputWriteFailed(
-        f"Cannot {doing} {path}: {error.strerror}. Mend the cause, then run the same command again: what is "
-        "committed is kept."
+        f"Cannot {doing} {path}: {error.strerror}. Fix the cause, then run the same command again: finished work is "
+        "kept."
     )

@@ -112,17 +112,17 @@ def wrong_in_record(record: CommitRecord, steps: Sequence[str]) -> str:
 def mismatch(wrong: str) -> str:
     """Return the message for rows that are not accounted for."""
     return (
-        f"Rows are not accounted for: {wrong}. This is a defect of ours: please report it. What was committed before "
-        "is kept and is as it should be."
+        f"Rows are not accounted for: {wrong}. This is a bug in Headrace: please report it. Work that was finished "
+        "before is kept, and is right."
     )
 
 
 def uncounted(wrong: str, kind: type[Step]) -> str:
     """Return the message for rows of which a step that is not of Headrace does not say what became of them."""
     return (
-        f"Rows are not accounted for: {wrong}. {kind.__name__} has to count the rows that it drops, by "
-        "context.count_dropped(rows), and those that it adds, by context.count_added(rows); and must not say "
-        "one_to_one = True if it does either. What was committed before is kept and is as it should be."
+        f"Rows are not accounted for: {wrong}. {kind.__name__} must count the rows that it drops with "
+        "context.count_dropped(rows), and the rows that it adds with context.count_added(rows). If it does either, "
+        "it must not set one_to_one = True. Work that was finished before is kept, and is right."
     )
 
 

@@ -92,8 +92,8 @@ class ColumnExpression:
 
     def __bool__(self) -> NoReturn:
         raise ArgumentError(
-            "An expression of columns is neither true nor false before it is computed: join conditions by & | ~ "
-            "in the place of and, or, not, each in parentheses: (col('a') > 1) & (col('b') < 2)."
+            "An expression of columns has no truth value before it is computed. Combine conditions with & | ~ "
+            "instead of and, or, not, and put each in parentheses: (col('a') > 1) & (col('b') < 2)."
         )
 
     def __getattr__(self, name: str) -> Callable[[], ColumnExpression]:
@@ -102,8 +102,8 @@ class ColumnExpression:
         if name not in _MATHS:
             known = [*_MATHS, *(each for each in dir(type(self)) if not each.startswith("_"))]
             raise NotOffered(
-                f"An expression of columns has no {name!r}.{nearest(name, known)} Functions of pyarrow.compute make "
-                "expressions, too, of pyarrow.compute.field; and map_batches has a function of yours."
+                f"An expression of columns has no {name!r}.{nearest(name, known)} Functions of pyarrow.compute work, "
+                "too, on pyarrow.compute.field('a'); and map_batches takes your own function."
             )
         return lambda: _called(_MATHS[name], self)
 
@@ -242,7 +242,7 @@ class TextExpression:
         if name not in _TEXTS:
             known = [*_TEXTS, *(each for each in dir(type(self)) if not each.startswith("_"))]
             raise NotOffered(
-                f"There is no .str.{name} of a column.{nearest(name, known)} map_batches has a function of yours."
+                f"There is no .str.{name} of a column.{nearest(name, known)} map_batches takes your own function."
             )
         is_text = name != "len" and not name.startswith("is_")
         return lambda: ColumnExpression(_called(_TEXTS[name], self._of).arrow, is_text=is_text)
@@ -349,7 +349,7 @@ def _expression(value: Any) -> ColumnExpression:
     try:
         return ColumnExpression(pc.scalar(value), is_text=isinstance(value, _STR))
     except (pa.ArrowException, TypeError) as error:
-        raise ArgumentError(f"{value!r} is no value for an expression of columns: {error}.") from None
+        raise ArgumentError(f"{value!r} cannot be used in an expression of columns: {error}.") from None
 
 
 def _called(function: str, *values: Any, options: Any = None) -> ColumnExpression:

@@ -30,9 +30,9 @@ class Plan:
             return replace(self, steps=(*self.steps[:-1], joined))
         if step.makes_rows and self.accumulates:
             raise PlanError(
-                f"{step.label()} comes behind {self.accumulates[-1].label()}: it may give back other rows "
-                "than it got, so nobody would know which of the rows that the metrics saw are written in the end. "
-                "Put accumulate behind it; columns that the metrics need have to be kept until there."
+                f"{step.label()} comes after {self.accumulates[-1].label()}, and may change which rows there are. "
+                "The metrics would then count rows that are not written. Put accumulate after it, and keep the "
+                "columns that the metrics need until there."
             )
         return replace(self, steps=(*self.steps, step))
 

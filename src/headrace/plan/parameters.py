@@ -45,7 +45,7 @@ def given_function(verb: str, fn: Any, options: Mapping[str, Any]) -> Function:
         missing = _missing(fn, tuple(init_args or ()), dict(init_kwargs or {}))
         if missing:
             raise ArgumentError(
-                f"{label}: each worker makes an object of the class, and its __init__ needs {missing}. Say what, by "
+                f"{label}: each worker makes an object of the class, and its __init__ needs {missing}. Give it by "
                 "fn_constructor_args=[…] or fn_constructor_kwargs={…}."
             )
     elif init_args or init_kwargs:
@@ -160,9 +160,7 @@ def given_in_flight(value: Any, rays: Any = None, fn: Any = None) -> int | None:
         if given is not None and (_whole(given) or 0) < 1:
             raise ArgumentError(f"{name}={given!r}: it takes a number of batches above zero.")
     if value is not None and rays is not None:
-        raise ArgumentError(
-            "max_in_flight= and max_concurrency= are two names of one thing: give one of them."
-        )
+        raise ArgumentError("max_in_flight= and max_concurrency= mean the same: give one of them.")
     return _whole(value if value is not None else rays if is_async(fn) else None)
 
 
@@ -231,7 +229,7 @@ def given_rows_per_file(least: Any, most: Any) -> RowsPerFile:
 def given_partition_by(ours: Any, rays: Any) -> tuple[str, ...]:
     """Read the columns that folders are named for; ``rays`` is what Ray's name for it was given."""
     if ours is not None and rays is not None:
-        raise ArgumentError("partition_by= and partition_cols= are two names of one thing: give one of them.")
+        raise ArgumentError("partition_by= and partition_cols= mean the same: give one of them.")
     names = ours if ours is not None else rays
     return () if names is None else given_names("partition_by", names, allow_none=True)
 

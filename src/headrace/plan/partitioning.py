@@ -220,8 +220,9 @@ def oversized_shards(shards: Sequence[Shard], shard_rows: int | None) -> str:
     if shard_rows is None or biggest < 2 * shard_rows:
         return ""
     return (
-        f"shard_rows={shard_rows:,} is less than what the source is read by: a row group, or part of a file, is not "
-        f"cut, so that shards have up to {biggest:,} rows. Smaller row groups in the input make smaller shards."
+        f"shard_rows={shard_rows:,} is less than the smallest part that the source can be read in. A row group, or "
+        f"part of a file, is not cut, so shards have up to {biggest:,} rows. Smaller row groups in the input make "
+        "smaller shards."
     )
 
 

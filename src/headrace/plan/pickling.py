@@ -42,10 +42,9 @@ def refusal(steps: Sequence[Step], dumps: Callable[[Any], object]) -> str:
                 dumps(each.function)
             except Exception:
                 return (
-                    f"{step.label()} cannot travel to a worker process: "
-                    f"{why_not_picklable(each.function, dumps)}. Make such a thing inside the function, "
-                    "or in the constructor of a class, which runs in the worker; or use "
-                    "with_options(engine='inline')."
+                    f"{step.label()} cannot travel to a worker process: {why_not_picklable(each.function, dumps)}. "
+                    "Create it inside the function, or in the constructor of a class, which runs in the worker; or "
+                    "use with_options(engine='inline')."
                 )
         for name, metric in step.metrics:
             try:
@@ -53,8 +52,7 @@ def refusal(steps: Sequence[Step], dumps: Callable[[Any], object]) -> str:
             except Exception as refused:
                 return (
                     f"{step.label()} cannot travel to a worker process: the metric {name!r} cannot be pickled "
-                    f"({refused}). Make such a thing when update is first called; or use "
-                    "with_options(engine='inline')."
+                    f"({refused}). Create it when update is first called; or use with_options(engine='inline')."
                 )
     return ""
 

@@ -30,12 +30,12 @@ _NOWHERE = {
     "accelerator_type": _unset(f"{_PLACED}. {_LEFT}."),
     "fallback_strategy": _unset(f"{_PLACED}. {_LEFT}."),
     "label_selector": _unset(f"{_PLACED}. {_LEFT}."),
-    "max_calls": _unset("a worker lives as long as its stage. What leaks has to be let go in the function."),
+    "max_calls": _unset("a worker lives as long as its stage. Free what leaks in the function itself."),
     "num_tpus": _TPUS,
-    "resources": _unset(f"{_PLACED}. How many there are is said by concurrency=. {_LEFT}."),
+    "resources": _unset(f"{_PLACED}. concurrency= sets how many there are. {_LEFT}."),
     "runtime_env": _unset(
         "workers start with this process's environment, folder and sys.path: set what they need before. On a Ray "
-        "cluster, ray_remote_args={'runtime_env': ...} says it to a step, engine=hr.Ray(remote_args=...) to all."
+        "cluster, ray_remote_args={'runtime_env': ...} sets it for a step, engine=hr.Ray(remote_args=...) for all."
     ),
     "scheduling_strategy": _unset(f"{_PLACED}. {_LEFT}."),
 }
@@ -48,13 +48,13 @@ STEPS: dict[str, Unsupported] = {
         "a worker that dies is replaced; with_options(max_attempts=...) says how often.", None
     ),
     "max_retries": Unsupported(
-        "with_options(retry_on=TimeoutError, max_retries=3) says which errors pass, and how often to try.",
+        "with_options(retry_on=TimeoutError, max_retries=3) says which errors are temporary, and how often to try.",
         (None,),
     ),
     "max_task_retries": Unsupported("as max_restarts.", None),
     "ray_remote_args_fn": _unset(f"{_PLACED}, before it starts."),
     "retry_exceptions": Unsupported(
-        "with_options(retry_on=TimeoutError) says which errors of a function pass.", (None, False)
+        "with_options(retry_on=TimeoutError) says which errors of a function are temporary.", (None, False)
     ),
 }
 """Of verbs that run functions."""
@@ -97,9 +97,10 @@ BLOCKS: dict[str, Unsupported] = {
 """Of functions that make datasets: how many pieces there are is settled by size."""
 
 SPLIT_IN_TWO: dict[str, Unsupported] = {
-    "shuffle": Unsupported("rows are chosen by a hash, so that each side has some from all over", None),
+    "shuffle": Unsupported("rows are chosen by a hash, so each side has rows from the whole input", None),
     "stratify": _unset(
-        "no value's share is looked at. Filter and split once for each value; of many rows, a hash comes close to it."
+        "the share of each value is not looked at. Filter and split once for each value; with many rows, a hash "
+        "comes close to it."
     ),
 }
 """Of ``train_test_split``."""
@@ -135,11 +136,11 @@ READ: dict[str, Unsupported] = {
     "catalog": _unset("Headrace reads files and objects. Give their paths or addresses."),
     "file_extensions": Unsupported("say it in the path: folder/**/*.parquet."),
     "filesystem": _FileSystem(
-        "an address says which store it is (s3://bucket/key), and storage_options= what else it needs to know."
+        "an address names the store (s3://bucket/key), and storage_options= has its options."
     ),
     "filter": _unset("the verb filter(expr=pyarrow.compute.field('x') > 3) chooses rows."),
     "ignore_missing_paths": Unsupported(
-        "a path with nothing behind it is an error. Leave those paths out of the list.", (None, False)
+        "a path where there is nothing is an error. Leave such paths out of the list.", (None, False)
     ),
     "include_paths": Unsupported("the readers of files have it; this one gives no path.", (None, False)),
     "include_row_hash": _unset("rows have no hash. read_rejected tells file and row of those that fail."),
@@ -147,14 +148,14 @@ READ: dict[str, Unsupported] = {
     "memory": Unsupported(_ANY, None),
     "meta_provider": _unset("files are listed by Headrace. Give a list of paths."),
     "num_cpus": Unsupported(_ANY, None),
-    "num_gpus": _unset("reading needs no GPU; say it to the step that uses one."),
+    "num_gpus": _unset("reading needs no GPU; give it to the step that uses one."),
     "partition_filter": Unsupported(
         "choose by the path: folder/year=2024/**, or filter(expr=...) by the column."
     ),
     "partitioning": Unsupported(
         "columns of folder names are for read_parquet, read_csv and read_json; here add them from include_paths=True."
     ),
-    "ray_remote_args": _unset(f"{_PLACED}; reading belongs to the step behind it."),
+    "ray_remote_args": _unset(f"{_PLACED}; reading belongs to the step after it."),
     "shuffle": Unsupported(
         "files are read in the order of their names. Give a shuffled list of paths, if need be."
     ),
@@ -242,9 +243,9 @@ TO_TF: dict[str, Unsupported] = {
     "label_type_spec": _SPEC,
 }
 
-SCHEMA: dict[str, Unsupported] = {"fetch_if_missing": Unsupported("it is always found out", None)}
+SCHEMA: dict[str, Unsupported] = {"fetch_if_missing": Unsupported("it is always detected", None)}
 
-_OPTION = Unsupported("it is an option of the whole run. Say it before: .with_options(…).", ())
+_OPTION = Unsupported("it is an option of the whole run. Set it before: .with_options(…).", ())
 WRITE: dict[str, Unsupported] = {
     **{
         field.name: _OPTION

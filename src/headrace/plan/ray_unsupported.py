@@ -12,20 +12,20 @@ from headrace.plan.ray_arguments import ORDER
 _SPLIT = (
     f"a dataset is one stream: {ORDER}. Give each part its own input files or filter, and each its own output"
 )
-_BLOCKS = "blocks are no unit that anybody sees here"
+_BLOCKS = "blocks are not visible here"
 _REFS = "there is no object store behind a dataset"
 _DATABASE = "outputs are folders of files, which a kill cannot tear. Write Parquet, and load that"
 _FORMAT = "there is no writer for this format. Write Parquet, and convert that"
 
 NO_VERBS = {
-    "aggregate": "groups and aggregations of one's own need other engines. sum, min, max, mean, std and unique are "
+    "aggregate": "groups and your own aggregations need other engines. sum, min, max, mean, std and unique are "
     "there; for more write Parquet and ask DuckDB or Polars, or fold over iter_batches.",
     "context": "there are no global settings. with_options says how this dataset's plan runs.",
     "copy": "a dataset never changes, so there is no need for a copy of it.",
     "deserialize_lineage": "a dataset is pickled as it is: cloudpickle.loads reads it.",
     "get_dataset_id": "a run is known by its output folder, and result.run names it.",
     "get_internal_block_refs": f"{_REFS}. iter_batches(batch_format='pyarrow') gives the rows.",
-    "get_stats_summary": "stats() gives the last run in words, and a Result's ledger the numbers.",
+    "get_stats_summary": "stats() describes the last run in words, and a Result's ledger has its numbers.",
     "groupby": f"groups need a shuffle, and {ORDER}. Write Parquet and group with DuckDB or Polars, or group what "
     "is inside one batch in map_batches.",
     "has_serializable_lineage": "a dataset is pickled as it is: cloudpickle.dumps writes any that can run.",
@@ -34,8 +34,8 @@ NO_VERBS = {
     "iterator": "datasets have iter_batches() and iter_rows(); those of headrace.compat.ray have iterator(), too.",
     "join": f"a join needs a shuffle, and {ORDER}. Join with DuckDB or Polars before; or, if one side fits into "
     "memory, look it up in map_batches with a class that loads it in its constructor.",
-    "map_batches_internal": "map_batches is the public name, and what is done with batches is said by its arguments.",
-    "mix": f"datasets are not interleaved: {ORDER}. union puts one behind the other.",
+    "map_batches_internal": "map_batches is the public name, and its arguments say what is done with batches.",
+    "mix": f"datasets are not interleaved: {ORDER}. union puts one after the other.",
     "name": "a run is known by its output folder, and result.run names it.",
     "num_blocks": f"{_BLOCKS}. explain() says how many shards a run has, and batch_size= what a function gets.",
     "random_shuffle": f"there is no shuffle: {ORDER}. A model that predicts does not need one; shuffle before, or "
@@ -71,7 +71,7 @@ NO_VERBS = {
     "write_turbopuffer": f"{_DATABASE}.",
 }
 
-_LAZY = "a dataset is a description, and only some verbs read it"
+_LAZY = "a dataset describes work, and only some of its methods read data"
 FAMILIAR_VERBS = {
     "apply": "map has a function of one row, map_batches one of many rows as arrays (or batch_format='pandas').",
     "assign": "with_column(name, expression) or add_column(name, function of a batch) adds a column.",
@@ -129,7 +129,7 @@ FAMILIAR_FUNCTIONS = {
     "from_pylist": "from_items takes a list of dicts, one per row.",
     "from_records": "from_items takes a list of dicts, one per row.",
     "from_tensor_slices": "from_numpy takes arrays, from_arrow and from_pandas tables of columns.",
-    "init": "nothing is to be started: a dataset starts its workers itself, and connect() is for calls of functions.",
+    "init": "nothing has to be started: a dataset starts its workers, and connect() is for calls of functions.",
     "load_dataset": "from_huggingface takes what datasets.load_dataset(…) returns.",
     "pipeline": "predict takes the folder of a model, or TransformersPredictor(folder, task=…).",
     "read_excel": "from_pandas(pandas.read_excel(path)) takes what fits into memory; else save it as CSV.",
@@ -147,7 +147,7 @@ NO_FUNCTIONS = {
     "find theirs in headrace.compat.ray.data.",
     "DatasetContext": "there are no global settings. with_options says how one dataset's plan runs.",
     "ExecutionOptions": "with_options says how a plan runs: workers=, memory_limit=, ....",
-    "from_blocks": "blocks are no unit here. from_arrow and from_pandas take a list of tables or DataFrames.",
+    "from_blocks": "there are no blocks here. from_arrow and from_pandas take a list of tables or DataFrames.",
     "from_arrow_refs": f"{_NO_REFS}: from_arrow(ray.get(refs)).",
     "from_dask": "there is no adapter. from_pandas(ddf.compute()) takes it if it fits into memory, else write "
     "Parquet.",

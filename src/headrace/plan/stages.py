@@ -165,8 +165,8 @@ def _check(draft: _StageDraft, capacity: Capacity, limit: int) -> None:
     if draft.num_gpus > capacity.gpus:
         raise ResourcesUnavailable(
             f"A worker of this plan needs {draft.num_gpus:g} GPU{'' if draft.num_gpus == 1 else 's'}, and this "
-            f"machine has {capacity.gpus}. Nothing was started: lower num_gpus, or run where there are enough. "
-            "take(), show() and with_options(engine='inline') do without."
+            f"machine has {capacity.gpus}. Nothing was started: lower num_gpus, or run on a machine with enough. "
+            "take(), show() and with_options(engine='inline') run without GPUs."
         )
     if draft.memory > limit:
         raise ResourcesUnavailable(
@@ -205,11 +205,10 @@ def _fit(drafts: Sequence[_StageDraft], counts: Mapping[int, int], gpus: int) ->
 def _too_many(drafts: Sequence[_StageDraft], counts: Mapping[int, int], gpus: int) -> str:
     asked = " + ".join(f"{count} × {drafts[i].num_gpus:g}" for i, count in counts.items())
     enough = sum(count * drafts[i].num_gpus for i, count in counts.items()) <= gpus
-    why = "; a worker's part of a device must be free on one of them" if enough else ""
+    why = "; the part that a worker needs must be free on a single GPU" if enough else ""
     return (
-        f"The workers of this plan need {asked} GPUs at the same time, and this machine has {gpus}"
-        f"{why}. Nothing was started: lower num_gpus or "
-        "concurrency, or run where there are enough."
+        f"The workers of this plan need {asked} GPUs at the same time, and this machine has {gpus}{why}. Nothing was "
+        "started: lower num_gpus or concurrency, or run on a machine with enough."
     )
 
 

@@ -83,6 +83,6 @@ def worker_bounds(name: str, value: Any) -> tuple[int, int]:
     whole = len(pair) in (2, 3) and all(isinstance(n, int) and not isinstance(n, bool) for n in pair)
     if not whole or not 1 <= pair[0] <= pair[-1] <= pair[1]:
         raise ArgumentError(
-            f"{name}={value!r}: give a number of workers such as 2, or bounds such as (1, 8)."
+            f"{name}={value!r}: give a number of workers such as 2, or a minimum and maximum such as (1, 8)."
         )
     return pair[0], pair[1]

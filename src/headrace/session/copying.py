@@ -22,7 +22,7 @@ def why_nothing_copied(plan: Plan) -> str:
     """Say why no column is copied, as far as plan and sink tell; "" if some may be."""
     sink = plan.sink
     if sink is None or not hasattr(sink, "open_joined") or is_foreign(sink) or is_foreign(plan.source):
-        return "only from Parquet files to Parquet files columns are copied"
+        return "columns are copied only from Parquet files to Parquet files"
     return compiler.why_rows_change(plan.steps) or cast("JoiningSink", sink).why_not_joined()
 
 

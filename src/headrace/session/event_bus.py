@@ -90,7 +90,7 @@ class EventBus:
             reason = getattr(error, "strerror", None) or error
             _log.warning("The record %s cannot be written, and is left out: %s.", observer.path, reason)
         else:
-            _log.exception("The observer %s failed and is dropped; the run goes on.", name)
+            _log.exception("The observer %s failed and gets no more events; the run goes on.", name)
         self._observers = [each for each in self._observers if each is not observer]
 
 

@@ -163,9 +163,9 @@ def _library_at(place: str) -> str:
     if library is not None:
         return library
     raise ModelUnreadable(
-        f"{place} is not a model that any of our predictors knows. They read ONNX, torch.export and TorchScript, "
+        f"{place} is not a model of a known kind. The known kinds are ONNX, torch.export and TorchScript, "
         "safetensors, skops, XGBoost, LightGBM, Keras and SavedModel files, and folders of Hugging Face, "
-        "sentence-transformers and MLflow. For any other, write a class that loads it in its constructor."
+        "sentence-transformers and MLflow. For any other model, write a class that loads it in its constructor."
     )
 
 
@@ -222,7 +222,7 @@ def given_predict(
         own = dict(value) if isinstance(value, Mapping) else {"model": value}
         if "model" not in own:
             raise ArgumentError(
-                f"predict: {name!r} has no model; it is a model, or dict(model=…, batch_size=…)."
+                f"predict: {name!r} has no model; give a model, or dict(model=…, batch_size=…)."
             )
         for key in own:
             if key not in ("model", *shared):
@@ -272,8 +272,8 @@ def given_model(model: Any, options: Mapping[str, Any]) -> Function:
     if is_predictor(model):
         if getattr(model, "preparing", None) is not None:
             raise ArgumentError(
-                f"predict({type(model).__name__}): its checkpoint has a preprocessor, which would be left out. "
-                "BatchPredictor.from_checkpoint(checkpoint, …).predict(dataset) lets the data pass through it."
+                f"predict({type(model).__name__}): its checkpoint has a preprocessor, which predict would leave out. "
+                "BatchPredictor.from_checkpoint(checkpoint, …).predict(dataset) applies it."
             )
         predictor = model
     elif isinstance(model, (str, os.PathLike)):
@@ -317,7 +317,7 @@ def _refuse_no_model(model: Any) -> None:
     if isinstance(model, (list, tuple)):
         hint = "several models come in a dict that names their outputs: {'small': a, 'large': b}."
     elif kind.__module__.partition(".")[0] in ("pandas", "pyarrow", "polars", "numpy"):
-        hint = "that is data, and data come before predict."
+        hint = "this is data. Call predict on the data, and give it the model: data.predict(model)."
     else:
         hint = (
             "it takes a function, a class, a model object of one of the libraries in docs/models.md, the path of a "

@@ -103,13 +103,13 @@ def _check(plan: Plan, number: int) -> None:
     for step in plan.steps:
         if step.row_limit is not None:
             raise ArgumentError(
-                f"union: dataset {number} has {step.label()}, which counts the rows of all that is read. Put limit "
-                "behind union, or .materialize() behind that dataset if it fits into memory."
+                f"union: dataset {number} has {step.label()}, and a limit counts the rows of all datasets. Put limit "
+                "after union; or call .materialize() on that dataset if it fits into memory."
             )
         if step.metrics:
             raise ArgumentError(
-                f"union: dataset {number} has {step.label()}, and metrics are of all rows that are written. Put "
-                "accumulate behind union."
+                f"union: dataset {number} has {step.label()}, and metrics count all rows that are written. Put "
+                "accumulate after union."
             )
 
 

@@ -26,7 +26,7 @@ def warn_of_unpicklable(steps: Sequence[Step]) -> None:
 
     told = refusal(untried, try_pickling)
     if told:
-        warn(f"This works here, in one process. A run with worker processes will be refused: {told}")
+        warn(f"This works here, in one process. It will not work in a run with worker processes: {told}")
 
 
 def _tried(function: Function) -> bool:

@@ -142,7 +142,7 @@ def _committing(run: Run, options: RunOptions) -> AbstractContextManager[None]:
     """Have the first Ctrl-C commit what is done; a worker that is this process cannot."""
     if options.traits.in_process:
         return contextlib.nullcontext()
-    words = "\nInterrupted: what is done is being committed. Once more ends it at once."
+    words = "\nInterrupted: finished work is being saved. Press Ctrl-C again to stop at once."
     return committing(run.runner.interrupt, lambda: _say(options, words))
 
 
@@ -240,9 +240,7 @@ def _fail(job: Job, run: Run, events: EventBus, error: BaseException, started: f
     events.close()
     if isinstance(error, KeyboardInterrupt):  # below the last line of the progress
         written = committer.state.ledger.written
-        committed = (
-            f"{plural(written, 'row')} kept in {job.output}" if written else "nothing was committed yet"
-        )
+        committed = f"{plural(written, 'row')} kept in {job.output}" if written else "no rows were saved yet"
         again = "cell" if in_notebook() else "command"
         _say(options, f"\nInterrupted; {committed}. Run the same {again} again to go on.")
     if not (committer.empty and isinstance(error, REFUSALS)):
@@ -256,9 +254,7 @@ def _add_committed_rows(job: Job, error: BaseException) -> None:
     """Add to an error which rows of the run are committed."""
     written, root = job.committer.state.ledger.written, job.output
     if isinstance(error, OutputSchemaChanged) and written:
-        error.args = (
-            f"{error} Until then, what was finished before stays in {root}: {plural(written, 'row')}.",
-        )
+        error.args = (f"{error} Until then, finished work stays in {root}: {plural(written, 'row')}.",)
     elif isinstance(error, StepError) and not isinstance(error, TooManyErrors) and written:
         error.args = (
             f"{error} What was finished before is kept in {root}: {plural(written, 'row')}. Correct the code, and "
@@ -324,8 +320,8 @@ def _write_schema_only(job: Job, scheduler: Scheduler) -> None:
     writer.sync()
     if guessed and files and schema_from(schema).names and not state.ledger.rejected:
         warn(
-            f"The output has no row, and {guessed[0]} cannot be tried without rows, so the columns of the empty "
-            "output are guessed: those before that step. `schema=` says which they are."
+            f"The output has no row, and {guessed[0]} cannot be run without rows. So the empty output has the "
+            "columns from before that step, which is a guess. Give the right ones with `schema=`."
         )
     job.committer.accept(CommitRecord(lone, 0, state.revision, files, Ledger()))
     job.committer.commit_accepted()

@@ -13,7 +13,7 @@ from headrace.core.files import safe_files
 from headrace.core.files.durable import sync_fd
 from headrace.errors import OutputWriteFailed
 
-_RERUN = "and run the same command again: what is committed is kept."
+_RERUN = "and run the same command again: finished work is kept."
 _ADVICE = {
     errno.ENOSPC: f"Free some space {_RERUN}",
     errno.EDQUOT: f"Raise the quota or free some space {_RERUN}",
@@ -30,7 +30,7 @@ def write_failed(error: OSError, path: str, doing: str) -> OutputWriteFailed:
     """Return the error for a failed call of the system: what failed, on which file, and what to do."""
     code = error.errno or 0
     reason = f"{os.strerror(code)} [{errno.errorcode.get(code, code)}]" if code else str(error)
-    advice = _ADVICE.get(code, f"Mend the cause {_RERUN}")
+    advice = _ADVICE.get(code, f"Fix the cause {_RERUN}")
     return OutputWriteFailed(f"Cannot {doing} {path}: {reason}. {advice}")
 
 

@@ -44,5 +44,5 @@ def lost(call: TaskCall, error: BaseException) -> CallLost:
 def defect(error: BaseException) -> EngineError:
     """Return the error for calls after the dispatcher's thread has failed."""
     return EngineError(
-        f"The thread of the executor failed: {type(error).__name__}: {error}. This is a defect of Headrace."
+        f"The thread of the executor failed: {type(error).__name__}: {error}. This is a bug in Headrace."
     )

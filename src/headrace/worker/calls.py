@@ -125,7 +125,7 @@ def refuse_coroutine(value: Any) -> Any:
     """Raise ``ConversionError`` if the result is a coroutine or an async generator."""
     if inspect.isasyncgen(value):
         raise ConversionError(
-            "it returned an async generator: yield in the function itself, defined with `async def`"
+            "it returned an async generator: put the `yield` into the function itself, and define it with `async def`"
         )
     if inspect.iscoroutine(value):
         value.close()

@@ -116,10 +116,10 @@ class UndeliveredRows:
         if span.last is not None:
             if span.first <= after.row < span.last:
                 raise ShardFailed(
-                    f"A worker died at shard {self._shard.label()}, of which rows had been handed to the reader. "
-                    "The function does not give one row for each, and was given other batches the second time, so "
-                    "nobody can tell which of its rows the reader has. Give it a batch_size that is a number, or "
-                    "write the rows to a folder, where nothing counts before it is whole."
+                    f"A worker died at shard {self._shard.label()}, after some of its rows had been given to the "
+                    "reader. The function does not return one row per row, and got other batches the second time. So "
+                    "it is not known which rows the reader has already. Set batch_size to a number; or write the "
+                    "rows to a folder, where unfinished work does not count."
                 )
             earlier, equal = (span.count, 0) if span.last < after.row else (0, span.count)
             equal = equal if span.last == after.row else 0

@@ -124,7 +124,7 @@ def _check_size(splits: Sequence[Split]) -> None:
     )
     small = sum(split.rows for split in splits) < LEAST_ROWS * groups
     if small and sum(split.bytes for split in splits) < LEAST_BYTES * groups:
-        raise NotUnderstood("its row groups are small, and are put together")
+        raise NotUnderstood("its row groups are small, so they are joined")
 
 
 def _whole(splits: Sequence[Split], starts: Mapping[int, Sequence[int]]) -> dict[int, list[int]]:
@@ -177,7 +177,7 @@ def _why_not(field: pa.Field, original: str, footer: Footer, like: Footer | None
     column = footer.column(original)
     wanted = like.column(field.name) if like is not None else None
     if column is None or wanted is None:
-        return "it is no column of its own in the file"
+        return "it is part of another column in the file"
     if column.skeleton != wanted.skeleton:
         return _why_another_form(column, wanted)
     for group in footer.groups:
@@ -194,4 +194,4 @@ def _why_another_form(column: Column, wanted: Column) -> str:
         each[2] for each in wanted.skeleton
     ]:
         return "the file has it without nulls, and the output with them"
-    return "it is stored in another form than it would be written in"
+    return "it is stored in a form that the output does not use"

@@ -15,12 +15,11 @@ from headrace.worker.rows import Rows
 from headrace.worker.user_code import UserCode
 
 _ROUNDED = (
-    "it compares or computes integers beyond 2**53 with fractions, and no float holds such integers exactly. Compare "
-    "integers with whole numbers (`id > 0` for `id > 0.5`), or give a function of a row, which Python compares "
-    "exactly: filter(lambda row: …)"
+    "it mixes fractions with integers beyond 2**53, which floats cannot hold exactly. Compare integers with whole "
+    "numbers (`id > 0` instead of `id > 0.5`), or use a function of a row, which is exact: filter(lambda row: …)"
 )
 
-_JOIN = ". To join two columns of texts, say that they are: hr.col('a').cast('string') + hr.col('b')"
+_JOIN = ". To join two columns of texts, cast one first: hr.col('a').cast('string') + hr.col('b')"
 
 
 def evaluated(

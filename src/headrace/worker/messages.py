@@ -99,7 +99,7 @@ def hidden(text: str, rows: Rows) -> str:
     >>> hidden("could not convert string to float: '1o.5' (3 rows)", Rows(row, ()))
     "could not convert string to float: '…' (… rows)"
     """
-    all_of_it = "(its words are hidden: they may hold data)" if text else ""
+    all_of_it = "(its text is hidden: it may hold data)" if text else ""
     if len(rows) != 1:
         return all_of_it
     try:
@@ -179,8 +179,8 @@ def hint_on(error: BaseException, said: str, rows: Rows, *, chosen: str, by_row:
     end = "" if said.endswith((".", "!", "?")) else "."
     if len(rows) == 1 and is_out_of_memory(error):
         return (
-            f"{end} That is for a single row: give it smaller inputs or a smaller dtype, let fewer workers share "
-            "the memory (memory=, num_gpus=, concurrency=), or use a device with more."
+            f"{end} This happened with a single row: use smaller inputs or a smaller dtype, use fewer workers "
+            "(memory=, num_gpus=, concurrency=), or a device with more memory."
         )
     if not by_row and takes_batch_for_row(error):
         return (
@@ -212,7 +212,7 @@ def batch_hint(
     sentences = []
     if len(faults) == count and len(kinds) == 1:
         sentences.append(
-            f"All {count:,} rows of the batch failed like this, so the function may be at fault, not the rows."
+            f"All {count:,} rows of the batch failed like this, so the error may be in the function, not in the rows."
         )
     if kinds != {whole.kind}:
         said = f": {shortened(whole.message, BATCH_ERROR_CHARS)}" if whole.message else ""
@@ -228,11 +228,11 @@ def _hint_on_words(said: str, *, by_row: bool) -> str:
     missing = _ARGUMENT_MISSING.search(said)
     if missing:
         return (
-            f" The function is called with one argument, a {noun}; what else it takes is given by fn_args=[…] or "
+            f" The function is called with one argument, a {noun}; other arguments are given by fn_args=[…] or "
             "fn_kwargs={…}."
         )
     if "must have the same shape" in said or "inhomogeneous shape" in said:
-        return " Make them of one shape first: images by read_images(…, size=(224, 224)), others in map."
+        return " Make their shapes equal first: images by read_images(…, size=(224, 224)), others in map."
     frame = _FRAME_WANTED.search(said)
     if frame and not by_row:
         return " A batch is a dict of arrays; batch_format='pandas' makes it a DataFrame, 'pyarrow' a Table."

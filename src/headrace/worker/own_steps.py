@@ -12,7 +12,7 @@ from headrace.worker.calls import Caller
 from headrace.worker.rows import Rows
 from headrace.worker.steps.base import RunningStep, StepContext
 
-HIDDEN = "(its words are hidden: they may hold data)"
+HIDDEN = "(its text is hidden: it may hold data)"
 
 
 class OwnStep:

@@ -171,9 +171,9 @@ class SplitReader:
         self._pass_lost()
         if self._split.rows >= 0 and self._at != self._split.rows:
             raise UnreadableFile(
-                f"{self._source.locate(self._split, 0)}: the input was planned with {self._split.rows:,} rows from "
-                f"there on, and reading gave {self._at:,}. The file is damaged, or its source miscounts: restore the "
-                "file or leave it out."
+                f"{self._source.locate(self._split, 0)}: the file said that it has {self._split.rows:,} rows from "
+                f"there on, but {self._at:,} were read. The file is damaged, or its source counts wrongly: restore "
+                "the file or leave it out."
             )
 
     def _where(self) -> str:

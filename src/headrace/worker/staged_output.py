@@ -30,8 +30,8 @@ def by_itself(program: Program) -> tuple[Uploader | None, Program]:
         return None, program
     if not hasattr(program.sink, "staged_in"):
         raise SinkError(
-            f"{type(program.sink).__name__} has no method staged_in(folder), by which workers elsewhere stage in "
-            "a folder of their own. Make it from headrace.sinks.files.FileSink, which has it."
+            f"{type(program.sink).__name__} has no method staged_in(folder), which workers on other machines need to "
+            "write into a folder of their own. Derive it from headrace.sinks.files.FileSink, which has the method."
         )
     from headrace.core.uploading.uploader import Uploader
 

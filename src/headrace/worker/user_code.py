@@ -192,7 +192,7 @@ class UserCode:
         if not self._policy.show_data:
             said = hidden(said, rows)
         if isinstance(error, ConversionError):
-            kind, text = BadReturn, f"{self._label} gave something that is not {self._noun}: {said}."
+            kind, text = BadReturn, f"{self._label} returned something that is not {self._noun}: {said}."
         elif isinstance(error, BadInput):
             said = said.rstrip(".")
             kind, text = BadInput, f"{self._label}: {said}{'' if said.endswith(('?', '!')) else '.'}"

@@ -71,7 +71,7 @@ def test_the_first_poison_row_is_an_error_if_asked_for() -> None:
         assert not attempt(detector, detector.poison_rows(0), worker, 1000, 500, {777})
         verdict = detector.on_death(death(0, worker, "killed by SIGSEGV"))
         worker += 1
-    assert verdict.error.message.startswith("predict(M) cannot do a.parquet, row 777: ")
+    assert verdict.error.message.startswith("predict(M) cannot process a.parquet, row 777: ")
 
 
 def test_shards_that_only_waited_are_not_charged() -> None:
@@ -88,7 +88,9 @@ def test_a_call_that_takes_too_long() -> None:
     watch = CallWatch(detector.poison_rows(0), 8, 0, lambda note: detector.on_message(note, 10.0))
     call = watch.report_start("map(f)", Rows(pa.record_batch({"id": [4]}), (RowSpan(SPLIT, 4, 1),)))
     assert detector.overdue(14.9) == []
-    assert detector.overdue(15.1) == [EndWorker(8, "map(f) was at a batch for more than batch_timeout=5 s")]
+    assert detector.overdue(15.1) == [
+        EndWorker(8, "map(f) worked on one batch for more than batch_timeout=5 s")
+    ]
     assert detector.overdue(15.2) == [], "it is ended once"
     assert detector.on_death(death(0, 8, "too long")) == Verdict(charged=False)
     (reject,) = detector.poison_rows(0).skip

@@ -56,7 +56,7 @@ class Database:
         given = [parts.password or "", *(v for name, v in parse_qsl(parts.query) if _SECRET.search(name))]
         secrets = {form for each in given if each for form in (each, unquote(each))}
         if any(len(secret) < _SHORT and secret in text for secret in secrets):
-            return "(its words are hidden: they may hold the password)"
+            return "(its text is hidden: it may hold the password)"
         for secret in sorted(secrets, key=len, reverse=True):
             text = text.replace(secret, "…")
         return text

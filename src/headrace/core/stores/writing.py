@@ -29,7 +29,7 @@ _TRIES = 8
 _LISTED_AT_ONCE = 10_000
 _REMOVED_AT_ONCE = 16
 _SLOWEST = 1 << 20  # bytes in a second: an upload that is slower is given up, and tried again
-_ADVICE = "What is committed is kept: mend the cause, then run the same command again."
+_ADVICE = "Finished work is kept: fix the cause, then run the same command again."
 
 
 class Taken(Exception):

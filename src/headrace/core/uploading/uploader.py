@@ -81,8 +81,8 @@ class Uploader:
             failpoints.hit("worker.uploaded")
         except OSError as error:
             raise OutputWriteFailed(
-                f"Cannot upload {path} to {self._store.url(name)!r}: {error.strerror}. What is committed is kept: "
-                "mend the cause, then run the same command again."
+                f"Cannot upload {path} to {self._store.url(name)!r}: {error.strerror}. Finished work is kept: fix "
+                "the cause, then run the same command again."
             ) from error
         return there
 

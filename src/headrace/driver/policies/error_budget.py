@@ -63,8 +63,7 @@ class ErrorBudget(Policy):
         if faults.total > most and not (share and read < SAMPLE):
             raise TooManyErrors(
                 f"{faults.total:,} of the {read:,} rows read so far failed, more than max_errors={self._most:g} "
-                f"allows: {format_faults(faults)}. What was committed is kept: mend the cause, or allow more and "
-                "run again."
+                f"allows: {format_faults(faults)}. Finished work is kept: fix the cause, or allow more and run again."
             )
 
 

@@ -167,13 +167,13 @@ def _end(retirement: Retirement) -> Iterable[Action]:
 def _hopeless(why: str) -> ErrorReport:
     return ErrorReport(
         "OutOfMemory",
-        f"Memory does not suffice: {why}. Committed shards are kept.",
+        f"There is not enough memory: {why}. Finished work is kept.",
     )
 
 
 def _does_not_load(reason: str) -> ErrorReport:
     return ErrorReport(
         "OutOfMemory",
-        f"A worker alone does not fit into memory: {reason}. Use a smaller model or dtype, raise "
-        "memory_limit=, or run on a machine with more. Committed shards are kept.",
+        f"A worker alone does not fit into memory: {reason}. Use a smaller model or dtype, raise memory_limit=, or "
+        "run on a machine with more. Finished work is kept.",
     )

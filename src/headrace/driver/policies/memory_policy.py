@@ -138,9 +138,9 @@ class MemoryPolicy:
         if self._in_vain > TRIES + sum(map(len, sample.stages)):
             ended = self._in_vain - 1
             self.hopeless = (
-                f"{ended} workers had to be ended with nothing done between. {format_memory(sample, self.limit)}. "
-                "Let fewer workers share it (workers=, concurrency=), give them smaller batches (batch_size=), or "
-                "raise memory_limit="
+                f"{ended} workers had to be ended, and no work was finished in between. "
+                f"{format_memory(sample, self.limit)}. Use fewer workers (workers=, concurrency=), use smaller "
+                "batches (batch_size=), or raise memory_limit="
             )
             return None
         stage, worker = _biggest(sample)

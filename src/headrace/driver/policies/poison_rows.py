@@ -94,7 +94,9 @@ class PoisonRowDetector(Policy):
             for calling, since in calls.values():
                 if now - since > self._timeout and worker not in self._overdue:
                     self._overdue[worker] = calling
-                    reason = f"{calling.step} was at a batch for more than batch_timeout={self._timeout:g} s"
+                    reason = (
+                        f"{calling.step} worked on one batch for more than batch_timeout={self._timeout:g} s"
+                    )
                     found.append(EndWorker(worker, reason))
         return found
 
@@ -144,8 +146,8 @@ class PoisonRowDetector(Policy):
         place = row_range(self._locate(reject.split, reject.row), self._locate(reject.split, reject.last))
         return ErrorReport(
             "StepError",
-            f"{reject.fault.step} cannot do {place}: each time its worker ended over it, the last time so: {reason}. "
-            "Mend the function or the input; or have such rows set aside (on_error='reject').",
+            f"{reject.fault.step} cannot process {place}: its worker ended each time, the last time because: "
+            f"{reason}. Fix the function or the input; or set such rows aside (on_error='reject').",
         )
 
     def _narrow(self, calling: CallStarted, kind: str, reason: str, *, alone: bool) -> list[Reject]:

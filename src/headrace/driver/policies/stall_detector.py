@@ -46,7 +46,7 @@ class StallDetector(Policy):
 def _stalled(quiet: float) -> ErrorReport:
     return ErrorReport(
         "Stalled",
-        f"Nothing has happened for {quiet:.0f} s, no worker is at work, and no shard can begin. What the "
-        "workers' threads are at stands above, on standard error. This is a defect of ours: please report it. "
-        "What was committed is kept; the same command, run again, goes on from there.",
+        f"Nothing has happened for {quiet:.0f} s, no worker is at work, and no shard can begin. Above, on standard "
+        "error, is what each worker's threads are doing. This is a bug in Headrace: please report it. Finished work "
+        "is kept; run the same command again, and it goes on from there.",
     )

@@ -321,10 +321,10 @@ class UpstreamScheduler:
             if deaths >= self._max_attempts:
                 self.error = ErrorReport(
                     "ShardFailed",
-                    f"A part of shard {task.task.shard} ended its worker {deaths} times, the last time so: "
-                    f"{gone.reason}. Something in its rows or in the function brings the process down (a crash in "
-                    "native code, or too little memory). Committed shards are kept: mend the function or the "
-                    "input, then run again.",
+                    f"A part of shard {task.task.shard} ended its worker {deaths} times, the last time because: "
+                    f"{gone.reason}. Something in its rows or in the function ends the process (a crash in native "
+                    "code, or too little memory). Finished work is kept: fix the function or the input, then run "
+                    "again.",
                 )
         if task.ended is None:
             self._restart(task, gone.reason)

@@ -323,9 +323,9 @@ class RayPool(WorkerPool[RayWorkerHandle]):
         if waited >= self._pool_timeout:
             self.give_up(
                 ResourcesUnavailable(
-                    f"{self._spec.name} needs {self._least} × ({each}), and has {ready} after {waited:.0f} s. "
-                    f"The cluster has {offered()}. What was committed is kept. Ask for less (concurrency=, "
-                    "num_cpus=, num_gpus=, memory=), or let it grow; hr.Ray(pool_timeout=…) says how long to wait."
+                    f"{self._spec.name} needs {self._least} × ({each}), and has {ready} after {waited:.0f} s. The "
+                    f"cluster has {offered()}. Finished work is kept. Ask for less (concurrency=, num_cpus=, "
+                    "num_gpus=, memory=), or let it grow; hr.Ray(pool_timeout=…) says how long to wait."
                 )
             )
         elif now - self._notified >= NOTIFY_EVERY:

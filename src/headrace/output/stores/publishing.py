@@ -204,8 +204,8 @@ class StorePublisher:
                 self._drop(path, file)
         except OSError as error:
             raise OutputWriteFailed(
-                f"Cannot upload {path} to {self._store.url(name)}: {error.strerror}. What is committed is kept: mend "
-                "the cause, then run the same command again."
+                f"Cannot upload {path} to {self._store.url(name)}: {error.strerror}. Finished work is kept: fix the "
+                "cause, then run the same command again."
             ) from error
 
     def _put(self, name: str, path: str, file: StagedFile) -> None:

@@ -59,8 +59,8 @@ class UploadedParts:
         if found is None or not self._is(file, found):
             how = "is gone" if found is None else "has other bytes"
             raise OutputWriteFailed(
-                f"{self._store.url(name)}, which a worker has uploaded, {how}. What is committed is kept: run again, "
-                "and its shard is done once more."
+                f"{self._store.url(name)}, which a worker has uploaded, {how}. Finished work is kept: run again, and "
+                "its shard is done once more."
             )
         self._output.there[name] = file.size
         if not file.is_part:

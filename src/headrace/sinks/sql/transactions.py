@@ -92,6 +92,6 @@ def keyed(table: str, key: Sequence[str]) -> str:
 def failed(database: Database, doing: str, error: BaseException) -> SinkError:
     """Return the error for what a driver raised, without secrets. Raise it ``from None``: its cause may hold some."""
     return SinkError(
-        f"Cannot {doing} {database}: {database.words_of(error)}. The transaction was undone. Mend the cause, and run "
-        "the same command again: what is committed is kept, and nothing is inserted twice."
+        f"Cannot {doing} {database}: {database.words_of(error)}. The transaction was undone. Fix the cause, and run "
+        "the same command again: finished work is kept, and nothing is inserted twice."
     )

@@ -121,7 +121,7 @@ class LanceEncoder:
         except (OSError, RuntimeError) as error:
             words = reason(error) if is_address(self._path) else f"{said(error)}."
             raise OutputWriteFailed(
-                f"Cannot write {self._path}: {words} Mend the cause, and run the same command again."
+                f"Cannot write {self._path}: {words} Fix the cause, and run the same command again."
             ) from None
 
 

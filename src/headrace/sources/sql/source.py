@@ -292,9 +292,9 @@ class SqlSource(Source):
     def _changed(self, number: int, how: str) -> InputChanged:
         part = f" where {self._answered().conditions[number]}" if self._answered().conditions[number] else ""
         return InputChanged(
-            f"The query's answer{part} in {self._database} changed since the run was planned: {how}. What was "
-            "committed is kept. Bring the old rows back and run again, or make the output again with "
-            "mode='overwrite'; a condition in the query, such as on a date, keeps new rows out."
+            f"The query's answer{part} in {self._database} changed since the run was planned: {how}. Finished work "
+            "is kept. Bring the old rows back and run again, or make the output again with mode='overwrite'; a "
+            "condition in the query, such as on a date, keeps new rows out."
         )
 
     def locate(self, split: Split, row: int) -> Location:

@@ -79,7 +79,7 @@ class RunningStep(Generic[S]):
 
     def on_no_rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return what becomes of a batch without rows, for its columns; raise if only rows would tell."""
-        raise BadReturn("only rows would tell")
+        raise BadReturn("it is known only when rows are processed")
 
 
 _running: dict[type[Step], type[RunningStep[Any]]] = {}
@@ -109,8 +109,8 @@ def _running_class(kind: type[Step]) -> type[RunningStep[Any]]:
             return _running[each]
     name = kind.__name__
     raise PlanError(
-        f"{name} has no running step, which does its work in a worker: write a class with @runs({name}), in the "
-        f"module of {name} or in one that is imported before the run."
+        f"{name} has no class that does its work in a worker. Write one with @runs({name}), in the module of {name} "
+        "or in one that is imported before the run."
     )
 
 

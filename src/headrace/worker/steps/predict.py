@@ -301,20 +301,20 @@ def _named_columns(result: Any, model: Model, input_view: InputView, rows: int) 
             )
     elif isinstance(result, tuple):
         raise ConversionError(
-            "it returned a tuple; several results per row come as a dict that names them: "
-            '`return {"label": labels, "score": scores}`'
+            "it returned a tuple; several results per row are returned as a dict with names: `return "
+            '{"label": labels, "score": scores}`'
         )
     elif isinstance(result, Iterator):
         raise ConversionError(
-            f"it returned {a(result)}; a model returns the results for all rows of its batch at once, and "
-            "map_batches is for functions that yield"
+            f"it returned {a(result)}; a model returns the results for all rows of its batch at once. For a function "
+            "that yields, use map_batches"
         )
     else:
         made = from_columns({model.output: flat(result)}, input_view)
     if made.num_rows != rows:
         raise ConversionError(
-            f"it returned {made.num_rows:,} rows for {rows:,}; a model gives one result per row, in order, and "
-            "map_batches is for functions that change the number of rows"
+            f"it returned {made.num_rows:,} rows for {rows:,}; a model gives one result per row, in order. For a "
+            "function that changes the number of rows, use map_batches"
         )
     return made
 

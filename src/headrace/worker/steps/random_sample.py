@@ -40,9 +40,9 @@ class Sampling(RunningStep[RandomSample]):
         for span in part.spans:
             if span.last is not None and span.count:
                 raise StepError(
-                    f"{self.step.label()} chooses rows by their place in the input, but a function before it gave "
-                    f"back another number of rows than it got ({context.where(part)}), so that these have none. "
-                    "Draw the sample before that step."
+                    f"{self.step.label()} chooses rows by their position in the input, but a function before it "
+                    f"changed the number of rows ({context.where(part)}), so they have no position. Put the sample "
+                    "before that step."
                 )
             found = shares(context.keys(span.split, span.numbers()), self._seed)
             masks.append((found >= self.step.low) & (found < self.step.high))

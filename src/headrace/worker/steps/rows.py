@@ -283,8 +283,8 @@ def _truth(value: Any) -> bool:
     """Say whether a row is kept. A text or a list is more likely a mistake than an answer: "no" would be true."""
     if isinstance(value, (str, bytes, Mapping, list, tuple, set)) or bool(getattr(value, "ndim", 0)):
         raise ConversionError(
-            f"a filter answers True or False, but it returned {a(value)}; compare it, or say what is meant: "
-            "`bool(…)`, `len(…) > 0`, `.any()`"
+            f"a filter returns True or False, but it returned {a(value)}; compare it, or convert it: `bool(…)`, "
+            "`len(…) > 0`, `.any()`"
         )
     return bool(value)
 
@@ -331,4 +331,4 @@ def filter_expression(rows: Iterator[Rows], step: Filter, user_code: UserCode) -
 
 def _check_condition(label: str, column: pa.Array) -> None:
     if not pa.types.is_boolean(column.type):
-        raise StepError(f"{label} gives {column.type}; the expression of a filter is true or false.")
+        raise StepError(f"{label} gives {column.type}; the expression of a filter must be true or false.")

@@ -75,6 +75,6 @@ def _cast(name: str, column: pa.Array, type_: pa.DataType) -> pa.Array:
         return cast(column, type_)
     except pa.ArrowException as error:
         raise SchemaMismatch(
-            f"union: column {name!r} is {column.type} in one dataset, which all together make {type_}, and a value "
+            f"union: column {name!r} is {column.type} in one dataset, which is {type_} in the union, and a value "
             f"does not fit: {error}. Give it that type, or another name, in a step before the union."
         ) from None
