@@ -142,9 +142,11 @@ def test_a_changed_expression_is_another_plan(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", [pa.string(), pa.large_string()])
 def test_plus_joins_texts(text: pa.DataType) -> None:
-    table = pa.table({"a": pa.array(["x", None], text), "b": pa.array(["1", "2"]), "n": [1, 2]})
+    table = pa.table(
+        {"a": pa.array(["x", None], text), "b": pa.array(["1", "2"]), "n": [1, 2], "none": pa.nulls(2)}
+    )
 
-    def joined(expression: hr.ColumnExpression) -> list[Any]:
+    def joined(expression: Any) -> list[Any]:
         return hr.from_arrow(table).with_column("made", expression).to_arrow()["made"].to_pylist()
 
     assert joined(hr.col("a") + "-" + hr.col("b")) == ["x-1", None]
@@ -152,8 +154,21 @@ def test_plus_joins_texts(text: pa.DataType) -> None:
     assert joined(hr.col("a").str.upper() + hr.col("b")) == ["X1", None]
     assert joined(hr.col("n").cast(pa.string()) + hr.lit("!")) == ["1!", "2!"]
     assert joined(hr.col("n") + hr.col("n")) == [2, 4]
-    with pytest.raises(StepError, match="cast one first"):
-        joined(hr.col("a") + hr.col("b"))
+    assert joined(hr.col("a") + hr.col("b")) == ["x1", None]
+    assert joined(hr.col("a") + hr.col("b") + hr.col("a") + "!") == ["x1x!", None]
+    assert joined((hr.col("a") + hr.col("b")).fill_null("-")) == ["x1", "-"]
+    assert joined((hr.col("a") + hr.col("b")).str.len() + hr.col("n")) == [3, None]
+    assert joined(hr.col("b") + hr.col("none")) == [None, None]
+    assert joined(hr.col("none") + hr.col("none")) == [None, None]
+    assert joined("a + b") == ["x1", None]
+    for condition in (
+        hr.col("a") + hr.col("b") == "x1",
+        "a + b == 'x1'",
+        (hr.col("a") + hr.col("b")).is_in(["x1"]),
+    ):
+        assert hr.from_arrow(table).filter(expr=condition).select_columns(["n"]).take_all() == [{"n": 1}]
+    with pytest.raises(StepError, match="texts only with texts"):
+        joined(hr.col("a") + hr.col("n"))
 
 
 @pytest.mark.parametrize("answer", ["no", b"", [0], (), {}, np.array([True, False])], ids=repr)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from headrace.errors import ArgumentError, NotOffered, nearest
+from headrace.plan.expressions import OpenSum
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -57,14 +58,13 @@ _TEXTS = {
 class ColumnExpression:
     """A value for each row, made of columns; ``col`` and ``lit`` begin one.
 
-    ``+ - * / // % **``, where ``+`` joins texts if one side is a text of yours or was made by ``str`` or ``cast``;
-    comparisons, ``& | ~``; ``is_null()``, ``is_not_null()``, ``is_in(values)``,
+    ``+ - * / // % **``, where ``+`` adds numbers and joins texts; comparisons, ``& | ~``; ``is_null()``, ``is_not_null()``, ``is_in(values)``,
     ``not_in(values)``, ``fill_null(value)``, ``cast(type)``, ``abs()``, ``round(n)``, ``sqrt()``, ``ln()``, …; for
     texts ``str.upper()``, ``str.len()``, ``str.contains(text)``, ``str.replace(old, new)``, …. ``alias`` gives a name
     that has no effect here.
 
     ``arrow`` is the expression of pyarrow that it is made of. ``is_text`` says that its values are texts, which ``+``
-    joins.
+    joins. ``if_texts`` is what it is where columns that it adds turn out to be texts.
 
     A null makes the result null, but for ``is_null``, ``fill_null``, and ``&`` and ``|`` where the other side
     decides alone (as in SQL). Division is Python's: that of integers gives fractions. What overflows or is divided by
@@ -75,12 +75,15 @@ class ColumnExpression:
     [{'n': 1, 'more': 2}, {'n': None, 'more': 1}]
     """
 
-    __slots__ = ("_arrow", "_is_text")
+    __slots__ = ("_arrow", "_if_texts", "_is_text")
     __hash__ = None  # type: ignore[assignment]
 
-    def __init__(self, arrow: pc.Expression, *, is_text: bool = False) -> None:
+    def __init__(
+        self, arrow: pc.Expression, *, is_text: bool = False, if_texts: pc.Expression | None = None
+    ) -> None:
         self._arrow = arrow
         self._is_text = is_text
+        self._if_texts = if_texts
 
     @property
     def arrow(self) -> pc.Expression:
@@ -189,7 +192,8 @@ class ColumnExpression:
 
     def is_in(self, values: Iterable[Any]) -> ColumnExpression:
         """Say whether the value is one of ``values``; null is not, unless None is one of them."""
-        return ColumnExpression(self._arrow.isin(list(values)))
+        within = list(values)
+        return self._made(lambda arrow: arrow.isin(within))
 
     isin = is_in
 
@@ -200,13 +204,20 @@ class ColumnExpression:
     def fill_null(self, value: Any) -> ColumnExpression:
         """Put ``value`` in the place of nulls."""
         made = _called("coalesce", self, value)
-        return ColumnExpression(made.arrow, is_text=self._is_text or isinstance(value, _STR))
+        return _texts(made) if self._is_text or isinstance(value, _STR) else made
 
     def cast(self, type: Any, *, safe: bool = True) -> ColumnExpression:
         """Change the type; a value that does not fit is an error, unless ``safe`` is False."""
         given = getattr(type, "to_arrow_dtype", lambda: type)()
         is_text = "string" in f"{given}" or "utf8" in f"{given}"
-        return ColumnExpression(self._arrow.cast(given, safe=safe), is_text=is_text)
+        return self._made(lambda arrow: arrow.cast(given, safe=safe), is_text=is_text)
+
+    def _made(
+        self, make: Callable[[pc.Expression], pc.Expression], *, is_text: bool = False
+    ) -> ColumnExpression:
+        """Make another expression of this one, in either meaning that it may have."""
+        if_texts = None if self._if_texts is None else make(self._if_texts)
+        return ColumnExpression(make(self._arrow), is_text=is_text, if_texts=if_texts)
 
     def power(self, exponent: Any) -> ColumnExpression:
         """Raise to a power."""
@@ -234,7 +245,7 @@ class TextExpression:
     __slots__ = ("_of",)
 
     def __init__(self, of: ColumnExpression) -> None:
-        self._of = of
+        self._of = _texts(of)
 
     def __getattr__(self, name: str) -> Callable[[], ColumnExpression]:
         if name.startswith("_"):
@@ -245,7 +256,7 @@ class TextExpression:
                 f"There is no .str.{name} of a column.{nearest(name, known)} map_batches takes your own function."
             )
         is_text = name != "len" and not name.startswith("is_")
-        return lambda: ColumnExpression(_called(_TEXTS[name], self._of).arrow, is_text=is_text)
+        return lambda: _called(_TEXTS[name], self._of, is_text=is_text)
 
     def contains(self, pattern: str) -> ColumnExpression:
         """Say whether the text holds ``pattern``, letter by letter."""
@@ -272,7 +283,7 @@ class TextExpression:
         import pyarrow.compute as pc
 
         options = pc.ReplaceSubstringOptions(pattern, replacement)
-        return ColumnExpression(_called("replace_substring", self._of, options=options).arrow, is_text=True)
+        return _called("replace_substring", self._of, options=options, is_text=True)
 
     def _matching(self, function: str, pattern: str) -> ColumnExpression:
         import pyarrow.compute as pc
@@ -329,12 +340,12 @@ def lit(value: Any) -> ColumnExpression:
     return _expression(value)
 
 
-def arrow_expression(value: Any) -> pa.Expression | None:
+def arrow_expression(value: Any) -> pc.Expression | OpenSum | None:
     """Return the Arrow expression that ``value`` is or holds; None for anything else."""
     import pyarrow.compute as pc
 
     if isinstance(value, ColumnExpression):
-        return value.arrow
+        return value.arrow if value._if_texts is None else OpenSum(value.arrow, value._if_texts)
     return value if isinstance(value, pc.Expression) else None
 
 
@@ -352,19 +363,29 @@ def _expression(value: Any) -> ColumnExpression:
         raise ArgumentError(f"{value!r} cannot be used in an expression of columns: {error}.") from None
 
 
-def _called(function: str, *values: Any, options: Any = None) -> ColumnExpression:
+def _called(function: str, *values: Any, options: Any = None, is_text: bool = False) -> ColumnExpression:
     import pyarrow.compute as pc
 
-    arguments = [_expression(value).arrow for value in values]
-    return ColumnExpression(pc.Expression._call(function, arguments, options))
+    arguments = list(map(_expression, values))
+    if_texts = None
+    if any(each._if_texts is not None for each in arguments):
+        if_texts = pc.Expression._call(function, [_texts(each).arrow for each in arguments], options)
+    called = pc.Expression._call(function, [each.arrow for each in arguments], options)
+    return ColumnExpression(called, is_text=is_text, if_texts=if_texts)
 
 
 def _sum(left: Any, right: Any) -> ColumnExpression:
-    """Add, or join texts, where one of the two is known to be a text."""
+    """Add, or join texts; where neither is known to be a text, the types of columns decide."""
     pair = _expression(left), _expression(right)
-    if not any(each._is_text for each in pair):
-        return _called("add_checked", *pair)
-    return ColumnExpression(_called("binary_join_element_wise", *pair, "").arrow, is_text=True)
+    joined = _called("binary_join_element_wise", *map(_texts, pair), "", is_text=True)
+    if any(each._is_text for each in pair):
+        return joined
+    return ColumnExpression(_called("add_checked", *pair).arrow, if_texts=joined.arrow)
+
+
+def _texts(of: ColumnExpression) -> ColumnExpression:
+    """Return the expression where its columns are texts."""
+    return ColumnExpression(of.arrow if of._if_texts is None else of._if_texts, is_text=True)
 
 
 def _quotient(left: Any, right: Any) -> ColumnExpression:

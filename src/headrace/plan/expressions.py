@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -11,6 +12,31 @@ if TYPE_CHECKING:
 
 _VALID = re.compile(r"is_valid\(([^(){}\[\],\"' ]+)\)")
 _MISSING = re.compile(r"No match for FieldRef\.Name\((.*?)\) in", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSum:
+    """An expression with a ``+`` of columns of unknown types: Arrow's for numbers, and the one that joins texts."""
+
+    numbers: Any
+    texts: Any
+
+    def __str__(self) -> str:
+        return str(self.numbers)
+
+
+def meanings(expression: Any) -> tuple[Any, ...]:
+    """Return the Arrow expressions that ``expression`` may stand for; the types of columns decide."""
+    return (expression.numbers, expression.texts) if isinstance(expression, OpenSum) else (expression,)
+
+
+def shape_of(expression: Any) -> str:
+    """Return the text of an expression with a digest: the text leaves out the middle of long lists."""
+    import hashlib
+    import pickle
+
+    exact = hashlib.sha256(pickle.dumps(meanings(expression)[0])).hexdigest()[:16]
+    return f"{expression} ({exact})"
 
 
 def missing_field(error: Exception) -> str | None:
@@ -29,8 +55,9 @@ def fields_of(expression: Any, schema: pa.Schema) -> frozenset[str] | None:
     >>> sorted(fields_of((pc.field("km") > 1) & pc.field("city").isin(["Oslo"]), rides))
     ['city', 'km']
     """
-    names, complete = _found(expression, {field.name: field.type for field in schema})
-    return frozenset(names) if complete else None
+    types = {field.name: field.type for field in schema}
+    found = [names for names, complete in (_found(each, types) for each in meanings(expression)) if complete]
+    return frozenset(found[0]) if found else None
 
 
 def named_fields(expression: Any) -> tuple[str, ...]:
@@ -40,7 +67,7 @@ def named_fields(expression: Any) -> tuple[str, ...]:
     >>> named_fields(pc.utf8_upper(pc.field("city")))
     ('city',)
     """
-    return _found(expression, {})[0]
+    return _found(meanings(expression)[0], {})[0]
 
 
 def _found(expression: Any, types: Mapping[str, pa.DataType]) -> tuple[tuple[str, ...], bool]:

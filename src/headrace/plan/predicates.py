@@ -9,7 +9,7 @@ from typing import Any
 
 from headrace.core.human import short_repr
 from headrace.errors import ArgumentError
-from headrace.plan.column_expressions import arrow_expression
+from headrace.plan.column_expressions import ColumnExpression, arrow_expression, col, lit
 
 _HELP = "such as hr.col('x') > 3, pc.field('x') > 3, or its text, 'x > 3'"
 _BINARY: dict[type, Callable[[Any, Any], Any]] = {
@@ -36,7 +36,6 @@ def given_expression(value: Any, verb: str = "filter(expr=") -> Any:
     ], null_matching_behavior=MATCH})))>
     """
     import pyarrow as pa
-    import pyarrow.compute as pc
 
     given = arrow_expression(value)
     if given is not None:
@@ -53,9 +52,10 @@ def given_expression(value: Any, verb: str = "filter(expr=") -> Any:
             f"{call}: {error}. Columns, values, + - * /, comparisons, in, and, or, not, is None are "
             "understood; for more give a function of a row."
         ) from None
-    if not isinstance(made, pc.Expression):
+    expression = arrow_expression(made)
+    if expression is None:
         raise ArgumentError(f"{call}: it names no column. Expressions are {_HELP}.")
-    return made
+    return expression
 
 
 class _Unknown(Exception):
@@ -63,10 +63,8 @@ class _Unknown(Exception):
 
 
 def _of(node: ast.expr) -> Any:
-    import pyarrow.compute as pc
-
     if isinstance(node, (ast.Name, ast.Attribute)):
-        return pc.field(ast.unparse(node))
+        return col(ast.unparse(node))
     if isinstance(node, ast.Constant):
         return node.value
     if isinstance(node, (ast.List, ast.Tuple, ast.Set)):
@@ -81,7 +79,7 @@ def _of(node: ast.expr) -> Any:
         return ~_of(node.operand)
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         value = _of(node.operand)
-        return pc.scalar(0) - value if isinstance(value, pc.Expression) else -value
+        return lit(0) - value if isinstance(value, ColumnExpression) else -value
     if isinstance(node, ast.BinOp) and type(node.op) in _BINARY:
         return _joined(node.op, _of(node.left), _of(node.right))
     if isinstance(node, ast.Compare):
@@ -100,11 +98,9 @@ def _compared(node: ast.Compare) -> Any:
 
 
 def _pair(op: ast.cmpop, left: Any, right: ast.expr) -> Any:
-    import pyarrow.compute as pc
-
     if isinstance(op, (ast.In, ast.NotIn)):
         values = _of(right)
-        if not isinstance(left, pc.Expression) or not isinstance(values, list):
+        if not isinstance(left, ColumnExpression) or not isinstance(values, list):
             raise _Unknown("'in' stands between a column and a list of values")
         found = left.isin(values)
         return ~found if isinstance(op, ast.NotIn) else found
@@ -117,10 +113,7 @@ def _pair(op: ast.cmpop, left: Any, right: ast.expr) -> Any:
 
 def _joined(op: ast.operator | ast.cmpop, left: Any, right: Any) -> Any:
     import pyarrow as pa
-    import pyarrow.compute as pc
 
-    if isinstance(right, pc.Expression) and not isinstance(left, pc.Expression):
-        left = pc.scalar(left)
-    if isinstance(op, ast.Div) and isinstance(left, pc.Expression):
-        left = left.cast(pa.float64())  # Arrow's division of integers drops what is behind the point
+    if isinstance(right, ColumnExpression) and not isinstance(left, ColumnExpression):
+        left = lit(left)
     return _BINARY[type(op)](left, right)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,7 +11,7 @@ import pyarrow as pa
 from headrace.core.arrow.batch import one_array
 from headrace.core.arrow.forms import EXACT
 from headrace.errors import StepError, unknown_column
-from headrace.plan.expressions import missing_field
+from headrace.plan.expressions import meanings, missing_field
 from headrace.worker.rows import Rows
 from headrace.worker.user_code import UserCode
 
@@ -19,7 +20,7 @@ _ROUNDED = (
     "numbers (`id > 0` instead of `id > 0.5`), or use a function of a row, which is exact: filter(lambda row: …)"
 )
 
-_JOIN = ". To join two columns of texts, cast one first: hr.col('a').cast('string') + hr.col('b')"
+_JOIN = ". + joins texts only with texts: cast other values first, hr.col('n').cast('string')"
 
 
 def evaluated(
@@ -58,14 +59,7 @@ def evaluated(
 def evaluate(expression: Any, label: str, batch: pa.RecordBatch) -> pa.Array:
     """Return what the expression gives for a batch. Raises ``UnknownColumn`` and ``StepError``."""
     try:
-        try:
-            return _projected(expression, batch)
-        except pa.ArrowInvalid as error:
-            return _compared_as_floats(expression, batch, error)
-        except pa.ArrowNotImplementedError:
-            if pa.large_string() not in batch.schema.types:
-                raise
-            return _projected(expression, _with_one_text_type(batch))
+        return _meant(expression, batch)
     except ArithmeticError as error:
         raise StepError(f"{label} cannot be evaluated on these columns: {error}.") from error
     except (pa.ArrowException, KeyError, ValueError) as error:
@@ -78,6 +72,29 @@ def evaluate(expression: Any, label: str, batch: pa.RecordBatch) -> pa.Array:
         ) from error
 
 
+def _meant(expression: Any, batch: pa.RecordBatch) -> pa.Array:
+    """Evaluate what the expression means for columns of these types: as numbers first, and then as texts."""
+    numbers, *texts = meanings(expression)
+    try:
+        return _computed(numbers, batch)
+    except (pa.ArrowNotImplementedError, pa.ArrowTypeError):
+        for each in texts:
+            with contextlib.suppress(pa.ArrowException):
+                return _computed(each, batch)
+        raise
+
+
+def _computed(expression: Any, batch: pa.RecordBatch) -> pa.Array:
+    try:
+        return _projected(expression, batch)
+    except pa.ArrowInvalid as error:
+        return _compared_as_floats(expression, batch, error)
+    except pa.ArrowNotImplementedError:
+        if not any(map(_is_other_text, batch.schema.types)):
+            raise
+        return _projected(expression, _with_one_text_type(batch))
+
+
 def _projected(expression: Any, batch: pa.RecordBatch) -> pa.Array:
     # `Table.filter` would import pyarrow.dataset, and that pandas.
     from pyarrow._acero import Declaration, ProjectNodeOptions, TableSourceNodeOptions
@@ -88,12 +105,15 @@ def _projected(expression: Any, batch: pa.RecordBatch) -> pa.Array:
 
 
 def _with_one_text_type(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the batch with large strings as strings: Arrow does not join the one with the other."""
+    """Return the batch with all texts, and columns of nothing but nulls, as strings: Arrow joins no others."""
     columns = [
-        column.cast(pa.string()) if pa.types.is_large_string(column.type) else column
-        for column in batch.columns
+        column.cast(pa.string()) if _is_other_text(column.type) else column for column in batch.columns
     ]
     return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
+
+
+def _is_other_text(type_: pa.DataType) -> bool:
+    return type_ in (pa.large_string(), pa.string_view(), pa.null())
 
 
 def _compared_as_floats(expression: Any, batch: pa.RecordBatch, error: pa.ArrowInvalid) -> pa.Array:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from headrace.plan.expressions import fields_of, named_fields
+from headrace.plan.expressions import fields_of, named_fields, shape_of
 from headrace.plan.functions import Function
 from headrace.plan.resources import UNDECLARED, Resources
 from headrace.plan.steps.base import ALL_COLUMNS, NeededColumns, Step, StepFunction, V
@@ -126,9 +126,4 @@ class Filter(RowStep):
         """Return the expression, if it is one."""
         if self.function is not None:
             return {"verb": self.verb}
-        import hashlib
-        import pickle
-
-        exact = hashlib.sha256(pickle.dumps(self.expression)).hexdigest()[:16]
-        # Its text leaves out the middle of long lists.
-        return {"verb": self.verb, "expression": f"{self.expression} ({exact})"}
+        return {"verb": self.verb, "expression": shape_of(self.expression)}

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from headrace.plan.expressions import fields_of, named_fields
+from headrace.plan.expressions import fields_of, named_fields, shape_of
 from headrace.plan.steps.base import ALL_COLUMNS, NeededColumns, Step, V
 
 if TYPE_CHECKING:
@@ -55,9 +55,4 @@ class WithColumn(Step):
 
     def shape(self) -> dict[str, Any]:
         """Return the name and the expression."""
-        import hashlib
-        import pickle
-
-        exact = hashlib.sha256(pickle.dumps(self.expression)).hexdigest()[:16]
-        # Its text leaves out the middle of long lists.
-        return {"verb": self.verb, "column": self.name, "expression": f"{self.expression} ({exact})"}
+        return {"verb": self.verb, "column": self.name, "expression": shape_of(self.expression)}
