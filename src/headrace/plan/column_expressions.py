@@ -9,7 +9,6 @@ from headrace.errors import ArgumentError, NotOffered, nearest
 from headrace.plan.expressions import OpenSum
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     import pyarrow.compute as pc
 
 _STR = str  # a ``ColumnExpression`` has a property of this name
@@ -58,10 +57,10 @@ _TEXTS = {
 class ColumnExpression:
     """A value for each row, made of columns; ``col`` and ``lit`` begin one.
 
-    ``+ - * / // % **``, where ``+`` adds numbers and joins texts; comparisons, ``& | ~``; ``is_null()``, ``is_not_null()``, ``is_in(values)``,
-    ``not_in(values)``, ``fill_null(value)``, ``cast(type)``, ``abs()``, ``round(n)``, ``sqrt()``, ``ln()``, …; for
-    texts ``str.upper()``, ``str.len()``, ``str.contains(text)``, ``str.replace(old, new)``, …. ``alias`` gives a name
-    that has no effect here.
+    ``+ - * / // % **``, where ``+`` adds numbers and joins texts; comparisons, ``& | ~``; ``is_null()``,
+    ``is_not_null()``, ``is_in(values)``, ``not_in(values)``, ``fill_null(value)``, ``cast(type)``, ``abs()``,
+    ``round(n)``, ``sqrt()``, ``ln()``, …; for texts ``str.upper()``, ``str.len()``, ``str.contains(text)``,
+    ``str.replace(old, new)``, …. ``alias`` gives a name that has no effect here.
 
     ``arrow`` is the expression of pyarrow that it is made of. ``is_text`` says that its values are texts, which ``+``
     joins. ``if_texts`` is what it is where columns that it adds turn out to be texts.

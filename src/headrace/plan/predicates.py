@@ -112,7 +112,6 @@ def _pair(op: ast.cmpop, left: Any, right: ast.expr) -> Any:
 
 
 def _joined(op: ast.operator | ast.cmpop, left: Any, right: Any) -> Any:
-    import pyarrow as pa
 
     if isinstance(right, ColumnExpression) and not isinstance(left, ColumnExpression):
         left = lit(left)

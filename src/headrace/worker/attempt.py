@@ -12,7 +12,7 @@ import msgspec
 import pyarrow as pa
 
 from headrace.core import failpoints, failures
-from headrace.core.arrow.batch import owned, schema_bytes, schema_from, to_ipc
+from headrace.core.arrow.batch import fits, owned, schema_bytes, schema_from, to_ipc
 from headrace.core.arrow.objects import bytes_of, object_indices
 from headrace.core.arrow.output_schema import as_files_hold, conform, fill, is_complete
 from headrace.core.arrow.widening import conform_to_read, with_columns
@@ -175,8 +175,18 @@ class Attempt:
             if len(part):
                 yield part
 
-    def _write(self, rows: Iterator[Rows]) -> None:
+    def _fitting(self, rows: Iterator[Rows]) -> Iterator[Rows]:
+        """Cut what is too big for the settled types, such as more than 2 GiB of ``binary``."""
         for part in rows:
+            assert self._schema is not None
+            if len(part) < 2 or fits(part.batch, self._schema):
+                yield part
+            else:
+                half = len(part) // 2
+                yield from self._fitting(iter((part.cut(0, half), part.cut(half, len(part)))))
+
+    def _write(self, rows: Iterator[Rows]) -> None:
+        for part in self._fitting(rows):
             assert self._schema is not None
             batch = self._conform(part, self._schema)
             # Copied: a column that waits to be encoded would keep its whole block in memory.
@@ -184,7 +194,7 @@ class Attempt:
 
     def _copy(self, copied: CopiedColumns, rows: Iterator[Rows]) -> None:
         """Write rows of which some columns are copied."""
-        for part in rows:
+        for part in self._fitting(rows):
             assert self._schema is not None
             copied.settle(self._schema, self._conform, self._joined_writer)
             made = copied.made(part)

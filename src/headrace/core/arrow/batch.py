@@ -16,25 +16,39 @@ from headrace.core.arrow.objects import (
     objects_of,
     with_own_objects,
 )
-from headrace.errors import JournalDamaged
+from headrace.errors import BadInput, JournalDamaged
+
+MOST_BYTES = 2**31 - 1  # of all values of a column whose offsets have 32 bits, such as `binary`
 
 _OBJECT_FIELD = {b"headrace.object": b"1"}
 
 
 def one_batch(table: pa.Table) -> pa.RecordBatch:
-    """Return the table as one batch, copying only columns of several chunks."""
+    """Return the table as one batch, copying only columns of several chunks.
+
+    A column that is too big for its type gets the wider one, such as ``large_binary``. Raises ``BadInput`` where
+    there is none.
+    """
     if table.num_columns == 0:
         return empty_columns(table.num_rows)
-    columns = [one_array(column) for column in table.columns]
+    columns = []
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        try:
+            columns.append(one_array(column))
+        except pa.ArrowInvalid as error:
+            raise BadInput(
+                f"column {name!r} of {column.type} cannot hold the {table.num_rows:,} rows of one batch ({error}). "
+                "Take fewer rows at a time: a smaller `batch_size`."
+            ) from error
     schema = table.schema
     for i, column in enumerate(columns):
-        if pa.types.is_dictionary(column.type) and column.type != schema.field(i).type:  # became wider
+        if not column.type.equals(schema.field(i).type):  # became wider
             schema = schema.set(i, schema.field(i).with_type(column.type))
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def one_array(column: pa.ChunkedArray) -> pa.Array:
-    """Return the column as one array, copying only if it has several chunks."""
+    """Return the column as one array, copying only if it has several chunks; of a wider type if it is too big."""
     if column.num_chunks == 1:
         return column.chunk(0)
     if column.num_chunks == 0:
@@ -43,7 +57,38 @@ def one_array(column: pa.ChunkedArray) -> pa.Array:
         return _one_dictionary(column)
     if is_objects(column.type):
         return object_column(objects_of(column))
-    return pa.concat_arrays(column.chunks)
+    try:
+        return pa.concat_arrays(column.chunks)
+    except pa.ArrowInvalid:  # offsets of 32 bits count no further
+        wide = _wide(column.type)
+        if wide.equals(column.type):
+            raise
+        return pa.concat_arrays([chunk.cast(wide) for chunk in column.chunks])
+
+
+def _wide(type_: pa.DataType) -> pa.DataType:
+    """Return the type with offsets of 64 bits, however deep.
+
+    >>> _wide(pa.struct([("x", pa.list_(pa.string()))]))
+    StructType(struct<x: large_list<item: large_string>>)
+    """
+    t = pa.types
+    if t.is_string(type_):
+        return pa.large_string()
+    if t.is_binary(type_):
+        return pa.large_binary()
+    if t.is_list(type_) or t.is_large_list(type_):
+        return pa.large_list(type_.value_field.with_type(_wide(type_.value_type)))
+    if t.is_fixed_size_list(type_):
+        return pa.list_(type_.value_field.with_type(_wide(type_.value_type)), type_.list_size)
+    if t.is_struct(type_):
+        return pa.struct([field.with_type(_wide(field.type)) for field in type_])
+    return type_
+
+
+def fits(batch: pa.RecordBatch, schema: pa.Schema) -> bool:
+    """Say whether the columns of a batch are certainly not too big for the types of a schema."""
+    return bool(batch.schema.equals(schema) or batch.nbytes <= MOST_BYTES)
 
 
 def _one_dictionary(column: pa.ChunkedArray) -> pa.Array:
