@@ -115,7 +115,7 @@ def mlflow_folder(folder: Path) -> Path:
         (xgboost_file, {}, hr.XGBoostPredictor),
         (lightgbm_file, {}, hr.LightGBMPredictor),
         (sentence_folder, {"normalize_embeddings": True}, hr.SentenceTransformersPredictor),
-        (saved_model_folder, {}, hr.KerasPredictor),
+        (saved_model_folder, {"trust_pickle": True}, hr.KerasPredictor),
         (mlflow_folder, {}, hr.MLflowPredictor),
     ],
 )
@@ -124,7 +124,7 @@ def test_the_content_says_which_library(
 ) -> None:
     path = make(tmp_path)
     assert type(hr.load_model(path, **options)) is kind
-    assert type(hr.load_model(str(path), trust_pickle=True, **options)) is kind
+    assert type(hr.load_model(str(path), **{**options, "trust_pickle": True})) is kind
 
 
 @pytest.mark.parametrize("uri", ["models:/fare/3", "models:/fare@champion", "runs:/0123abc/model"])

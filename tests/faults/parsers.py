@@ -96,7 +96,7 @@ def parsers(folder: Path, *, all_libraries: bool) -> dict[str, Parser]:
     """Make outputs and models, and return the parsers of their files; without TensorFlow and PyTorch if not all."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of libraries that save models
-        found = {**_of_outputs(folder / "outputs"), **_of_trees(folder / "models"), **_of_lists(folder)}
+        found = {**_of_outputs(folder / "outputs"), **_of_onnx(folder / "models"), **_of_lists(folder)}
         return found | _of_models(folder / "models") if all_libraries else found
 
 
@@ -186,26 +186,10 @@ def _with_its_hash(data: bytes, dice: random.Random) -> bytes:
     return hashlib.sha256(body).digest() + body
 
 
-def _of_trees(folder: Path) -> dict[str, Parser]:
-    from headrace.predictors import lightgbm_files, xgboost_files
+def _of_onnx(folder: Path) -> dict[str, Parser]:
     from headrace.predictors.onnx import files as onnx_files
 
     return {
-        "lightgbm": Parser(
-            lightgbm_files.check,
-            _made(folder, "lightgbm", "lightgbm-categories", "lightgbm-linear"),
-            _MODEL_ERRORS,
-            share=2.0,
-        ),
-        "xgboost json": Parser(
-            lambda data: xgboost_files.check(data, "json"), _made(folder, "xgboost-json"), _MODEL_ERRORS
-        ),
-        "xgboost ubj": Parser(
-            lambda data: xgboost_files.check(data, "ubj"),
-            _made(folder, "xgboost-ubj"),
-            _MODEL_ERRORS,
-            share=2.0,
-        ),
         "onnx": Parser(
             onnx_files.external_names,
             _made(folder, "onnx") + _made(folder, "onnx-weights", file="m.onnx"),
@@ -226,7 +210,6 @@ def _made(folder: Path, *names: str, file: str = "") -> list[bytes]:
 def _of_models(folder: Path) -> dict[str, Parser]:
     from headrace.compat.air import checkpoint
     from headrace.core.files.model_files import check_inflated, from_json, names_in_zip
-    from headrace.predictors.keras import saved_models
     from headrace.predictors.keras.files import _why_code
     from headrace.predictors.mlflow_files import read_mlmodel, signature_inputs
     from headrace.predictors.torch import files as torch_files
@@ -249,12 +232,6 @@ def _of_models(folder: Path) -> dict[str, Parser]:
         NotImplementedError,
     )
     return {
-        "saved model": Parser(
-            _written(folder / "saved_model.pb", lambda: saved_models.why_untrusted(str(folder))),
-            _made(folder, "saved-model", file="saved_model.pb"),
-            _MODEL_ERRORS,
-            share=0.05,
-        ),
         "torch kind": Parser(
             _written(folder / "torch", lambda: torch_files.kind_of(folder / "torch")),
             _made(folder, "safetensors", "torchscript", "pt2"),

@@ -27,14 +27,11 @@ ROOT = Path(__file__).parents[2]
 QUICK = (
     "onnx",
     "onnx-weights",
-    "xgboost-json",
-    "xgboost-ubj",
-    "lightgbm",
     "skops",
     "safetensors",
     "checkpoint",
 )
-SLOW = ("keras", "h5", "saved-model", "pt2", "torchscript", "transformers", "sentence-transformers", "mlflow")
+SLOW = ("pt2", "torchscript", "transformers", "sentence-transformers", "mlflow")
 
 UNCHECKED = ("torchscript", "pt2")
 """Kinds that are programs: they can crash, stop or fill a worker, which the run survives, and says."""
@@ -299,8 +296,6 @@ class Watch:
         if not self.on:
             return
         if event in _ACTS:
-            if event == "subprocess.Popen" and _is_trial(given[1]):
-                return
             self.did.append(f"{event} {given[:2]!r}"[:200])
         elif event in _CHANGES or (event == "open" and _writes(given)):
             places = [each for each in given[:2] if isinstance(each, str | bytes)][
@@ -309,13 +304,6 @@ class Watch:
             for place in map(os.fsdecode, places):
                 if not (os.path.realpath(place) + os.sep).startswith(self._scratch) and place != os.devnull:
                     self.did.append(f"{event} {place}")
-
-
-def _is_trial(words: Any) -> bool:
-    """Say whether a process is the one in which we ourselves try a file first."""
-    from headrace.predictors.keras.hdf5_files import _TRIAL
-
-    return len(words) > 2 and words[:3] == [sys.executable, "-c", _TRIAL]
 
 
 def _writes(given: tuple[Any, ...]) -> bool:

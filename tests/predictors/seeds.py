@@ -95,30 +95,6 @@ def _lightgbm(path: Path) -> None:
     lightgbm.train({"verbose": -1, "num_threads": 1}, data, 3).save_model(path.with_suffix(".txt"))
 
 
-def _lightgbm_of(**more: Any) -> Callable[[Path], None]:
-    """Make a small model of categories, or of linear leaves."""
-
-    def maker(path: Path) -> None:
-        import lightgbm
-
-        rows = np.random.default_rng(0).normal(size=(200, 3))
-        rows[:, 2] = np.arange(200) % 40
-        loose = {
-            "min_data_per_group": 1,
-            "cat_smooth": 0,
-            "cat_l2": 0,
-            "max_cat_to_onehot": 2,
-            "num_leaves": 5,
-        }
-        options = {"verbose": -1, "num_threads": 1, **loose, **more}
-        linear = bool(more.get("linear_tree"))
-        labels = rows[:, 0] * rows[:, 1] if linear else rows[:, 2] % 3
-        data = lightgbm.Dataset(rows, labels, categorical_feature=[] if linear else [2])
-        lightgbm.train(options, data, 2).save_model(path.with_suffix(".txt"))
-
-    return maker
-
-
 def _skops(path: Path) -> None:
     import skops.io
     from sklearn.linear_model import LogisticRegression
@@ -155,10 +131,6 @@ def _keras_model() -> Any:
 
 def _keras(suffix: str) -> Callable[[Path], None]:
     return lambda path: _keras_model().save(path.with_suffix(suffix))
-
-
-def _saved_model(path: Path) -> None:
-    _keras_model().export(str(path.with_suffix(".folder")), verbose=False)
 
 
 def _pt2(path: Path) -> None:
@@ -223,14 +195,11 @@ MAKERS: dict[str, Callable[[Path], None]] = {
     "xgboost-json": _xgboost(".json"),
     "xgboost-ubj": _xgboost(".ubj"),
     "lightgbm": _lightgbm,
-    "lightgbm-categories": _lightgbm_of(objective="multiclass", num_class=3),
-    "lightgbm-linear": _lightgbm_of(objective="regression", linear_tree=True),
     "skops": _skops,
     "safetensors": _safetensors,
     "checkpoint": _checkpoint,
     "keras": _keras(".keras"),
     "h5": _keras(".h5"),
-    "saved-model": _saved_model,
     "pt2": _pt2,
     "torchscript": _torchscript,
     "transformers": _transformers,

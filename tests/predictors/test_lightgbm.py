@@ -265,10 +265,11 @@ def test_options_are_checked_at_once(tmp_path: Path) -> None:
 def test_a_truncated_file(tmp_path: Path, keep: int) -> None:
     data = classifier().booster_.model_to_string().encode()
     (tmp_path / "m.txt").write_bytes(data[:keep])
-    with pytest.raises(ModelUnreadable, match=r"m.txt cannot be read: its? (has no trees|tree number)"):
+    with pytest.raises(ModelUnreadable, match=r"m.txt cannot be read: its end is missing"):
         LightGBMPredictor(tmp_path / "m.txt").load()
 
 
+@pytest.mark.tried
 def test_a_file_with_bytes_lost_or_of_another_kind(tmp_path: Path) -> None:
     def refused(name: str, data: bytes, words: str) -> None:
         (tmp_path / name).write_bytes(data)
@@ -277,8 +278,12 @@ def test_a_file_with_bytes_lost_or_of_another_kind(tmp_path: Path) -> None:
 
     whole = fares().model_to_string().encode()
     middle = whole.index(b"Tree=5")
-    refused("m.txt", whole[:middle] + whole[middle + 9 :], "its tree number 5 is damaged")
-    refused("m.txt", whole[:middle] + b"\0" * 200 + whole[middle + 200 :], "bytes that are no text")
+    refused(
+        "m.txt",
+        whole[:middle] + whole[middle + 9 :],
+        "m.txt cannot be read: a trial in a process of its own was ended by SIG",
+    )
+    refused("m.txt", whole[:middle] + b"\0" * 200 + whole[middle + 200 :], "holds bytes that are no text")
     refused("m.txt", whole.replace(b"feature_names=distance", b"feature_names="), "cannot be read: ")
     refused("m.txt", b"hello", "is no LightGBM model")
     refused("m.model", b"{}", "is no LightGBM model")

@@ -11,6 +11,7 @@ from headrace.core.direct_predictor import Direct
 from headrace.core.files.artifacts import Artifact, refuse_pickle, require, shortened
 from headrace.core.inputs import shapes
 from headrace.errors import ArgumentError, BadInput, ModelError, ModelUnreadable, nearest
+from headrace.predictors.trial import try_elsewhere
 
 E = TypeVar("E", bound="EstimatorPredictor")
 
@@ -92,6 +93,8 @@ class EstimatorPredictor(Direct):
             return self._model
         artifact.verify()
         try:
+            if self._kind != "pickle":
+                try_elsewhere(self, artifact)
             model = self._unpickled(artifact) if self._kind == "pickle" else self._read_file(artifact)
             self._check_model(model)
             return model
@@ -102,6 +105,9 @@ class EstimatorPredictor(Direct):
                 f"The {self.library_name} model {artifact.path} cannot be read: {self._message(error)}. "
                 f"{self.how_to_repair}"
             ) from error
+
+    def predict_one_row(self) -> None:
+        """Use a model that was loaded, to see whether it works at all; its errors do not matter."""
 
     def _checked_kind(self, artifact: Artifact) -> str:
         """Return the kind of a file, whose libraries are installed; raise for a pickle that is not trusted."""

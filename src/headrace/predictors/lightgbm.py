@@ -15,9 +15,8 @@ from headrace.core.arguments import known_arguments
 from headrace.core.arrow.matrix import check_names, listed, matrix
 from headrace.core.direct_predictor import directly
 from headrace.core.files.artifacts import Artifact, is_pickle, require, threads
-from headrace.core.files.model_files import open_regular
+from headrace.core.files.model_files import NotReadable, open_regular
 from headrace.errors import ArgumentError, BadInput
-from headrace.predictors import lightgbm_files
 from headrace.predictors.estimators import BoosterPredictor, check_unknown_categories
 
 _HEAD = re.compile(rb"\s*tree\r?\n(.*\r?\n)*?version=v\d+")
@@ -160,6 +159,10 @@ class LightGBMPredictor(BoosterPredictor):
             return result
         return (np.argmax(result, axis=1) if result.ndim > 1 else result > 0.5).astype(np.int64)
 
+    def predict_one_row(self) -> None:
+        """Predict a row of zeros."""
+        self._booster.predict(np.zeros((1, self._booster.num_feature())))
+
     def _unloaded(self) -> dict[str, Any]:
         return {**super()._unloaded(), "_names": None}
 
@@ -207,11 +210,13 @@ class LightGBMPredictor(BoosterPredictor):
         return name if self._names is None or name in self._names else name.replace(" ", "_")
 
     def _read_file(self, artifact: Artifact) -> Any:
-        with open_regular(artifact.path) as file:
-            lightgbm_files.check(file.read())
         import lightgbm
 
-        return lightgbm.Booster(model_file=artifact.path)
+        with open_regular(artifact.path) as file:
+            text = file.read().decode()
+        if "\nend of trees" not in text or "\0" in text:  # LightGBM would end the process
+            raise NotReadable("its end is missing, or it holds bytes that are no text")
+        return lightgbm.Booster(model_str=text)
 
 
 def _refuse_new(name: str, column: Any, known: list[Any]) -> None:

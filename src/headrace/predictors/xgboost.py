@@ -18,7 +18,6 @@ from headrace.core.files.formats import model_format
 from headrace.core.files.model_files import open_regular
 from headrace.core.inputs import Columns
 from headrace.errors import ArgumentError, BadInput
-from headrace.predictors import xgboost_files
 from headrace.predictors.estimators import BoosterPredictor, check_unknown_categories
 
 _JSON = re.compile(rb'\s*\{\s*"(learner|version)"\s*:')
@@ -162,6 +161,10 @@ class XGBoostPredictor(BoosterPredictor):
         result = self._from_trees(rows)
         return self._classes(result) if self._method == "class" else result
 
+    def predict_one_row(self) -> None:
+        """Predict a row of zeros."""
+        self._from_trees(np.zeros((1, self._booster.num_features()), np.float32))
+
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what was loaded; a copy that was sent belongs to its worker alone."""
         return {**super().__getstate__(), "_ours": True}
@@ -251,9 +254,6 @@ class XGBoostPredictor(BoosterPredictor):
         # XGBoost would go by the file's suffix; from memory it goes by the content.
         with open_regular(artifact.path) as file:
             data = bytearray(file.read())
-        if self._kind in ("json", "ubj"):  # "binary": XGBoost itself has no reader for it any more
-            older = not hasattr(xgboost.Booster, "get_categories")
-            xgboost_files.check(data, self._kind, older=older)
         booster = xgboost.Booster(model_file=data)
         booster.num_features()
         return booster

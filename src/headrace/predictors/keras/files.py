@@ -24,7 +24,6 @@ from headrace.core.files.model_files import (
     open_regular,
 )
 from headrace.errors import ModelUnreadable, UntrustedPickle
-from headrace.predictors.keras.saved_models import why_untrusted
 
 Format = Literal["archive", "hdf5", "saved_model"]
 
@@ -63,8 +62,10 @@ def checked_format(artifact: Artifact, *, trust_pickle: bool) -> Format:
             check_inflated(path)
             if not trust_pickle:
                 refuse_code(artifact, _config_of(path))
-        elif found == "saved_model" and not trust_pickle and (why := why_untrusted(path)) is not None:
-            raise _untrusted(artifact, why, "Export it again without them, with model.export(folder).")
+        elif found == "saved_model" and not trust_pickle:
+            raise _untrusted(
+                artifact, "is a SavedModel, whose graph is a program", "Save it as model.save('model.keras')."
+            )
     except (OSError, ValueError, RuntimeError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
         what = "SavedModel" if found == "saved_model" else ".keras archive"
         raise ModelUnreadable(f"{path} is a damaged {what}: {error}. Copy or save it again.") from error
@@ -83,10 +84,7 @@ def refuse_code(artifact: Artifact, config: Any) -> None:
     """
     why = _why_code(config)
     if why is not None:
-        instead = (
-            "Save the model with a layer class of its own instead, or export it with model.export(folder)."
-        )
-        raise _untrusted(artifact, why, instead)
+        raise _untrusted(artifact, why, "Save the model with a layer class of its own instead.")
 
 
 def _untrusted(artifact: Artifact, why: str, instead: str) -> UntrustedPickle:

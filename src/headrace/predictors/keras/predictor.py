@@ -9,7 +9,6 @@ import os
 import sys
 import tempfile
 import warnings
-import zipfile
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -22,9 +21,9 @@ from headrace.core.files.formats import MODELS
 from headrace.core.files.model_files import NotReadable, from_json
 from headrace.core.install import install_hint
 from headrace.errors import ArgumentError, MissingLibrary, ModelError, ModelUnreadable
-from headrace.predictors.keras import hdf5_files
 from headrace.predictors.keras.files import Format, checked_format, content_digest, format_of, refuse_code
 from headrace.predictors.keras.models import Layers, Signature
+from headrace.predictors.trial import try_elsewhere
 
 Array = np.ndarray[Any, Any]
 
@@ -57,8 +56,8 @@ class KerasPredictor(Direct):
         Classes and functions of your own that a file names, as for ``keras.saving.load_model``. Those of a model
         object are found, and travel with it.
     trust_pickle
-        Allows a model that brings code, which is run: Lambda layers; a SavedModel whose graph does more than compute
-        (writes or reads files, for instance).
+        Allows a model that brings code, which is run: Lambda layers, and every SavedModel, whose graph may write and
+        read files.
     sha256
         Pins the content of the file or folder.
 
@@ -128,6 +127,9 @@ class KerasPredictor(Direct):
             return directly(self, batch)
         return self._loaded(batch)
 
+    def predict_one_row(self) -> None:
+        """Loading a model of Keras reads all its weights; more is not tried."""
+
     def close(self) -> None:
         """Let go of the model."""
         self._loaded = None
@@ -186,10 +188,11 @@ class KerasPredictor(Direct):
     def _load_file(self, path: str) -> Any:
         """Load from a file whose suffix may be another than Keras goes by."""
         suffixes = MODELS["keras"]["archive" if self._format == "archive" else "hdf5"]
-        try:
-            hdf5_files.check(path)
-        except (NotReadable, OSError, zipfile.BadZipFile) as error:
-            raise self._unreadable(error) from error
+        if self._artifact is not None and not self._trust_pickle:
+            try:
+                try_elsewhere(self, self._artifact)
+            except NotReadable as error:
+                raise self._unreadable(error) from error
         if self._format == "hdf5":
             self._check_hdf5(path)
         if path.endswith(suffixes):
@@ -256,10 +259,7 @@ class KerasPredictor(Direct):
         ):
             way_out = "Name your own classes with custom_objects={'Name': Class}."
         else:
-            way_out = (
-                "Copy or save it again; a file of another version of Keras may need that version, or an export "
-                "with model.export(folder)."
-            )
+            way_out = "Copy or save it again; a file of another version of Keras may need that version."
         where = self.label if self._artifact is None else self._artifact.path
         return ModelUnreadable(f"Keras cannot read the model {where}: {message}. {way_out}")
 
