@@ -12,6 +12,7 @@ import pytest
 import headrace as hr
 from headrace.core.arrow import batch as batches
 from headrace.core.arrow.batch import one_array, one_batch
+from headrace.core.arrow.lossless import cast
 from headrace.errors import BadInput
 
 
@@ -23,6 +24,15 @@ def test_lists_of_too_many_values_become_wider() -> None:
     assert one_array(pa.chunked_array([many, many])).type == pa.large_list(pa.null())
     struct = pa.StructArray.from_arrays([many], names=["y"])
     assert one_array(pa.chunked_array([struct] * 2)).type == pa.struct({"y": pa.large_list(pa.null())})
+
+
+def test_a_slice_behind_many_values_is_cast() -> None:
+    ends = np.array([0, 2**31, 2**31 + 2], np.int64)
+    kind, values = pa.large_list(pa.null()), pa.nulls(2**31 + 2)
+    many = pa.Array.from_buffers(kind, 2, [None, pa.py_buffer(ends)], children=[values])
+    assert cast(many.slice(1), pa.list_(pa.null())).to_pylist() == [[None, None]]
+    with pytest.raises(pa.ArrowInvalid, match="too large"):
+        cast(many, pa.list_(pa.null()))
 
 
 def test_a_column_without_a_wider_type_is_refused_by_its_name() -> None:

@@ -52,7 +52,12 @@ def cast(column: pa.Array, target: pa.DataType) -> pa.Array:
         return pa.nulls(len(column), target)
     if axes(target) is not None:
         return _tensors(column, target)
-    made = column.cast(target)
+    try:
+        made = column.cast(target)
+    except pa.ArrowInvalid:
+        if not column.offset:
+            raise
+        made = pa.concat_arrays([column]).cast(target)  # it may have been far behind, in more than 2 GiB
     if _may_round(column.type, target) and not same(made.cast(_plain(column.type)), _decoded(column)):
         raise pa.ArrowInvalid("some of its values would be rounded or cut")
     return made

@@ -166,7 +166,7 @@ def _first_bad(column: pa.Array, field: pa.Field) -> int:
 
 def _remedy(schema: pa.Schema, field: pa.Field, found: pa.DataType, writes: bool) -> str:
     """Say what helps. Parts that are written have the settled type, so that nothing keeps them."""
-    remedy = _if_dtypes_differ(field, found, writes) or _if_shapes_differ(field, found, writes)
+    remedy = _if_dtypes_differ(field, found, writes) or _if_shapes_differ(schema, field, found, writes)
     if remedy:
         return remedy
     if not writes:
@@ -175,12 +175,17 @@ def _remedy(schema: pa.Schema, field: pa.Field, found: pa.DataType, writes: bool
     wider = _wider(field.type, found)
     if wider is None:
         return f"{alike[0].upper()}{alike[1:]}"
+    return f"{_named(schema, field, wider)}; or {alike}"
+
+
+def _named(schema: pa.Schema, field: pa.Field, wider: pa.DataType) -> str:
+    """Say how to write the column with another type: as Python that runs, unless it is long."""
     if len(schema) > 8:
-        return f"Name a type that holds all values, {wider}, with `schema=` of the write verb; or {alike}"
+        return f"Name a type that holds all values, {_call(wider)}, with `schema=` of the write verb"
     listed = ", ".join(
         f"{each.name!r}: {_in_schema(wider if each.name == field.name else each.type)}" for each in schema
     )
-    return f"Name a type that holds all values with schema=pyarrow.schema({{{listed}}}) of the write verb; or {alike}"
+    return f"Name a type that holds all values with schema=pyarrow.schema({{{listed}}}) of the write verb"
 
 
 def _wider(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
@@ -271,23 +276,24 @@ def _with_values(type_: pa.DataType, values: pa.DataType) -> str:
     return f"pyarrow.list_({_call(values)}, {type_.list_size})"
 
 
-def _if_shapes_differ(field: pa.Field, later: pa.DataType, writes: bool) -> str:
+def _if_shapes_differ(schema: pa.Schema, field: pa.Field, later: pa.DataType, writes: bool) -> str:
     """Say how a function tells that the shapes of its arrays may differ, where those of the first rows did not."""
     settled = field.type
-    if isinstance(settled, pa.FixedShapeTensorType) and axes(later) == len(settled.shape):
-        type_ = f"headrace.RaggedTensorType({_call(settled.value_type)}, {len(settled.shape)})"
-    elif pa.types.is_fixed_size_list(settled) and pa.types.is_list(ragged_type(later)):
-        type_ = f"pyarrow.list_({_call(settled.value_type)})"
-    else:
+    is_tensor_too = isinstance(settled, pa.FixedShapeTensorType) and axes(later) == len(settled.shape)
+    if not is_tensor_too and not (
+        pa.types.is_fixed_size_list(settled) and pa.types.is_list(ragged_type(later))
+    ):
         return ""
-    told = (
-        "The first rows had arrays of one shape. Where shapes may differ, return an array of objects from "
-        "map_batches (`column = numpy.empty(n, object)`, with one array in each place)"
+    told = "The first rows had arrays of one shape."
+    objects = (
+        "return an array of objects from map_batches (`column = numpy.empty(n, object)`, with one array in each "
+        "place)"
     )
+    if not writes:
+        return f"{told} Where shapes may differ, {objects}."
     return (
-        f"{told} and run again with on_change='restart'; or name {type_} with `schema=`."
-        if writes
-        else f"{told}."
+        f"{told} {_named(schema, field, ragged_type(settled))}; or {objects} and run again with "
+        "on_change='restart'."
     )
 
 
