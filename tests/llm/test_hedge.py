@@ -9,7 +9,7 @@ import itertools
 import pytest
 
 import headrace as hr
-from headrace.errors import ArgumentError, SpendingCapReached
+from headrace.errors import ArgumentError
 from headrace.llm import hedge
 from headrace.llm.hedge import Latencies, first_of, has_lost
 from headrace.output.follow import follow
@@ -53,21 +53,19 @@ def test_what_is_late_is_asked_for_twice_and_both_are_paid(tmp_path, servers):
 
 
 def test_second_requests_do_not_go_beyond_the_cap(tmp_path, monkeypatch):
+    """They are left out where no money is left, and the first of them are waited for."""
     monkeypatch.setattr(Latencies, "late", 0.0)  # whatever has room is asked for twice
-    rows = hr.from_items([{"n": n} for n in range(30)])
-    prompt = "ww " * 300  # 300 tokens, of 310 or so that are expected
-    with FakeLLMServer(lambda prompt: "a", latency=0.05) as server:
+    rows = hr.from_items([{"n": n} for n in range(9)])
+    prompt = "w" * 900  # of which nobody knows that it is one token: 12 requests may be under way
+    with FakeLLMServer(lambda prompt: "a", latency=0.3) as server:
         model = hr.llm.Endpoint(
             server.url, "m", max_in_flight=64, prices={"input": 1e6, "output": 1e6}, hedge=True
         )
-        asked = rows.prompt(prompt + "{n}", model, sampling={"max_tokens": 1}, max_cost=2800)
-        with pytest.raises(SpendingCapReached, match="max_cost=2800") as end:
-            asked.with_options(engine="inline", progress=False).write_parquet(tmp_path / "out")
+        asked = rows.prompt(prompt + "{n}", model, sampling={"max_tokens": 1}, max_cost=12_000)
+        asked.with_options(engine="inline", progress=False).write_parquet(tmp_path / "out")
+        assert len(server.requests) <= 13  # one was answered before the others were asked
     told = follow(tmp_path / "out").poll().data()["language_model"]
-    assert told["tried_again"]["Hedged"] >= 1 and 1500 < told["paid"]["cost"] <= 2800
-    assert f"{told['paid']['answers']} answers have used {told['paid']['prompt_tokens']:,} tokens" in str(
-        end.value
-    )
+    assert told["rows"] == 9 and 1 <= told["tried_again"]["Hedged"] <= 4
 
 
 def test_nothing_is_asked_twice_unless_it_is_wished_for(tmp_path):

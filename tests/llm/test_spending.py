@@ -15,9 +15,10 @@ import pytest
 
 import headrace as hr
 from headrace.errors import EndpointRefused, SpendingCapReached
-from headrace.llm.answers import Asked, tokens_of
+from headrace.llm.answers import Asked
 from headrace.llm.prompter import Prompter
 from headrace.llm.schema import AnswerSchema
+from headrace.llm.spending import tokens_of
 from headrace.llm.template import Template
 from headrace.testing import FakeLLMServer
 
@@ -145,16 +146,16 @@ def test_a_cap_counts_its_own_run_and_not_what_others_kept_in_the_cache(tmp_path
             )
 
         assert len(asked("{text}").take_all()) == 20  # 160 tokens, which no other run has used
-        assert len(asked("{text}!", 170).take_all()) == 20
-        assert asked("{text}?", 170).write_parquet(tmp_path / "first").rows == 20
+        assert len(asked("{text}!", 240).take_all()) == 20
+        assert asked("{text}?", 240).write_parquet(tmp_path / "first").rows == 20
         assert len(server.requests) == 60
         out = tmp_path / "out"
-        with pytest.raises(SpendingCapReached, match=r"reached max_total_tokens=60: \d answers"):
-            asked("{text}.", 60).write_parquet(out)
+        with pytest.raises(SpendingCapReached, match=r"reached max_total_tokens=120: \d answers"):
+            asked("{text}.", 120).write_parquet(out)
         first = len(server.requests) - 60
         assert 5 <= first <= 7
         with pytest.raises(SpendingCapReached, match=f": {first} answers"):  # it counts on from there
-            asked("{text}.", 60).write_parquet(out)
+            asked("{text}.", 120).write_parquet(out)
         assert len(server.requests) == 60 + first
         assert asked("{text}.", 1_000).write_parquet(out).rows == 20
         assert len(server.requests) == 80

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from headrace.llm.spending import Caps
+    from headrace.llm.store import Caps
 
 _OWN = {
     "model": "the Endpoint names it",
@@ -212,9 +212,9 @@ def given_folder(value: Any) -> str:
     return str(absolute(os.fspath(value), "The folder of cache="))
 
 
-def given_caps(max_cost: Any, max_total_tokens: Any, model: Any) -> Caps:
+def given_caps(max_cost: Any, max_total_tokens: Any, model: Any, sampling: Mapping[str, Any]) -> Caps:
     """Read what a run may cost."""
-    from headrace.llm.spending import Caps
+    from headrace.llm.store import Caps
 
     if max_cost is not None:
         if isinstance(max_cost, bool) or not isinstance(max_cost, (int, float)) or not max_cost > 0:
@@ -228,4 +228,12 @@ def given_caps(max_cost: Any, max_total_tokens: Any, model: Any) -> Caps:
             )
     if max_total_tokens is not None and given_count("max_total_tokens", max_total_tokens) < 1:
         raise ArgumentError("max_total_tokens=0: it takes a whole number of at least 1.")
+    capped = (
+        "max_cost" if max_cost is not None else "max_total_tokens" if max_total_tokens is not None else ""
+    )
+    if capped and is_endpoint(model) and not sampling.keys() & {"max_tokens", "max_completion_tokens"}:
+        raise ArgumentError(
+            f"{capped}= needs to know how long an answer may be, so that no request goes beyond it. Say so by "
+            "sampling={'max_tokens': 500}. What a request may cost at most is set aside while it is under way."
+        )
     return Caps(None if max_cost is None else float(max_cost), max_total_tokens)

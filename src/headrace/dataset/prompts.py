@@ -130,8 +130,9 @@ class PromptVerbs(DatasetBase):
         keep_raw
             Keep the whole response of the server, as JSON text, in ``answer_raw``.
         max_cost, max_total_tokens
-            What the run may cost by the endpoint's ``prices``, and how many tokens it may use, in and out. No request
-            begins that may go beyond. Then the run ends with ``SpendingCapReached``, and goes on with a higher cap.
+            What the run may cost by the endpoint's ``prices``, and how many tokens it may use, in and out, by all
+            workers together. An endpoint needs ``max_tokens`` in ``sampling`` for that. No request begins that may go
+            beyond. Then the run ends with ``SpendingCapReached``, and goes on with a higher cap.
         cache
             A folder to keep answers in, beyond the run, and for others that ask the same. Equal requests are asked
             once then, whatever ``sampling`` says.
@@ -177,7 +178,7 @@ class PromptVerbs(DatasetBase):
             given_schema(schema, guided, model),
             given_count("repairs", repairs),
             given_flag("keep_raw", keep_raw),
-            given_caps(max_cost, max_total_tokens, model),
+            given_caps(max_cost, max_total_tokens, model, sampling or {}),
             "" if cache is None else given_folder(cache),
             given_order(order, model),
             given_overrides(overrides, model),

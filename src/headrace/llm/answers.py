@@ -27,11 +27,10 @@ from headrace.llm.refusals import (
     Truncated,
 )
 from headrace.llm.schema import AnswerSchema
-from headrace.llm.spending import Caps
-from headrace.llm.store import Answer
+from headrace.llm.spending import count_of, first_choice, text_in
+from headrace.llm.store import Answer, Caps
 from headrace.llm.template import Template
 
-BYTES_PER_TOKEN = 3
 FAILED = ("error", "abort", "cancelled", "insufficient_system_resource")
 """What a server gives as the reason where an answer ended because something failed there."""
 REASONING = ("reasoning_content", "reasoning")
@@ -209,7 +208,7 @@ async def asked_again(ask: Callable[[], Awaitable[T]], retries: int, retried: de
 
 def raise_if_failed(data: Mapping[str, Any]) -> None:
     """Raise ``Again`` for the response of a server that has failed, though its status is 200."""
-    choice, message = _first(data)
+    choice, message = first_choice(data)
     if choice is None or message is None:
         raise Again(Malformed, "200, and the response has no choice with a message")
     reason = choice.get("finish_reason")
@@ -225,11 +224,11 @@ def raise_if_failed(data: Mapping[str, Any]) -> None:
 
 def answer_of(reply: Reply, *, keep_raw: bool) -> Answer:
     """Read the answer of a chat that ``raise_if_failed`` has let pass."""
-    choice, message = _first(reply.data)
+    choice, message = first_choice(reply.data)
     assert choice is not None and message is not None
     usage = reply.data.get("usage")
     usage = usage if isinstance(usage, dict) else {}
-    text = _text_of(message.get("content"))
+    text = text_in(message.get("content"))
     if not text and any(map(message.get, REASONING)):
         text = None  # the model has thought, and said nothing
     calls, refusal = message.get("tool_calls"), message.get("refusal")
@@ -237,48 +236,12 @@ def answer_of(reply: Reply, *, keep_raw: bool) -> Answer:
     return Answer(
         text,
         str(choice.get("finish_reason") or ""),
-        _count(usage, "prompt_tokens") or 0,
-        _count(usage, "completion_tokens") or 0,
+        count_of(usage, "prompt_tokens") or 0,
+        count_of(usage, "completion_tokens") or 0,
         round(reply.latency, 6),
         msgspec.json.encode(reply.data).decode() if keep_raw else "",
         tool_calls=msgspec.json.encode(calls).decode() if isinstance(calls, list) and calls else "",
-        cached_tokens=(_count(details, "cached_tokens") or 0) if isinstance(details, dict) else 0,
+        cached_tokens=(count_of(details, "cached_tokens") or 0) if isinstance(details, dict) else 0,
         first_token=round(reply.first_token, 6),
         refusal=refusal if isinstance(refusal, str) and not text else "",
     )
-
-
-def _text_of(content: Any) -> str | None:
-    """Return the text of an answer. It may come in parts; only those of text count."""
-    if isinstance(content, list):
-        parts = [
-            part.get("text") for part in content if isinstance(part, dict) and part.get("type") == "text"
-        ]
-        return "".join(map(str, parts)) if parts else None
-    return content if isinstance(content, str) else None
-
-
-def tokens_of(data: Mapping[str, Any], prompt_tokens: int) -> tuple[int, int]:
-    """Return how many tokens went in and came out; where the server does not say, what their bytes let expect."""
-    usage = data.get("usage")
-    usage = usage if isinstance(usage, dict) else {}
-    read, written = _count(usage, "prompt_tokens"), _count(usage, "completion_tokens")
-    if written is None:
-        _, message = _first(data)
-        said = {**(message or {}), "content": _text_of((message or {}).get("content"))}
-        texts = [text for name, text in said.items() if name != "role" and isinstance(text, str)]
-        written = max(1, sum(len(text.encode("utf-8", "replace")) for text in texts) // BYTES_PER_TOKEN)
-    return prompt_tokens if read is None else read, written
-
-
-def _first(data: Mapping[str, Any]) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
-    """Return the first choice of an answer, and its message."""
-    choices = data.get("choices")
-    choice = choices[0] if isinstance(choices, list) and choices else None
-    message = choice.get("message") if isinstance(choice, dict) else None
-    return choice if isinstance(choice, dict) else None, message if isinstance(message, dict) else None
-
-
-def _count(usage: Mapping[str, Any], name: str) -> int | None:
-    value = usage.get(name)
-    return value if isinstance(value, int) and value >= 0 else None

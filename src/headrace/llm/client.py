@@ -9,7 +9,7 @@ import json
 import random
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from headrace.core.install import install_hint
 from headrace.errors import EndpointRefused, MissingLibrary
 from headrace.llm.endpoint import RETRIES, Endpoint
-from headrace.llm.hedge import HEDGED, Latencies, first_of, has_lost
+from headrace.llm.hedge import HEDGED, Latencies, first_of
 from headrace.llm.limiter import SILENT_SECONDS, Limiter, SharedState, pause_of, state_path
 from headrace.llm.order import made_order
 from headrace.llm.proxies import on_the_way, proxy_of
@@ -35,6 +35,7 @@ from headrace.llm.refusals import (
     unavailable,
 )
 from headrace.llm.slots import Slots
+from headrace.llm.spending import Bill, Spending
 from headrace.llm.template import text_of
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ class Client:
     ) -> None:
         """``max_retries``, ``hedge``: other than the endpoint says."""
         self.endpoint = endpoint
-        self.on_request: Callable[[bool], None] = lambda ended: None
+        self.spending = Spending()
         self.retried: deque[str] = deque(maxlen=10_000)  # names of errors, until somebody takes them
         self._anthropic = anthropic
         self._max_retries = endpoint.max_retries if max_retries is None else max_retries
@@ -208,8 +209,7 @@ class Client:
                 if self._let_in_at <= refused_at:
                     plain = plain_request(body)
                     try:
-                        reply = await self._in_turn(url, _encoded(plain), plain, PLAIN_TOKENS)
-                        doubt.row.paid = reply.data
+                        await self._in_turn(url, _encoded(plain), plain, PLAIN_TOKENS)
                     except Doubtful:
                         raise doubt.run from None
                     except RowError:
@@ -238,13 +238,19 @@ class Client:
         raise again.kind(f"asked {times}, the last time with this outcome: {again}")
 
     async def _in_turn(self, url: str, content: bytes, body: Mapping[str, Any], tokens: int) -> Reply:
-        """Send a request when its time has come, and tell the limiter how it ended."""
+        """Send a request when there is money for it and its time has come; tell the limiter how it ended."""
+        async with self.spending.request(body) as bill:
+            return await self._in_time(url, content, body, tokens, bill)
+
+    async def _in_time(
+        self, url: str, content: bytes, body: Mapping[str, Any], tokens: int, bill: Bill
+    ) -> Reply:
         at = self._limiter.reserve(tokens)
         while (wait := max(at, self._limiter.blocked_until()) - time.time()) > 0:
             await asyncio.sleep(wait)
         sent_at = time.time()
         try:
-            reply = await self._hedged(url, content, body, tokens)
+            reply = await self._hedged(url, content, body, tokens, bill)
         except Again as again:
             if again.wait is not None and again.wait <= LONGEST_PAUSE and again.kind is RateLimited:
                 self._limiter.block(again.wait)
@@ -259,13 +265,15 @@ class Client:
             self._limiter.used(tokens, usage["total_tokens"])
         return reply
 
-    async def _hedged(self, url: str, content: bytes, body: Mapping[str, Any], tokens: int) -> Reply:
+    async def _hedged(
+        self, url: str, content: bytes, body: Mapping[str, Any], tokens: int, bill: Bill
+    ) -> Reply:
         """Send a request; and once more if it is late, where that is wished for and there is room."""
         if not self._hedge:
-            return await self._send(url, content, body)
+            return await self._send(url, content, body, bill)
         sent: list[bool] = []
         reply = await first_of(
-            lambda: self._send(url, content, body),
+            lambda: self._send(url, content, body, bill),
             lambda: self._second(url, content, body, tokens, sent),
             self._latencies.late,
         )
@@ -278,15 +286,17 @@ class Client:
         """Return the second request for an answer that is late; None where others have no room to spare."""
         if self.slots.taken >= self.slots.limit or self._limiter.blocked_until() > time.time():
             return None
-        self.slots.taken += 1
-        wait = self._limiter.reserve(tokens) - time.time()
 
         async def second() -> Reply:
+            self.slots.taken += 1
             try:
-                await asyncio.sleep(max(0.0, wait))
-                sent.append(True)
-                self.retried.append(HEDGED)
-                return await self._send(url, content, body)
+                async with self.spending.request(
+                    body, wait=False
+                ) as bill:  # what is late is not worth a wait
+                    await asyncio.sleep(max(0.0, self._limiter.reserve(tokens) - time.time()))
+                    sent.append(True)
+                    self.retried.append(HEDGED)
+                    return await self._send(url, content, body, bill)
             finally:
                 self.slots.release()
 
@@ -344,19 +354,10 @@ class Client:
             response.status, said, response.headers, where=self._where, request=request, keyed=keyed
         )
 
-    async def _send(self, url: str, content: bytes, body: Mapping[str, Any]) -> Reply:
-        """Send a request once; one that is cancelled under way has no end: it may have to be paid for."""
-        self.on_request(False)
-        try:
+    async def _send(self, url: str, content: bytes, body: Mapping[str, Any], bill: Bill) -> Reply:
+        with bill.sending():
             reply = await self._posted(url, content, body)
-        except asyncio.CancelledError:
-            if has_lost():
-                self.on_request(True)
-            raise
-        except BaseException:
-            self.on_request(True)
-            raise
-        self.on_request(True)
+        bill.answered(reply.data)
         return reply
 
     async def _posted(self, url: str, content: bytes, body: Mapping[str, Any]) -> Reply:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from headrace.llm import sglang_engine, vllm_engine
@@ -14,6 +14,7 @@ from headrace.llm.engine_model import EngineModel
 from headrace.llm.engine_stream import Engine, EngineStream, EngineThread
 from headrace.llm.order import made_order
 from headrace.llm.refusals import BadRow, RequestRefused, ServerFailed
+from headrace.llm.spending import Spending
 from headrace.llm.template import text_of
 from headrace.llm.vllm_engine import EngineRequest, Generated, context_too_long
 
@@ -27,8 +28,7 @@ class EngineClient:
 
     def __init__(self, model: EngineModel, order: str = "arrival") -> None:
         self.retried: deque[str] = deque()
-        # Never called: nothing has to be paid for.
-        self.on_request: Callable[[bool], None] = lambda ended: None
+        self.spending = Spending()
         self._model = model
         self._stream = EngineStream(order=made_order(order))
         self._thread = EngineThread(self._stream, self._make)
@@ -65,23 +65,26 @@ class EngineClient:
             prompt = len(request.tokens)
             return request
 
-        made: Generated = await self._stream.ask(make, text_of(body["messages"]))
-        prompt = prompt or made.prompt
-        if made.finish_reason not in ("stop", "length"):
-            raise ServerFailed(f"the engine gave the request up (finish_reason {made.finish_reason!r})")
-        choice = {
-            "index": 0,
-            "message": {"role": "assistant", "content": made.text},
-            "finish_reason": made.finish_reason,
-        }
-        usage = {
-            "prompt_tokens": prompt,
-            "completion_tokens": made.tokens,
-            "total_tokens": prompt + made.tokens,
-            "prompt_tokens_details": {"cached_tokens": made.cached},
-        }
-        data = {"object": "chat.completion", "model": self._model.label, "choices": [choice], "usage": usage}
-        return Reply(data, time.monotonic() - began, made.first_token)
+        async with self.spending.request(body, room=self._room) as bill:
+            made: Generated = await self._stream.ask(make, text_of(body["messages"]))
+            prompt = prompt or made.prompt
+            if made.finish_reason not in ("stop", "length"):
+                raise ServerFailed(f"the engine gave the request up (finish_reason {made.finish_reason!r})")
+            choice = {
+                "index": 0,
+                "message": {"role": "assistant", "content": made.text},
+                "finish_reason": made.finish_reason,
+            }
+            usage = {
+                "prompt_tokens": prompt,
+                "completion_tokens": made.tokens,
+                "total_tokens": prompt + made.tokens,
+                "prompt_tokens_details": {"cached_tokens": made.cached},
+            }
+            name = self._model.label
+            data = {"object": "chat.completion", "model": name, "choices": [choice], "usage": usage}
+            bill.answered(data)
+            return Reply(data, time.monotonic() - began, made.first_token)
 
     def _make(self) -> Engine:
         """Make the engine, in its thread."""

@@ -101,15 +101,21 @@ def _encoded(state: State) -> bytes:
 
 
 def state_path(server: str, key: str | None) -> str | None:
-    """Return the file of a key at a server, in a folder that only this user can read; None if there can be none."""
-    runtime = os.environ.get("XDG_RUNTIME_DIR")
-    folder = os.path.join(runtime, "headrace-limits") if runtime else ""
-    if not (runtime and _is_own(folder)):
-        folder = os.path.join(tempfile.gettempdir(), f"headrace-limits-{os.getuid()}")
-        if not _is_own(folder):
-            return None
+    """Return the file of a key at a server; None if there can be none."""
+    folder = own_folder("headrace-limits")
+    if folder is None:
+        return None
     name = hashlib.blake2b(f"{server}\n{key or ''}".encode(), digest_size=16, person=b"headrace limiter")
     return os.path.join(folder, f"limiter-{name.hexdigest()}")
+
+
+def own_folder(name: str) -> str | None:
+    """Return a folder on this machine that only this user can read; None if there can be none."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    if runtime and _is_own(folder := os.path.join(runtime, name)):
+        return folder
+    folder = os.path.join(tempfile.gettempdir(), f"{name}-{os.getuid()}")
+    return folder if _is_own(folder) else None
 
 
 def _is_own(folder: str) -> bool:

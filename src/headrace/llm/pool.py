@@ -18,6 +18,7 @@ from headrace.llm.hedge import HEDGED, Latencies, first_of
 from headrace.llm.order import made_order
 from headrace.llm.refusals import ConnectionLost, Malformed, NoAnswer, RateLimited, ServerFailed
 from headrace.llm.slots import Slots
+from headrace.llm.spending import Spending
 from headrace.llm.template import text_of
 
 FIRST_REST = 10.0
@@ -62,7 +63,7 @@ class PoolClient:
         self, pool: Endpoints, order: str = "arrival", *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.retried: deque[str] = deque(maxlen=10_000)
-        self.on_request: Callable[[bool], None] = lambda ended: None
+        self.spending = Spending()
         self._clock = clock
         self._members = [
             Member(endpoint, share) for endpoint, share in zip(pool.endpoints, pool.shares, strict=True)
@@ -81,7 +82,7 @@ class PoolClient:
         retries = min(OWN_RETRIES, member.endpoint.max_retries)
         client = Client(member.endpoint, max_retries=retries, hedge=False)  # another server gets the second
         client.retried = self.retried
-        client.on_request = self.on_request
+        client.spending = self.spending
         await client.open()
         member.client = client
         return client

@@ -7,7 +7,7 @@ import math
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -16,23 +16,22 @@ import pyarrow as pa
 
 from headrace.core.answered import Tokens
 from headrace.core.events import ModelAsked
-from headrace.errors import ArgumentError, HeadraceError
+from headrace.errors import ArgumentError, EngineError, HeadraceError
 from headrace.llm.answers import (
-    BYTES_PER_TOKEN,
     AnswerColumns,
     Asked,
     added,
     answer_of,
     asked_again,
     raise_if_failed,
-    tokens_of,
     with_max_tokens,
 )
 from headrace.llm.client import Client, Reply
 from headrace.llm.endpoint import Endpoint
 from headrace.llm.endpoints import Endpoints
-from headrace.llm.refusals import BadRow, RowError
-from headrace.llm.spending import Spending
+from headrace.llm.limiter import own_folder
+from headrace.llm.refusals import BadRow
+from headrace.llm.spending import BYTES_PER_TOKEN, Spending
 from headrace.llm.store import Answer, AnswerStore, key_of
 from headrace.llm.template import Messages
 
@@ -47,12 +46,12 @@ NOTE_SECONDS = 0.25
 class Asker(Protocol):
     """What asks a model, wherever it is: a ``Client`` an endpoint, an ``EngineClient`` an engine in this process.
 
-    ``retried``: why requests were sent again, since somebody looked. ``on_request`` is called as a request goes out
-    that has to be paid for, with False, and with True once it has ended.
+    ``retried``: why requests were sent again, since somebody looked. ``spending`` lets each request begin, and gets
+    to know what it has used.
     """
 
     retried: deque[str]
-    on_request: Callable[[bool], None]
+    spending: Spending
 
     async def open(self) -> None:
         """Make ready to ask."""
@@ -137,13 +136,28 @@ class Prompter(AnswerColumns):
         """Open the store of answers, and make ready to ask."""
         asker = asker_of(self.asked.endpoint, self.asked.order)
         store = AnswerStore(self.asked.cache or self._folder, "" if self._folder else self._run)
-        used = AnswerStore(self._folder) if self.asked.cache and self._folder else store
-        asker.on_request = used.count_request
+        used = self._counting_in(store)
+        asker.spending = Spending(self.asked.caps, self.asked.endpoint, used, f"prompt({self.label})")
+        await asker.spending.open()
         await asker.open()
-        spending = Spending(self.asked.caps, self.asked.endpoint, used, f"prompt({self.label})")
         loop = asyncio.get_running_loop()
         priced = self.asked.endpoint.prices is not None
-        self._started = _Started(asker, store, used, spending, loop, loop.create_future(), priced)
+        self._started = _Started(asker, store, used, loop, loop.create_future(), priced)
+
+    def _counting_in(self, store: AnswerStore) -> AnswerStore:
+        """Return where is counted what this run uses: in its folder, or, without any, where other workers see it."""
+        if self.asked.cache and self._folder:
+            return AnswerStore(self._folder)
+        if self._folder or self.asked.cache or not self.asked.caps:
+            return store
+        shared = own_folder("headrace-spent")
+        if shared is None:
+            raise EngineError(
+                "max_cost= and max_total_tokens= of a run without a folder are counted in one for temporary "
+                "files, so that all workers see it. There is none here that only this user can write. Set TMPDIR "
+                "to a folder of yours, or write the output to a folder."
+            )
+        return AnswerStore(shared, self._run)
 
     def input_ends(self, ended: bool) -> None:
         """Note whether rows come but those that were given; called from another thread."""
@@ -155,6 +169,7 @@ class Prompter(AnswerColumns):
         """Close connections and store."""
         if self._started is not None:
             started, self._started = self._started, None
+            await started.asker.spending.close()
             await started.asker.close()
             started.store.close()
             started.used.close()
@@ -295,21 +310,15 @@ class Prompter(AnswerColumns):
         return await asked_again(lambda: self._ask_once(started, request), retries, started.asker.retried)
 
     async def _ask_once(self, started: _Started, request: dict[str, Any]) -> Answer:
-        """Ask once, and count what it used."""
+        """Ask once, and have it noted what it used."""
         limit = request.get("max_completion_tokens", request.get("max_tokens"))
         size = len(msgspec.json.encode(request["messages"])) // BYTES_PER_TOKEN + 1
-        reserved = await started.spending.begin(size, limit)
         try:
             reply = await started.asker.ask(request, size + (limit or 256))
-            # What was asked for twice is paid for twice, as far as anybody knows.
-            for _ in range(reply.requests):
-                started.spend(Tokens(1, *tokens_of(reply.data, size)), self.asked.endpoint)
-        except RowError as error:
-            if error.paid is not None:
-                started.spend(Tokens(1, *tokens_of(error.paid, 1)), self.asked.endpoint)
-            raise
+            for _ in range(reply.requests - 1):
+                started.asker.spending.second(reply.data)
         finally:
-            started.spending.end(reserved)
+            started.note()
         raise_if_failed(reply.data)
         return answer_of(reply, keep_raw=self.asked.keep_raw)
 
@@ -329,23 +338,14 @@ class _Started:
     asker: Asker
     store: AnswerStore
     used: AnswerStore
-    spending: Spending
     loop: asyncio.AbstractEventLoop
     ended: asyncio.Future[BaseException]
     priced: bool = False
     asking: dict[bytes, _Shared] = field(default_factory=dict)
     session: str = field(default_factory=lambda: secrets.token_hex(4))
-    own: Tokens = field(default_factory=Tokens)
     given: int = 0
     said: ModelAsked | None = None
     said_at: float = -math.inf
-
-    def spend(self, tokens: Tokens, model: Any) -> None:
-        """Count what an answer has used."""
-        cost = model.cost(tokens.prompt, tokens.completion)
-        self.used.spend(tokens.prompt, tokens.completion, cost)
-        self.own += msgspec.structs.replace(tokens, cost=cost)
-        self.note()
 
     def note(self, *, over: bool = False) -> None:
         """Have it said what was used so far, if that is due; ``over``: nothing is under way."""
@@ -356,8 +356,8 @@ class _Started:
         spent = self.used.spent()
         total = Tokens(spent.requests, spent.prompt_tokens, spent.completion_tokens, spent.cost)
         self.said = ModelAsked(
-            0, "", self.session, self.own, self.given, 0, self.used.place, total, *self.used.requests(),
-            priced=self.priced,
+            0, "", self.session, self.asker.spending.own, self.given, 0, self.used.place, total, spent.sent,
+            spent.ended, priced=self.priced,
         )  # fmt: skip
 
     def landed(self, key: bytes, task: asyncio.Task[Answer]) -> None:

@@ -47,12 +47,7 @@ def is_about_schema(words: str) -> bool:
 
 
 class RowError(Exception):
-    """A row that has no answer. The class says why.
-
-    ``paid``: another answer that had to be paid for until this was known.
-    """
-
-    paid: Mapping[str, Any] | None = None
+    """A row that has no answer. The class says why."""
 
 
 class ContextTooLong(RowError):
@@ -252,7 +247,15 @@ def judged(
         return Again(RateLimited, f"{status}, {refusal.message!r}", wait=wait, overloaded=True)
     if status in (408, 409, 425) or status >= 500:
         overloaded = status in (500, 502, 503, 504, 529)
-        return Again(ServerFailed, f"{status}, {refusal.message!r}", wait=wait, overloaded=overloaded)
+        paid = status in (
+            408,
+            502,
+            504,
+            524,
+        )  # who says so gave up waiting for an answer that may have been made
+        return Again(
+            ServerFailed, f"{status}, {refusal.message!r}", wait=wait, overloaded=overloaded, paid=paid
+        )
     if status == 401:
         return _no_entry(refusal, where, keyed)
     if codes & _FILTER_CODES or (status == 403 and refusal.metadata.keys() & {"reasons", "flagged_input"}):

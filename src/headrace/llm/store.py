@@ -1,20 +1,29 @@
-"""Answers that were paid for, on disk: who is killed and goes on does not ask again.
+"""Answers that were paid for, and what was spent, on disk: who is killed and goes on does not ask again.
 
-One SQLite database for each machine. An answer and what it cost are one transaction, made before the answer is used;
-it outlives the death of the process at any moment, not a loss of power.
+One SQLite database for each machine. What an answer cost is written down as it comes, and the answer before it is
+used; both outlive the death of the process at any moment, not a loss of power.
+
+What was spent is a row for each worker, so that all workers of the machine share one budget. Before a request goes
+out, the most that it may cost is reserved; when it has ended, what it did cost takes the place of that. What a worker
+had reserved when it was killed stays reserved: nobody knows whether it has to be paid for.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import glob
 import hashlib
+import operator
 import os
 import platform
 import secrets
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 import msgspec
 
@@ -23,11 +32,22 @@ from headrace.errors import OutputWriteFailed
 
 _TABLES = """
 create table if not exists answers (key blob primary key, answer blob not null) without rowid;
-create table if not exists requests_by_run (run text primary key, sent integer, ended integer) without rowid;
 create table if not exists place (only integer primary key check (only = 1), id text);
-create table if not exists spent_by_run (run text primary key, requests integer, prompt integer,
-    completion integer, cost real) without rowid;
+create table if not exists spending (run text, worker text, seen real,
+    sent integer, ended integer, requests integer, prompt integer, completion integer, cost real,
+    reserved_tokens integer, reserved_cost real, lost_tokens integer, lost_cost real,
+    primary key (run, worker)) without rowid;
 """
+_SUMS = """
+select sum(sent), sum(ended), sum(requests), sum(prompt), sum(completion), total(cost),
+    sum(reserved_tokens), total(reserved_cost), sum(lost_tokens), total(lost_cost),
+    sum(reserved_tokens > 0 and abs(seen - ?) < ?)
+from spending where run = ?
+"""
+SILENT_SECONDS = 15.0
+"""A worker that was not heard of for so long is gone: what it has reserved will not come free."""
+FORGET_SECONDS = 30 * 86_400.0
+"""So long is kept what runs have used that have no output of their own to keep it in."""
 
 
 class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -54,29 +74,62 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Spent:
-    """What a run has used so far."""
+class Caps:
+    """What a run may cost, and how many tokens it may use, in all; None: any number."""
 
-    requests: int
-    prompt_tokens: int
-    completion_tokens: int
-    cost: float
+    cost: float | None = None
+    tokens: int | None = None
+
+    def __bool__(self) -> bool:
+        """Say whether there is any."""
+        return self.cost is not None or self.tokens is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What a run has used so far: requests that went out, those that have ended, answers, their tokens and cost.
+
+    ``reserved``: the most that requests may use that are under way, or were when their worker was killed; ``lost``:
+    the most that those have used which ended without anybody knowing whether they were answered. ``at_work``: how
+    many workers that live have reserved something.
+    """
+
+    sent: int = 0
+    ended: int = 0
+    requests: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cost: float = 0.0
+    reserved_tokens: int = 0
+    reserved_cost: float = 0.0
+    lost_tokens: int = 0
+    lost_cost: float = 0.0
+    at_work: int = 0
+
+    def __add__(self, other: Spent) -> Spent:
+        """Return both together."""
+        return Spent(*map(operator.add, dataclasses.astuple(self), dataclasses.astuple(other)))
 
     @property
-    def tokens(self) -> int:
-        """All tokens."""
-        return self.prompt_tokens + self.completion_tokens
+    def most_tokens(self) -> int:
+        """All tokens that may have to be paid for, with those of requests whose end is not known."""
+        return self.prompt_tokens + self.completion_tokens + self.reserved_tokens + self.lost_tokens
+
+    @property
+    def most_cost(self) -> float:
+        """The same as a price."""
+        return self.cost + self.reserved_cost + self.lost_cost
 
 
 class AnswerStore:
     """Answers, by the hash of their requests, and what a run has used.
 
     ``folder`` "": for this worker alone, until it ends. ``run`` tells runs from one another that share a folder.
-    ``place`` names what counts for the run.
+    ``place`` names what counts for the run. ``clock`` gives seconds since 1970.
     """
 
-    def __init__(self, folder: str, run: str = "") -> None:
-        self._run = run
+    def __init__(self, folder: str, run: str = "", *, clock: Callable[[], float] = time.time) -> None:
+        self._run, self._worker, self._clock = run, secrets.token_hex(8), clock
         self._path = ""  # a database of its own, in a temporary file
         if folder:
             self._path = os.path.join(folder, f"answers-{_host()}.sqlite")
@@ -93,27 +146,15 @@ class AnswerStore:
                 self._db.execute("pragma journal_mode = wal")
             self._db.execute("pragma synchronous = normal")
             self._db.executescript(_TABLES)
-            self._db.execute("insert or ignore into spent_by_run values (?, 0, 0, 0, 0.0)", (run,))
-            self._db.execute("insert or ignore into requests_by_run values (?, 0, 0)", (run,))
             self._db.execute("insert or ignore into place values (1, ?)", (secrets.token_hex(4),))
             (place,) = self._db.execute("select id from place").fetchone()
+            row = (run, self._worker, clock(), *(0,) * 10)
+            self._db.execute(f"insert into spending values ({', '.join('?' * len(row))})", row)
+            forgotten = clock() - FORGET_SECONDS
+            self._db.execute("delete from spending where run <> '' and seen < ?", (forgotten,))
         except sqlite3.Error as error:
             raise _failed(self._path, error) from error
         self.place = f"{place}{run}"
-
-    def count_request(self, ended: bool) -> None:
-        """Count that a request goes out, or that it has ended, whatever came of it."""
-        name = "ended" if ended else "sent"
-        self._write(f"update requests_by_run set {name} = {name} + 1 where run = ?", (self._run,))
-
-    def requests(self) -> tuple[int, int]:
-        """Return how many requests of the run went out on this machine, and how many of them have ended."""
-        try:
-            found = self._db.execute("select sent, ended from requests_by_run where run = ?", (self._run,))
-            sent, ended = found.fetchone()
-        except sqlite3.Error as error:
-            raise _failed(self._path, error) from error
-        return sent, ended
 
     def find(self, key: bytes) -> bytes | None:
         """Return what was kept of the answer to a request, if it was answered."""
@@ -133,13 +174,56 @@ class AnswerStore:
             for key in keys:
                 self._write("delete from answers where key = ?", (key,))
 
-    def spend(self, prompt_tokens: int, completion_tokens: int, cost: float) -> None:
-        """Count what one request used."""
+    # ------------------------------------------------------------ what was spent
+
+    def reserve(
+        self, tokens: int, cost: float, caps: Caps, elsewhere: Spent
+    ) -> Literal["reserved", "later", "never"]:
+        """Reserve the most that a request may use, if the run has so much left; no two workers get the same.
+
+        ``"later"``: it may fit when requests under way have ended. ``elsewhere`` is what counts beside what is here.
+        """
+        with self.together():
+            spent = self.spent() + elsewhere
+            if (caps.tokens is None or spent.most_tokens + tokens <= caps.tokens) and (
+                caps.cost is None or spent.most_cost + cost <= caps.cost
+            ):
+                self.count(reserved_tokens=tokens, reserved_cost=cost)
+                return "reserved"
+            return "later" if spent.at_work else "never"
+
+    def count(self, **more: float) -> None:
+        """Add to what this worker has used, by the names of columns; all at once. It is heard of by that."""
+        changes = "".join(f", {name} = {name} + :{name}" for name in more)
         self._write(
-            "update spent_by_run set requests = requests + 1, prompt = prompt + ?, "
-            "completion = completion + ?, cost = cost + ? where run = ?",
-            (prompt_tokens, completion_tokens, cost, self._run),
+            f"update spending set seen = :seen{changes} where run = :run and worker = :worker",
+            {"seen": self._clock(), "run": self._run, "worker": self._worker, **more},
         )
+
+    def spent(self) -> Spent:
+        """Return what all workers of this machine have used in this run."""
+        try:
+            found = self._db.execute(_SUMS, (self._clock(), SILENT_SECONDS, self._run))
+            return Spent(*found.fetchone())
+        except sqlite3.Error as error:
+            raise _failed(self._path, error) from error
+
+    def spent_elsewhere(self) -> Spent:
+        """Return what the same run has used on other machines, before it went on here."""
+        found = Spent()
+        for path in glob.glob(os.path.join(glob.escape(os.path.dirname(self._path)), "answers-*.sqlite")):
+            if path != self._path:
+                try:
+                    with contextlib.closing(
+                        sqlite3.connect(f"{Path(path).as_uri()}?mode=ro", uri=True)
+                    ) as other:
+                        sums = other.execute(_SUMS, (self._clock(), SILENT_SECONDS, self._run)).fetchone()
+                except sqlite3.Error as error:
+                    raise _failed(path, error) from error
+                found += Spent(*(each or 0 for each in sums))
+        return found
+
+    # ------------------------------------------------------------ how it is written
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
@@ -152,17 +236,7 @@ class AnswerStore:
             raise
         self._write("commit", ())
 
-    def spent(self) -> Spent:
-        """Return what all workers of this machine have used in this run."""
-        try:
-            found = self._db.execute(
-                "select requests, prompt, completion, cost from spent_by_run where run = ?", (self._run,)
-            )
-            return Spent(*found.fetchone())
-        except sqlite3.Error as error:
-            raise _failed(self._path, error) from error
-
-    def _write(self, statement: str, values: tuple[Any, ...]) -> None:
+    def _write(self, statement: str, values: Sequence[Any] | Mapping[str, Any]) -> None:
         try:
             self._db.execute(statement, values)
         except sqlite3.Error as error:

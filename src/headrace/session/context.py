@@ -111,6 +111,10 @@ class RunContext(msgspec.Struct):
         execution.fit(pending)
         traits = self.options.traits
         overlap = not (traits.in_process or traits.is_cluster)
+        if traits.is_cluster:
+            for stage in execution.stages:
+                for step in stage.steps:
+                    step.check_cluster(stage.workers, folder)
         programs = execution.programs(plan, kind, pending, overlap=overlap, states=states, folder=folder)
         if uploads is not None:
             programs[-1] = msgspec.structs.replace(programs[-1], uploads=uploads)

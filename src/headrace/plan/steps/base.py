@@ -157,6 +157,12 @@ class Step:
         """Return which of the columns that were not read are still there by the plan after this step."""
         return unread
 
+    def check_cluster(self, workers: int, folder: str) -> None:
+        """Raise ``PlanError`` if so many workers on several machines cannot do the step.
+
+        ``folder`` is where models keep what outlives a worker; "": nowhere.
+        """
+
     # ------------------------------------------------------------ rows
 
     @property

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from headrace.errors import ArgumentError, ColumnExists
+from headrace.errors import ArgumentError, ColumnExists, PlanError
 from headrace.plan.functions import Function
 from headrace.plan.resources import UNDECLARED, Resources
 from headrace.plan.steps.base import ALL_COLUMNS, NeededColumns, Step, StepFunction, V
@@ -227,6 +227,20 @@ class Prompt(Predict):
     def batch_sizes(self) -> tuple[int, ...]:
         """Return none: rows are asked one by one, and shards need not end where batches do."""
         return ()
+
+    def check_cluster(self, workers: int, folder: str) -> None:
+        """Refuse a cap that several machines would count each for themselves."""
+        for model in self.models:
+            asked = getattr(model.function.call, "asked", None)
+            if not (asked and asked.caps) or (workers == 1 and (folder or asked.cache)):
+                continue
+            way = "say concurrency=1, which may have as many requests under way"
+            if workers == 1:
+                way = "write to a folder that all machines see, or name one for the answers by cache="
+            raise PlanError(
+                f"{self.label_of(model)} has max_cost= or max_total_tokens=, which the workers of one machine keep "
+                f"together. On a cluster each machine would count for itself: {way}, or use engine='local'."
+            )
 
     @staticmethod
     def _columns(model: Model) -> tuple[str, ...]:

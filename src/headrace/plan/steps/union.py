@@ -120,6 +120,10 @@ class OnBranch(Step):
         """Return what the step needs."""
         return self.step.needs()
 
+    def check_cluster(self, workers: int, folder: str) -> None:
+        """Ask the step."""
+        self.step.check_cluster(workers, folder)
+
     def without_remote(self) -> Step:
         """Return this without what only a cluster is told."""
         return replace(self, step=self.step.without_remote())
