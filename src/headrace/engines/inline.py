@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.core.engine_ports import PoolSpec, WorkerContext
 from headrace.core.engine_traits import EngineTraits
+from headrace.core.process import importing
 from headrace.core.work import BlockRef, BlocksFreed
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ class InlineBlocks:
 
 
 class InlinePool:
-    """One object, called directly."""
+    """One object, called directly, as that of worker ``number``."""
 
     def __init__(
         self,
@@ -106,10 +107,13 @@ class InlinePool:
         notify: Callable[[int, Any], None],
         blocks: dict[int, list[pa.RecordBatch]],
         kept: set[int],
+        number: int = 0,
     ) -> None:
-        self._blocks = InlineBlocks(blocks, partial(notify, 0), kept)
-        context = self._blocks.context(0, spec.threads, partial(notify, 0))
-        self._hosted: Any = spec.factory(context)
+        self._number = number
+        self._blocks = InlineBlocks(blocks, partial(notify, number), kept)
+        context = self._blocks.context(number, spec.threads, partial(notify, number))
+        with importing():  # what a worker needs
+            self._hosted: Any = spec.factory(context)
 
     def feed(self, worker: int, *args: Any) -> None:
         """See ``Pool.feed``."""
@@ -117,12 +121,12 @@ class InlinePool:
 
     def loads(self) -> dict[int, int]:
         """See ``Pool.loads``: the one worker is always free."""
-        return {0: 0}
+        return {self._number: 0}
 
     def submit(self, method: str, *args: Any, worker: int | None = None) -> Future[Any]:
         """See ``Pool.submit``."""
         future: Future[Any] = Future()
-        future.worker = 0  # type: ignore[attr-defined]
+        future.worker = self._number  # type: ignore[attr-defined]
         try:
             result = getattr(self._hosted, method)(*args)
             future.set_result(result.result() if isinstance(result, Future) else result)

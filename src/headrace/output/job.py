@@ -39,13 +39,18 @@ class Job:
         committer: ShardCommitter,
         *,
         resumed: bool,
+        interrupted: bool = False,
         recorded: Mapping[str, Any] | None = None,
     ) -> None:
-        """``recorded``: what ``_SUCCESS`` says, where the finished run may be of another plan."""
+        """``interrupted``: an earlier driver has begun what is to be done.
+
+        ``recorded``: what ``_SUCCESS`` says, where the finished run may be of another plan.
+        """
         self.plan = plan
         self.output = output
         self.committer = committer
         self.resumed = resumed
+        self.interrupted = interrupted
         self.recorded = recorded
         self.code: Mapping[str, str] = {}  # of the plan, as it is now
 

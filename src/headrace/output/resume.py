@@ -365,6 +365,7 @@ class _JobOpener:
     def _resume(self, run: str, *, hidden: bool) -> Job:
         committer = self._recover(run, hidden=hidden)
         state = committer.state
+        interrupted = not state.finished
         try:
             request = self._request
             if state.finished and not hidden:
@@ -392,7 +393,7 @@ class _JobOpener:
         except BaseException:
             committer.close()
             raise
-        return Job(plan, self._output, committer, resumed=True)
+        return Job(plan, self._output, committer, resumed=True, interrupted=interrupted)
 
 
 def _encoded(shape: dict[str, Any]) -> str:

@@ -14,6 +14,7 @@ from headrace.core.engine_ports import Engine, PoolSpec
 from headrace.core.files import safe_files
 from headrace.core.process import hold_standard_streams
 from headrace.core.warn import warn
+from headrace.engines.driver_first import DriverFirstEngine
 from headrace.engines.local import memory
 from headrace.options import RunOptions
 from headrace.plan.logical import Plan
@@ -52,7 +53,7 @@ class RunContext(msgspec.Struct):
         """
         hold_standard_streams()  # before anything is opened that could get their numbers
         execution = ExecutionPlan(plan, options)
-        return cls(execution, _engine(execution, (sink,) if sink else ()))
+        return cls(execution, _engine(execution, sink))
 
     def __enter__(self) -> RunContext:
         return self
@@ -64,6 +65,11 @@ class RunContext(msgspec.Struct):
     def options(self) -> RunOptions:
         """How the run is carried out."""
         return self.execution.options
+
+    def leave_to_workers(self) -> None:
+        """Do nothing in this process that workers can do: one like it may have ended over that very work."""
+        if isinstance(self.engine, DriverFirstEngine):
+            self.engine.begins_here = False
 
     def compose(
         self,
@@ -244,12 +250,20 @@ class Run(msgspec.Struct, frozen=True):
         return pools
 
 
-def _engine(execution: ExecutionPlan, imports: tuple[str, ...]) -> Engine:
+def _engine(execution: ExecutionPlan, sink: str) -> Engine:
+    if sink and execution.begins_here:
+        return DriverFirstEngine(lambda: _workers(execution, sink, warm=0))
+    return _workers(execution, sink)
+
+
+def _workers(execution: ExecutionPlan, sink: str, *, warm: int | None = None) -> Engine:
+    """Open the engine that is asked for, and start its first workers: ``warm``, or as many as help now."""
     # One core is left for the driver, which imports and plans meanwhile; the other workers start after that, or are
     # forked from what the first has imported by then.
     first = execution.stages[0]
-    warm = min(first.workers, max(1, execution.capacity.cpus - 1))
-    imports += _imports(execution.plan)
+    if warm is None:
+        warm = min(first.workers, max(1, execution.capacity.cpus - 1))
+    imports = (*((sink,) if sink else ()), *_imports(execution.plan))
     return open_engine(execution.options, warm, first.threads, execution.block_budget, imports)
 
 

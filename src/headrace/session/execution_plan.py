@@ -64,6 +64,13 @@ class ExecutionPlan:
         return self.options.traits.in_process
 
     @property
+    def begins_here(self) -> bool:
+        """True if this process begins a job that writes, before any worker is started."""
+        from headrace.session.small_jobs import begins_here
+
+        return begins_here(self.plan, self.options, self.stages)
+
+    @property
     def missing_gpus(self) -> str:
         """Which GPUs this process does without, in a sentence; "" if it need not, or is not what does the work."""
         return missing_gpus(self.plan.steps, self.capacity) if self.inline else ""

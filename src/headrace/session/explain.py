@@ -11,6 +11,7 @@ from headrace.core.ports import Source
 from headrace.core.terminal import visible
 from headrace.core.united import UnitedSource
 from headrace.core.work import Shard
+from headrace.engines.driver_first import PATIENCE
 from headrace.errors import ResourcesUnavailable
 from headrace.options import RunOptions
 from headrace.plan import compile as compiler
@@ -69,6 +70,11 @@ def described(plan: Plan, execution: ExecutionPlan, shards: Sequence[Shard], *, 
         + (f" and {_count(capacity.gpus, 'GPU')}" if any(each.num_gpus for each in stages) else "")
         + (" (more workers than cores)" if sum(each.workers for each in stages) > capacity.cpus else ""),
     ]
+    if execution.begins_here:
+        lines.append(
+            f"begins   a new write begins in this process, as its input is small and its models are scikit-learn's; "
+            f"workers start after {PATIENCE:g} s of computing"
+        )
     lines += [f"gpus     {execution.missing_gpus}"] * bool(execution.missing_gpus) + _limits(execution)
     if not options.traits.is_cluster and any(needs.remote for step in plan.steps for needs in step.needs()):
         lines.append("ray      ray_remote_args= has no effect here")

@@ -156,6 +156,8 @@ def _composed(job: Job, context: RunContext, events: EventBus, started: float) -
     coarse = oversized_shards(job.planned, context.options.shard_rows)
     if coarse and not job.resumed:
         _say(context.options, f"headrace: {coarse}")
+    if job.interrupted:
+        context.leave_to_workers()
     run = context.compose(
         plan,
         "write",

@@ -59,7 +59,7 @@ class WorkerProcess(WorkerHandle):
 
     def __init__(self, start: Callable[[int, int, int], Process], watcher: Watcher) -> None:
         """``start`` is called with descriptors of the process: its end of the socket, its stdout and its stderr."""
-        super().__init__(next(self._numbers))
+        super().__init__(self.next_number())
         self.visible: tuple[str, ...] | None = None
         self.heard_at = time.monotonic()
         self.inbox = wire.Inbox()
@@ -84,6 +84,11 @@ class WorkerProcess(WorkerHandle):
             self.relays = [Relay(pipes[0][0], "stdout"), Relay(pipes[1][0], "stderr")]
             ours.pop_all()
         self.pidfd = _pidfd(self.process.pid)
+
+    @classmethod
+    def next_number(cls) -> int:
+        """Return a number that no other worker of this process has."""
+        return next(cls._numbers)
 
     def send(self, message: Message, attached: int | None = None) -> None:
         """See ``WorkerHandle``: with a descriptor. If the worker is dead, the listener will find out."""
