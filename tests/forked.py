@@ -43,7 +43,7 @@ _LIBRARY = """
     headrace.output.metric_results headrace.output.reporting headrace.plan.identity headrace.predictors.registry
     headrace.session.build_runner headrace.session.job_events headrace.session.write headrace.sinks.parquet
     headrace.sinks.partitioned headrace.sources.parquet.reader headrace.sources.union headrace.worker.attempt
-    headrace.worker.shard_worker headrace.worker.steps.map_batches
+    headrace.worker.stage_worker headrace.worker.steps.map_batches
 """
 _START = (
     f"import sys; sys.path[:0] = [{_TESTS!r}]; import forked; "

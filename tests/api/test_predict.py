@@ -688,12 +688,12 @@ def test_a_named_result_that_is_there_already_says_how_to_keep_both(rides: hr.Da
 def test_progress_is_told_between_batches(tmp_path: Path) -> None:
     """A part is written when all of its rows are predicted; what is done until then shows all the same."""
     from headrace.core.events import RowsRead
-    from headrace.worker.shard_worker import ShardWorker
+    from headrace.worker.stage_worker import StageWorker
 
     seen: list[int] = []
     clock = map(float, itertools.count())
     monkey = pytest.MonkeyPatch()
-    monkey.setattr("headrace.worker.shard_worker.ShardWorker", partial(ShardWorker, clock=clock.__next__))
+    monkey.setattr("headrace.worker.stage_worker.StageWorker", partial(StageWorker, clock=clock.__next__))
     try:
         from headrace.engines.inline import InlinePool
 

@@ -122,7 +122,7 @@ def _tests_of_an_engine(folder: Path) -> None:
             from headrace.engines.local import engine, spawner
 
             spawner.KEEP = 3600.0
-            modules = ("numpy", "pyarrow.parquet", "headrace.worker.shard_worker", "headrace.testing.engines")
+            modules = ("numpy", "pyarrow.parquet", "headrace.worker.stage_worker", "headrace.testing.engines")
             engine.Starting = partial(spawner.Starting, modules=modules)
 
 

@@ -73,7 +73,7 @@ class ScriptedWorker:
         self._tasks[task.shard.index] = task
         return self._script(task)
 
-    def proceed(self, shard: int, schema: bytes | None) -> Outcome:
+    def proceed(self, shard: int, attempt: int, schema: bytes | None) -> Outcome:
         return done(self._tasks[shard])
 
 

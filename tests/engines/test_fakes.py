@@ -17,7 +17,7 @@ from headrace.plan.physical import Program
 from headrace.session.build_runner import RunSpec, build_runner
 from headrace.sources.range import RangeSource
 from headrace.testing import FakeClock, FakeEngine, failpoints
-from headrace.worker.shard_worker import ShardWorker
+from headrace.worker.stage_worker import StageWorker
 
 
 def run(engine: FakeEngine, *, workers: int = 2) -> tuple[list[int], InMemoryCommitter]:
@@ -28,7 +28,7 @@ def run(engine: FakeEngine, *, workers: int = 2) -> tuple[list[int], InMemoryCom
     program = Program(plan.source, plan.steps, None, (), None, "blocks", False, "process")
     committer = InMemoryCommitter()
     runner = build_runner(RunSpec(shards=shards, reading=True), committer)
-    pool = engine.start(PoolSpec("fake", partial(ShardWorker, program), workers), runner.notify)
+    pool = engine.start(PoolSpec("fake", partial(StageWorker, program), workers), runner.notify)
     rows = [row for batch in runner.stream([pool]) for row in batch.column(0).to_pylist()]
     engine.close()
     return rows, committer

@@ -30,7 +30,7 @@ def job(tmp_path: Path) -> CopiedJob:
         ("journal.synced", "kill@3", -signal.SIGKILL, 1),
         ("publish.rename", "kill@2", -signal.SIGKILL, 1),
         ("stage.write", "once:{}:kill@3", 0, 2),
-        ("upstream.block", "once:{}:kill@2", 0, 2),
+        ("block.made", "once:{}:kill@2", 0, 2),
         ("stage.write", "kill-driver@8", -signal.SIGKILL, 2),
     ],
 )

@@ -40,7 +40,7 @@ DRIVER = [
 ]
 WORKER = ["attempt.started", "attempt.batch", "stage.write", "stage.closed", "stage.sync"]
 METRICS = ["state.written"]  # see test_metrics.py
-MAKER = ["upstream.started", "upstream.block"]
+MAKER = ["block.made"]
 PARTED = [
     "attempt.parted"
 ]  # a worker's, and the driver's, where a shard is done in parts because it takes long
@@ -126,7 +126,7 @@ def test_driver_of_a_union_killed(job: Job, point: str, passage: int, staged: bo
 
 
 @pytest.mark.parametrize(
-    ("point", "staged"), [("attempt.batch", False), ("upstream.block", True), ("stage.write", True)]
+    ("point", "staged"), [("attempt.batch", False), ("block.made", True), ("stage.write", True)]
 )
 def test_worker_of_a_union_killed(job: Job, tmp_path: Path, point: str, staged: bool) -> None:
     united = replace(job, union=True, staged=staged, bad=50)

@@ -22,7 +22,8 @@ from headrace.plan.logical import Plan
 from headrace.sinks.files import PartWriter
 from headrace.sources.range import RangeSource
 from headrace.worker import attempt as worker
-from headrace.worker import upstream as maker
+from headrace.worker import blocks as maker
+from headrace.worker import inputs as taker
 from headrace.worker.rows import Rows
 from headrace.worker.steps import columns, map_batches, predict
 from headrace.worker.steps import rows as row_steps
@@ -243,8 +244,8 @@ class Breaks:
             grouped = maker._grouped
             maker._grouped = lambda rows, size: (list(change(iter(parts))) for parts in grouped(rows, size))
         else:
-            take = maker.rows_of_block
-            maker.rows_of_block = lambda *args: change(take(*args))
+            take = taker.rows_of_block
+            taker.rows_of_block = lambda *args: change(take(*args))
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
         return dict(batch)

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 import headrace as hr
 from headrace.errors import ArgumentError, StepError
 from headrace.sources.range import RangeSource
-from headrace.worker.shard_worker import ShardWorker
+from headrace.worker.stage_worker import StageWorker
 
 Batch = dict[str, np.ndarray[Any, Any]]
 EVERY = 30.0
@@ -41,7 +41,7 @@ class Killed(BaseException):
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr("headrace.worker.shard_worker.ShardWorker", partial(ShardWorker, clock=clock))
+    monkeypatch.setattr("headrace.worker.stage_worker.StageWorker", partial(StageWorker, clock=clock))
     return clock
 
 

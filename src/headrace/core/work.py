@@ -213,29 +213,6 @@ class Delivered(msgspec.Struct, frozen=True):
     count: int
 
 
-class Task(msgspec.Struct, frozen=True):
-    """One attempt at a shard, as a worker gets it.
-
-    ``schema`` is the settled output schema (Arrow IPC bytes) or None while it is open. ``budgets`` holds, for
-    each ``limit`` step in order, how many rows may pass it in this shard; ``ceilings``, by the labels of steps, how
-    many rows at a time fit into memory. After ``every`` seconds the attempt may end early and leave the rest of its
-    shard to another one; 0: never. ``after``: what a reader has got of the shard from an earlier attempt.
-    ``asks_schema``: the attempt ends once it can say what the schema of its rows is. ``decodes``: no column is copied
-    as it is stored, so all of them are read.
-    """
-
-    shard: Shard
-    attempt: int
-    schema: bytes | None = None
-    budgets: tuple[int, ...] = ()
-    poison_rows: PoisonRows = PoisonRows()
-    ceilings: dict[str, int] = {}
-    every: float = 0.0
-    after: Delivered | None = None
-    asks_schema: bool = False
-    decodes: bool = False
-
-
 class Block(msgspec.Struct, frozen=True, array_like=True):
     """A batch that crosses a process border between two stages, by reference.
 
@@ -253,29 +230,39 @@ class Block(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TrailingRejects(msgspec.Struct, frozen=True):
-    """The rows that failed after the last block of an upstream task."""
+    """The rows that failed after the last block of a task."""
 
     rejects: tuple[Reject, ...]
 
 
-class UpstreamTask(msgspec.Struct, frozen=True):
-    """A task of a stage before the last: consecutive splits of a shard, or consecutive blocks of the stage before.
+class Task(msgspec.Struct, frozen=True):
+    """One attempt at a shard, or at a part of one where its rows go to the next stage, as a worker gets it.
 
-    The first ``skip`` rows belong to the task before, and those after the next ``rows`` (None: all) to the task
-    after. ``number`` identifies this attempt; ``budgets`` are those of the stage's ``limit`` steps; ``ceilings`` and
-    ``decodes`` as in ``Task``.
+    ``schema`` is the settled output schema (Arrow IPC bytes) or None while it is open. ``budgets`` holds, for
+    each ``limit`` step in order, how many rows may pass it in this shard; ``ceilings``, by the labels of steps, how
+    many rows at a time fit into memory. After ``every`` seconds the attempt may end early and leave the rest of its
+    shard to another one; 0: never. ``after``: what a reader has got of the shard from an earlier attempt.
+    ``asks_schema``: the attempt ends once it can say what the schema of its rows is. ``decodes``: no column is copied
+    as it is stored, so all of them are read.
+
+    In a stage before the last, the shard's ``splits`` are some neighbouring ones of it, or there are ``blocks``:
+    neighbouring ones of the stage before. The first ``skip`` rows belong to the task before, and those after the next
+    ``rows`` (None: all) to the task after. The number of the attempt is one that no other task of the stages has.
     """
 
-    shard: int
-    number: int
-    splits: tuple[Split, ...] = ()
-    blocks: tuple[Block | TrailingRejects, ...] = ()
+    shard: Shard
+    attempt: int
+    schema: bytes | None = None
     budgets: tuple[int, ...] = ()
     poison_rows: PoisonRows = PoisonRows()
+    ceilings: dict[str, int] = {}
+    every: float = 0.0
+    after: Delivered | None = None
+    asks_schema: bool = False
+    decodes: bool = False
+    blocks: tuple[Block | TrailingRejects, ...] = ()
     skip: int = 0
     rows: int | None = None
-    ceilings: dict[str, int] = {}
-    decodes: bool = False
 
 
 REJECTED = "_rejected"
@@ -359,7 +346,8 @@ class Done(msgspec.Struct, frozen=True):
 
     ``schema`` is the output schema if the attempt saw one, even without rows; ``passed`` how many rows passed each
     ``limit`` step; ``taken`` how many blocks of the stage before it consumed, None for all; ``faults`` why rows
-    failed; ``states`` the state of each accumulator of the plan.
+    failed; ``states`` the state of each accumulator of the plan. ``rejects`` are the rows that failed after the last
+    block, where the rows went to the next stage.
     """
 
     shard: int
@@ -373,6 +361,7 @@ class Done(msgspec.Struct, frozen=True):
     faults: Faults = Faults()
     states: tuple[bytes | SideFile, ...] = ()
     rest: Remainder | None = None
+    rejects: tuple[Reject, ...] = ()
 
 
 class Proposal(msgspec.Struct, frozen=True):
@@ -441,36 +430,12 @@ class AttemptLost(msgspec.Struct, frozen=True):
 
 
 class BlockMade(msgspec.Struct, frozen=True):
-    """An upstream task made its next block; there may be more. ``ledger`` is that of the stage so far."""
+    """The attempt made its next block for the next stage. ``ledger`` is what the stage counted so far."""
 
-    task_number: int
+    shard: int
+    attempt: int
     block: Block
     ledger: Ledger = Ledger()
-
-
-class UpstreamDone(msgspec.Struct, frozen=True):
-    """An upstream task has made all its blocks; ``rejects`` failed after the last one."""
-
-    task_number: int
-    ledger: Ledger
-    timings: Timings
-    rejects: tuple[Reject, ...] = ()
-
-
-class UpstreamFailed(msgspec.Struct, frozen=True):
-    """An upstream task failed with an error that a retry would not cure."""
-
-    task_number: int
-    error: ErrorReport
-
-
-class UpstreamLost(msgspec.Struct, frozen=True):
-    """The worker died during an upstream task. ``charged`` as in ``AttemptLost``."""
-
-    task_number: int
-    worker: int
-    reason: str
-    charged: bool = True
 
 
 class ShrinkBatches(msgspec.Struct, frozen=True):
@@ -527,8 +492,9 @@ class CallEnded(msgspec.Struct, frozen=True):
     call: int
 
 
-UpstreamOutcome = BlockMade | UpstreamDone | UpstreamFailed | UpstreamLost
-Outcome = Done | Proposal | Deferred | OutputBlocks | Failed | AttemptLost
+Pause = Proposal | OutputBlocks | BlockMade
+"""What an attempt says before it waits for ``proceed``."""
+Outcome = Done | Deferred | Failed | AttemptLost | Pause
 
 
 class CommitRecord(msgspec.Struct, frozen=True, tag="commit", array_like=True):

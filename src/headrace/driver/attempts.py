@@ -64,8 +64,8 @@ class AttemptCalls:
 
     def proceed(self, order: Proceed) -> None:
         """Have a worker go on with an attempt that waits."""
-        future = self._pool.submit("proceed", order.shard, order.schema, worker=order.worker)
-        self._expect(future, order.shard, self._scheduler.attempt_of(order.shard))
+        future = self._pool.submit("proceed", order.shard, order.attempt, order.schema, worker=order.worker)
+        self._expect(future, order.shard, order.attempt)
 
     def _expect(self, future: Future[Any], shard: int, attempt: int) -> None:
         called, clock, put = self._ports.clock(), self._ports.clock, self._ports.inbox.put

@@ -26,6 +26,7 @@ class Proceed(msgspec.Struct, frozen=True):
 
     worker: int
     shard: int
+    attempt: int
     schema: bytes | None
 
 

@@ -7,18 +7,15 @@ in the arguments, and what they want done is in the actions that they return. So
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
 from headrace.core.events import Event
-from headrace.core.work import ErrorReport, Outcome, Shard, Task, UpstreamTask
+from headrace.core.work import ErrorReport, Outcome, Shard, Task
 
 if TYPE_CHECKING:
     from headrace.errors import WorkerDied
-
-AnyTask = TypeVar("AnyTask", Task, UpstreamTask)
-"""An attempt at a shard, or a task of a stage before the last."""
 
 NEVER = float("inf")
 
@@ -249,7 +246,7 @@ class Policy:
         """Return what to do once all work that could be given out is; asked once per turn."""
         return ()
 
-    def before_submit(self, task: AnyTask) -> AnyTask:
+    def before_submit(self, task: Task) -> Task:
         """Return the task as the worker is to get it."""
         return task
 
@@ -281,7 +278,7 @@ class Policies:
     def __iter__(self) -> Iterator[Policy]:
         return iter(self._policies)
 
-    def before_submit(self, task: AnyTask) -> AnyTask:
+    def before_submit(self, task: Task) -> Task:
         """Let each policy change a task."""
         for policy in self._policies:
             task = policy.before_submit(task)
@@ -303,8 +300,3 @@ class Policies:
     def next_wakeup(self, now: float) -> float:
         """Return the first time by which one of them wants to be asked."""
         return min((policy.next_wakeup(now) for policy in self._policies), default=NEVER)
-
-
-def shard_number(task: Task | UpstreamTask) -> int:
-    """Return the number of the shard that a task is part of."""
-    return task.shard.index if isinstance(task, Task) else task.shard

@@ -19,7 +19,7 @@ from headrace.core.work import (
     ErrorReport,
     Failed,
     Outcome,
-    OutputBlocks,
+    Pause,
     Proposal,
     Shard,
     Task,
@@ -202,7 +202,7 @@ class Scheduler:
                 continue
             if self.schema is not None and (not self._reading or shard == self.head):
                 attempt.paused = False
-                orders.append(Proceed(attempt.worker, shard, self.schema))
+                orders.append(Proceed(attempt.worker, shard, attempt.number, self.schema))
             load[attempt.worker] = load.get(attempt.worker, 0) + 1
         return orders
 
@@ -308,7 +308,7 @@ class Scheduler:
         if isinstance(outcome, Failed):
             self.error = outcome.error
             return []
-        if isinstance(outcome, (Proposal, OutputBlocks)):
+        if isinstance(outcome, Pause):
             self._pause(outcome, attempt)
             return []
         del self._open[outcome.shard]
@@ -329,7 +329,7 @@ class Scheduler:
             return []
         return self._finish(outcome)
 
-    def _pause(self, outcome: Proposal | OutputBlocks, attempt: _Attempt) -> None:
+    def _pause(self, outcome: Pause, attempt: _Attempt) -> None:
         attempt.paused = True
         self._stopped.add(outcome.shard)
         if isinstance(outcome, Proposal):

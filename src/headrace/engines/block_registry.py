@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from headrace.core.work import Block, BlockRef, UpstreamTask
+from headrace.core.work import Block, BlockRef, Task
 
 
 class BlockRegistry:
@@ -105,7 +105,7 @@ def blocks_in(args: Sequence[Any]) -> list[BlockRef]:
     """Return the blocks that a call's arguments refer to."""
     found: list[BlockRef] = []
     for value in args:
-        if isinstance(value, UpstreamTask):
+        if isinstance(value, Task):
             found += blocks_in(value.blocks)
         if isinstance(value, Block):
             value = value.ref

@@ -32,7 +32,7 @@ def memory_of_nodes() -> int:
     return found
 
 
-_PRELOAD = ("numpy", "pyarrow.parquet", "headrace.worker.shard_worker")  # what workers need whatever the plan
+_PRELOAD = ("numpy", "pyarrow.parquet", "headrace.worker.stage_worker")  # what workers need whatever the plan
 
 
 def open_engine(

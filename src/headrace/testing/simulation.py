@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from headrace.core.work import Done, Ledger, Outcome, Proposal, Shard, Split, StagedFile, Task, Timings
+from headrace.core.work import Done, Ledger, Outcome, Proposal, Shard, Split, StagedFile, Timings
 from headrace.driver.ports import RunPorts
 from headrace.errors import WorkerDied
 from headrace.output.commit import ShardCommitter, begin
@@ -258,7 +258,6 @@ class _Pool:
 
     def __init__(self, world: _World) -> None:
         self._world = world
-        self._attempts: dict[int, Task] = {}
 
     def loads(self) -> dict[int, int]:
         return {number: len(worker.calls) for number, worker in self._world.workers.items()}
@@ -267,11 +266,7 @@ class _Pool:
         assert worker is not None
         future: Future[Any] = Future()
         future.worker = worker  # type: ignore[attr-defined]
-        if method == "attempt":
-            what: Any = args[0]
-            self._attempts[what.shard.index] = what
-        else:
-            what = args[0], self._attempts[args[0]].attempt
+        what: Any = args[0] if method == "attempt" else args[:2]
         self._world.call(worker, method, what, future)
         return future
 

@@ -1,4 +1,4 @@
-"""One try at a shard: a chain of generators from the source to the sink."""
+"""One try at a task: a chain of generators from its input through the steps to a part, a reader, or blocks."""
 
 from __future__ import annotations
 
@@ -22,23 +22,26 @@ from headrace.core.metric_states import MOST_BYTES, stored
 from headrace.core.ports import JoinedWriter
 from headrace.core.work import (
     AttemptLost,
+    BlockMade,
     Deferred,
     Done,
     Failed,
     Outcome,
     OutputBlocks,
     Proposal,
+    Split,
     Task,
 )
 from headrace.errors import NodeLost
 from headrace.plan.physical import Program
 from headrace.plan.steps.union import goes_through
-from headrace.worker.block_input import BlockInput, InputLost, StageInput
+from headrace.worker.blocks import BLOCK_BYTES, BlockSize, rows_of_task, shared_blocks
 from headrace.worker.coordinates import UndeliveredRows, delivered_after
-from headrace.worker.copied_columns import CopiedColumns
+from headrace.worker.copied_columns import CopiedColumns, read_for_copying
 from headrace.worker.copying import CannotCopy
 from headrace.worker.driver_messages import packed_for
 from headrace.worker.early_end import EarlyEnd, Speed
+from headrace.worker.inputs import ArrivingBlocks, InputLost, StageInput, reads_of_splits, splits_of
 from headrace.worker.messages import preview
 from headrace.worker.meter import Meter
 from headrace.worker.metrics import MetricsCounter
@@ -51,7 +54,6 @@ from headrace.worker.step_chain import StepChain
 if TYPE_CHECKING:
     from headrace.core.uploading.uploader import Uploader
 
-BLOCK_BYTES = 8 << 20
 UNDECIDED_BYTES = 64 << 20
 REPORT_SECONDS = 0.25
 
@@ -59,7 +61,7 @@ AttemptGenerator = Generator[Outcome, "bytes | None", None]
 
 
 class Attempt:
-    """One attempt at one shard."""
+    """One attempt at one task: a shard, or a part of one where its rows go to the next stage."""
 
     def __init__(
         self,
@@ -76,7 +78,7 @@ class Attempt:
     ) -> None:
         """``stopping`` says whether the attempt is to end early, as soon as it can."""
         self._where = where
-        self._block_input = BlockInput(inputs, context, task) if inputs is not None else None
+        self._arriving = ArrivingBlocks(inputs, context, task) if inputs is not None else None
         self._program = program
         self._speed = speed
         self._clock = clock
@@ -85,7 +87,8 @@ class Attempt:
         self._chain = chain
         self._context = context
         self._task = task
-        self._dataset = program.dataset_of(task.shard.splits)
+        self._makes_blocks = program.kind == "make"
+        self._dataset = program.dataset_of(splits_of(task)) if program.branches else 0
         functions = [step for step in program.steps if step.functions() and goes_through(step, self._dataset)]
         self._last_function = functions[-1].label() if functions else "The source"
         self._schema = schema_from(task.schema) if task.schema is not None else None
@@ -97,7 +100,7 @@ class Attempt:
 
         Raises ``why`` where the stages before have not read everything: they do for the next attempt.
         """
-        if self._block_input is not None:
+        if self._arriving is not None:
             raise why
         self._copies = False
         self._begin()
@@ -105,8 +108,9 @@ class Attempt:
     def _begin(self) -> None:
         program, task = self._program, self._task
         self._inputs = InputCheck(program.source)
-        self._meter = Meter(len(program.steps))
-        self._meter.report_progress = self._report_progress
+        self._meter = Meter(len(program.steps), travels=self._makes_blocks)
+        if not self._makes_blocks:
+            self._meter.report_progress = self._report_progress
         self._meter.report_to(self._context, task.poison_rows, task.shard.index)
         self._early_end = EarlyEnd(
             task.shard,
@@ -130,13 +134,27 @@ class Attempt:
         self._batches_cut = 0
 
     def run(self) -> AttemptGenerator:
-        """Process the shard from the source to the sink; yields messages for the driver."""
+        """Process the task from its input to its output; yields messages for the driver."""
         failpoints.hit("attempt.started")
-        if self._copies:
+        if self._copies and not self._makes_blocks:
             self._copied = CopiedColumns.chosen(self._program, self._task.shard.splits, self._schema)
-        parts = self._parts(
-            self._chain.run(self._read(), self._meter, self._task.budgets, self._task.ceilings, self._dataset)
+        rows = self._chain.run(
+            self._read(), self._meter, self._task.budgets, self._task.ceilings, self._dataset
         )
+        yield from self._make_blocks(rows) if self._makes_blocks else self._finish_rows(rows)
+
+    def _make_blocks(self, rows: Iterator[Rows]) -> Iterator[Outcome]:
+        """Give the rows to the next stage, one block at a time."""
+        shard, attempt, meter = self._task.shard.index, self._task.attempt, self._meter
+        size = BlockSize(self._program.unit, self._program.block_rows)
+        for block in shared_blocks(rows, size, self._context, meter, self._inputs.check):
+            yield BlockMade(shard, attempt, block, meter.ledger())
+        self._inputs.check()
+        yield Done(shard, attempt, (), meter.ledger(), meter.timings(), rejects=meter.take_rejects())
+
+    def _finish_rows(self, rows: Iterator[Rows]) -> AttemptGenerator:
+        """Write the rows of a shard, count them, or give them to a reader."""
+        parts = self._parts(rows)
         first_rows: list[Rows] = []
         if self._schema is None and self._program.kind != "count":
             first_rows = yield from self._settle_schema(parts)
@@ -190,7 +208,7 @@ class Attempt:
             assert self._schema is not None
             batch = self._conform(part, self._schema)
             # Copied: a column that waits to be encoded would keep its whole block in memory.
-            self._output.write(owned(batch) if self._block_input is not None else batch, self._schema)
+            self._output.write(owned(batch) if self._arriving is not None else batch, self._schema)
 
     def _copy(self, copied: CopiedColumns, rows: Iterator[Rows]) -> None:
         """Write rows of which some columns are copied."""
@@ -199,7 +217,7 @@ class Attempt:
             copied.settle(self._schema, self._conform, self._joined_writer)
             made = copied.made(part)
             batch = self._conform(made, copied.schema) if len(copied.schema) else made.batch
-            batch = owned(batch) if self._block_input is not None else batch
+            batch = owned(batch) if self._arriving is not None else batch
             with self._meter.timing("write"):
                 copied.write(made.with_batch(batch))
         with self._meter.timing("write"):
@@ -298,22 +316,24 @@ class Attempt:
         return any(given >= budget for given, budget in zip(passed, self._task.budgets, strict=True))
 
     def _read(self) -> Iterator[Rows]:
-        if self._block_input is not None:
-            return self._early_end.pass_rows(self._block_input.rows(self._meter, self._early_end))
-        reads = self._splits()
+        if self._arriving is not None:
+            return self._early_end.pass_rows(self._arriving.rows(self._meter, self._early_end))
+        if self._task.blocks:
+            return rows_of_task(self._task, self._context, self._meter)
+        reads = reads_of_splits(self._task, self._read_split)
         reads = self._early_end.pass_reads(prefetched(reads) if self._program.overlapped else reads)
         rows = count_read(reads, self._meter)
         return self._growing_batches(rows) if self._program.kind == "look" else rows
 
-    def _splits(self) -> Iterator[Read]:
-        for split in self._task.shard.splits:
-            self._inputs.begin(split)
-            skip = self._task.poison_rows.skip
-            if self._copied is None:
-                yield from read_split(self._program, split, self._meter, skip)
-            else:
-                reads = read_split(self._program, split, self._meter, skip, self._copied.columns)
-                yield from self._copied.placed(reads)
+    def _read_split(self, split: Split) -> Iterator[Read]:
+        self._inputs.begin(split)
+        skip = self._task.poison_rows.skip
+        if self._copied is not None:
+            return self._copied.placed(
+                read_split(self._program, split, self._meter, skip, self._copied.columns)
+            )
+        read = read_for_copying if self._copies and self._makes_blocks else read_split
+        return read(self._program, split, self._meter, skip)
 
     def _growing_batches(self, parts: Iterator[Rows]) -> Iterator[Rows]:
         """Cut batches for a preview: as many rows as are asked for, then twice as many, and so on."""
@@ -385,7 +405,7 @@ class Attempt:
             self._meter.timings(),
             schema_bytes(self._seen_schema) if self._seen_schema is not None and not self._written else None,
             tuple(ledger.steps[i][1] for i in limits),
-            self._block_input.taken if self._block_input is not None else 0,
+            self._arriving.taken if self._arriving is not None else 0,
             self._meter.faults(words=self._program.policy.show_data),
             self._states,
             self._early_end.rest,

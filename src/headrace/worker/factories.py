@@ -1,4 +1,4 @@
-"""What makes the object that a worker hosts: the driver names these, and imports nothing of this room for it."""
+"""What makes the object that a worker hosts: the driver names this, and imports nothing of this room for it."""
 
 from __future__ import annotations
 
@@ -9,15 +9,8 @@ if TYPE_CHECKING:
     from headrace.plan.physical import Program
 
 
-def shard_worker(program: Program, context: WorkerContext) -> Any:
-    """Return what carries out the attempts of the last stage."""
-    from headrace.worker.shard_worker import ShardWorker
+def stage_worker(program: Program, context: WorkerContext) -> Any:
+    """Return what carries out the tasks of a stage."""
+    from headrace.worker.stage_worker import StageWorker
 
-    return ShardWorker(program, context)
-
-
-def upstream_worker(program: Program, context: WorkerContext) -> Any:
-    """Return what makes the blocks of an earlier stage."""
-    from headrace.worker.upstream import UpstreamWorker
-
-    return UpstreamWorker(program, context)
+    return StageWorker(program, context)

@@ -18,7 +18,6 @@ from headrace.core.work import (
     Split,
     Task,
     Timings,
-    UpstreamTask,
 )
 from headrace.driver.in_memory_committer import InMemoryCommitter
 from headrace.driver.policies.autoscaler import GROW_AFTER, PoolScaling
@@ -70,13 +69,11 @@ def test_ceilings_only_come_down_and_reach_every_later_task() -> None:
         ceilings.on_message(BatchShrunk(1, "predict(M)", 2 * rows, rows), 0.0)
     assert committer.ceilings == {"predict(M)": 256}
     assert ceilings.before_submit(Task(SHARD, 0)).ceilings == {"predict(M)": 256}
-    assert ceilings.before_submit(UpstreamTask(0, 1)).ceilings == {"predict(M)": 256}
 
 
 def test_an_attempt_may_end_early_and_leaves_a_shard() -> None:
     policy, view = EarlyCommit(5.0), FakeView(planned=[SHARD])
     assert policy.before_submit(Task(SHARD, 0)).every == 5.0
-    assert policy.before_submit(UpstreamTask(0, 1)) == UpstreamTask(0, 1)
     decision = policy.on_outcome(finished(40, rest=Remainder(0, 40, 40)), view)
     assert isinstance(decision, DivideShard) and decision.early
     assert [part.rows for part in decision.parts] == [40, 60]

@@ -26,11 +26,9 @@ from headrace.core.work import (
     Reject,
     Shard,
     Split,
+    Task,
     Timings,
     TrailingRejects,
-    UpstreamDone,
-    UpstreamLost,
-    UpstreamTask,
 )
 from headrace.driver.orders import Begin, Prepare, Proceed
 from headrace.driver.scheduler import Scheduler
@@ -176,7 +174,7 @@ class World:
                 if isinstance(order, Begin):
                     self.call(order.worker, "attempt", order.task)
                 else:
-                    self.call(order.worker, "proceed", order.shard)
+                    self.call(order.worker, "proceed", (order.shard, order.attempt))
             for made in self.upstream.ready([self.loads(stage) for stage in range(last)]):
                 self.carry_out(made)
             self.check()
@@ -198,12 +196,12 @@ class World:
         for name, value in worker.calls:
             name, value = value if name == "busy" else (name, value)
             if name in ("make", "more"):
-                self.lose_task(value.number if name == "make" else value, number, delay)
+                self.lose_task(value, delay)
                 self.free(blocks_of(value) if name == "make" else [])
             elif name == "attempt":
                 self.lose_attempt(value.shard.index, value.attempt, delay)
             elif name == "proceed":
-                self.lose_attempt(value, self.scheduler.attempt_of(value), delay)
+                self.lose_attempt(*value, delay)
         held = [*worker.holds, *(item for queue in worker.inputs.values() for item in queue if item)]
         numbers = [item.ref.number if isinstance(item, Block) else item for item in held]
         self.free([number for number in numbers if isinstance(number, int)])
@@ -214,8 +212,9 @@ class World:
     def lose_attempt(self, shard: int, attempt: int, delay: float) -> None:
         self.later(delay, lambda: self.settle(AttemptLost(shard, attempt, "killed")))
 
-    def lose_task(self, task: int, worker: int, delay: float) -> None:
-        self.later(delay, lambda: self.upstream.complete(UpstreamLost(task, worker, "killed")))
+    def lose_task(self, task: Any, delay: float) -> None:
+        lost = AttemptLost(*name_of(task), "killed")
+        self.later(delay, lambda: self.upstream.complete(lost))
 
     def pass_blocks(self, numbers: list[int]) -> None:
         for number in numbers:
@@ -235,7 +234,8 @@ class World:
     def carry_out(self, order: UpstreamOrder) -> None:
         if isinstance(order, (BeginTask, NextBlock, CancelTask)):
             name = {BeginTask: "make", NextBlock: "more", CancelTask: "give_up"}[type(order)]
-            self.call(order.worker, name, order.task)
+            value = order.task if isinstance(order, BeginTask) else (order.shard, order.task)
+            self.call(order.worker, name, value)
         elif isinstance(order, SendBlock):
             self.feed(order.worker, (order.shard, order.attempt), order.block)
         elif isinstance(order, EndAttempt):
@@ -256,7 +256,7 @@ class World:
             if name == "make":
                 self.free(blocks_of(value))
             if name in ("make", "more"):
-                self.lose_task(value.number if name == "make" else value, number, 0.0)
+                self.lose_task(value, 0.0)
             elif name == "attempt":
                 self.lose_attempt(value.shard.index, value.attempt, 0.0)
             return
@@ -273,7 +273,7 @@ class World:
             worker.busy += seconds
             self.later(seconds, lambda: self.give(worker, name, value))
         elif name == "give_up":
-            worker.open.pop(value, None)
+            worker.open.pop(value[1], None)
             self.answered(worker)
         elif name == "attempt":
             worker.at = (value.shard.index, value.attempt)
@@ -282,7 +282,7 @@ class World:
             else:
                 self.use(worker)
         else:
-            worker.at = (value, self.scheduler.attempt_of(value))
+            worker.at = value
             self.use(worker)
 
     def answered(self, worker: Worker) -> None:
@@ -292,12 +292,12 @@ class World:
 
     def gives_block(self, worker: Worker, name: str, value: Any) -> bool:
         """Say whether a call gives a block; that a task has ended is answered in no time."""
-        return len(self.answers(value, worker.stage) if name == "make" else worker.open.get(value, [])) > 1
+        return len(self.answers(value, worker.stage) if name == "make" else worker.open.get(value[1], [])) > 1
 
     def give(self, worker: Worker, name: str, value: Any) -> None:
         if worker.number not in self.workers:
             return
-        number = value.number if name == "make" else value
+        shard, number = name_of(value)
         if name == "make":
             worker.open[number] = self.answers(value, worker.stage)
             self.free(blocks_of(value))
@@ -314,15 +314,15 @@ class World:
             self.rows[ref.number] = result.rows
             self.due[ref.number] = 0
             block = Block(ref, len(result.rows), rejects=rejects)
-            self.upstream.complete(BlockMade(number, block, result.counts))
+            self.upstream.complete(BlockMade(shard, number, block, result.counts))
         else:
             del worker.open[number]
-            self.upstream.complete(UpstreamDone(number, result.counts, Timings(), rejects))
+            self.upstream.complete(Done(shard, number, (), result.counts, Timings(), rejects=rejects))
         self.answered(worker)
 
-    def answers(self, task: UpstreamTask, stage: int) -> list[Answer]:
+    def answers(self, task: Task, stage: int) -> list[Answer]:
         """Return the answers of a task: its blocks, and its end."""
-        rows = [(split.file, n) for split in task.splits for n in range(split.rows)]
+        rows = [(split.file, n) for split in task.shard.splits for n in range(split.rows)]
         aside = []
         for i, item in enumerate(task.blocks):
             aside += [] if i == 0 and task.skip else [path_of(each) for each in item.rejects]
@@ -355,9 +355,9 @@ class World:
             aside = []
         return [*answers, Answer([], aside, ledger())]
 
-    def check_task(self, task: UpstreamTask, stage: int, rows: list[Path]) -> None:
+    def check_task(self, task: Task, stage: int, rows: list[Path]) -> None:
         """A task begins and ends at multiples of its stage's unit, counted from the start of its shard."""
-        unit, stream = self.plan.units[stage], self.streams(task.shard)[0][stage]
+        unit, stream = self.plan.units[stage], self.streams(task.shard.index)[0][stage]
         if unit and rows:
             start = stream.index(rows[0])
             assert rows == stream[start : start + len(rows)]
@@ -476,8 +476,13 @@ class World:
         return self.known[shard]
 
 
-def blocks_of(task: UpstreamTask) -> list[int]:
+def blocks_of(task: Task) -> list[int]:
     return [item.ref.number for item in task.blocks if isinstance(item, Block)]
+
+
+def name_of(value: Any) -> tuple[int, int]:
+    """Return the shard and the number of a task, which may be given by these."""
+    return (value.shard.index, value.attempt) if isinstance(value, Task) else value
 
 
 def reject(row: Path) -> Reject:

@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 
 from headrace.core.events import BatchShrunk
-from headrace.driver.policy import AnyTask, Policy
+from headrace.core.work import Task
+from headrace.driver.policy import Policy
 from headrace.driver.ports import Committer
 
 
@@ -25,6 +26,6 @@ class BatchCeilings(Policy):
             if known is None or message.now < known:
                 self._committer.lower(message.step, message.now)
 
-    def before_submit(self, task: AnyTask) -> AnyTask:
+    def before_submit(self, task: Task) -> Task:
         """Add the ceilings known so far."""
         return msgspec.structs.replace(task, ceilings=dict(self._committer.ceilings))

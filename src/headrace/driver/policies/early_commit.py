@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from headrace.core.work import Done, Outcome, Task
-from headrace.driver.policy import AnyTask, Decision, DivideShard, Policy, RunView
+from headrace.driver.policy import Decision, DivideShard, Policy, RunView
 from headrace.driver.shard_division import split_off
 
 
@@ -15,9 +15,9 @@ class EarlyCommit(Policy):
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
 
-    def before_submit(self, task: AnyTask) -> AnyTask:
+    def before_submit(self, task: Task) -> Task:
         """Say after how long an attempt may end."""
-        return msgspec.structs.replace(task, every=self._seconds) if isinstance(task, Task) else task
+        return msgspec.structs.replace(task, every=self._seconds)
 
     def on_outcome(self, outcome: Outcome, view: RunView) -> Decision:
         """Divide a shard of which an attempt left the rest."""

@@ -20,16 +20,15 @@ from headrace.core.work import (
     Shard,
     Split,
     Suspect,
+    Task,
 )
 from headrace.driver.policy import (
     Action,
-    AnyTask,
     EndWorker,
     Policy,
     RunView,
     Verdict,
     WorkerDeath,
-    shard_number,
 )
 
 UNWATCHED = 2  # deaths before a shard's calls are watched: its rows may have nothing to do with them
@@ -72,9 +71,9 @@ class PoisonRowDetector(Policy):
         elif isinstance(message, WorkerRetired):  # not because of its calls
             self._calls.pop(message.worker, None)
 
-    def before_submit(self, task: AnyTask) -> AnyTask:
+    def before_submit(self, task: Task) -> Task:
         """Add the rows to skip, and those that may end the worker."""
-        return msgspec.structs.replace(task, poison_rows=self.poison_rows(shard_number(task)))
+        return msgspec.structs.replace(task, poison_rows=self.poison_rows(task.shard.index))
 
     def poison_rows(self, shard: int) -> PoisonRows:
         """Return what the next worker at a shard should know."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headrace.core.work import Block, BlockRef, TrailingRejects, UpstreamTask
+from headrace.core.work import Block, BlockRef, Task, TrailingRejects
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,7 +13,7 @@ class BeginTask:
 
     stage: int
     worker: int
-    task: UpstreamTask
+    task: Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +22,7 @@ class NextBlock:
 
     stage: int
     worker: int
+    shard: int
     task: int
 
 
@@ -31,6 +32,7 @@ class CancelTask:
 
     stage: int
     worker: int
+    shard: int
     task: int
 
 

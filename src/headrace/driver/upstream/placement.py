@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
-from headrace.core.work import UpstreamTask
+from headrace.core.work import Task
 from headrace.driver.upstream.queues import AttemptQueue, QueuedTask
 from headrace.driver.upstream.stages import UpstreamStages
 
@@ -74,7 +74,7 @@ def choose_task(
     return (begun or nearest or first) if room else None
 
 
-def with_limits(task: QueuedTask, attempt: AttemptQueue, stages: UpstreamStages) -> UpstreamTask:
+def with_limits(task: QueuedTask, attempt: AttemptQueue, stages: UpstreamStages) -> Task:
     """Return a task with the rows that its stage's limits still let pass."""
     limits = stages.limits[task.stage]
     if not limits:

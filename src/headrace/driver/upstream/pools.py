@@ -13,17 +13,15 @@ from headrace.core import failures
 from headrace.core.engine_ports import Pool
 from headrace.core.events import Event, Worked
 from headrace.core.work import (
+    AttemptLost,
     AttemptWaiting,
     BlocksFreed,
     Done,
     ErrorReport,
+    Failed,
     Outcome,
-    OutputBlocks,
-    Proposal,
+    Pause,
     Task,
-    UpstreamDone,
-    UpstreamFailed,
-    UpstreamLost,
 )
 from headrace.driver.busy_time import BusyTime
 from headrace.driver.policy import Policies, WorkerDeath
@@ -46,6 +44,7 @@ from headrace.errors import WorkerDied
 class TaskAnswer:
     """The answer to a call for a task; when the call was made, and when it was answered."""
 
+    shard: int
     task: int
     future: Future[Any]
     stage: int
@@ -96,7 +95,7 @@ class UpstreamPools:
 
     def completed(self, outcome: Outcome) -> Outcome:
         """Make nothing more for an attempt that has ended; add what earlier stages did to its outcome."""
-        if isinstance(outcome, (Proposal, OutputBlocks)):
+        if isinstance(outcome, Pause):
             return outcome
         shard, attempt = outcome.shard, outcome.attempt
         if isinstance(outcome, Done) and self._scheduler.attempt_of(shard) == attempt:
@@ -117,11 +116,12 @@ class UpstreamPools:
     def _carry_out(self, order: UpstreamOrder) -> None:
         if isinstance(order, BeginTask):
             task = self._policies.before_submit(order.task)
-            self._call(order.stage, order.worker, "make", task.number, task)
+            self._call(order.stage, order.worker, "attempt", task.shard.index, task.attempt, task)
         elif isinstance(order, NextBlock):
-            self._call(order.stage, order.worker, "more", order.task, order.task)
+            call = order.shard, order.task
+            self._call(order.stage, order.worker, "proceed", *call, *call, None)
         elif isinstance(order, CancelTask):
-            self._pools[order.stage].submit("give_up", order.task, worker=order.worker)
+            self._pools[order.stage].submit("give_up", order.shard, order.task, worker=order.worker)
         elif isinstance(order, SendBlock):
             self._pools[-1].feed(order.worker, order.shard, order.attempt, order.block)
         elif isinstance(order, EndAttempt):
@@ -131,10 +131,10 @@ class UpstreamPools:
         elif isinstance(order, DropBlock):
             self._blocks.release(order.ref)
 
-    def _call(self, stage: int, worker: int, method: str, task: int, argument: Any) -> None:
-        future = self._pools[stage].submit(method, argument, worker=worker)
+    def _call(self, stage: int, worker: int, method: str, shard: int, task: int, *args: Any) -> None:
+        future = self._pools[stage].submit(method, *args, worker=worker)
         called, clock, put = self._ports.clock(), self._ports.clock, self._ports.inbox.put
-        future.add_done_callback(lambda done: put(TaskAnswer(task, done, stage, called, clock())))
+        future.add_done_callback(lambda done: put(TaskAnswer(shard, task, done, stage, called, clock())))
 
     # ------------------------------------------------------------ messages
 
@@ -160,9 +160,9 @@ class UpstreamPools:
             else:
                 self._scheduler.complete(outcome)
         elif isinstance(error, WorkerDied):
-            self._after_death(answer.task, worker, error)
+            self._after_death(answer, worker, error)
         else:
-            self._scheduler.complete(UpstreamFailed(answer.task, failures.of_a_call(error)))
+            self._scheduler.complete(Failed(answer.shard, answer.task, failures.of_a_call(error)))
 
     def _report(self, answer: TaskAnswer) -> None:
         """Report how long a worker was at a task."""
@@ -174,27 +174,27 @@ class UpstreamPools:
         if error is not None:
             outcome = "lost" if isinstance(error, WorkerDied) else "failed"
             event = msgspec.structs.replace(event, outcome=outcome)
-        elif isinstance(result := answer.future.result(), UpstreamDone):
+        elif isinstance(result := answer.future.result(), Done):
             event = msgspec.structs.replace(
                 event, outcome="done", rows=result.ledger.read, timings=result.timings
             )
-        elif isinstance(result, UpstreamFailed):
+        elif isinstance(result, Failed):
             event = msgspec.structs.replace(event, outcome="failed")
         if shard is not None:
             self._emit(event)
         else:  # the task is not needed any more, which is of no interest to observers
             self._policies.on_message(event, answer.answered)
 
-    def _after_death(self, task: int, worker: int, error: WorkerDied) -> None:
-        shard, reason = self._scheduler.shard_of(task), str(error)
-        if shard is None:
-            self._scheduler.complete(UpstreamLost(task, worker, reason, charged=False))
+    def _after_death(self, answer: TaskAnswer, worker: int, error: WorkerDied) -> None:
+        shard, task, reason = answer.shard, answer.task, str(error)
+        if self._scheduler.shard_of(task) is None:
+            self._scheduler.complete(AttemptLost(shard, task, reason, charged=False))
             return
         rows = self._scheduler.rows_read(task)
         verdict = self._policies.on_death(WorkerDeath(error, worker, shard, rows=rows))
         if verdict.restart:
             self._scheduler.restart(shard, reason)
         if verdict.error is not None:
-            self._scheduler.complete(UpstreamFailed(task, verdict.error))
+            self._scheduler.complete(Failed(shard, task, verdict.error))
         else:
-            self._scheduler.complete(UpstreamLost(task, worker, reason, verdict.charged))
+            self._scheduler.complete(AttemptLost(shard, task, reason, verdict.charged))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from headrace.core.work import Block, Ledger, Shard, TrailingRejects, UpstreamDone, UpstreamTask
+from headrace.core.work import Block, Done, Ledger, Shard, Task, TrailingRejects
 from headrace.driver.upstream.stages import UpstreamStages
 
 MAX_ITEMS = 128  # blocks that a task is made of, however few rows they have
@@ -20,7 +20,7 @@ class QueuedTask:
 
     stage: int
     index: int
-    task: UpstreamTask
+    task: Task
     shared_block: int | None = None  # the block that the next task begins with
     # In the queue of the stage before: tasks, and blocks of the next one.
     source_end: tuple[int, int] = (0, 0)
@@ -29,11 +29,11 @@ class QueuedTask:
     blocks: list[Block | TrailingRejects] = field(default_factory=list)
     passed_on: int = 0  # how many of them were passed to the next stage or the attempt
     ledgers: list[Ledger] = field(default_factory=list)  # when each of them was given
-    ended: UpstreamDone | None = None
+    ended: Done | None = None
 
     def reset(self, number: int) -> None:
         """Begin anew, as task ``number``."""
-        self.task = msgspec.structs.replace(self.task, number=number)
+        self.task = msgspec.structs.replace(self.task, attempt=number)
         self.worker, self.ended = None, None
         self.blocks, self.ledgers = [], []
 
@@ -98,10 +98,9 @@ class TaskQueues:
         """Queue the tasks of the first stage; those of the others are formed of the blocks that come."""
         attempt.stages = [StageQueue() for _ in range(self._stages.count)]
         for rows in self._stages.split(attempt.shard):
-            task = UpstreamTask(
-                attempt.shard.index,
+            task = Task(
+                msgspec.structs.replace(attempt.shard, splits=rows.splits),
                 self.number(),
-                rows.splits,
                 skip=rows.skip,
                 rows=rows.rows,
                 decodes=attempt.decodes,
@@ -113,9 +112,9 @@ class TaskQueues:
         """Return a number that no task has had."""
         return next(self._numbers)
 
-    def _add(self, attempt: AttemptQueue, stage: int, task: UpstreamTask) -> QueuedTask:
+    def _add(self, attempt: AttemptQueue, stage: int, task: Task) -> QueuedTask:
         queue = attempt.stages[stage].tasks
-        queued = self.tasks[task.number] = QueuedTask(stage, len(queue), task)
+        queued = self.tasks[task.attempt] = QueuedTask(stage, len(queue), task)
         queue.append(queued)
         return queued
 
@@ -159,8 +158,8 @@ class TaskQueues:
             excess = queue.rows % unit if unit else 0
         if not queue.items:
             return
-        task = UpstreamTask(
-            attempt.shard.index,
+        task = Task(
+            msgspec.structs.replace(attempt.shard, splits=()),
             self.number(),
             blocks=tuple(queue.items),
             skip=queue.skip,

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from headrace.core.work import (
+    AttemptLost,
     AttemptWaiting,
     Block,
     BlockMade,
@@ -24,12 +25,9 @@ from headrace.core.work import (
     Done,
     ErrorReport,
     Failed,
+    Outcome,
     Task,
     TrailingRejects,
-    UpstreamDone,
-    UpstreamFailed,
-    UpstreamLost,
-    UpstreamOutcome,
 )
 from headrace.driver.upstream.block_budget import BlockBudget
 from headrace.driver.upstream.ledgers import with_upstream
@@ -133,23 +131,23 @@ class UpstreamScheduler:
 
     # ------------------------------------------------------------ tasks
 
-    def complete(self, outcome: UpstreamOutcome) -> None:
+    def complete(self, outcome: Outcome) -> None:
         """Record the outcome of a call for a task."""
-        task = self._queues.tasks.get(outcome.task_number)
+        task = self._queues.tasks.get(outcome.attempt)
         if task is not None:
             self._answered(task)
         if isinstance(outcome, BlockMade):
             self._add_block(task, outcome)
         elif task is None:
             return
-        elif isinstance(outcome, UpstreamDone):
+        elif isinstance(outcome, Done):
             task.ended = outcome
             if outcome.rejects:
                 task.blocks.append(TrailingRejects(outcome.rejects))
                 task.ledgers.append(outcome.ledger)
-        elif isinstance(outcome, UpstreamLost):
+        elif isinstance(outcome, AttemptLost):
             self._lose(task, outcome)
-        elif isinstance(outcome, UpstreamFailed):
+        elif isinstance(outcome, Failed):
             self.error = self.error or outcome.error
 
     def had_ended(self, task: int) -> None:
@@ -165,7 +163,7 @@ class UpstreamScheduler:
     def shard_of(self, task: int) -> int | None:
         """Return the shard of a task; None if the task is not needed any more."""
         found = self._queues.tasks.get(task)
-        return None if found is None else found.task.shard
+        return None if found is None else found.task.shard.index
 
     def rows_read(self, task: int) -> int:
         """Return how many rows a task had read when it gave its last block."""
@@ -250,10 +248,10 @@ class UpstreamScheduler:
         task.calls += 1
         self._budget.called(task.stage)
         if task.worker is not None:
-            self._orders.append(NextBlock(task.stage, worker, task.task.number))
+            self._orders.append(NextBlock(task.stage, worker, task.task.shard.index, task.task.attempt))
             return
         task.worker = worker
-        attempt = self._attempts[task.task.shard]
+        attempt = self._attempts[task.task.shard.index]
         for block in task.task.blocks:
             if isinstance(block, Block) and block.ref.number == task.shared_block:
                 self._orders.append(KeepBlock(block.ref))
@@ -264,7 +262,7 @@ class UpstreamScheduler:
     # ------------------------------------------------------------ answers and blocks
 
     def _add_block(self, task: QueuedTask | None, made: BlockMade) -> None:
-        attempt = self._attempts[task.task.shard] if task is not None else None
+        attempt = self._attempts[task.task.shard.index] if task is not None else None
         if task is None or attempt is None or attempt.aborted:
             self._orders.append(DropBlock(made.block.ref))
             return
@@ -280,14 +278,14 @@ class UpstreamScheduler:
 
     def _expect_no_more(self, task: QueuedTask) -> None:
         """Ignore the answers to the calls for a task from now on."""
-        if self._queues.tasks.pop(task.task.number, None) is not None:
+        if self._queues.tasks.pop(task.task.attempt, None) is not None:
             self._budget.answered(task.stage, task.calls)
             task.calls = 0
 
     def _cancel(self, task: QueuedTask) -> None:
         self._expect_no_more(task)
         if task.worker is not None and task.ended is None:
-            self._orders.append(CancelTask(task.stage, task.worker, task.task.number))
+            self._orders.append(CancelTask(task.stage, task.worker, task.task.shard.index, task.task.attempt))
 
     def _discard(self, attempt: AttemptQueue) -> None:
         """Cancel all tasks of an attempt, and drop the blocks that nobody was given."""
@@ -309,19 +307,19 @@ class UpstreamScheduler:
             paused = task.worker is not None and not task.calls and task.ended is None
             if task.stage != stage or not paused or task.worker in loads:
                 continue
-            if task.task.number in self._queues.tasks:  # not discarded with another task of its attempt
+            if task.task.attempt in self._queues.tasks:  # not discarded with another task of its attempt
                 self._restart(task, "a worker ended before it had given all of a block's rows")
 
-    def _lose(self, task: QueuedTask, gone: UpstreamLost) -> None:
+    def _lose(self, task: QueuedTask, gone: AttemptLost) -> None:
         """A worker died that had a call for a task. Its calls fail in order: it was at work on the first."""
-        if gone.charged and (task.stage, gone.worker) not in self._dead:
-            self._dead.add((task.stage, gone.worker))
-            key = task.task.shard, task.stage, task.index
+        if gone.charged and task.worker is not None and (task.stage, task.worker) not in self._dead:
+            self._dead.add((task.stage, task.worker))
+            key = task.task.shard.index, task.stage, task.index
             deaths = self._deaths[key] = self._deaths.get(key, 0) + 1
             if deaths >= self._max_attempts:
                 self.error = ErrorReport(
                     "ShardFailed",
-                    f"A part of shard {task.task.shard} ended its worker {deaths} times, the last time because: "
+                    f"A part of shard {task.task.shard.index} ended its worker {deaths} times, the last time because: "
                     f"{gone.reason}. Something in its rows or in the function ends the process (a crash in native "
                     "code, or too little memory). Finished work is kept: fix the function or the input, then run "
                     "again.",
@@ -331,7 +329,7 @@ class UpstreamScheduler:
 
     def _restart(self, task: QueuedTask, reason: str) -> None:
         """Begin a task anew, or all tasks of its attempt; or the attempt, if it was sent a block already."""
-        attempt = self._attempts[task.task.shard]
+        attempt = self._attempts[task.task.shard.index]
         if attempt.aborted:
             return
         if not task.task.blocks and not task.passed_on:
@@ -340,7 +338,7 @@ class UpstreamScheduler:
                 if isinstance(block, Block):
                     self._drop(attempt, block)
             task.reset(self._queues.number())
-            self._queues.tasks[task.task.number] = task
+            self._queues.tasks[task.task.attempt] = task
         elif not attempt.sent:
             self._discard(attempt)
             self._queues.begin(attempt)

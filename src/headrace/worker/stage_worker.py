@@ -1,4 +1,4 @@
-"""The worker of the last stage, as a pool hosts it: it begins attempts, resumes them, and finishes their files."""
+"""The worker of a stage, as a pool hosts it: it begins attempts, resumes them, and finishes their files."""
 
 from __future__ import annotations
 
@@ -20,26 +20,29 @@ from headrace.core.work import (
     Done,
     EndEarly,
     Outcome,
-    OutputBlocks,
-    Proposal,
+    Pause,
     ShrinkBatches,
     Task,
 )
 from headrace.errors import NodeLost
 from headrace.plan.physical import Program
 from headrace.worker.attempt import Attempt, AttemptGenerator
-from headrace.worker.block_input import StageInput
 from headrace.worker.coordinates import where
 from headrace.worker.copying import CannotCopy
 from headrace.worker.driver_messages import report_ready
 from headrace.worker.early_end import Speed
+from headrace.worker.inputs import StageInput
 from headrace.worker.rows import Rows
 from headrace.worker.staged_output import by_itself
 from headrace.worker.step_chain import StepChain
 
 
-class ShardWorker:
-    """Hosted in each worker of a stage's pool; ``attempt`` and ``proceed`` answer with an ``Outcome``."""
+class StageWorker:
+    """Hosted in each worker of a stage's pool; ``attempt`` and ``proceed`` answer with an ``Outcome``.
+
+    A worker of the last stage has one attempt at a shard, and is fed the blocks of the stage before as they are made.
+    One of an earlier stage may make blocks of several tasks of a shard; each task has the blocks that it needs.
+    """
 
     def __init__(
         self, program: Program, context: WorkerContext, clock: Callable[[], float] = time.monotonic
@@ -62,7 +65,10 @@ class ShardWorker:
             own_keys=getattr(program.source, "own_keys", None),
             folder=program.folder,
         )
-        self._attempts: dict[int, tuple[Attempt, AttemptGenerator]] = {}
+        self._makes_blocks = program.kind == "make"
+        self._is_fed = program.reads_blocks and not self._makes_blocks
+        # By shard and number of the attempt:
+        self._attempts: dict[tuple[int, int], tuple[Attempt, AttemptGenerator]] = {}
         self._finisher = ThreadPoolExecutor(1, "headrace-finish")
         self._input_queues: dict[tuple[int, int], queue.SimpleQueue[StageInput]] = {}
         self._ended_attempts: deque[tuple[int, int]] = deque(maxlen=64)  # for which input may still arrive
@@ -112,10 +118,14 @@ class ShardWorker:
         if self._stopping:
             reason = "the run was interrupted before it began"
             return AttemptLost(task.shard.index, task.attempt, reason, charged=False)
+        key = task.shard.index, task.attempt
         inputs = None
-        if self._program.reads_blocks:
+        if self._is_fed:
             with self._queues_lock:
-                inputs = self._input_queue(task.shard.index, task.attempt)
+                inputs = self._input_queue(*key)
+        if not self._makes_blocks:
+            for before in [each for each in self._attempts if each[0] == task.shard.index]:
+                self.give_up(*before)
         attempt = Attempt(
             self._program,
             self._chain,
@@ -128,38 +138,45 @@ class ShardWorker:
             self._uploader,
             lambda: self._stopping,
         )
-        self._attempts[task.shard.index] = attempt, _carry_out(attempt)
-        return self._resume(task.shard.index, None)
+        self._attempts[key] = attempt, _carry_out(attempt)
+        return self._resume(key, None)
 
-    def proceed(self, shard: int, schema: bytes | None) -> Outcome | Future[Outcome]:
-        """Continue a waiting attempt with the schema that was settled meanwhile."""
-        return self._resume(shard, schema)
+    def proceed(self, shard: int, attempt: int, schema: bytes | None) -> Outcome | Future[Outcome] | None:
+        """Continue a waiting attempt with the schema that was settled meanwhile; None if it has ended before."""
+        key = shard, attempt
+        return self._resume(key, schema) if key in self._attempts else None
+
+    def give_up(self, shard: int, attempt: int) -> None:
+        """Drop an attempt that nobody needs any more."""
+        _, generator = self._attempts.pop((shard, attempt), (None, None))
+        if generator is not None:
+            generator.close()
 
     def close(self) -> None:
         """Close files and models; running attempts are dropped."""
-        for _, generator in self._attempts.values():
-            generator.close()
+        for key in list(self._attempts):
+            self.give_up(*key)
         self._finisher.shutdown()
         if self._uploader is not None:
             self._uploader.close()
         self._chain.close()
         self._program.source.close()
 
-    def _resume(self, shard: int, answer: bytes | None) -> Outcome | Future[Outcome]:
-        attempt, generator = self._attempts[shard]
+    def _resume(self, key: tuple[int, int], answer: bytes | None) -> Outcome | Future[Outcome]:
+        attempt, generator = self._attempts[key]
         try:
             outcome = generator.send(answer)
         except BaseException as error:
             if failures.is_interrupt(error):
-                del self._attempts[shard]
+                del self._attempts[key]
                 raise
             outcome = attempt.failure(error)
-        if isinstance(outcome, (Proposal, OutputBlocks)):
+        if isinstance(outcome, Pause):
             return outcome
-        del self._attempts[shard]
+        del self._attempts[key]
         next(generator, None)  # run it to its end; closing it would abort the attempt
-        if self._program.reads_blocks:
-            self._discard_inputs(shard, outcome.attempt)
+        if self._is_fed:
+            self._discard_inputs(*key)
         if isinstance(outcome, Done) and attempt.must_finish:
             self._context.notify(AttemptFinishing(outcome.shard, outcome.attempt))
             # Encoding and syncing may take long: the next shard starts meanwhile.

@@ -1,14 +1,18 @@
-"""What an attempt gets from the stage before: blocks, in their order, as they arrive."""
+"""Where the rows of a task come from: splits of the source, blocks that it was given, or blocks as they arrive."""
 
 from __future__ import annotations
 
 import queue
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 
 from headrace.core.engine_ports import WorkerContext
-from headrace.core.work import AttemptWaiting, Block, Task, TrailingRejects
+from headrace.core.work import AttemptWaiting, Block, Split, Task, TrailingRejects
+from headrace.worker.blocks import rows_of_block
+from headrace.worker.coordinates import decode_spans
 from headrace.worker.early_end import EarlyEnd
 from headrace.worker.meter import Meter
+from headrace.worker.reading import Read, reads_in_window
 from headrace.worker.rows import Rows
 
 WAIT_SECONDS = 0.25  # for a block, before blocks of other attempts are looked at
@@ -21,8 +25,8 @@ class InputLost(Exception):
     """The input of an attempt is lost after it consumed a part of it."""
 
 
-class BlockInput:
-    """The blocks for one attempt. ``arriving`` is filled from another thread."""
+class ArrivingBlocks:
+    """The blocks for one attempt, in their order. ``arriving`` is filled from another thread."""
 
     def __init__(self, arriving: queue.SimpleQueue[StageInput], context: WorkerContext, task: Task) -> None:
         self._arriving = arriving
@@ -38,8 +42,6 @@ class BlockInput:
 
     def rows(self, meter: Meter, early_end: EarlyEnd) -> Iterator[Rows]:
         """Yield the rows of the blocks, in order; raises ``InputLost``."""
-        from headrace.worker.upstream import rows_of_block
-
         while True:
             with meter.timing("wait"):
                 item = self._next()
@@ -67,3 +69,21 @@ class BlockInput:
                 return self._arriving.get(timeout=WAIT_SECONDS)
             except queue.Empty:
                 self._context.release_unused()  # another attempt may have released a block
+
+
+def reads_of_splits(task: Task, read: Callable[[Split], Iterator[Read]]) -> Iterator[Read]:
+    """Yield what is read of a task's splits, by ``read``."""
+    reads: Iterator[Iterator[Read]] = map(read, task.shard.splits)
+    if task.skip or task.rows is not None:
+        reads = reads_in_window(zip(task.shard.splits, reads, strict=False), task.skip, task.rows)
+    for each in reads:
+        yield from each
+
+
+def splits_of(task: Task) -> Sequence[Split]:
+    """Return splits that rows of a task come from: one at least, if there are rows."""
+    if not task.blocks:
+        return task.shard.splits
+    blocks = (item for item in task.blocks if isinstance(item, Block))
+    spans = (span for block in blocks for batch in decode_spans(block.spans) for span in batch)
+    return [span.split for span in islice(spans, 1)]

@@ -1,0 +1,195 @@
+"""Blocks between two stages: rows are gathered to blocks, shared by reference, and fetched by who reads them."""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator
+
+import msgspec
+import pyarrow as pa
+
+from headrace.core import failpoints
+from headrace.core.arrow.objects import bytes_of, unpacked
+from headrace.core.engine_ports import WorkerContext
+from headrace.core.work import Block, Task, TrailingRejects
+from headrace.errors import LedgerMismatch
+from headrace.plan.accounts import mismatch
+from headrace.worker.coordinates import decode_spans, encode_spans
+from headrace.worker.driver_messages import packed_for
+from headrace.worker.meter import Meter
+from headrace.worker.metrics import pack_side_columns, unpack_side_columns
+from headrace.worker.rows import Rows, join, merged_spans
+
+BLOCK_BYTES = 8 << 20
+UNIT_BYTES = 64 << 20  # of the rows that the next stage wants at a time
+SMALL_BATCH_BYTES = (
+    256 << 10
+)  # batches below this are joined in their block: each costs its readers some time
+
+
+# ---------------------------------------------------------------- making them
+
+
+class BlockSize(msgspec.Struct, frozen=True):
+    """How big blocks are: about 8 MiB, and of a multiple of ``unit`` rows, if that is not 0.
+
+    With ``rows``, they have no more than that, if a multiple of ``unit`` is less. Where a single unit is bigger than
+    64 MiB, who reads the blocks puts it together.
+    """
+
+    unit: int = 0
+    rows: int = 0
+
+    def of(self, rows: Rows) -> int:
+        """Return how many rows like these make a block."""
+        most = _most(rows)
+        if self.unit * max(bytes_of(rows.batch) / len(rows), 1) > UNIT_BYTES:
+            return most
+        return max((min(most, self.rows) if self.rows else most) // self.unit, 1) * self.unit
+
+
+def shared_blocks(
+    rows: Iterator[Rows], size: BlockSize, context: WorkerContext, meter: Meter, check: Callable[[], None]
+) -> Iterator[Block]:
+    """Gather rows to blocks, and lay each where the next stage can read it; ``check`` is called before."""
+    counted = 0  # rows of the source that were read for the blocks so far
+    for parts in _grouped(map(pack_side_columns, rows), size):
+        failpoints.hit("block.made")
+        check()
+        with meter.timing("write"):
+            batches, objects = packed_for(context, [part.batch for part in parts])
+            ref = context.share(batches[0].schema, batches)
+        spans = encode_spans([part.spans for part in parts])
+        read = meter.read_rows if meter.block_source_rows is None else int(meter.block_source_rows)
+        block = Block(ref, sum(map(len, parts)), spans, meter.take_rejects(), read - counted, objects)
+        counted = read
+        del parts, batches
+        yield block
+
+
+def _most(rows: Rows) -> int:
+    """Return how many rows like these make about 8 MiB."""
+    return max(1, int(BLOCK_BYTES // max(bytes_of(rows.batch) / len(rows), 1)))
+
+
+def _grouped(rows: Iterator[Rows], size: BlockSize) -> Iterator[list[Rows]]:
+    """Gather rows to blocks, each of one schema; big batches are cut."""
+    return _by_rows(rows, size) if size.unit else _by_bytes(rows)
+
+
+def _by_rows(rows: Iterator[Rows], size: BlockSize) -> Iterator[list[Rows]]:
+    parts: list[Rows] = []
+    room = 0
+    for whole in rows:
+        if parts and parts[0].batch.schema != whole.batch.schema:
+            yield _joined(parts)
+            parts = []
+        at = 0
+        while at < len(whole):
+            room = room if parts else size.of(whole)
+            part = whole.cut(at, min(len(whole), at + room))
+            parts.append(part)
+            at += len(part)
+            room -= len(part)
+            if not room:
+                del part
+                yield _joined(parts)
+                parts = []
+        del whole
+    if parts:
+        yield _joined(parts)
+
+
+def _by_bytes(rows: Iterator[Rows]) -> Iterator[list[Rows]]:
+    parts: list[Rows] = []
+    held = 0
+    for whole in rows:
+        for part in _cut(whole):
+            size = bytes_of(part.batch)
+            if parts and (held + size > BLOCK_BYTES or parts[0].batch.schema != part.batch.schema):
+                yield _joined(parts)
+                parts, held = [], 0
+            parts.append(part)
+            held += size
+        del whole
+    if parts:
+        yield _joined(parts)
+
+
+def _joined(parts: list[Rows]) -> list[Rows]:
+    size = sum(bytes_of(part.batch) for part in parts)
+    if len(parts) == 1 or size / len(parts) >= SMALL_BATCH_BYTES:
+        return parts
+    rows = join(parts)
+    return [Rows(rows.batch, merged_spans(rows.spans))]
+
+
+def _cut(rows: Rows) -> Iterator[Rows]:
+    if not len(rows):
+        return
+    size = _most(rows)
+    for at in range(0, len(rows), size):
+        yield rows.cut(at, min(at + size, len(rows)))
+
+
+# ---------------------------------------------------------------- reading them
+
+
+def rows_of_task(task: Task, context: WorkerContext, meter: Meter) -> Iterator[Rows]:
+    """Return the rows of a task's blocks. All are fetched now: each must be released, however this ends."""
+    with meter.timing("read"):
+        taken = deque(
+            (item, _fetched(item, context) if isinstance(item, Block) else []) for item in task.blocks
+        )
+    for item, batches in taken:
+        if isinstance(item, Block):
+            _check_whole(item, batches)
+    return _rows_of(taken, task, meter)
+
+
+def rows_of_block(block: Block, context: WorkerContext, meter: Meter) -> Iterator[Rows]:
+    """Yield the rows of a block, where they lie."""
+    with meter.timing("read"):
+        batches = _fetched(block, context)
+    _check_whole(block, batches)
+    meter.add_rejects(block.rejects)
+    for batch, spans in zip(batches, decode_spans(block.spans), strict=True):
+        meter.read_block(block, batch.num_rows)
+        yield unpack_side_columns(Rows(batch, spans))
+
+
+def _fetched(block: Block, context: WorkerContext) -> list[pa.RecordBatch]:
+    batches = context.fetch(block.ref)
+    return [unpacked(batch, block.objects) for batch in batches] if block.objects else batches
+
+
+def _check_whole(block: Block, batches: list[pa.RecordBatch]) -> None:
+    """Compare the rows of a block with those that its maker put into it."""
+    rows = sum(batch.num_rows for batch in batches)
+    if rows != block.rows:
+        raise LedgerMismatch(mismatch(f"a block of {block.rows:,} rows came to the next stage with {rows:,}"))
+
+
+def _rows_of(
+    taken: deque[tuple[Block | TrailingRejects, list[pa.RecordBatch]]], task: Task, meter: Meter
+) -> Iterator[Rows]:
+    """Yield those rows of fetched blocks that are the task's.
+
+    The rejects of a block are counted by the task that gets its first rows.
+    """
+    skip, left = task.skip, sys.maxsize if task.rows is None else task.rows
+    while taken:
+        item, batches = taken.popleft()
+        if not skip:
+            meter.add_rejects(item.rejects)
+        if isinstance(item, TrailingRejects):
+            continue
+        for batch, spans in zip(batches, decode_spans(item.spans), strict=True):
+            passed = min(skip, batch.num_rows)
+            part = Rows(batch, spans).cut(passed, min(batch.num_rows, passed + left))
+            skip -= passed
+            left -= len(part)
+            meter.read_block(item, len(part))
+            if len(part):
+                yield unpack_side_columns(part)
