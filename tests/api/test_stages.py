@@ -480,16 +480,16 @@ def test_rows_that_always_kill_end_the_run(tmp_path: Path, stage: str) -> None:
 
 def test_blocks_in_flight_stay_within_the_budget(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A step that makes thirty times as much of its input is held back by a slow one behind it."""
-    from headrace.driver.upstream import scheduler as upstream
+    from headrace.driver import block_tasks
 
-    made: list[upstream.UpstreamScheduler] = []
+    made: list[block_tasks.BlockTasks] = []
 
-    class Watched(upstream.UpstreamScheduler):
+    class Watched(block_tasks.BlockTasks):
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
             made.append(self)
 
-    monkeypatch.setattr(upstream, "UpstreamScheduler", Watched)
+    monkeypatch.setattr(block_tasks, "BlockTasks", Watched)
 
     def expand(batch: Batch) -> Batch:
         return {"id": batch["id"], "x": np.ones((len(batch["id"]), 4096), np.float64)}

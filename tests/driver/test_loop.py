@@ -35,9 +35,9 @@ from headrace.driver.policy import (
     Policy,
     Release,
     Restrict,
-    RunView,
 )
 from headrace.driver.ports import NoObserver, RunPorts
+from headrace.driver.run_view import RunView
 from headrace.driver.scheduler import Scheduler
 from headrace.errors import ShardFailed, Stalled, StepError
 from headrace.testing import FakeClock, FakeEngine

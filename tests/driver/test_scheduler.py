@@ -97,7 +97,7 @@ class World:
 
     def order(self) -> None:
         """Carry out what the scheduler wants done now."""
-        for order in self.scheduler.ready({worker: len(queue) for worker, queue in self.queues.items()}):
+        for order in self.scheduler.ready([{worker: len(queue) for worker, queue in self.queues.items()}]):
             if isinstance(order, Begin):
                 shard = order.task.shard.index
                 assert not any(shard == call[0] for queue in self.queues.values() for call in queue)
@@ -261,13 +261,13 @@ def test_nothing_is_begun_after_an_error(plan: list[Content], workers: int) -> N
     world.order()
     scheduler.complete(Failed(0, 0, ErrorReport("StepError", "no")))
     assert scheduler.finished and scheduler.error is not None
-    assert scheduler.ready({0: 0, 1: 0}) == []
+    assert scheduler.ready([{0: 0, 1: 0}]) == []
 
 
 def test_a_shard_that_kills_its_worker_is_named() -> None:
     scheduler = Scheduler(shards(3), merge=merge, schema=WHOLE, max_attempts=MAX_ATTEMPTS)
     for number in range(MAX_ATTEMPTS):
-        (begin, *_) = scheduler.ready({number: 0})
+        (begin, *_) = scheduler.ready([{number: 0}])
         assert isinstance(begin, Begin) and begin.task.shard.index == 0 and begin.task.attempt == number
         scheduler.complete(AttemptLost(0, number, "killed by SIGSEGV"))
     assert scheduler.error is not None and scheduler.error.kind == "ShardFailed"
@@ -282,7 +282,7 @@ def test_an_empty_plan_is_finished_at_once() -> None:
 
 def test_a_finished_plan_takes_no_more() -> None:
     scheduler = Scheduler(shards(1), merge=merge, schema=WHOLE)
-    scheduler.ready({0: 0})
+    scheduler.ready([{0: 0}])
     done = Done(0, 0, (), Ledger(1, 1), Timings())
     assert len(scheduler.complete(done)) == 1
     assert scheduler.complete(done) == []
@@ -291,7 +291,7 @@ def test_a_finished_plan_takes_no_more() -> None:
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_the_near_end_is_not_queued_behind_other_work(workers: int) -> None:
     scheduler = Scheduler(shards(2 * workers), merge=merge, schema=WHOLE)
-    orders = scheduler.ready(dict.fromkeys(range(workers), 0))
+    orders = scheduler.ready([dict.fromkeys(range(workers), 0)])
     assert [order.worker for order in orders] == list(range(workers))
 
 
@@ -317,32 +317,32 @@ def test_a_shard_in_parts_is_done_in_parts() -> None:
 
 def test_a_worker_that_was_ended_for_no_fault_of_its_shards_is_charged_to_none() -> None:
     scheduler = Scheduler([Shard(0, ())], merge=merge, max_attempts=1)
-    scheduler.ready({0: 0})
+    scheduler.ready([{0: 0}])
     scheduler.complete(Proposal(0, 0, OPEN))
     scheduler.never_charge(0)
-    (again,) = scheduler.ready({1: 0})
+    (again,) = scheduler.ready([{1: 0}])
     assert isinstance(again, Begin) and scheduler.error is None
 
 
 def test_nothing_is_begun_ahead_when_memory_is_short() -> None:
     scheduler = Scheduler([Shard(i, ()) for i in range(20)], merge=merge, schema=WHOLE)
-    assert len(scheduler.ready({0: 0, 1: 0}, begin_ahead=False)) == 2
-    assert len(scheduler.ready({0: 1, 1: 1}, begin_ahead=False)) == 0
-    assert len(scheduler.ready({0: 1, 1: 1})) == 2
+    assert len(scheduler.ready([{0: 0, 1: 0}], begin_ahead=False)) == 2
+    assert len(scheduler.ready([{0: 1, 1: 1}], begin_ahead=False)) == 0
+    assert len(scheduler.ready([{0: 1, 1: 1}])) == 2
 
 
 @pytest.mark.parametrize("known_first", [True, False])
 def test_a_shard_that_waited_is_not_charged_with_the_death_over_another(*, known_first: bool) -> None:
     scheduler = Scheduler(shards(2), merge=merge, max_attempts=1)
-    scheduler.ready({0: 0, 1: 0})  # each worker has a shard
+    scheduler.ready([{0: 0, 1: 0}])  # each worker has a shard
     scheduler.complete(Proposal(1, 0, OPEN))  # shard 1 waits for the schema of shard 0
     scheduler.complete(AttemptLost(0, 0, "killed", charged=False))
-    (again,) = scheduler.ready({1: 0})  # where worker 1 is at it now, too
+    (again,) = scheduler.ready([{1: 0}])  # where worker 1 is at it now, too
     assert (again.worker, again.task.shard.index) == (1, 0)  # type: ignore[union-attr]
     if known_first:
         assert scheduler.shard_at_death(1) == 0
         scheduler.complete(AttemptLost(0, 1, "killed", charged=False))
-    begun = [order.task.shard.index for order in scheduler.ready({2: 0, 3: 0}) if isinstance(order, Begin)]
+    begun = [order.task.shard.index for order in scheduler.ready([{2: 0, 3: 0}]) if isinstance(order, Begin)]
     assert scheduler.error is None
     assert 1 in begun
 
@@ -351,7 +351,7 @@ def test_shards_that_cannot_be_copied_are_begun_again_to_be_decoded_and_charged_
     scheduler = Scheduler([Shard(i, ()) for i in range(8)], merge=merge, schema=WHOLE, max_attempts=1)
     for number in range(MOST_DECODED):
         for decodes in (False, True):
-            (order,) = scheduler.ready({number: 0}, begin_ahead=False)
+            (order,) = scheduler.ready([{number: 0}], begin_ahead=False)
             assert isinstance(order, Begin)
             task = order.task
             assert (task.shard.index, task.attempt, task.decodes) == (number, int(decodes), decodes)
@@ -359,5 +359,5 @@ def test_shards_that_cannot_be_copied_are_begun_again_to_be_decoded_and_charged_
                 lost = AttemptLost(number, 0, "small row groups", charged=False, decodes=True)
                 assert scheduler.complete(lost) == []
     assert scheduler.error is None and scheduler.retries == 0
-    later = scheduler.ready({8: 0, 9: 0}, begin_ahead=False)
+    later = scheduler.ready([{8: 0, 9: 0}], begin_ahead=False)
     assert [order.task.decodes for order in later if isinstance(order, Begin)] == [True, True]

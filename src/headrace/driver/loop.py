@@ -14,6 +14,8 @@ from headrace.core.engine_ports import Pool
 from headrace.core.events import Event, RowsRead, ShardDivided
 from headrace.core.work import (
     AttemptFinishing,
+    AttemptWaiting,
+    BlocksFreed,
     CallEnded,
     CallStarted,
     CommitRecord,
@@ -24,9 +26,8 @@ from headrace.core.work import (
     RunInterrupted,
     ShrinkBatches,
 )
-from headrace.driver.attempts import AttemptAnswer, AttemptCalls
-from headrace.driver.loop_state import LoopState
-from headrace.driver.orders import Begin, Order, Prepare
+from headrace.driver.calls import Answer, StageCalls
+from headrace.driver.orders import Begin, Order
 from headrace.driver.policy import (
     Action,
     DivideShard,
@@ -45,15 +46,12 @@ from headrace.driver.policy import (
 )
 from headrace.driver.ports import BlockHolder, Committer, RunPorts
 from headrace.driver.reader_output import ReaderOutput
+from headrace.driver.run_view import RunView
 from headrace.driver.scheduler import Scheduler
-from headrace.driver.upstream.single_stage import SingleStage
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from typing_extensions import assert_never
-
-    from headrace.driver.upstream.pools import UpstreamPools
-    from headrace.driver.upstream.scheduler import UpstreamScheduler
 else:
 
     def assert_never(action: object) -> None:
@@ -73,10 +71,7 @@ class _Observed(msgspec.Struct, frozen=True):
 
 
 class Runner:
-    """Drives one scheduler over the pools of a plan's stages, into one committer.
-
-    ``upstream`` decides for the stages before the last, if there are any.
-    """
+    """Drives one scheduler over the pools of a plan's stages, into one committer."""
 
     def __init__(
         self,
@@ -84,13 +79,11 @@ class Runner:
         committer: Committer,
         *,
         policies: Iterable[Policy] = (),
-        upstream: UpstreamScheduler | None = None,
         ports: RunPorts | None = None,
     ) -> None:
         self.scheduler = scheduler
         self._committer = committer
         self._policies = Policies(policies)
-        self._upstream_scheduler = upstream
         self._ports = ports or RunPorts()
         self._reader = ReaderOutput()
         self._schema = scheduler.schema
@@ -145,49 +138,39 @@ class Runner:
         scheduler, ports = self.scheduler, self._ports
         self._thread = threading.get_ident()
         self._pools = pools
-        self._state = LoopState(scheduler, self._upstream_scheduler, pools, ports.clock)
-        self._attempts = AttemptCalls(
-            pools[-1], len(pools) - 1, scheduler, self._policies, ports, emit=self._emit
-        )
-        self._upstream: UpstreamPools | SingleStage = SingleStage()
-        if self._upstream_scheduler is not None:
-            from headrace.driver.upstream.pools import UpstreamPools  # a plan of one stage has no use for it
-
-            assert blocks is not None
-            self._upstream = UpstreamPools(
-                self._upstream_scheduler, pools, blocks, self._policies, ports, emit=self._emit
-            )
+        self._state = RunView(scheduler, pools, ports.clock)
+        self._restriction = Restrict()
+        self._calls = StageCalls(pools, blocks, scheduler, self._policies, ports, emit=self._emit)
 
     # ------------------------------------------------------------ schedule and submit
 
     def _before_schedule(self) -> None:
-        self._state.restriction = Restrict()
+        self._restriction = Restrict()
         for policy in self._policies:
             self._carry_out(policy.before_schedule(self._state))
 
     def _schedule(self) -> list[Order]:
-        usable = self._state.usable(len(self._pools) - 1)
-        restriction = self._state.restriction
-        orders = self.scheduler.ready(usable, begin_ahead=restriction.ahead, begin=restriction.begin)
-        self._state.nothing_begins = not orders and self.scheduler.idle and bool(usable)
+        restriction = self._restriction
+        usable = self._state.usable(restriction.ending)
+        orders = self.scheduler.ready(
+            usable,
+            begin_ahead=restriction.ahead,
+            begin=restriction.begin,
+            needed_only=restriction.needed_only,
+        )
+        self._state.nothing_begins = self.scheduler.idle and bool(usable[-1])
         return orders
 
     def _submit(self, order: Order) -> None:
-        if isinstance(order, Prepare):
-            self._upstream.prepare(order.task, order.worker)
-        elif isinstance(order, Begin):
+        if isinstance(order, Begin) and order.stage == self.scheduler.last_stage:
             after = self._reader.delivered(order.task.shard.index)
-            task = self._upstream.open(order.task, order.worker)
-            self._attempts.begin(order.worker, msgspec.structs.replace(task, after=after))
-        else:
-            self._attempts.proceed(order)
+            task = msgspec.structs.replace(order.task, after=after)
+            order = Begin(order.stage, order.worker, task)
+        self._calls.carry_out(order)
 
     def _after_schedule(self) -> None:
-        state = self._state
-        usable = [state.usable(stage) for stage in range(state.stages - 1)]
-        self._upstream.schedule(usable, needed_only=state.restriction.needed_only)
         for policy in self._policies:
-            self._carry_out(policy.after_schedule(state))
+            self._carry_out(policy.after_schedule(self._state))
 
     # ------------------------------------------------------------ wait
 
@@ -205,26 +188,36 @@ class Runner:
                 outcome = self._received(message)
                 if outcome is not None:
                     yield outcome
-                if self._upstream.error is not None:
-                    yield Failed(WHOLE_RUN, -1, self._upstream.error)
                 message = inbox.get_nowait()
         except queue.Empty:
             state.silence += timeout  # too much if there were messages, which does no harm
 
     def _received(self, message: Any) -> Outcome | None:
         """Pass a message on to where it belongs; return the outcome if it is the answer to a call."""
-        if isinstance(message, AttemptAnswer):
-            return self._attempts.received(message)
+        if isinstance(message, Answer):
+            return self._answered(message)
         if isinstance(message, AttemptFinishing):
             self.scheduler.finishing(message.shard, message.attempt)
+        elif isinstance(message, BlocksFreed):
+            self.scheduler.blocks.freed(message)
+        elif isinstance(message, AttemptWaiting):
+            self.scheduler.blocks.attempt_waits(message)
         elif isinstance(message, _Observed):
             self._policies.on_message(message.event, self._state.now)
         elif isinstance(
             message, (CallStarted, CallEnded, ObjectsPickled, RunInterrupted)
         ):  # too many for observers
             self._policies.on_message(message, self._state.now)
-        elif not self._upstream.received(message):
+        else:
             self._emit(message)
+        return None
+
+    def _answered(self, answer: Answer) -> Outcome | None:
+        """Return what became of an attempt at a shard; what became of a task of an earlier stage is recorded."""
+        outcome = self._calls.received(answer)
+        if answer.stage == self.scheduler.last_stage:
+            return outcome
+        self.scheduler.complete_block(answer.attempt, outcome)
         return None
 
     # ------------------------------------------------------------ complete and commit
@@ -234,7 +227,7 @@ class Runner:
         state = self._state
         if state.is_current(outcome):
             self._reader.add(outcome)
-        outcome = self._upstream.completed(outcome)
+        outcome = self.scheduler.with_all_stages(outcome)
         for policy in self._policies:
             decided = policy.on_outcome(outcome, state)
             if decided is None:
@@ -271,7 +264,7 @@ class Runner:
             if isinstance(action, Emit):
                 self._emit(action.event)
             elif isinstance(action, Restrict):
-                self._state.restriction = action
+                self._restriction = action
             elif isinstance(action, EndWorker):
                 self._end_worker(action)
             elif isinstance(action, ShrinkBatch):

@@ -6,13 +6,14 @@ in the arguments, and what they want done is in the actions that they return. So
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from headrace.core.events import Event
 from headrace.core.work import ErrorReport, Outcome, Shard, Task
+from headrace.driver.run_view import RunView
 
 if TYPE_CHECKING:
     from headrace.errors import WorkerDied
@@ -123,88 +124,6 @@ Decision = Outcome | DivideShard | None
 
 
 # ---------------------------------------------------------------- what policies see
-
-
-class RunView(Protocol):
-    """The state of a run, as far as policies may look at it."""
-
-    @property
-    def now(self) -> float:
-        """The time, in seconds of the driver's clock."""
-        ...
-
-    @property
-    def stages(self) -> int:
-        """The number of stages, and of pools."""
-        ...
-
-    @property
-    def nothing_begins(self) -> bool:
-        """True if no attempt is open and this turn began none, although there are workers for one."""
-        ...
-
-    @property
-    def finished(self) -> bool:
-        """True once nothing is left to do, or an error ended the run."""
-        ...
-
-    @property
-    def messages(self) -> int:
-        """The number of messages received so far."""
-        ...
-
-    @property
-    def silence(self) -> float:
-        """The seconds spent waiting for messages that did not come, in total."""
-        ...
-
-    @property
-    def attempts_waiting(self) -> int:
-        """The number of attempts whose worker waits for a block."""
-        ...
-
-    @property
-    def block_bytes(self) -> int:
-        """The bytes of the blocks between stages."""
-        ...
-
-    def loads(self, stage: int) -> Mapping[int, int]:
-        """Return the number of unanswered calls of each live worker of a stage."""
-        ...
-
-    def memory(self, stage: int) -> Mapping[int, int]:
-        """Return the private memory of each live worker of a stage, in bytes."""
-        ...
-
-    def tasks_waiting(self, stage: int) -> int:
-        """Return how many shards, or tasks of an earlier stage, wait for a worker."""
-        ...
-
-    def open_workers(self, stage: int) -> set[int]:
-        """Return the workers of a stage that have begun something and not ended it, even if it is paused."""
-        ...
-
-    def is_current(self, outcome: Outcome) -> bool:
-        """Say whether an outcome is of the attempt that is open at its shard."""
-        ...
-
-    def shard(self, number: int) -> Shard:
-        """Return the shard of a number."""
-        ...
-
-    @property
-    def shards(self) -> int:
-        """The number of shards so far: the number that the next part gets."""
-        ...
-
-    @property
-    def dividable(self) -> bool:
-        """True if shards may be divided."""
-        ...
-
-    def family(self, shard: int) -> set[tuple[int, ...]]:
-        """Return the places of all parts of the planned shard that a shard is, or is a part of."""
-        ...
 
 
 class WorkerDeath(msgspec.Struct, frozen=True):

@@ -1,7 +1,8 @@
-"""Which attempt begins or goes on next, and on which worker. No I/O, no thread, no clock.
+"""Which task of which stage begins or goes on next, and on which worker. No I/O, no thread, no clock.
 
 The scheduler owns all state about shards that are not yet committed. The loop asks ``ready`` for orders, carries them
-out, and passes what came of them to ``complete``.
+out, and passes what came of them to ``complete``. Attempts at shards, which the last stage carries out, are decided
+here; the tasks of the stages before it, which make blocks for these attempts, in ``blocks``.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from headrace.core.work import (
     Shard,
     Task,
 )
-from headrace.driver.orders import Begin, Order, Prepare, Proceed
+from headrace.driver.block_tasks import BlockTasks
+from headrace.driver.orders import Begin, Order, Proceed
 from headrace.driver.schema_settlement import Merge, SchemaSettlement
 from headrace.driver.shard_table import ShardTable
 from headrace.driver.union_settlement import UnionSettlement, Unite
@@ -47,9 +49,9 @@ class Scheduler:
 
     ``done`` says which shards were committed before. With ``limits`` (the rows that the plan's ``limit`` steps still
     let pass) or ``ordered``, shards are committed in their order. ``reading`` marks a run whose blocks go to a reader
-    in the order of shards. Each worker has up to ``ahead`` attempts at a time; with ``has_upstream``, stages before
-    this one make what they need, and may begin with it. What a reader needs next never waits behind a later shard, so
-    a later one is only prepared. ``union``: the number of the dataset of each shard, where their
+    in the order of shards. Each worker has up to ``ahead`` attempts at a time; the stages before the last make the
+    ``blocks`` that they need. What a reader needs next never waits behind a later shard, so a later one is only
+    prepared: its blocks are made. ``union``: the number of the dataset of each shard, where their
     schemas are one in the end, and what makes one of them.
     """
 
@@ -66,7 +68,7 @@ class Scheduler:
         reading: bool = False,
         max_attempts: int = 3,
         ahead: int = 2,
-        has_upstream: bool = False,
+        blocks: BlockTasks | None = None,
         union: tuple[Sequence[int], Unite] | None = None,
     ) -> None:
         self._shards = ShardTable(shards, done)
@@ -84,7 +86,8 @@ class Scheduler:
         self._reading = reading
         self._max_attempts = max_attempts
         self._ahead = ahead
-        self._has_upstream = has_upstream
+        self.blocks = blocks if blocks is not None else BlockTasks()
+        self.last_stage = self.blocks.stages
         self._next = 0  # the first shard that was never begun
         self._retry_heap: list[int] = []  # shards to begin again
         self._open: dict[int, _Attempt] = {}  # by shard
@@ -130,14 +133,16 @@ class Scheduler:
         """True when no attempt is open: if none is ready either, the run would never end."""
         return not self._open
 
-    @property
-    def open_workers(self) -> set[int]:
-        """The workers that have an open attempt, even if it is paused."""
+    def open_workers(self, stage: int) -> set[int]:
+        """Return the workers of a stage that have begun something and not ended it, even if it is paused."""
+        if stage < self.last_stage:
+            return self.blocks.open_workers(stage)
         return {attempt.worker for attempt in self._open.values()}
 
-    @property
-    def waiting(self) -> int:
-        """The number of shards that no worker has begun."""
+    def tasks_waiting(self, stage: int) -> int:
+        """Return how many shards, or tasks of an earlier stage, wait for a worker."""
+        if stage < self.last_stage:
+            return self.blocks.tasks_waiting(stage)
         return max(0, self._shards.left - len(self._open) - len(self._uncommitted))
 
     @property
@@ -171,11 +176,25 @@ class Scheduler:
 
     # ------------------------------------------------------------ orders
 
-    def ready(self, loads: Mapping[int, int], *, begin_ahead: bool = True, begin: bool = True) -> list[Order]:
-        """Return the orders to carry out now; ``loads`` has the number of unanswered calls of each live worker.
+    def ready(
+        self,
+        loads: Sequence[Mapping[int, int]],
+        *,
+        begin_ahead: bool = True,
+        begin: bool = True,
+        needed_only: bool = False,
+    ) -> list[Order]:
+        """Return the orders to carry out now.
 
-        Without ``begin_ahead`` no attempt is begun behind another, and without ``begin`` none at all.
+        ``loads`` has, for each stage, the number of unanswered calls of each live worker. Without ``begin_ahead`` no
+        attempt is begun behind another, and without ``begin`` none at all. ``needed_only``: the earlier stages only
+        make the blocks that attempts wait for.
         """
+        *earlier, last = loads
+        orders = self._attempts_ready(last, begin_ahead=begin_ahead, begin=begin)
+        return orders + self.blocks.ready(earlier, needed_only=needed_only)
+
+    def _attempts_ready(self, loads: Mapping[int, int], *, begin_ahead: bool, begin: bool) -> list[Order]:
         self._remove_dead(loads)
         if self.finished:
             return []
@@ -190,7 +209,7 @@ class Scheduler:
             ]
             for worker in idle[:1]:
                 load[worker] += 1
-                orders.append(self._begin(heapq.heappop(self._retry_heap), worker))
+                orders += self._begin(heapq.heappop(self._retry_heap), worker)
         self._begin_new(load, orders, begin_ahead=begin_ahead)
         return orders
 
@@ -202,7 +221,7 @@ class Scheduler:
                 continue
             if self.schema is not None and (not self._reading or shard == self.head):
                 attempt.paused = False
-                orders.append(Proceed(attempt.worker, shard, attempt.number, self.schema))
+                orders.append(Proceed(self.last_stage, attempt.worker, shard, attempt.number, self.schema))
             load[attempt.worker] = load.get(attempt.worker, 0) + 1
         return orders
 
@@ -214,17 +233,17 @@ class Scheduler:
                 continue
             load[attempt.worker] += 1
             if load[attempt.worker] == 1 or (shard <= self._awaited and not calls[attempt.worker]):
-                orders.append(Begin(attempt.worker, attempt.prepared))
+                orders.append(Begin(self.last_stage, attempt.worker, attempt.prepared))
                 attempt.prepared = None
         return orders
 
     def _begin_new(self, load: dict[int, int], orders: list[Order], *, begin_ahead: bool) -> None:
         """Begin shards on workers that have room for them: each gets one before any gets another."""
-        alone = (self._reading and not self._has_upstream) or bool(self._limits) or self.schema is None
+        alone = (self._reading and not self.last_stage) or bool(self._limits) or self.schema is None
         depth = self._ahead if begin_ahead and not alone else 1
         workers = sorted(load)
         for level in range(depth):
-            if level and not self._has_upstream and self._shards.left - len(self._open) <= 2 * len(load):
+            if level and not self.last_stage and self._shards.left - len(self._open) <= 2 * len(load):
                 return  # near the end, a shard that waits behind another may delay the end of the run
             for worker in workers:
                 if load[worker] != level:
@@ -235,9 +254,10 @@ class Scheduler:
                 if shard is None:
                     return
                 load[worker] += 1
-                orders.append(self._begin(shard, worker, prepare=self._reading and level > 0))
+                orders += self._begin(shard, worker, prepare=self._reading and level > 0)
 
-    def _begin(self, shard: int, worker: int, *, prepare: bool = False) -> Begin | Prepare:
+    def _begin(self, shard: int, worker: int, *, prepare: bool = False) -> list[Order]:
+        """Begin an attempt; ``prepare``: only have its blocks made, until the worker is free for it."""
         number = self._attempts.get(shard, 0)
         self._attempts[shard] = number + 1
         asks = isinstance(self._settlement, UnionSettlement) and self._settlement.asks
@@ -245,10 +265,11 @@ class Scheduler:
         task = Task(
             self._shards[shard], number, self.schema, tuple(self._limits), asks_schema=asks, decodes=decodes
         )
+        task = self.blocks.open(task, worker)
         self._open[shard] = _Attempt(worker, number, prepared=task if prepare else None)
         if prepare:
             self._stopped.add(shard)
-        return Prepare(worker, task) if prepare else Begin(worker, task)
+        return [] if prepare else [Begin(self.last_stage, worker, task)]
 
     def _next_shard(self) -> int | None:
         """Return the shard to begin next, if there is one."""
@@ -296,6 +317,15 @@ class Scheduler:
         return found
 
     # ------------------------------------------------------------ outcomes
+
+    def with_all_stages(self, outcome: Outcome) -> Outcome:
+        """Return the outcome of an attempt with what the stages before did for it; they do no more once it ended."""
+        return outcome if isinstance(outcome, Pause) else self.blocks.ended(outcome)
+
+    def complete_block(self, task: int, outcome: Outcome | None) -> None:
+        """Record what came of a call for a task of a stage before the last; None: it had ended before."""
+        self.blocks.complete(task, outcome)
+        self.error = self.error or self.blocks.error
 
     def complete(self, outcome: Outcome) -> list[CommitRecord]:
         """Record what came of an attempt; return the records to commit now, in order."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from headrace.core.arrow.output_schema import merge
 from headrace.core.locations import Location
 from headrace.core.work import Shard, Split
+from headrace.driver.block_tasks import BlockTasks
 from headrace.driver.loop import Runner
 from headrace.driver.policies.autoscaler import PoolScaling
 from headrace.driver.policies.batch_ceilings import BatchCeilings
@@ -31,9 +31,6 @@ from headrace.driver.schema_settlement import Merge
 from headrace.plan.accounts import Accounts
 from headrace.session.resumed import Resumed
 
-if TYPE_CHECKING:
-    from headrace.driver.upstream.scheduler import UpstreamScheduler
-
 
 class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     """What a run is to do, and within which bounds. All but the shards have defaults.
@@ -42,7 +39,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     order. ``ahead``: attempts that each worker of the last stage is given at a time. ``memory_limit`` is in bytes,
     None where nobody watches memory; ``driver_memory`` measures that of this process. ``bounds`` has the least and
     most workers of each stage. ``raises``: a poison row ends the run; ``locate`` says where a row stands.
-    ``commit_every`` is in seconds, 0 for never. ``upstream`` schedules the stages before the last. ``union``: the
+    ``commit_every`` is in seconds, 0 for never. ``blocks`` decides on tasks of earlier stages. ``union``: the
     number of the dataset of each planned shard, where only running tells their schemas.
     """
 
@@ -62,7 +59,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     memory_limit: int | None = None
     driver_memory: Callable[[], int] = lambda: 0
     bounds: Sequence[tuple[int, int]] = ()
-    upstream: UpstreamScheduler | None = None
+    blocks: BlockTasks | None = None
     resumed: Resumed = msgspec.field(default_factory=Resumed)
     union: Sequence[int] = ()
 
@@ -86,11 +83,11 @@ def build_runner(spec: RunSpec, committer: Committer, ports: RunPorts | None = N
         reading=spec.reading,
         max_attempts=spec.max_attempts,
         ahead=spec.ahead,
-        has_upstream=spec.upstream is not None,
+        blocks=spec.blocks,
         union=(spec.union, _one_schema) if spec.union else None,
     )
     policies = policies_of(spec, committer, dividable=scheduler.dividable)
-    return Runner(scheduler, committer, policies=policies, upstream=spec.upstream, ports=ports)
+    return Runner(scheduler, committer, policies=policies, ports=ports)
 
 
 def _one_schema(schemas: Sequence[bytes]) -> bytes:

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
     from headrace.core.uploading.names import Uploads
     from headrace.core.work import Shard
+    from headrace.driver.block_tasks import BlockTasks
     from headrace.driver.loop import Runner
     from headrace.driver.ports import Committer
     from headrace.driver.scheduler import Scheduler
-    from headrace.driver.upstream.scheduler import UpstreamScheduler
     from headrace.plan.physical import Program, Stage
     from headrace.session.build_runner import RunSpec
     from headrace.session.event_bus import EventBus
@@ -155,7 +155,7 @@ class RunContext(msgspec.Struct):
             else execution.memory_limit,  # a cluster watches that of each machine
             driver_memory=partial(memory.own, os.getpid()),
             bounds=execution.bounds,
-            upstream=self._upstream(),
+            blocks=self._blocks(),
             resumed=resumed,
             union=datasets_of(plan, shards) if kind == "write" else (),
         )
@@ -170,18 +170,18 @@ class RunContext(msgspec.Struct):
             return 0.0
         return self.options.commit_every or 0.0
 
-    def _upstream(self) -> UpstreamScheduler | None:
-        """Return the scheduler of the stages before the last, if there are any."""
+    def _blocks(self) -> BlockTasks | None:
+        """Return what decides on the tasks of the stages before the last, if there are any."""
         stages = self.execution.stages
         *earlier, _ = stages
         if not earlier:
             return None
-        from headrace.driver.upstream.scheduler import UpstreamScheduler
-        from headrace.driver.upstream.stages import UpstreamStages
+        from headrace.driver.block_queues import EarlierStages
+        from headrace.driver.block_tasks import BlockTasks
         from headrace.engines.local.slot_registry import spare_of
 
         budget = self.execution.block_budget
-        described = UpstreamStages(
+        described = EarlierStages(
             steps=[len(stage.steps) for stage in earlier],
             limits=[
                 [i for i, step in enumerate(stage.steps) if step.row_limit is not None] for stage in earlier
@@ -190,7 +190,7 @@ class RunContext(msgspec.Struct):
             origins=[origin for stage in stages for origin in stage.origins],
             split=self.execution.partitioning.row_ranges,
         )
-        return UpstreamScheduler(
+        return BlockTasks(
             described,
             budget=budget - spare_of(budget),
             max_attempts=self.options.max_attempts,

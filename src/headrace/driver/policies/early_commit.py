@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from headrace.core.work import Done, Outcome, Task
-from headrace.driver.policy import Decision, DivideShard, Policy, RunView
+from headrace.driver.policy import Decision, DivideShard, Policy
+from headrace.driver.run_view import RunView
 from headrace.driver.shard_division import split_off
 
 

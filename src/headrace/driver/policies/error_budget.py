@@ -6,7 +6,8 @@ from typing import Any
 
 from headrace.core.events import RowsRead
 from headrace.core.work import Done, Faults, Ledger, Outcome
-from headrace.driver.policy import Decision, Policy, RunView
+from headrace.driver.policy import Decision, Policy
+from headrace.driver.run_view import RunView
 from headrace.errors import TooManyErrors
 
 SAMPLE = 1_000  # rows that have to be read before a share of them is judged

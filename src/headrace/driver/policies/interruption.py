@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from headrace.core.work import RunInterrupted
-from headrace.driver.policy import NEVER, Action, EndAttempts, Policy, Restrict, RunView, StopRun
+from headrace.driver.policy import NEVER, Action, EndAttempts, Policy, Restrict, StopRun
+from headrace.driver.run_view import RunView
 
 PATIENCE = 10.0  # seconds for the batches that are under way
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from headrace.core.work import Done, Failed, Outcome
-from headrace.driver.policy import Decision, Policy, RunView
+from headrace.driver.policy import Decision, Policy
+from headrace.driver.run_view import RunView
 from headrace.driver.shard_division import split_off
 from headrace.plan.accounts import Accounts
 

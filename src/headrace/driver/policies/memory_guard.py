@@ -20,11 +20,11 @@ from headrace.driver.policy import (
     EndWorker,
     Policy,
     Restrict,
-    RunView,
     ShrinkBatch,
     Verdict,
     WorkerDeath,
 )
+from headrace.driver.run_view import RunView
 from headrace.driver.shard_division import does_not_fit, parts_of
 from headrace.errors import NeverReady
 

@@ -8,7 +8,8 @@ from collections import Counter
 from collections.abc import Iterable
 
 from headrace.core.work import AttemptLost, Outcome
-from headrace.driver.policy import NEVER, Action, Decision, Policy, Release, RunView
+from headrace.driver.policy import NEVER, Action, Decision, Policy, Release
+from headrace.driver.run_view import RunView
 
 FIRST = 0.1  # seconds; doubles with each death over the same shard
 LONGEST = 5.0

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from headrace.core.work import ErrorReport
-from headrace.driver.policy import Action, DumpStacks, EndRun, Policy, RunView
+from headrace.driver.policy import Action, DumpStacks, EndRun, Policy
+from headrace.driver.run_view import RunView
 
 DUMP = 1.0  # seconds for workers to print their stacks
 

@@ -11,12 +11,11 @@ import msgspec
 
 from headrace.core.answered import both
 from headrace.core.work import Done, ErrorReport, Failed, Ledger, Timings
-from headrace.driver.upstream.queues import AttemptQueue, QueuedTask, StageQueue
-from headrace.driver.upstream.stages import UpstreamStages
+from headrace.driver.block_queues import AttemptQueue, EarlierStages, QueuedTask, StageQueue
 from headrace.plan.accounts import cut_short, mismatch, wrong_in
 
 
-def with_upstream(done: Done, attempt: AttemptQueue, stages: UpstreamStages) -> Done | Failed:
+def with_earlier_stages(done: Done, attempt: AttemptQueue, stages: EarlierStages) -> Done | Failed:
     """Add to an attempt's outcome what the stages before did for the blocks that it consumed.
 
     What they made beyond these, because they work ahead, does not count: with a ``limit``, the counts would differ
@@ -52,7 +51,7 @@ def with_upstream(done: Done, attempt: AttemptQueue, stages: UpstreamStages) -> 
     )
 
 
-def _joined(ledgers: Sequence[Ledger], done: Done, stages: UpstreamStages) -> Ledger:
+def _joined(ledgers: Sequence[Ledger], done: Done, stages: EarlierStages) -> Ledger:
     """Join the ledgers of all stages; rows on their way to where no more were needed count as unused."""
     each = [*ledgers, done.ledger]
     ledger = Ledger(

@@ -29,35 +29,37 @@ from headrace.core.work import (
     Task,
     TrailingRejects,
 )
-from headrace.driver.upstream.block_budget import BlockBudget
-from headrace.driver.upstream.ledgers import with_upstream
-from headrace.driver.upstream.orders import (
-    BeginTask,
-    CancelTask,
-    DropBlock,
-    EndAttempt,
-    KeepBlock,
-    NextBlock,
-    SendBlock,
-    UpstreamOrder,
+from headrace.driver.block_queues import (
+    MAX_CALLS,
+    AttemptQueue,
+    EarlierStages,
+    QueuedTask,
+    TaskQueues,
+    by_need,
+    choose_task,
+    unfinished,
+    with_limits,
 )
-from headrace.driver.upstream.placement import MAX_CALLS, by_need, choose_task, unfinished, with_limits
-from headrace.driver.upstream.queues import AttemptQueue, QueuedTask, TaskQueues
-from headrace.driver.upstream.stages import UpstreamStages
+from headrace.driver.orders import Begin, DropBlock, Feed, GiveUp, KeepBlock, Order, Proceed
+from headrace.driver.stage_ledgers import with_earlier_stages
+
+INITIAL_BYTES = 8 << 20  # of a block, before any was seen
+MAX_BLOCKS = 256  # at a time: each uses a file descriptor here and in its reader
 
 
-class UpstreamScheduler:
-    """Decides which worker makes which block, and sends attempts their blocks in order.
+class BlockTasks:
+    """Decides which worker makes which block, and sends attempts their blocks in order: a part of the scheduler.
 
+    In a plan of one stage there is nothing to make, and attempts go as they come.
     ``budget`` is in bytes. A task over which ``max_attempts`` workers die ends the run. ``same_machine`` says
     whether two workers are on one machine.
     """
 
     def __init__(
         self,
-        stages: UpstreamStages,
+        stages: EarlierStages = EarlierStages(),  # noqa: B008 - frozen
         *,
-        budget: int,
+        budget: int = 0,
         max_attempts: int = 3,
         same_machine: Callable[[int, int], bool] = lambda worker, other: True,
     ) -> None:
@@ -69,8 +71,13 @@ class UpstreamScheduler:
         self._budget = BlockBudget(budget, stages.count)
         self._deaths: dict[tuple[int, int, int], int] = {}  # by shard, stage and index of a task
         self._dead: set[tuple[int, int]] = set()  # stages and workers whose death was counted
-        self._orders: list[UpstreamOrder] = []
+        self._orders: list[Order] = []
         self.error: ErrorReport | None = None
+
+    @property
+    def stages(self) -> int:
+        """The number of stages before the last."""
+        return self._stages.count
 
     @property
     def held(self) -> int:
@@ -89,6 +96,8 @@ class UpstreamScheduler:
 
         A task's budgets are those of all ``limit`` steps of the plan; the earlier stages' come first.
         """
+        if not self._stages.count:
+            return task
         shard, own = task.shard.index, self._stages.limit_count
         if shard in self._attempts:  # its worker died while it was paused
             self.close(shard, self._attempts[shard].attempt)
@@ -104,9 +113,13 @@ class UpstreamScheduler:
             del self._attempts[shard]
             self._discard(queue)
 
-    def with_upstream(self, done: Done) -> Done | Failed:
-        """Add what the earlier stages did to the outcome of an attempt that is not closed yet."""
-        return with_upstream(done, self._attempts[done.shard], self._stages)
+    def ended(self, outcome: Outcome) -> Outcome:
+        """An attempt has ended: make nothing more for it, and add what the earlier stages did to its outcome."""
+        shard, attempt = outcome.shard, outcome.attempt
+        if isinstance(outcome, Done) and self.attempt_of(shard) == attempt:
+            outcome = with_earlier_stages(outcome, self._attempts[shard], self._stages)
+        self.close(shard, attempt)
+        return outcome
 
     def restart(self, shard: int, reason: str) -> None:
         """End the attempt at a shard, which will begin anew."""
@@ -131,9 +144,9 @@ class UpstreamScheduler:
 
     # ------------------------------------------------------------ tasks
 
-    def complete(self, outcome: Outcome) -> None:
-        """Record the outcome of a call for a task."""
-        task = self._queues.tasks.get(outcome.attempt)
+    def complete(self, number: int, outcome: Outcome | None) -> None:
+        """Record the outcome of a call for a task; None: it had ended before."""
+        task = self._queues.tasks.get(number)
         if task is not None:
             self._answered(task)
         if isinstance(outcome, BlockMade):
@@ -150,20 +163,14 @@ class UpstreamScheduler:
         elif isinstance(outcome, Failed):
             self.error = self.error or outcome.error
 
-    def had_ended(self, task: int) -> None:
-        """A call for a task found that it had ended before."""
-        if task in self._queues.tasks:
-            self._answered(self._queues.tasks[task])
-
     def freed(self, note: BlocksFreed) -> None:
         """Nobody reads these blocks any more."""
         for number in note.numbers:
             self._budget.remove(number)
 
-    def shard_of(self, task: int) -> int | None:
-        """Return the shard of a task; None if the task is not needed any more."""
-        found = self._queues.tasks.get(task)
-        return None if found is None else found.task.shard.index
+    def expects(self, task: int) -> bool:
+        """Say whether a task is still needed."""
+        return task in self._queues.tasks
 
     def rows_read(self, task: int) -> int:
         """Return how many rows a task had read when it gave its last block."""
@@ -192,7 +199,7 @@ class UpstreamScheduler:
 
     # ------------------------------------------------------------ orders
 
-    def ready(self, loads: Sequence[Mapping[int, int]], *, needed_only: bool = False) -> list[UpstreamOrder]:
+    def ready(self, loads: Sequence[Mapping[int, int]], *, needed_only: bool = False) -> list[Order]:
         """Return the orders to carry out now.
 
         ``loads`` has, for each earlier stage, the number of unanswered calls of each worker. ``needed_only``: ask
@@ -222,7 +229,7 @@ class UpstreamScheduler:
             attempt.sent += 1
             if isinstance(found, Block):
                 del attempt.unread[found.ref.number]
-            self._orders.append(SendBlock(attempt.worker, attempt.shard.index, attempt.attempt, found))
+            self._orders.append(Feed(attempt.worker, attempt.shard.index, attempt.attempt, found))
         attempt.needed = None
 
     def _give_out(self, stage: int, loads: dict[int, int], attempts: Sequence[AttemptQueue]) -> None:
@@ -248,7 +255,7 @@ class UpstreamScheduler:
         task.calls += 1
         self._budget.called(task.stage)
         if task.worker is not None:
-            self._orders.append(NextBlock(task.stage, worker, task.task.shard.index, task.task.attempt))
+            self._orders.append(Proceed(task.stage, worker, task.task.shard.index, task.task.attempt))
             return
         task.worker = worker
         attempt = self._attempts[task.task.shard.index]
@@ -257,7 +264,7 @@ class UpstreamScheduler:
                 self._orders.append(KeepBlock(block.ref))
             elif isinstance(block, Block):  # the worker lets go of it
                 del attempt.unread[block.ref.number]
-        self._orders.append(BeginTask(task.stage, worker, with_limits(task, attempt, self._stages)))
+        self._orders.append(Begin(task.stage, worker, with_limits(task, attempt, self._stages)))
 
     # ------------------------------------------------------------ answers and blocks
 
@@ -285,7 +292,7 @@ class UpstreamScheduler:
     def _cancel(self, task: QueuedTask) -> None:
         self._expect_no_more(task)
         if task.worker is not None and task.ended is None:
-            self._orders.append(CancelTask(task.stage, task.worker, task.task.shard.index, task.task.attempt))
+            self._orders.append(GiveUp(task.stage, task.worker, task.task.shard.index, task.task.attempt))
 
     def _discard(self, attempt: AttemptQueue) -> None:
         """Cancel all tasks of an attempt, and drop the blocks that nobody was given."""
@@ -347,4 +354,52 @@ class UpstreamScheduler:
 
     def _abort(self, attempt: AttemptQueue, reason: str) -> None:
         attempt.aborted = True
-        self._orders.append(EndAttempt(attempt.worker, attempt.shard.index, attempt.attempt, reason))
+        self._orders.append(Feed(attempt.worker, attempt.shard.index, attempt.attempt, reason))
+
+
+class BlockBudget:
+    """Counts blocks, and the calls that will give one, against ``limit`` bytes.
+
+    ``held`` is what blocks use now, ``peak`` the most that they used so far. With ``needed_only`` there is no room.
+    """
+
+    def __init__(self, limit: int, stages: int) -> None:
+        self._limit = limit
+        # By number: size, and the attempt it is made for.
+        self._blocks: dict[int, tuple[int, AttemptQueue]] = {}
+        self._calls = [0] * stages  # that are not answered
+        self._typical = [INITIAL_BYTES] * stages  # bytes of a block
+        self.held = 0
+        self.peak = 0
+        self.needed_only = False
+
+    def has_room(self, stage: int) -> bool:
+        """Say whether one more block of a stage is within the budget."""
+        if self.needed_only:
+            return False
+        expected = sum(calls * size for calls, size in zip(self._calls, self._typical, strict=True))
+        fits = self.held + expected + self._typical[stage] <= self._limit
+        return fits and len(self._blocks) + sum(self._calls) < MAX_BLOCKS
+
+    def called(self, stage: int) -> None:
+        """Count a call that is made."""
+        self._calls[stage] += 1
+
+    def answered(self, stage: int, calls: int = 1) -> None:
+        """Count calls that are answered, or whose answers do not matter any more."""
+        self._calls[stage] -= calls
+
+    def add(self, number: int, size: int, stage: int, attempt: AttemptQueue) -> None:
+        """Count a block that a stage has made."""
+        self._blocks[number] = size, attempt
+        self.held += size
+        self.peak = max(self.peak, self.held)
+        attempt.held += size
+        self._typical[stage] = max(size, (3 * self._typical[stage] + size) // 4)
+
+    def remove(self, number: int) -> None:
+        """Stop counting a block that does not exist any more."""
+        if number in self._blocks:
+            size, attempt = self._blocks.pop(number)
+            self.held -= size
+            attempt.held -= size

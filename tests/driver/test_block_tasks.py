@@ -1,4 +1,4 @@
-"""Both schedulers, driven by a world with a clock of its own: runs end, in order, within the budget."""
+"""The scheduler of several stages, driven by a world with its own clock: runs end, in order, within the budget."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headrace.driver.upstream.block_budget import INITIAL_BYTES
+from headrace.driver.block_tasks import INITIAL_BYTES
 
 from .world import Path, Plan, World
 
@@ -63,7 +63,7 @@ def test_it_ends_with_every_block_in_order(seed: int, deaths: int, reading: bool
         assert world.finished[shard] == streams[-1]
         assert sorted(world.rejected[shard]) == sorted(rejected)
     if not deaths:
-        assert not world.blocks and not world.upstream.held, "every block is dropped"
+        assert not world.blocks and not world.scheduler.blocks.held, "every block is dropped"
     assert world.scheduler.finished and world.scheduler.error is None
 
 

@@ -1,21 +1,62 @@
-"""The tasks of the stages before the last, and the blocks that they gave: one queue for each attempt and stage."""
+"""The tasks of the stages before the last, and the blocks that they gave: one queue for each attempt and stage.
+
+Which of the tasks a free worker goes on with, or begins, is decided here, too.
+"""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
 from headrace.core.work import Block, Done, Ledger, Shard, Task, TrailingRejects
-from headrace.driver.upstream.stages import UpstreamStages
+from headrace.plan.partitioning import RowRange, row_ranges
 
 MAX_ITEMS = 128  # blocks that a task is made of, however few rows they have
+MAX_CALLS = 2  # that a worker has at a time, and a task: so that the worker need not wait for the next
 
 
-@dataclass(slots=True, eq=False)
-class QueuedTask:
+def _one_per_split(shard: Shard) -> Iterable[RowRange]:
+    return row_ranges(shard.splits, 0)
+
+
+class EarlierStages(msgspec.Struct, frozen=True):
+    """The stages before the last, in order.
+
+    ``steps`` has the number of steps of each stage, ``limits`` the indices of those that are ``limit``s. A stage
+    whose steps want batches of a fixed size has it in ``units``: the rows of its tasks are multiples of that.
+    ``origins`` has, for each step of all stages, the last one too, the step of the plan that it is a part of.
+    ``split`` divides a shard into the tasks of the first stage.
+    """
+
+    steps: Sequence[int] = ()
+    limits: Sequence[Sequence[int]] = ()
+    units: Sequence[int] = ()
+    origins: Sequence[int] = ()
+    split: Callable[[Shard], Iterable[RowRange]] = _one_per_split
+
+    @property
+    def count(self) -> int:
+        """The number of stages."""
+        return len(self.steps)
+
+    @property
+    def limited(self) -> bool:
+        """True if one of the steps is a ``limit``."""
+        return any(self.limits)
+
+    @property
+    def limit_count(self) -> int:
+        """The number of ``limit`` steps."""
+        return sum(map(len, self.limits))
+
+    def unit(self, stage: int) -> int:
+        """Return the rows of which a stage's tasks are multiples; 0: any number."""
+        return self.units[stage] if self.units else 0
+
+
+class QueuedTask(msgspec.Struct, eq=False):
     """A task and the blocks that it gave so far. ``index`` is its position in its stage's queue."""
 
     stage: int
@@ -26,9 +67,9 @@ class QueuedTask:
     source_end: tuple[int, int] = (0, 0)
     worker: int | None = None
     calls: int = 0  # that are not answered
-    blocks: list[Block | TrailingRejects] = field(default_factory=list)
+    blocks: list[Block | TrailingRejects] = msgspec.field(default_factory=list)
     passed_on: int = 0  # how many of them were passed to the next stage or the attempt
-    ledgers: list[Ledger] = field(default_factory=list)  # when each of them was given
+    ledgers: list[Ledger] = msgspec.field(default_factory=list)  # when each of them was given
     ended: Done | None = None
 
     def reset(self, number: int) -> None:
@@ -38,21 +79,19 @@ class QueuedTask:
         self.blocks, self.ledgers = [], []
 
 
-@dataclass(slots=True, eq=False)
-class StageQueue:
+class StageQueue(msgspec.Struct, eq=False):
     """The tasks of one stage, in order, and the blocks collected for the next one."""
 
-    tasks: list[QueuedTask] = field(default_factory=list)
+    tasks: list[QueuedTask] = msgspec.field(default_factory=list)
     first: int = 0  # index of the first that may have something to pass on
     complete: bool = False  # no more tasks will come
     waits_for: QueuedTask | None = None  # the task without whose blocks there will be no more tasks
-    items: list[Block | TrailingRejects] = field(default_factory=list)
+    items: list[Block | TrailingRejects] = msgspec.field(default_factory=list)
     skip: int = 0  # rows of the first item that belong to the task before
     rows: int = 0
 
 
-@dataclass(slots=True, eq=False)
-class AttemptQueue:
+class AttemptQueue(msgspec.Struct, eq=False):
     """The tasks whose blocks one attempt at a shard takes; ``limits`` are the rows that may pass each ``limit``."""
 
     shard: Shard
@@ -60,8 +99,10 @@ class AttemptQueue:
     worker: int
     limits: tuple[int, ...]
     decodes: bool = False  # as in ``Task``
-    stages: list[StageQueue] = field(default_factory=list)
-    unread: dict[int, Block] = field(default_factory=dict)  # blocks that no worker was given, by number
+    stages: list[StageQueue] = msgspec.field(default_factory=list)
+    unread: dict[int, Block] = msgspec.field(
+        default_factory=dict
+    )  # blocks that no worker was given, by number
     sent: int = 0  # blocks, to the attempt
     held: int = 0  # bytes of its blocks
     needed: QueuedTask | None = None  # the task that has to give the attempt's next block
@@ -88,7 +129,7 @@ class TaskQueues:
     ``on_done`` is called for each task that has nothing more to give.
     """
 
-    def __init__(self, stages: UpstreamStages, on_done: Callable[[QueuedTask], None]) -> None:
+    def __init__(self, stages: EarlierStages, on_done: Callable[[QueuedTask], None]) -> None:
         self._stages = stages
         self._on_done = on_done
         self._numbers = itertools.count()
@@ -175,3 +216,79 @@ class TaskQueues:
             assert isinstance(last, Block)
             queue.items, queue.skip, queue.rows = [last], last.rows - excess, excess
             queued.shared_block = last.ref.number
+
+
+# ---------------------------------------------------------------- which task is next
+
+
+def by_need(attempts: Iterable[AttemptQueue]) -> list[AttemptQueue]:
+    """Order open attempts: those at work before those that wait behind them, then those with the fewest bytes."""
+    rank: dict[int, int] = {}  # by worker: attempts that it has
+    ranked = []
+    for attempt in attempts:
+        place = rank[attempt.worker] = rank.get(attempt.worker, -1) + 1
+        if attempt.is_open:
+            ranked.append((place, not attempt.waiting, attempt.held, attempt.shard.index, attempt))
+    return [attempt for *_, attempt in sorted(ranked, key=lambda each: each[:4])]
+
+
+def unfinished(attempt: AttemptQueue, stage: int, *, limited: bool) -> Iterator[QueuedTask]:
+    """Yield the tasks of a stage that have more to give, in order.
+
+    ``limited``: the plan has limits. What may pass a limit depends on what passed it before, so there is one task at
+    a time, through all stages.
+    """
+    queue = attempt.stages[stage]
+    tasks = (task for task in itertools.islice(queue.tasks, queue.first, None) if task.ended is None)
+    if not limited:
+        yield from tasks
+        return
+    task = next(tasks, None)
+    later = (each for queue in attempt.stages[stage + 1 :] for each in queue.tasks[queue.first :])
+    if task is not None and (task.worker is not None or all(each.ended is not None for each in later)):
+        yield task
+
+
+def choose_task(
+    worker: int,
+    stage: int,
+    attempts: Sequence[AttemptQueue],
+    *,
+    room: bool,
+    limited: bool,
+    same_machine: Callable[[int, int], bool],
+) -> QueuedTask | None:
+    """Return the task of which a worker should give a block; ``attempts`` are in the order of ``by_need``.
+
+    First what an attempt waits for, even if there is no ``room`` in the budget. Then what the worker has begun, since
+    no other worker can go on with it. Then an early task of the attempt in most need; one whose worker is near is
+    preferred.
+    """
+    begun = nearest = first = None
+    for attempt in attempts:
+        for task in unfinished(attempt, stage, limited=limited):
+            if task.worker not in (None, worker) or task.calls >= MAX_CALLS:
+                continue
+            if attempt.waiting and task is attempt.needed and not task.calls:
+                return task
+            if task.worker is not None:
+                begun = begun or task
+            else:
+                if same_machine(worker, attempt.worker):
+                    nearest = nearest or task
+                first = first or task
+                break  # tasks are begun in order: no later one is begun
+    return (begun or nearest or first) if room else None
+
+
+def with_limits(task: QueuedTask, attempt: AttemptQueue, stages: EarlierStages) -> Task:
+    """Return a task with the rows that its stage's limits still let pass."""
+    limits = stages.limits[task.stage]
+    if not limits:
+        return task.task
+    first = sum(map(len, stages.limits[: task.stage]))
+    left = list(attempt.limits[first : first + len(limits)])
+    for other in attempt.stages[task.stage].tasks:
+        if other.ended is not None:
+            left = [rows - other.ended.ledger.steps[i][1] for rows, i in zip(left, limits, strict=True)]
+    return msgspec.structs.replace(task.task, budgets=tuple(left))

@@ -1,4 +1,4 @@
-"""A world of workers with a clock of its own, which drives both schedulers as the loop would."""
+"""A world of workers with a clock of its own, which drives the scheduler as the loop would."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from headrace.core.work import (
     BlockRef,
     BlocksFreed,
     Done,
+    Failed,
     Fault,
     Ledger,
     OutputBlocks,
@@ -30,20 +31,10 @@ from headrace.core.work import (
     Timings,
     TrailingRejects,
 )
-from headrace.driver.orders import Begin, Prepare, Proceed
+from headrace.driver.block_queues import EarlierStages
+from headrace.driver.block_tasks import BlockTasks
+from headrace.driver.orders import Begin, DropBlock, Feed, GiveUp, KeepBlock, Order, Proceed
 from headrace.driver.scheduler import Scheduler
-from headrace.driver.upstream.orders import (
-    BeginTask,
-    CancelTask,
-    DropBlock,
-    EndAttempt,
-    KeepBlock,
-    NextBlock,
-    SendBlock,
-    UpstreamOrder,
-)
-from headrace.driver.upstream.scheduler import UpstreamScheduler
-from headrace.driver.upstream.stages import UpstreamStages
 from headrace.plan.partitioning import row_ranges
 
 Path = tuple[int, ...]
@@ -115,18 +106,10 @@ class World:
         self.shards = [
             Shard(i, tuple(itertools.islice(splits, count))) for i, count in enumerate(plan.shards)
         ]
-        self.scheduler = Scheduler(
-            self.shards,
-            merge=lambda a, b: (b, True),
-            reading=plan.reading,
-            max_attempts=10**6,
-            ahead=plan.ahead,
-            has_upstream=True,
-        )
         stages = len(plan.earlier)
         plan.units = plan.units or [0] * stages
-        self.upstream = UpstreamScheduler(
-            UpstreamStages(
+        blocks = BlockTasks(
+            EarlierStages(
                 [1] * stages,
                 [()] * stages,
                 units=plan.units,
@@ -134,6 +117,14 @@ class World:
             ),
             budget=plan.budget,
             max_attempts=10**6,
+        )
+        self.scheduler = Scheduler(
+            self.shards,
+            merge=lambda a, b: (b, True),
+            reading=plan.reading,
+            max_attempts=10**6,
+            ahead=plan.ahead,
+            blocks=blocks,
         )
         self.blocks: dict[int, int] = {}  # blocks that exist: size
         self.due: dict[int, int] = {}  # by block: how often it will still be given to a worker
@@ -143,7 +134,6 @@ class World:
         self.rejected: dict[int, list[Path]] = {}
         self.known: dict[int, tuple[list[list[Path]], list[Path]]] = {}
         self.worst = 0
-        self.opened: set[tuple[int, int]] = set()
 
     # ---------------------------------------------------------------- the world
 
@@ -164,21 +154,10 @@ class World:
         for _ in range(200_000):
             if self.scheduler.finished:
                 return
-            for order in self.scheduler.ready(self.loads(last)):
-                task = None if isinstance(order, Proceed) else order.task
-                if task is not None and (task.shard.index, task.attempt) not in self.opened:
-                    self.opened.add((task.shard.index, task.attempt))
-                    self.upstream.open(task, order.worker)
-                if isinstance(order, Prepare):
-                    continue
-                if isinstance(order, Begin):
-                    self.call(order.worker, "attempt", order.task)
-                else:
-                    self.call(order.worker, "proceed", (order.shard, order.attempt))
-            for made in self.upstream.ready([self.loads(stage) for stage in range(last)]):
-                self.carry_out(made)
+            for order in self.scheduler.ready([self.loads(stage) for stage in range(last + 1)]):
+                self.carry_out(order)
             self.check()
-            assert self.upstream.error is None
+            assert self.scheduler.error is None
             assert self.events, "nothing will ever happen again"
             self.now, _, what = heapq.heappop(self.events)
             what()
@@ -214,7 +193,7 @@ class World:
 
     def lose_task(self, task: Any, delay: float) -> None:
         lost = AttemptLost(*name_of(task), "killed")
-        self.later(delay, lambda: self.upstream.complete(lost))
+        self.later(delay, lambda: self.scheduler.complete_block(lost.attempt, lost))
 
     def pass_blocks(self, numbers: list[int]) -> None:
         for number in numbers:
@@ -227,19 +206,22 @@ class World:
             self.readers[number] -= 1
             if not self.readers[number] and not self.due[number]:
                 self.blocks.pop(number, None)
-                self.upstream.freed(BlocksFreed((number,)))
+                self.scheduler.blocks.freed(BlocksFreed((number,)))
 
     # ---------------------------------------------------------------- orders and calls
 
-    def carry_out(self, order: UpstreamOrder) -> None:
-        if isinstance(order, (BeginTask, NextBlock, CancelTask)):
-            name = {BeginTask: "make", NextBlock: "more", CancelTask: "give_up"}[type(order)]
-            value = order.task if isinstance(order, BeginTask) else (order.shard, order.task)
-            self.call(order.worker, name, value)
-        elif isinstance(order, SendBlock):
-            self.feed(order.worker, (order.shard, order.attempt), order.block)
-        elif isinstance(order, EndAttempt):
-            self.feed(order.worker, (order.shard, order.attempt), "abort")
+    def carry_out(self, order: Order) -> None:
+        if isinstance(order, Begin):
+            last = order.stage == self.scheduler.last_stage
+            self.call(order.worker, "attempt" if last else "make", order.task)
+        elif isinstance(order, Proceed):
+            last = order.stage == self.scheduler.last_stage
+            self.call(order.worker, "proceed" if last else "more", (order.shard, order.attempt))
+        elif isinstance(order, GiveUp):
+            self.call(order.worker, "give_up", (order.shard, order.attempt))
+        elif isinstance(order, Feed):
+            item = "abort" if isinstance(order.item, str) else order.item
+            self.feed(order.worker, (order.shard, order.attempt), item)
         elif isinstance(order, KeepBlock):
             self.due[order.ref.number] = 2
         else:
@@ -303,7 +285,7 @@ class World:
             self.free(blocks_of(value))
         answers = worker.open.get(number)
         if answers is None:
-            self.upstream.had_ended(number)
+            self.scheduler.complete_block(number, None)
             self.answered(worker)
             return
         result = answers.pop(0)
@@ -314,10 +296,12 @@ class World:
             self.rows[ref.number] = result.rows
             self.due[ref.number] = 0
             block = Block(ref, len(result.rows), rejects=rejects)
-            self.upstream.complete(BlockMade(shard, number, block, result.counts))
+            self.scheduler.complete_block(number, BlockMade(shard, number, block, result.counts))
         else:
             del worker.open[number]
-            self.upstream.complete(Done(shard, number, (), result.counts, Timings(), rejects=rejects))
+            self.scheduler.complete_block(
+                number, Done(shard, number, (), result.counts, Timings(), rejects=rejects)
+            )
         self.answered(worker)
 
     def answers(self, task: Task, stage: int) -> list[Answer]:
@@ -396,7 +380,9 @@ class World:
         queue = worker.inputs.setdefault(worker.at, [])
         if not queue:
             worker.waits = True
-            self.upstream.attempt_waits(AttemptWaiting(shard, attempt, len(worker.taken.get(worker.at, []))))
+            self.scheduler.blocks.attempt_waits(
+                AttemptWaiting(shard, attempt, len(worker.taken.get(worker.at, [])))
+            )
             return
         item = queue.pop(0)
         if item is None or item == "abort":
@@ -444,13 +430,11 @@ class World:
         self.use(worker)
 
     def settle(self, outcome: Any) -> None:
-        if not isinstance(outcome, (Proposal, OutputBlocks)):
-            if self.scheduler.attempt_of(outcome.shard) == outcome.attempt and isinstance(outcome, Done):
-                whole = self.upstream.with_upstream(outcome)
-                assert isinstance(whole, Done), whole
-                self.check_counts(whole)
-                outcome = whole
-            self.upstream.close(outcome.shard, outcome.attempt)
+        current = self.scheduler.attempt_of(outcome.shard) == outcome.attempt
+        outcome = self.scheduler.with_all_stages(outcome)
+        if current and isinstance(outcome, Done):
+            self.check_counts(outcome)
+        assert not isinstance(outcome, Failed), outcome
         self.scheduler.complete(outcome)
 
     def check_counts(self, done: Done) -> None:
