@@ -326,9 +326,9 @@ class BlockTasks:
             if deaths >= self._max_attempts:
                 self.error = ErrorReport(
                     "ShardFailed",
-                    f"A part of shard {task.task.shard.index} ended its worker {deaths} times, the last time because: "
-                    f"{gone.reason}. Something in its rows or in the function ends the process (a crash in native "
-                    "code, or too little memory). Finished work is kept: fix the function or the input, then run "
+                    f"A part of shard {task.task.shard.index} ended its worker {deaths} times, the last time "
+                    f"because: {gone.reason}. Something in its rows or in the function ends the process (a crash in "
+                    "native code, or too little memory). Finished work is kept: fix the function or the input, then run "
                     "again.",
                 )
         if task.ended is None:
