@@ -328,8 +328,8 @@ class BlockTasks:
                     "ShardFailed",
                     f"A part of shard {task.task.shard.index} ended its worker {deaths} times, the last time "
                     f"because: {gone.reason}. Something in its rows or in the function ends the process (a crash in "
-                    "native code, or too little memory). Finished work is kept: fix the function or the input, then run "
-                    "again.",
+                    "native code, or too little memory). Finished work is kept: fix the function or the input, then "
+                    "run again.",
                 )
         if task.ended is None:
             self._restart(task, gone.reason)
