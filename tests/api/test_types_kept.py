@@ -17,7 +17,7 @@ import pytest
 import headrace as hr
 from headrace.core.arrow.batch import concat
 from headrace.core.arrow.batch_formats import rows_of, to_numpy
-from headrace.errors import BadReturn
+from headrace.errors import BadReturn, SinkError
 
 UTC = dt.timezone.utc
 TABLE = pa.table(
@@ -327,3 +327,72 @@ def test_a_list_that_a_function_writes_to_is_seen_to_have_changed() -> None:
     data = hr.from_arrow(pa.table({"x": pa.array([[1, None], [2]], _INT_LISTS)}))
     made = data.map_batches(change, batch_format="pandas").to_arrow()["x"].to_pylist()
     assert made[0][0] == 7 and made[1] == [2]
+
+
+DICTIONARY_OF_CODES = pa.DictionaryArray.from_arrays([1, 0, None], pa.array(["a", "b"]).dictionary_encode())
+IN_PANDAS = {
+    "a dictionary of dictionaries": (DICTIONARY_OF_CODES, ["b", "a", None]),
+    "a dictionary with a null": (
+        pa.DictionaryArray.from_arrays([1, 0, None], pa.array([None, "b"])), ["b", None, None]
+    ),
+    "a union": (
+        pa.UnionArray.from_sparse(pa.array([0, 1, 0], pa.int8()), [pa.array([1, 2, 3]), pa.array(["a", "b", "c"])]),
+        [1, "b", 3],
+    ),
+    "flags of a byte": (
+        pa.ExtensionArray.from_storage(pa.bool8(), pa.array([1, 0, None], pa.int8())), [True, False, None]
+    ),
+    "times of nanoseconds": (pa.array([1, None, 2000], pa.time64("ns")), [pd.Timedelta(1), None, pd.Timedelta(2000)]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", IN_PANDAS)
+def test_odd_types_are_right_in_pandas(name: str, tmp_path: Path) -> None:
+    column, expected = IN_PANDAS[name]
+    data = hr.from_arrow(pa.table({"id": range(3), "x": column})).with_options(
+        engine="inline", progress=False
+    )
+    seen: list[Any] = []
+
+    def look(frame: pd.DataFrame) -> pd.DataFrame:
+        seen.extend(
+            None if value is None or value is pd.NaT or value != value else value for value in frame["x"]
+        )
+        return frame
+
+    data.map_batches(look, batch_format="pandas").count()
+    assert seen == expected
+    assert len(data.to_pandas()) == 3
+
+
+def test_a_dictionary_with_a_null_is_written_to_parquet(tmp_path: Path) -> None:
+    column, expected = IN_PANDAS["a dictionary with a null"]
+    hr.from_arrow(pa.table({"x": column})).write_parquet(tmp_path / "out")
+    assert [row["x"] for row in hr.read_parquet(tmp_path / "out").take_all()] == expected
+
+
+def test_calendar_intervals_stay_what_they_are() -> None:
+    table = pa.table({"x": pa.array([pa.MonthDayNano([1, 2, 3]), None], pa.month_day_nano_interval())})
+    data = hr.from_arrow(table).with_options(engine="inline", progress=False)
+    for copied in (
+        data.map_batches(lambda batch: {"x": list(batch["x"])}),
+        data.map(lambda row: {"x": row["x"]}),
+    ):
+        assert copied.to_arrow().equals(table)
+
+
+@pytest.mark.parametrize(
+    ("column", "verb"),
+    [
+        (pa.DictionaryArray.from_arrays([0, 1], pa.array([[1], [2]])), "parquet"),
+        (pa.array([[None], None]), "csv"),
+        (pa.StructArray.from_arrays([pa.nulls(2)], ["n"]), "csv"),
+    ],
+    ids=["dictionary of lists", "list of nulls", "dict of nulls"],
+)  # fmt: skip
+def test_what_a_format_cannot_hold_is_refused_by_its_name(
+    column: pa.Array, verb: str, tmp_path: Path
+) -> None:
+    data = hr.from_arrow(pa.table({"id": [1, 2], "x": column})).with_options(engine="inline", progress=False)
+    with pytest.raises(SinkError, match="cannot hold column 'x'"):
+        getattr(data, f"write_{verb}")(tmp_path / "out")

@@ -350,6 +350,10 @@ class PartWriter:
                 raise failed from (failed.__cause__ or error)
             if not isinstance(error, pa.ArrowException):
                 raise
+            if self._encode == self._sink.encoder:
+                self._sink.check_schema(
+                    self._schema
+                )  # names the column; a schema that was settled late is not checked
             refused = SinkError(f"Cannot write {self._name} as {self._sink.kind}: {error}")
             refused.foreign_cause = is_foreign(self._sink)
             raise refused from error

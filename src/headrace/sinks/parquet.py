@@ -15,8 +15,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
-from headrace.core.arrow.batch_formats import to_numpy
+from headrace.core.arrow.batch_formats import is_nested, to_numpy
 from headrace.core.arrow.ragged import axes
+from headrace.core.arrow.row_selection import with_present_values
 from headrace.errors import ArgumentError
 from headrace.sinks.files import FileSink, PartWriter, cannot_hold, choose, probe_columns
 from headrace.sinks.parquet_joined import JoinedEncoder, OldTimes, parsed
@@ -46,6 +47,11 @@ _NO_VALUES = (
     "list that is empty can be read"
 )
 _SECONDS = "Parquet has no seconds, and would lose the shape of these arrays; `astype('M8[ms]')` preserves it"
+
+_NESTED_VALUES = (
+    "Parquet has no dictionary of lists or dicts; in map_batches(batch_format='pyarrow'), dictionary_decode() makes "
+    "plain ones of it"
+)
 
 
 @dataclass(frozen=True)
@@ -208,6 +214,7 @@ class ParquetEncoder:
         self._held: list[pa.RecordBatch] = []
         self._rows = 0
         self._bytes = 0
+        self._indexed = [i for i, column in enumerate(schema) if pt.is_dictionary(column.type)]
         self._vectors = [i for i, column in enumerate(schema) if _holds_vectors(column.type)]
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -217,6 +224,8 @@ class ParquetEncoder:
             if _has_null_vector(batch.column(i)) and not _null_vectors_can_be_read():
                 why = _NULL_ARRAY if axes(batch.schema.field(i).type) else _NULL_VECTOR
                 raise cannot_hold("Parquet", batch.schema.field(i), why)
+        for i in self._indexed:
+            batch = batch.set_column(i, batch.schema.field(i), with_present_values(batch.column(i)))
         self._held.append(batch)
         self._rows += batch.num_rows
         self._bytes += batch.nbytes
@@ -318,6 +327,8 @@ def _unreadable(kind: pa.DataType) -> str:
         return _unreadable(kind.storage_type)
     if pt.is_fixed_size_list(kind) and not kind.list_size:
         return _NO_VALUES
+    if pt.is_dictionary(kind) and is_nested(kind.value_type):
+        return _NESTED_VALUES
     fields = (kind.field(i).type for i in range(kind.num_fields)) if pt.is_nested(kind) else ()
     return next((why for field in fields if (why := _unreadable(field))), "")
 

@@ -21,7 +21,7 @@ from headrace.core.arrow.objects import (
     objects_of,
 )
 from headrace.core.arrow.ragged import RaggedTensorType
-from headrace.core.arrow.row_selection import column_taken
+from headrace.core.arrow.row_selection import column_taken, with_present_values
 
 BatchFormat = Literal["numpy", "pandas", "pyarrow"]
 
@@ -105,17 +105,26 @@ def to_frame(table: pa.RecordBatch | pa.Table) -> Any:
         or forms.rounds(column)
         or _pandas_lacks(field.type)
     ]
+    for i, type_ in enumerate(table.schema.types):
+        if pa.types.is_dictionary(type_) and i not in ours:
+            table = table.set_column(i, table.schema.field(i), with_present_values(_one(table.column(i))))
+        elif isinstance(type_, pa.Bool8Type):  # of which pandas would get the bytes
+            flags = _one(table.column(i)).storage.cast(pa.bool_())
+            table = table.set_column(i, table.schema.field(i).with_type(flags.type), flags)
     if not ours:
         return table.to_pandas()
     frame = table.select([i for i in range(table.num_columns) if i not in ours]).to_pandas()
     for i in ours:
         column = table.column(i)
         cells = np.empty(len(column), object)
-        rows = _unrounded(one_array(column) if isinstance(column, pa.ChunkedArray) else column)
-        for at, row in enumerate(rows):
+        for at, row in enumerate(_unrounded(_one(column))):
             cells[at] = row
         frame.insert(i, table.schema.names[i], cells)
     return frame
+
+
+def _one(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    return one_array(column) if isinstance(column, pa.ChunkedArray) else column
 
 
 def _pandas_lacks(type_: pa.DataType) -> bool:
@@ -123,8 +132,12 @@ def _pandas_lacks(type_: pa.DataType) -> bool:
 
     Categories are plain values; and of a list view that is a slice and has nulls, it shows other rows as null.
     """
+    if pa.types.is_union(type_) or type_ == pa.time64("ns"):
+        return True
     if pa.types.is_dictionary(type_):
-        return is_nested(type_.value_type)
+        value = type_.value_type
+        coded = pa.types.is_dictionary(value) or pa.types.is_run_end_encoded(value)
+        return coded or is_nested(value)
     if pa.types.is_list_view(type_) or pa.types.is_large_list_view(type_):
         return True
     return pa.types.is_nested(type_) and any(

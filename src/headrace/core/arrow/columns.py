@@ -51,6 +51,7 @@ _KINDS: tuple[tuple[str, tuple[type, ...]], ...] = (
     ("datetimes", (datetime.datetime, np.datetime64)),
     ("dates", (datetime.date,)),
     ("times of day", (datetime.time,)),
+    ("calendar intervals", (pa.MonthDayNano,)),  # which are tuples
     ("dicts", (Mapping,)),
     ("lists", (list, tuple, set)),
     ("arrays", (np.ndarray,)),
@@ -249,6 +250,8 @@ def _of_kind(kind: str, values: Sequence[Any], kinds: set[type], ragged: bool) -
         )
     if kind == "arrays":
         return from_arrays(values, _from_list, ragged=ragged)
+    if kind == "calendar intervals":
+        return _by_arrow(values)
     if not any(each.__module__.partition(".")[0] in _KNOWN_TO_ARROW for each in kinds):
         raise ConversionError(f"its values do not fit one Arrow type ({kind})")
     return _by_arrow(values)

@@ -46,6 +46,23 @@ def column_taken(column: pa.Array, indices: Indices) -> pa.Array:
         return pa.concat_arrays(pieces or [column.slice(0, 0)])
 
 
+def with_present_values(column: pa.Array) -> pa.Array:
+    """Return a dictionary column in which a null has no index; in Arrow, a value may be the null, too.
+
+    >>> twofold = pa.DictionaryArray.from_arrays(pa.array([0, 1, None]), pa.array([None, "a"]))
+    >>> with_present_values(twofold).dictionary.to_pylist()
+    ['a']
+    """
+    values = column.dictionary
+    if not values.null_count:
+        return column
+    there = np.array([value.is_valid for value in values])
+    places = _places(np.where(there, np.cumsum(there) - 1, -1)).cast(column.indices.type)
+    return pa.DictionaryArray.from_arrays(
+        places.take(column.indices), column_taken(values, np.flatnonzero(there)), ordered=column.type.ordered
+    )
+
+
 def _places(indices: Indices) -> pa.Array:
     """Lay the places out by buffers: ``pa.array`` would import pandas."""
     missing = indices < 0
