@@ -33,6 +33,24 @@ def verify(
     threads: Annotated[
         int, typer.Option("--threads", metavar="N", min=1, help="Files that are read at a time.")
     ] = 4,
+    catalog: Annotated[
+        str | None,
+        typer.Option(
+            "--catalog",
+            metavar="NAME",
+            help="The catalogue of the Iceberg table that OUT is in.",
+            show_default=False,
+        ),
+    ] = None,
+    uri: Annotated[
+        str | None,
+        typer.Option(
+            "--uri",
+            metavar="ADDRESS",
+            help="The PostgreSQL database with OUT's rows: env:NAME for a variable that holds it.",
+            show_default=False,
+        ),
+    ] = None,
     progress: Annotated[
         bool, typer.Option("--progress/--no-progress", help="Show a bar on a terminal.")
     ] = True,
@@ -40,12 +58,13 @@ def verify(
     """Check an output again: every file, the journal, the totals and the metrics. Nothing is changed.
 
     Sizes and checksums are computed anew, rows are counted from the files, metrics are merged again from what each
-    shard counted. Exit code 0: complete, and as it was written; 1: damaged, not finished, or being written.
+    shard counted. A table that has the rows is asked whether it has them still. Exit code 0: complete, and as it was
+    written; 1: damaged, not finished, or being written.
     """
     from headrace.output.verify import verify as look
 
     with _bar(shown=progress) as on_file:
-        found = look(texts.output_of(out), threads=threads, on_file=on_file)
+        found = look(texts.output_of(out), threads=threads, on_file=on_file, catalog=catalog, uri=uri)
     data = {
         "command": "verify",
         "status": found.state,
@@ -59,6 +78,7 @@ def verify(
         "metrics": found.metrics or {},
         "recounted_metrics": list(found.recounted),
         "unchecked_metrics": list(found.unchecked),
+        "note": found.note,
         "findings": [
             {"kind": each.kind, "file": each.file, "message": each.message} for each in found.findings
         ],

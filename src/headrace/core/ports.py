@@ -249,6 +249,31 @@ class UploadingSink(Protocol):
         ...
 
 
+class InsertingSink(Protocol):
+    """What a sink has besides if the rows of its parts are inserted into a table of a database."""
+
+    def inserted(self, files: Sequence[StagedFile]) -> Sequence[StagedFile]:
+        """Return which parts of an unfinished run were inserted, as far as the database and the folder say."""
+        ...
+
+    def rows_lost(
+        self, files: Sequence[StagedFile], missing: Sequence[StagedFile], run: str = ""
+    ) -> Lost | None:
+        """Say why the table has not all rows of parts that were inserted; None if it has them."""
+        ...
+
+    def insert_again(self, files: Sequence[StagedFile]) -> bool:
+        """Insert parts again whose table is gone; False if ``finish`` must do it."""
+        ...
+
+    def mend_records(self, files: Sequence[StagedFile], *, finished: bool) -> int:
+        """Note parts again that are in the table, if what was noted of them is gone.
+
+        Return how many rows were inserted again, as neither the table nor what is noted had them.
+        """
+        ...
+
+
 class TableSink(Protocol):
     """What a sink has besides if all parts of a run become rows of a table in one commit, at its end."""
 

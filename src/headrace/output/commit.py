@@ -20,9 +20,8 @@ from headrace.core.files import safe_files
 from headrace.core.metric_states import STATES, side_files
 from headrace.core.ports import Sink
 from headrace.core.uploading.names import is_uploaded
-from headrace.core.warn import warn
 from headrace.core.work import CommitRecord, Durability, Shard, SideFile
-from headrace.errors import OutputWriteFailed, PlanChanged, SinkError
+from headrace.errors import OutputWriteFailed, PlanChanged
 from headrace.output import journal as journals
 from headrace.output.folder import OutputFolder
 from headrace.output.journal import (
@@ -185,31 +184,6 @@ class ShardCommitter:
             raise PlanChanged(
                 f"The run in {self.output} is finished, and new input cannot be added to it: {table.why_not_grown()}."
             )
-
-    def check_in_table(self, *, incremental: bool) -> None:
-        """Look whether the table has the rows of a run that has finished: refuse if it has none, warn if not all.
-
-        ``incremental``: only a table that is gone, or is another one, is refused. Runs that follow one another go on
-        where others take out rows that they do not need any more.
-        """
-        table = table_of(self.sink)
-        if table is None:
-            return
-        parts = [file for record in self.of_last_run() for file in record.files if file.is_part]
-        missing = [file for file in parts if self.publisher.state(file) == "missing"]
-        found = table.rows_lost(parts, missing)
-        if found is None or (incremental and found.left != "no table"):
-            return
-        why = f"{found.why[0].upper()}{found.why[1:]}."
-        if found.left in ("none", "no table"):
-            raise SinkError(
-                f"{why} Nothing was touched: restore the table to have these rows back, or write with another "
-                "output= to add all rows of this run again."
-            )
-        warn(
-            f"{why} The run in {self.output} had finished before, and adds nothing now. If rows are missing: restore "
-            "the table, or write with another output= to add all rows of this run again."
-        )
 
     def of_last_run(self) -> Iterator[CommitRecord]:
         """Read the records of the last run back from the journal."""

@@ -32,6 +32,7 @@ from headrace.output.publishing import table_of
 from headrace.output.run_list import RunEntry
 from headrace.output.saved_plan import divided, grown
 from headrace.output.small_files import remove_any, remove_unlisted_states
+from headrace.output.tables import check_inserted
 from headrace.plan.physical import SavedPlan
 from headrace.version import __version__
 
@@ -43,11 +44,18 @@ def peek(output: OutputFolder, run: str, plan: SavedPlan) -> tuple[SavedPlan, Jo
 
 
 def recover(
-    output: OutputFolder, run: str, plan: SavedPlan, sink: Sink, *, durability: Durability, hidden: bool
+    output: OutputFolder,
+    run: str,
+    plan: SavedPlan,
+    sink: Sink,
+    *,
+    durability: Durability,
+    hidden: bool,
+    go_on: bool = False,
 ) -> ShardCommitter:
     """Resume a run: committed shards whose files are gone are revoked, files that no record names are removed.
 
-    ``plan``: as it was saved.
+    ``plan``: as it was saved. ``go_on``: also where the table of a database has none of the rows any more.
     """
     output.check_folders(run)
     folder = output.folder(run)
@@ -65,6 +73,10 @@ def recover(
         table = table_of(sink)
         if table is not None and not state.finished:
             table.check_same(plan.table, needed=len(state.runs) > 1 and state.schema is not None)
+        ended = state.finished and output.is_marked(run)
+        known = check_names(contents.in_force(), run, folder)
+        if not check_inserted(sink, output, known, finished=ended, go_on=go_on):
+            output.remove_success()
         hidden = hidden or state.hidden
         committer = ShardCommitter(output, plan, sink, journal, state, hidden=hidden, empty=True)
         lost, staged, published, states = _check_files(

@@ -46,6 +46,7 @@ from headrace.output.recover import peek, recover
 from headrace.output.refresh import check_refresh
 from headrace.output.saved_plan import read_plan
 from headrace.output.seen_keys import check_keys
+from headrace.output.tables import check_in_table
 from headrace.plan import compile as compiler
 from headrace.plan.identity import code_of, difference, shape_of, unrecognised
 from headrace.plan.logical import Plan
@@ -135,9 +136,15 @@ class _JobOpener:
         return peek(self._output, run, self._saved_plan(run))
 
     def _recover(self, run: str, *, hidden: bool) -> ShardCommitter:
-        durability = self._request.durability
+        request = self._request
         return recover(
-            self._output, run, self._saved_plan(run), self._sink, durability=durability, hidden=hidden
+            self._output,
+            run,
+            self._saved_plan(run),
+            self._sink,
+            durability=request.durability,
+            hidden=hidden,
+            go_on=request.on_change == "continue",
         )
 
     def job(self) -> Job:
@@ -208,7 +215,7 @@ class _JobOpener:
         table = table_of(self._sink)
         if self._request.mode == "error" and table is not None:
             with contextlib.closing(self._recover(run, hidden=False)) as committer:
-                committer.check_in_table(incremental=False)
+                check_in_table(committer, incremental=False)
             raise OutputExists(
                 f"The run in {self._output} has finished, so its table is there, and mode='error' was asked for. "
                 "Nothing was touched: mode='append' with another output= adds rows to the table, mode='overwrite' "
@@ -369,7 +376,7 @@ class _JobOpener:
         try:
             request = self._request
             if state.finished and not hidden:
-                committer.check_in_table(incremental=request.incremental)
+                check_in_table(committer, incremental=request.incremental)
             grows = request.incremental or request.on_change == "continue"
             partitioning = request.partitioning if grows else None
             plan, files = self._plan, self._files

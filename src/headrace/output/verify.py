@@ -23,12 +23,12 @@ from headrace.core.uploading.names import is_uploaded, uploaded_name
 from headrace.core.work import REJECTED, StagedFile
 from headrace.errors import JournalDamaged
 from headrace.output import remeasure as remeasuring
-from headrace.output.compacted import TABLES, in_table, without_compacted
 from headrace.output.names import run_of
 from headrace.output.part_files import bytes_of, rows_of
 from headrace.output.reporting import success_of
 from headrace.output.runs import SavedRun, check_is_output, current_run, named_run, pointer
 from headrace.output.stores.snapshots import Looked, looked_at
+from headrace.output.tables import Reached, in_table, without_compacted
 from headrace.output.verification import Finding, Verification, are_steps, steps_of, verbs
 from headrace.plan.accounts import is_counted, wrong_in_record
 from headrace.plan.parameters import given_folder
@@ -50,6 +50,8 @@ def verify(
     threads: int | None = None,
     on_file: OnFile = _nobody,
     storage_options: Mapping[str, Any] | None = None,
+    catalog: str | Mapping[str, Any] | None = None,
+    uri: str | None = None,
 ) -> Verification:
     """Check an output again: files by size, checksum and rows, the journal, the manifest, totals and metrics.
 
@@ -63,6 +65,12 @@ def verify(
         Called with the numbers of files done and of all, and the bytes done, as it goes on.
     storage_options
         As in ``read_parquet``.
+    catalog
+        As in ``read_iceberg``: the catalogue of the Iceberg table that the output is in. Without it, the note says
+        that the table was not looked at.
+    uri
+        As in ``read_sql``: the database of PostgreSQL that the output is in; likewise. Files of SQLite and DuckDB are
+        found without it.
 
     Raises
     ------
@@ -84,13 +92,15 @@ def verify(
     try:
         options = checked(storage_options)
         with looked_at(given_folder(path), options) as output:
-            return _verified(output, options, threads or 4, on_file)
+            return _verified(output, options, threads or 4, on_file, Reached(catalog, uri))
     except JournalDamaged as error:  # in a store: its journal cannot be put together
         finding = Finding("journal", "_headrace", str(error))
         return Verification(given_folder(path), "", "damaged", (finding,))
 
 
-def _verified(output: Looked, options: Options, threads: int, on_file: OnFile) -> Verification:
+def _verified(
+    output: Looked, options: Options, threads: int, on_file: OnFile, reached: Reached
+) -> Verification:
     root, place = output.root, output.place
     check_is_output(root)
     if output.writer is not None:
@@ -114,7 +124,7 @@ def _verified(output: Looked, options: Options, threads: int, on_file: OnFile) -
     if whole and success_of(root, name, len(run.state.runs)) is not None:  # all is said but to the journal
         further, run.state.finished = False, True
     run = run.before_further_run() if further else run
-    return _Verifier(output, run, options).verification(threads, on_file, further=further)
+    return _Verifier(output, run, options, reached).verification(threads, on_file, further=further)
 
 
 def _no_pointer(output: Looked) -> tuple[Finding, ...]:
@@ -129,8 +139,9 @@ def _no_pointer(output: Looked) -> tuple[Finding, ...]:
 class _Verifier:
     """One verification, step by step."""
 
-    def __init__(self, output: Looked, run: SavedRun, options: Options) -> None:
+    def __init__(self, output: Looked, run: SavedRun, options: Options, reached: Reached) -> None:
         self._output = output
+        self._reached = reached
         self._options = options
         self._root = output.root
         self._run = run
@@ -145,14 +156,13 @@ class _Verifier:
         success = self._success()
         self._check_files(threads, on_file)
         notes: list[str] = []
-        kind, place = str((self._shape.get("sink") or {}).get("kind")), str(self._output.place)
-        if kind == "Delta table":
+        about, place = self._shape.get("sink") or {}, str(self._output.place)
+        if about.get("kind") == "Delta table":
             self._findings, compacted = without_compacted(place, self._options, self._files, self._findings)
             notes.append(compacted)
-        if run.finished and kind in TABLES:
-            lost, more = in_table(kind, place, self._options, run)
-            self._findings += lost
-            notes += more
+        lost, more = in_table(about, place, self._options, run, self._reached)
+        self._findings += lost
+        notes += more
         self._check_extra()
         self._check_journal(success)
         metrics = None

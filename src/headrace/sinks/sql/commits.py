@@ -24,6 +24,19 @@ def committed(transaction: Transaction, run: str, part: str) -> int | None:
     return int(found[0][0]) if found else None
 
 
+def noted_parts(transaction: Transaction, run: str) -> set[str]:
+    """Return the names of the parts of a run that were noted."""
+    if transaction.columns(COMMITS) is None:
+        return set()
+    return {str(part) for (part,) in transaction.rows(f"SELECT part FROM {COMMITS} WHERE run = '{run}'")}
+
+
+def forget(transaction: Transaction, run: str) -> None:
+    """Remove what is noted of a run."""
+    if transaction.columns(COMMITS) is not None:
+        transaction.execute(f"DELETE FROM {COMMITS} WHERE run = '{run}'")
+
+
 def note(transaction: Transaction, run: str, part: str, table: str, rows: int) -> bool:
     """Note a part, in the transaction that inserts its rows, before it does; False if another one has.
 

@@ -22,7 +22,7 @@ _MEMBERS = re.compile(r"'([^']*)'|([^,\[\] ]+)")  # of an index, as DuckDB tells
 class DuckdbTransaction:
     """A connection to a file, which is made if there is none."""
 
-    temporary = "temp.headrace_upsert"
+    temporary = "temp.headrace_rows_of_parts"
     is_first = True
 
     def __init__(self, database: Database) -> None:

@@ -22,7 +22,7 @@ _LIST = pa.list_(pa.float32())
 class PostgresqlTransaction:
     """A connection that commits when it is told to."""
 
-    temporary = "pg_temp.headrace_upsert"
+    temporary = "pg_temp.headrace_rows_of_parts"
 
     def __init__(self, database: Database) -> None:
         try:

@@ -3,38 +3,34 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar, Literal
 
 import msgspec
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from headrace.core import failpoints
-from headrace.core.databases.addresses import Database
 from headrace.core.files import safe_files
+from headrace.core.human import plural
+from headrace.core.tables.remaining import Lost
 from headrace.core.warn import warn
 from headrace.core.work import Durability, StagedFile
 from headrace.errors import OutputExists, SinkError
 from headrace.sinks.files import FileSink, _size
-from headrace.sinks.parquet import ParquetSink
-from headrace.sinks.sql.commits import COMMITS, committed, make_commits, note
-from headrace.sinks.sql.encoder import StoredEncoder
-from headrace.sinks.sql.opening import Connections
-from headrace.sinks.sql.transactions import Refused, Transaction, failed, quoted
-from headrace.sinks.sql.types import fits, is_plain, kept, same_names, stored
+from headrace.sinks.sql.commits import COMMITS, committed, forget, make_commits, note, noted_parts
+from headrace.sinks.sql.presence import Presence, count_up_to
+from headrace.sinks.sql.table import TableOfDatabase, converted
+from headrace.sinks.sql.transactions import Refused, Transaction, quoted
 from headrace.sinks.sql.upsert import Upsert, check_key
-from headrace.sinks.sql.vectors import from_files, in_files
-from headrace.sinks.staged import StagedStream
-
-_BATCH = 65_536
+from headrace.sinks.sql.vectors import from_files
 
 
 @dataclass(frozen=True)
-class SqlSink(ParquetSink):
+class SqlSink(TableOfDatabase):
     """Parts in a local folder, and their rows in a table.
 
     ``append``: each part's rows and its row in ``headrace_commits`` are one transaction. ``overwrite``: when all
@@ -43,121 +39,15 @@ class SqlSink(ParquetSink):
     inserted again, so the database's own word decides what is done.
     """
 
-    database: Database = field(kw_only=True, repr=False)
-    table: str = field(kw_only=True)
-    table_mode: Literal["append", "overwrite", "error", "upsert"] = field(default="append", kw_only=True)
-    key: tuple[str, ...] = field(default=(), kw_only=True)
-    _there: dict[str, pa.DataType | None] | None = field(default=None, kw_only=True, repr=False)  # when bound
-    _connections: Connections = field(default_factory=Connections, kw_only=True, repr=False, compare=False)
-
-    kind: ClassVar[str] = "table"
     takes_further_runs: ClassVar[bool] = False  # parts of one would be inserted one by one
-
-    def describe(self) -> dict[str, Any]:
-        """Return the table and its database, without what is secret."""
-        about = {"table": self.table, "database": str(self.database), "mode": self.table_mode}
-        key = {"key": list(self.key)} if self.key else {}
-        return {**super().describe(), **about, **key}
-
-    def why_not_joined(self) -> str:
-        """Nothing is copied from files into a table."""
-        return "the rows go to a table"
-
-    def check_source(self, source: Mapping[str, Any]) -> None:
-        """Refuse a plan that reads the file of DuckDB into which its parts are inserted while others are read."""
-        if self.database.scheme != "duckdb" or not self._part_by_part:
-            return
-        if source.get("kind") == "sql" and os.path.realpath(str(source["path"])[10:]) == os.path.realpath(
-            self.database.path
-        ):
-            raise SinkError(
-                f"The rows are read from {self.database}, and mode={self.table_mode!r} would insert into the same "
-                "file while they are read: DuckDB opens a file for one process if that one writes. Write to "
-                "another file. Or use mode='upsert' or mode='overwrite', which insert when all rows were read."
-            )
-        for each in source.get("sources", ()):
-            self.check_source(each)
-
-    # ------------------------------------------------------------ in workers
-
-    def check_schema(self, schema: pa.Schema) -> None:
-        """Raise ``SinkError`` for a column that no table holds, or that does not fit the table that is there."""
-        super().check_schema(in_files(self._stored(schema)))
-        missing = [name for name in self.key if name not in schema.names]
-        if missing:
-            raise SinkError(
-                f"The rows have no column {missing[0]!r}, which key={list(self.key)} names; they have "
-                f"{', '.join(schema.names[:20])}."
-            )
-        if self.database.scheme != "postgresql" and (same := same_names(schema.names)):
-            raise SinkError(
-                f"The rows have the columns {same[0]!r} and {same[1]!r}, which are one name in {self.database}. "
-                "Rename or drop one of them."
-            )
-        self._check_columns(self._there if self._run else self._look(), self._stored(schema))
-
-    def _look(self) -> dict[str, pa.DataType | None] | None:
-        """Return the columns of the table, if there is one; the driver asks, as a file of DuckDB has one user."""
-        if self.database.scheme == "sqlite" and "." in self.table:
-            raise SinkError(f"The table {self.table}: SQLite has no schemas. Give its name without a dot.")
-        if self.database.scheme != "postgresql" and not os.path.exists(self.database.path):
-            return None
-        with self._transaction("look at") as transaction:
-            there = transaction.columns(self.table)
-            if self.key and there is not None:
-                check_key(self.database, self.table, self.key, there, transaction.unique(self.table))
-            return there
-
-    def _stored(self, schema: pa.Schema) -> pa.Schema:
-        found = []
-        for column in schema:
-            kind = stored(column.type)
-            lite = self.database.scheme == "sqlite"
-            if kind is None or (lite and not is_plain(kind)):
-                raise SinkError(
-                    f"The column {column.name!r} is of type {column.type}, which cannot be written to a table"
-                    f"{' of SQLite, which has no such type' if kind is not None else ''}. Make numbers, booleans, "
-                    "texts, bytes, dates, times or float32 vectors of one length of it in a step, such as a text; or "
-                    "leave it out by drop_columns."
-                )
-            found.append(pa.field(column.name, kind))
-        return pa.schema(found)
-
-    def _check_columns(self, there: dict[str, pa.DataType | None] | None, schema: pa.Schema) -> None:
-        if there is None:
-            return
-        for column in schema:
-            if column.name not in there:
-                raise SinkError(
-                    f"The table {self.table} in {self.database} has no column {column.name!r}; it has "
-                    f"{', '.join(list(there)[:20])}. Add the column there, or rename or drop it here."
-                )
-            held = there[column.name]
-            lite = (
-                self.database.scheme == "sqlite" and pa.types.is_boolean(column.type) and held == pa.int64()
-            )
-            if held is None or not (lite or fits(column.type, held)):
-                raise SinkError(
-                    f"The column {column.name!r} is of type {column.type}, and the table {self.table} in "
-                    f"{self.database} has it as {held or 'a type that is not written'}, which does not hold all its "
-                    "values as they are. Convert the column in a step, or write to another table."
-                )
-
-    def encoder(self, stream: StagedStream, schema: pa.Schema) -> Any:
-        """Return an encoder of Parquet that brings rows to the types in which they are inserted."""
-        return StoredEncoder(self, stream, self._stored(schema), self.database, self.key)
-
-    # ------------------------------------------------------------ in the driver
 
     def bind(self, *, run: str, staging: str, digits: int, durability: Durability) -> FileSink:
         """Bind to a run; with ``error``, refuse a table with rows of others, with ``upsert`` one without that key."""
         bound = super().bind(run=run, staging=staging, digits=digits, durability=durability)
         assert isinstance(bound, SqlSink)
-        if self.table_mode == "error":
+        if self.table_mode == "error" and not self._no_database():
             with self._transaction("look at") as transaction:
-                make_commits(transaction)
-                mine = bound._output_run
-                ours = transaction.rows(f"SELECT 1 FROM {COMMITS} WHERE run = '{mine}' LIMIT 1")
+                ours = bool(noted_parts(transaction, bound._output_run) or bound._parts())
                 others = not ours and transaction.columns(self.table) is not None
                 if others and transaction.rows(f"SELECT 1 FROM {quoted(self.table)} LIMIT 1"):
                     raise OutputExists(
@@ -166,14 +56,18 @@ class SqlSink(ParquetSink):
                     )
         return replace(bound, _there=self._look())
 
+    def of_run(self, run: str, staging: str) -> SqlSink:
+        """Return this sink for looking whether the rows of a run are there; the database is not asked for that."""
+        return replace(self, _run=run, _staging=staging)
+
     def kept_rows(self, run: str) -> str:
         """Say why the rows that a run has in the table cannot be made anew; "" where they can."""
         if self.table_mode != "append" and self.table_mode != "error":
             return ""  # they are replaced
+        if self._no_database():
+            return ""
         with self._transaction("look at") as transaction:
-            if transaction.columns(COMMITS) is None:
-                return ""
-            found = transaction.rows(f"SELECT 1 FROM {COMMITS} WHERE run = '{run}' LIMIT 1")
+            found = transaction.columns(self.table) is not None and noted_parts(transaction, run)
         return (
             f"rows of it are in the table {self.table} already, where nothing tells them from others, and all rows "
             "would be added once more"
@@ -184,7 +78,8 @@ class SqlSink(ParquetSink):
     def state(self, file: StagedFile) -> Literal["published", "staged", "missing"]:
         """Say where a part is; one whose rows are in the table is published, even if its file is gone."""
         found = super().state(file)
-        if found == "missing" and file.is_part and self.table_mode != "overwrite":
+        in_table = file.is_part and self.table_mode != "overwrite" and not self._no_database()
+        if found == "missing" and in_table:
             with self._transaction("look at") as transaction:
                 if committed(transaction, self._output_run, file.name) is not None:
                     return "published"
@@ -192,7 +87,7 @@ class SqlSink(ParquetSink):
 
     def publish(self, file: StagedFile) -> None:
         """Insert a part's rows, unless they are there, and give its file its final name."""
-        if file.is_part and self._part_by_part and _size(self._final(file)) != file.size:
+        if file.is_part and self._part_by_part and not self._is_published(file):
             self._insert_part(file)
         super().publish(file)
 
@@ -200,10 +95,6 @@ class SqlSink(ParquetSink):
     def _output_run(self) -> str:
         """The run of the output: a further one has its name, and a number."""
         return self._run.partition("-")[0]
-
-    @property
-    def _part_by_part(self) -> bool:
-        return self.table_mode in ("append", "error")
 
     def _insert_part(self, file: StagedFile) -> None:
         staged = self._staged(file)
@@ -225,6 +116,15 @@ class SqlSink(ParquetSink):
                 ) from None
             failpoints.hit("table.filled")
             transaction.commit()
+
+    def _check_not_dropped(self, transaction: Transaction) -> None:
+        noted = noted_parts(transaction, self._output_run) if self.table_mode != "overwrite" else ()
+        if len(noted) > 1:  # the part that is about to be inserted is one
+            raise SinkError(
+                f"The table {self.table} in {self.database} was dropped after this run had inserted "
+                f"{plural(len(noted) - 1, 'part')}. No table was made in its place, and nothing was inserted. Run "
+                "the same command again: it says how to go on."
+            )
 
     def finish(self, success: bytes) -> None:
         """Replace or merge rows, if asked for; see that the table has all rows; then put ``_SUCCESS`` in place."""
@@ -283,17 +183,6 @@ class SqlSink(ParquetSink):
             failpoints.hit("table.filled")
             transaction.commit()
 
-    @contextlib.contextmanager
-    def _undone(self, doing: str) -> Iterator[None]:
-        try:
-            yield
-        except Refused as error:
-            raise SinkError(
-                f"The database {self.database} refuses to {doing} rows of the table {self.table}: "
-                f"{self._told(error)}. The table is as it was. Change it, and run the same command again; or correct "
-                "the rows in a step, with another output=."
-            ) from None
-
     def _upsert(self, rows: int) -> None:
         """Merge the rows of the parts that are not noted yet, all in one transaction."""
         again = 0
@@ -314,67 +203,158 @@ class SqlSink(ParquetSink):
         upsert: Upsert | None = None
         for name in self._parts():
             with self._opened(os.path.join(self.root, name)) as file:
-                target = self._target(transaction, from_files(file.schema_arrow))
                 rows = file.metadata.num_rows
                 if not rows or not note(transaction, self._output_run, name, self.table, rows):
                     continue
+                target = self._target(transaction, from_files(file.schema_arrow))
                 if upsert is None:
                     unique = transaction.unique(self.table)
                     check_key(
                         self.database, self.table, self.key, transaction.columns(self.table) or (), unique
                     )
                     upsert = Upsert(transaction, self.table, target, self.key)
-                upsert.collect(_converted(file, target))
+                upsert.collect(converted(file, target))
         return 0 if upsert is None else upsert.merge()
 
-    def _insert(self, transaction: Transaction, path: str) -> int:
-        with self._opened(path) as file:
-            target = self._target(transaction, from_files(file.schema_arrow))
-            transaction.insert(self.table, target, _converted(file, target))
-            return int(file.metadata.num_rows)
+    # ------------------------------------------------------------ what is in the table still
 
-    @contextlib.contextmanager
-    def _opened(self, path: str) -> Iterator[pq.ParquetFile]:
-        with safe_files.file(path) as opened, pq.ParquetFile(opened) as file:
-            yield file
+    def inserted(self, files: Sequence[StagedFile]) -> list[StagedFile]:
+        """Return which parts of an unfinished run were inserted, as far as the database and the folder say."""
+        noted: set[str] = set()
+        if not self._no_database():
+            with self._transaction("look at") as transaction:
+                noted = noted_parts(transaction, self._output_run)
+        if self.table_mode == "overwrite":
+            with contextlib.suppress(OSError):
+                manifest = safe_files.content(Path(self.staging).parent / "manifest")
+                if f"all {hashlib.sha256(manifest).hexdigest()}" in noted:
+                    return [file for file in files if self._is_published(file)]
+            return []
+        by_name = self._part_by_part
+        return [file for file in files if file.name in noted or (by_name and self._is_published(file))]
 
-    def _target(self, transaction: Transaction, schema: pa.Schema) -> pa.Schema:
-        """Return the types in which rows are inserted; make the table if there is none."""
-        there = transaction.columns(self.table)
-        if there is None:
-            transaction.create(self.table, schema, self.key)
-            there = transaction.columns(self.table) or {}
-        self._check_columns(there, schema)
-        return pa.schema(
-            [
-                (each.name, each.type if kept(each.type, there[each.name]) else there[each.name])
-                for each in schema
-            ]
-        )
+    def rows_lost(
+        self, files: Sequence[StagedFile], missing: Sequence[StagedFile] = (), run: str = ""
+    ) -> Lost | None:
+        """Say why the table has not all rows of parts that were inserted; None if it has them.
 
-    def _told(self, error: Exception) -> str:
-        """Return the database's words without the values of rows: a record may be passed on."""
-        said = self.database.words_of(error)
-        return re.sub(r"DETAIL: .*?(?=CONTEXT:|SQLSTATE|$)|(?<=uplicate key )\".*?\"", "", said)
+        Rows are compared by their values with those that the folder keeps; of parts that it does not keep any more,
+        only the number.
+        """
+        files = [file for file in files if file.is_part and file.rows]
+        if not files:
+            return None
+        name = f"the table {self.table} in {self.database}"
+        added = f"the {plural(sum(file.rows for file in files), 'row')} that this run inserted"
+        if self._no_database():
+            return Lost("no table", f"the database {self.database} is gone, and with it {added}")
+        with self._transaction("look at") as transaction:
+            there = transaction.columns(self.table)
+            if there is None:
+                return Lost("no table", f"{name} is gone, and with it {added}")
+            gone = [column for column in self._columns_of(files) if column not in there]
+            if gone:
+                return Lost("none", f"{name} has no column {gone[0]!r} any more, which this run wrote")
+            total, lost = self._counted(transaction, files)
+        others = f"others deleted {'' if self.key else 'or changed '}"
+        if lost and lost >= total:
+            return Lost("none", f"{name} has none of {added} any more: {others}them")
+        if lost:
+            return Lost("some", f"{name} has not all of {added}: {others}{lost:,} of them")
+        return None
 
-    @contextlib.contextmanager
-    def _transaction(self, doing: str, file: StagedFile | None = None) -> Iterator[Transaction]:
-        transaction = self._connections.begun(self.database)
-        failures: tuple[type[BaseException], ...] = (Refused, *transaction.failures)
-        try:
-            yield transaction
-        except failures as error:
-            where = (
-                f"the table {self.table} of"
-                if file is None
-                else f"the table {self.table}, of {file.name}, in"
-            )
-            raise failed(self.database, f"{doing} {where}", error) from None
-        finally:
-            self._connections.ended(transaction)
+    def insert_again(self, files: Sequence[StagedFile]) -> bool:
+        """Insert the parts of a run again, whose table is gone; False if ``finish`` must do it."""
+        with self._transaction("insert rows into") as transaction:
+            make_commits(transaction)
+            forget(transaction, self._output_run)
+            if self._part_by_part:
+                self._insert_published(transaction, files)
+            transaction.commit()
+        return self._part_by_part
 
+    def mend_records(self, files: Sequence[StagedFile], *, finished: bool) -> int:
+        """Note parts again that are in the table, if somebody removed what was noted of them.
 
-def _converted(file: pq.ParquetFile, target: pa.Schema) -> Iterator[pa.RecordBatch]:
-    for batch in file.iter_batches(_BATCH):
-        columns = [c.cast(f.type) for c, f in zip(batch.columns, target, strict=True)]
-        yield pa.RecordBatch.from_arrays(columns, schema=target)
+        Parts of which neither the table nor ``headrace_commits`` knows are inserted again: another database has taken
+        the place of theirs while a driver was at work. Return the number of their rows.
+        """
+        if self.table_mode == "overwrite" or (self.key and not finished):
+            return 0  # ``finish`` writes all rows that are not noted
+        with self._transaction("look at") as transaction:
+            noted = noted_parts(transaction, self._output_run)
+            unknown = [file for file in files if file.is_part and file.rows and file.name not in noted]
+            known = [file for file in unknown if finished or self._is_published(file)]
+            if not known:
+                return 0
+            make_commits(transaction)
+            anew: list[StagedFile] = []
+            if not self.key and self._counted(transaction, known)[1]:
+                anew = [file for file in known if self._counted(transaction, [file])[1] >= file.rows]
+            known = [file for file in known if file not in anew]
+            if not finished:
+                known += self._not_renamed(
+                    transaction, known, [f for f in unknown if not self._is_published(f)]
+                )
+            for file in known:
+                note(transaction, self._output_run, file.name, self.table, file.rows)
+            self._insert_published(transaction, anew)
+            transaction.commit()
+        return sum(file.rows for file in anew)
+
+    def _not_renamed(
+        self, transaction: Transaction, known: list[StagedFile], files: list[StagedFile]
+    ) -> list[StagedFile]:
+        """Return those of some parts, which are not published, whose rows are in the table beside the known ones."""
+        found: list[StagedFile] = []
+        for file in files:
+            before = self._counted(transaction, [*known, *found])[1]
+            lost = self._counted(transaction, [*known, *found, file])[1] - before
+            if self._kept(file) is None or 0 < lost < file.rows:
+                raise SinkError(
+                    f"Somebody removed what the table {COMMITS} in {self.database} said of this run, so that it is "
+                    f"not known whether the rows of {file.name} are in the table {self.table}. Nothing was touched. "
+                    "See what is in the table, and write with another output= to have all rows inserted."
+                )
+            found += [file] if lost == 0 else []
+        return found
+
+    def _insert_published(self, transaction: Transaction, files: Sequence[StagedFile]) -> None:
+        with self._undone("insert"):
+            for file in files:
+                if file.rows and self._is_published(file):
+                    note(transaction, self._output_run, file.name, self.table, file.rows)
+                    self._insert(transaction, self._final(file))
+
+    def _counted(self, transaction: Transaction, files: Sequence[StagedFile]) -> tuple[int, int]:
+        """Return how many rows some parts have, or keys, and how many of these the table has not."""
+        presence, unseen, total, lost = None, 0, 0, 0
+        for file in files:
+            path = self._kept(file)
+            if path is None:
+                unseen += file.rows
+                continue
+            with self._opened(path) as part:
+                target = self._target(transaction, from_files(part.schema_arrow))
+                presence = presence or Presence(transaction, self.table, target, self.key)
+                presence.collect(converted(part, target))
+        if presence is not None:
+            total, lost = presence.counted()
+        if unseen and not self.key:
+            others = count_up_to(transaction, quoted(self.table), total + unseen) - (total - lost)
+            total, lost = total + unseen, lost + max(0, unseen - others)
+        return total, lost
+
+    def _columns_of(self, files: Sequence[StagedFile]) -> list[str]:
+        path = next(filter(None, map(self._kept, files)), None)
+        if path is None:
+            return []
+        with self._opened(path) as part:
+            return list(part.schema_arrow.names)
+
+    def _is_published(self, file: StagedFile) -> bool:
+        return _size(self._final(file)) == file.size
+
+    def _kept(self, file: StagedFile) -> str | None:
+        """Return where a part is; None if it is gone."""
+        return next((p for p in (self._final(file), self._staged(file)) if _size(p) == file.size), None)

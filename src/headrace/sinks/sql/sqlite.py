@@ -20,7 +20,7 @@ class SqliteTransaction:
     """A connection to a file, which is made if there is none."""
 
     failures = (sqlite3.Error,)
-    temporary = "temp.headrace_upsert"
+    temporary = "temp.headrace_rows_of_parts"
     is_first = True
 
     def __init__(self, database: Database) -> None:

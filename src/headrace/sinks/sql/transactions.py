@@ -35,7 +35,7 @@ class Transaction(Protocol):
 
     @property
     def temporary(self) -> str:
-        """The name of a temporary table, with its schema, into which ``insert`` may insert once it was made."""
+        """The name of the temporary table, with its schema, that ``made_temporary`` makes; ``insert`` takes it."""
         ...
 
     def unique(self, table: str) -> list[frozenset[str]]:
@@ -82,6 +82,15 @@ def quoted(table: str) -> str:
     "shop"."sales"
     """
     return ".".join(map(quoted_name, table.split(".")))
+
+
+def made_temporary(transaction: Transaction, table: str, columns: Sequence[str]) -> str:
+    """Make a temporary table without rows, of columns that a table has; return its name in SQL."""
+    transaction.execute(
+        f"CREATE TEMPORARY TABLE {quoted_name(transaction.temporary.partition('.')[2])} AS "
+        f"SELECT {', '.join(columns)} FROM {quoted(table)} WHERE 1 = 0"
+    )
+    return quoted(transaction.temporary)
 
 
 def keyed(table: str, key: Sequence[str]) -> str:

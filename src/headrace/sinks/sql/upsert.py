@@ -9,7 +9,7 @@ import pyarrow as pa
 from headrace.core.databases.addresses import Database
 from headrace.core.databases.addresses import quoted as quoted_name
 from headrace.errors import SinkError
-from headrace.sinks.sql.transactions import Transaction, quoted
+from headrace.sinks.sql.transactions import Transaction, made_temporary, quoted
 
 
 def check_key(
@@ -51,11 +51,8 @@ class Upsert:
         self._place = quoted_name(place)
         self._number = quoted_name(_free("headrace_number", schema.names))
         self._schema = schema.append(pa.field(place, pa.int64()))
-        self._temporary = quoted(transaction.temporary)
-        transaction.execute(
-            f"CREATE TEMPORARY TABLE {quoted_name(transaction.temporary.partition('.')[2])} AS "
-            f"SELECT {', '.join(self._names)}, CAST(0 AS BIGINT) AS {self._place} FROM {quoted(table)} WHERE 1 = 0"
-        )
+        columns = [*self._names, f"CAST(0 AS BIGINT) AS {self._place}"]
+        self._temporary = made_temporary(transaction, table, columns)
 
     def collect(self, batches: Iterable[pa.RecordBatch]) -> None:
         """Take the next rows."""

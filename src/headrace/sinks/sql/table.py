@@ -1,0 +1,214 @@
+"""A table of a database: which columns it takes, and how rows of parts are inserted in a transaction."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from headrace.core.databases.addresses import Database
+from headrace.core.files import safe_files
+from headrace.core.work import StagedFile
+from headrace.errors import SinkError
+from headrace.sinks.parquet import ParquetSink
+from headrace.sinks.sql.encoder import StoredEncoder
+from headrace.sinks.sql.opening import Connections
+from headrace.sinks.sql.transactions import Refused, Transaction, failed
+from headrace.sinks.sql.types import fits, is_plain, kept, same_names, stored
+from headrace.sinks.sql.upsert import check_key
+from headrace.sinks.sql.vectors import from_files, in_files
+from headrace.sinks.staged import StagedStream
+
+_BATCH = 65_536
+
+
+@dataclass(frozen=True)
+class TableOfDatabase(ParquetSink):
+    """Parts in the types of a table, and transactions that insert their rows there; ``SqlSink`` says when."""
+
+    database: Database = field(kw_only=True, repr=False)
+    table: str = field(kw_only=True)
+    table_mode: Literal["append", "overwrite", "error", "upsert"] = field(default="append", kw_only=True)
+    key: tuple[str, ...] = field(default=(), kw_only=True)
+    _there: dict[str, pa.DataType | None] | None = field(default=None, kw_only=True, repr=False)  # when bound
+    _connections: Connections = field(default_factory=Connections, kw_only=True, repr=False, compare=False)
+
+    kind: ClassVar[str] = "table"
+
+    def describe(self) -> dict[str, Any]:
+        """Return the table and its database, without what is secret."""
+        about = {"table": self.table, "database": str(self.database), "mode": self.table_mode}
+        key = {"key": list(self.key)} if self.key else {}
+        return {**super().describe(), **about, **key}
+
+    def why_not_joined(self) -> str:
+        """Nothing is copied from files into a table."""
+        return "the rows go to a table"
+
+    def check_source(self, source: Mapping[str, Any]) -> None:
+        """Refuse a plan that reads the file of DuckDB into which its parts are inserted while others are read."""
+        if self.database.scheme != "duckdb" or not self._part_by_part:
+            return
+        if source.get("kind") == "sql" and os.path.realpath(str(source["path"])[10:]) == os.path.realpath(
+            self.database.path
+        ):
+            raise SinkError(
+                f"The rows are read from {self.database}, and mode={self.table_mode!r} would insert into the same "
+                "file while they are read: DuckDB opens a file for one process if that one writes. Write to "
+                "another file. Or use mode='upsert' or mode='overwrite', which insert when all rows were read."
+            )
+        for each in source.get("sources", ()):
+            self.check_source(each)
+
+    @property
+    def _part_by_part(self) -> bool:
+        return self.table_mode in ("append", "error")
+
+    # ------------------------------------------------------------ in workers
+
+    def check_schema(self, schema: pa.Schema) -> None:
+        """Raise ``SinkError`` for a column that no table holds, or that does not fit the table that is there."""
+        super().check_schema(in_files(self._stored(schema)))
+        missing = [name for name in self.key if name not in schema.names]
+        if missing:
+            raise SinkError(
+                f"The rows have no column {missing[0]!r}, which key={list(self.key)} names; they have "
+                f"{', '.join(schema.names[:20])}."
+            )
+        if self.database.scheme != "postgresql" and (same := same_names(schema.names)):
+            raise SinkError(
+                f"The rows have the columns {same[0]!r} and {same[1]!r}, which are one name in {self.database}. "
+                "Rename or drop one of them."
+            )
+        self._check_columns(self._there if self._run else self._look(), self._stored(schema))
+
+    def _look(self) -> dict[str, pa.DataType | None] | None:
+        """Return the columns of the table, if there is one; the driver asks, as a file of DuckDB has one user."""
+        if self.database.scheme == "sqlite" and "." in self.table:
+            raise SinkError(f"The table {self.table}: SQLite has no schemas. Give its name without a dot.")
+        if self._no_database():
+            return None
+        with self._transaction("look at") as transaction:
+            there = transaction.columns(self.table)
+            if self.key and there is not None:
+                check_key(self.database, self.table, self.key, there, transaction.unique(self.table))
+            return there
+
+    def _no_database(self) -> bool:
+        """Say whether there is no file of the database; to connect to it would make one."""
+        return self.database.scheme != "postgresql" and not os.path.exists(self.database.path)
+
+    def _stored(self, schema: pa.Schema) -> pa.Schema:
+        found = []
+        for column in schema:
+            kind = stored(column.type)
+            lite = self.database.scheme == "sqlite"
+            if kind is None or (lite and not is_plain(kind)):
+                raise SinkError(
+                    f"The column {column.name!r} is of type {column.type}, which cannot be written to a table"
+                    f"{' of SQLite, which has no such type' if kind is not None else ''}. Make numbers, booleans, "
+                    "texts, bytes, dates, times or float32 vectors of one length of it in a step, such as a text; or "
+                    "leave it out by drop_columns."
+                )
+            found.append(pa.field(column.name, kind))
+        return pa.schema(found)
+
+    def _check_columns(self, there: dict[str, pa.DataType | None] | None, schema: pa.Schema) -> None:
+        if there is None:
+            return
+        for column in schema:
+            if column.name not in there:
+                raise SinkError(
+                    f"The table {self.table} in {self.database} has no column {column.name!r}; it has "
+                    f"{', '.join(list(there)[:20])}. Add the column there, or rename or drop it here."
+                )
+            held = there[column.name]
+            lite = (
+                self.database.scheme == "sqlite" and pa.types.is_boolean(column.type) and held == pa.int64()
+            )
+            if held is None or not (lite or fits(column.type, held)):
+                raise SinkError(
+                    f"The column {column.name!r} is of type {column.type}, and the table {self.table} in "
+                    f"{self.database} has it as {held or 'a type that is not written'}, which does not hold all its "
+                    "values as they are. Convert the column in a step, or write to another table."
+                )
+
+    def encoder(self, stream: StagedStream, schema: pa.Schema) -> Any:
+        """Return an encoder of Parquet that brings rows to the types in which they are inserted."""
+        return StoredEncoder(self, stream, self._stored(schema), self.database, self.key)
+
+    # ------------------------------------------------------------ in the driver
+
+    @contextlib.contextmanager
+    def _undone(self, doing: str) -> Iterator[None]:
+        try:
+            yield
+        except Refused as error:
+            raise SinkError(
+                f"The database {self.database} refuses to {doing} rows of the table {self.table}: "
+                f"{self._told(error)}. The table is as it was. Change it, and run the same command again; or correct "
+                "the rows in a step, with another output=."
+            ) from None
+
+    def _insert(self, transaction: Transaction, path: str) -> int:
+        with self._opened(path) as file:
+            target = self._target(transaction, from_files(file.schema_arrow))
+            transaction.insert(self.table, target, converted(file, target))
+            return int(file.metadata.num_rows)
+
+    @contextlib.contextmanager
+    def _opened(self, path: str) -> Iterator[pq.ParquetFile]:
+        with safe_files.file(path) as opened, pq.ParquetFile(opened) as file:
+            yield file
+
+    def _target(self, transaction: Transaction, schema: pa.Schema) -> pa.Schema:
+        """Return the types in which rows are inserted; make the table if there is none."""
+        there = transaction.columns(self.table)
+        if there is None:
+            self._check_not_dropped(transaction)
+            transaction.create(self.table, schema, self.key)
+            there = transaction.columns(self.table) or {}
+        self._check_columns(there, schema)
+        return pa.schema(
+            [
+                (each.name, each.type if kept(each.type, there[each.name]) else there[each.name])
+                for each in schema
+            ]
+        )
+
+    def _check_not_dropped(self, transaction: Transaction) -> None:
+        """Raise ``SinkError`` if the table that is about to be made was there before in this run."""
+
+    def _told(self, error: Exception) -> str:
+        """Return the database's words without the values of rows: a record may be passed on."""
+        said = self.database.words_of(error)
+        return re.sub(r"DETAIL: .*?(?=CONTEXT:|SQLSTATE|$)|(?<=uplicate key )\".*?\"", "", said)
+
+    @contextlib.contextmanager
+    def _transaction(self, doing: str, file: StagedFile | None = None) -> Iterator[Transaction]:
+        transaction = self._connections.begun(self.database)
+        failures: tuple[type[BaseException], ...] = (Refused, *transaction.failures)
+        try:
+            yield transaction
+        except failures as error:
+            where = (
+                f"the table {self.table} of"
+                if file is None
+                else f"the table {self.table}, of {file.name}, in"
+            )
+            raise failed(self.database, f"{doing} {where}", error) from None
+        finally:
+            self._connections.ended(transaction)
+
+
+def converted(file: pq.ParquetFile, target: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Read the rows of a part in the types in which they are inserted."""
+    for batch in file.iter_batches(_BATCH):
+        columns = [c.cast(f.type) for c, f in zip(batch.columns, target, strict=True)]
+        yield pa.RecordBatch.from_arrays(columns, schema=target)
