@@ -78,14 +78,15 @@ class TableWriteVerbs(SampleWriteVerbs):
             the database is the name of its file, or of its server and itself. The folder also keeps the rows, as
             Parquet; once the run has finished, it may be removed.
         schema, on_change, durability
-            As in ``write_parquet``.
+            As in ``write_parquet``. If a run goes on whose table is gone, ``on_change="continue"`` makes it anew and
+            inserts again the parts that ``output`` keeps. If others deleted all its rows, it goes on without them.
 
         Raises
         ------
         SinkError
             A column is of a type that no table has, or does not fit the table that is there, with its name and both
             types; or the database refuses a transaction, or rows: nothing of that part is in the table then, and
-            the same command goes on.
+            the same command goes on. Or a run goes on, or had finished, and its table is gone or has none of its rows.
         OutputExists
             ``mode="error"``, and the table has rows.
         ArgumentError, PlanChanged, ForeignOutput, RunLocked, SourceError, StepError, WorkerDied

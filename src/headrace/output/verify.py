@@ -23,12 +23,12 @@ from headrace.core.uploading.names import is_uploaded, uploaded_name
 from headrace.core.work import REJECTED, StagedFile
 from headrace.errors import JournalDamaged
 from headrace.output import remeasure as remeasuring
+from headrace.output.compacted import Reached, in_table, without_compacted
 from headrace.output.names import run_of
 from headrace.output.part_files import bytes_of, rows_of
 from headrace.output.reporting import success_of
 from headrace.output.runs import SavedRun, check_is_output, current_run, named_run, pointer
 from headrace.output.stores.snapshots import Looked, looked_at
-from headrace.output.tables import Reached, in_table, without_compacted
 from headrace.output.verification import Finding, Verification, are_steps, steps_of, verbs
 from headrace.plan.accounts import is_counted, wrong_in_record
 from headrace.plan.parameters import given_folder

@@ -1,0 +1,150 @@
+"""What ``verify`` says of an output whose rows are those of a table: has it them, and in which files."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from headrace.core.human import plural
+from headrace.core.ports import InsertingSink, TableSink
+from headrace.core.stores.options import Options
+from headrace.core.work import StagedFile
+from headrace.errors import ArgumentError, HeadraceError
+from headrace.output.runs import SavedRun
+from headrace.output.tables import parts_of
+from headrace.output.verification import Finding
+
+Findings = list[Finding]
+
+DATABASE = "table"  # kinds of sinks
+TABLES = (DATABASE, "Delta table", "Iceberg table", "Lance table")
+
+
+class Reached(NamedTuple):
+    """What opens a table that an output is in, as the caller gave it: its catalogue, or the database's address."""
+
+    catalog: str | Mapping[str, Any] | None = None
+    uri: str | None = None
+
+
+def in_table(
+    about: Mapping[str, Any], place: str, options: Options, run: SavedRun, reached: Reached
+) -> tuple[Findings, list[str]]:
+    """Look whether a table has the rows of each run of an output; return what it has not, and notes.
+
+    ``about``: what the plan says of the sink. Of a run that is not finished, a database may have rows already.
+    """
+    kind = about.get("kind")
+    if kind not in TABLES or not (run.finished or kind == DATABASE):
+        return [], []
+    findings, notes = [], []
+    try:
+        sink = _sink_of(about, place, options, run, reached)
+        if isinstance(sink, str):
+            return [], [f"whether its table has the rows was not looked at: {sink}"]
+        for name, parts in _parts_by_run(sink, run):
+            found = sink.rows_lost(parts, (), name)
+            if found is not None and (found.left == "unknown" or found.by_run):
+                notes.append(found.why)
+            elif found is not None:
+                findings.append(Finding("table", name, f"{found.why}."))
+    except HeadraceError as error:
+        notes.append(f"whether its table has the rows is not known: {error}")
+    return findings, notes
+
+
+def _parts_by_run(
+    sink: TableSink | InsertingSink, run: SavedRun
+) -> Iterator[tuple[str, Sequence[StagedFile]]]:
+    """Yield the name and the parts of each run that the table must have; of a database, of all runs at once."""
+    if hasattr(sink, "inserted"):
+        parts = [file for file in parts_of(run.records) if file.rows]
+        yield run.name, parts if run.finished else sink.inserted(parts)
+        return
+    entries = run.state.runs
+    for entry, after in zip(entries, [*(each.shard for each in entries[1:]), math.inf], strict=True):
+        of_run = (record for record in run.records if entry.shard <= record.shard < after)
+        yield entry.name(run.name), parts_of(of_run)
+
+
+def _sink_of(
+    about: Mapping[str, Any], place: str, options: Options, run: SavedRun, reached: Reached
+) -> TableSink | InsertingSink | str:
+    """Return what opens the table; or why nothing does: nobody is connected to because an output says so."""
+    if about["kind"] == DATABASE:
+        from headrace.core.databases.addresses import parse
+        from headrace.sinks.sql.sink import SqlSink
+
+        address = str(about["database"])
+        if reached.uri is None and address.startswith("postgresql:"):
+            return f"give uri= (--uri on a command line), the address of {address} with its user"
+        database = parse(reached.uri or address, "verify")
+        if str(database) != address:
+            raise ArgumentError(f"verify: uri= is the database {database}, and the output is in {address}.")
+        of_table = SqlSink(
+            place,
+            database=database,
+            table=str(about["table"]),
+            table_mode=about["mode"],
+            key=tuple(about.get("key", ())),
+        )
+        return of_table.of_run(run.name, str(run.folder / "staging"))
+    if about["kind"] == "Iceberg table":
+        from headrace.core.tables.iceberg import Catalog
+        from headrace.sinks.tables.iceberg import IcebergSink
+
+        if reached.catalog is None:
+            return "give catalog= (--catalog on a command line), the catalogue of the table"
+        catalog = Catalog.given(reached.catalog, None, "verify")
+        return IcebergSink(
+            place, identifier=str(about["table"]), catalog=catalog, location="", storage_options=options
+        )
+    from headrace.sinks.tables.delta import DeltaSink
+    from headrace.sinks.tables.lance import LanceSink
+
+    return (DeltaSink if about["kind"] == "Delta table" else LanceSink)(place, storage_options=options)
+
+
+def without_compacted(
+    place: str, options: Options, files: Mapping[str, StagedFile], findings: Sequence[Finding]
+) -> tuple[Findings, str]:
+    """Leave out parts that are missing since a compaction has rewritten them; return a note about these.
+
+    ``place``: the folder of the output, which lies in the table. What the table's history does not account for stays
+    a finding.
+    """
+    missing = [each for each in findings if each.kind == "missing" and files[each.file].is_part]
+    if not missing:
+        return list(findings), ""
+    table, _, folder = place.rstrip("/").rpartition("/")
+    rows = {f"{folder}/{each.file}": files[each.file].rows for each in missing}
+    from headrace.core.tables.delta_compactions import rewritten
+
+    try:
+        found = rewritten(table, options, rows)
+    except HeadraceError as error:
+        told = f"Whether a compaction of the table has rewritten it is not known: {error}"
+        return [
+            dataclasses.replace(f, message=f"{f.message} {told}") if f in missing else f for f in findings
+        ], ""
+    kept: Findings = []
+    for finding in findings:
+        path = f"{folder}/{finding.file}"
+        if finding not in missing:
+            kept.append(finding)
+        elif path in found.wrong:
+            kept.append(dataclasses.replace(finding, message=f"it is not there: {found.wrong[path]}."))
+        elif path not in found.versions:
+            kept.append(finding)
+    if not found.versions:
+        return kept, ""
+    versions = sorted(set(found.versions.values()))
+    at = f"version{'s' if len(versions) > 1 else ''} {', '.join(map(str, versions[:5]))}{', …' * (len(versions) > 5)}"
+    counted = sum(rows[path] for path in found.versions)
+    return kept, (
+        f"{plural(len(found.versions), 'part')} with {plural(counted, 'row')} are not there any more: by the history "
+        f"of the Delta table a compaction has rewritten them ({at}), with as many rows as before. The files that "
+        "hold them now are there and were counted, but have no checksums of this run"
+    )
