@@ -162,7 +162,7 @@ RUN = [
             ["verify", "out"],
             [
                 *FIRST, "output", "run", "files", "rows", "bytes", "rejected", "metrics", "recounted_metrics",
-                "unchecked_metrics", "findings",
+                "unchecked_metrics", "findings", "note",
             ],
         ),
         (["clean", "out"], [*FIRST, "output", "bytes", "items", "removed"]),

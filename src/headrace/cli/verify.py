@@ -78,10 +78,10 @@ def verify(
         "metrics": found.metrics or {},
         "recounted_metrics": list(found.recounted),
         "unchecked_metrics": list(found.unchecked),
-        "note": found.note,
         "findings": [
             {"kind": each.kind, "file": each.file, "message": each.message} for each in found.findings
         ],
+        "note": found.note,
     }
     return Answer(DONE if found.good else FAILED, data, str(found))
 
