@@ -86,7 +86,7 @@ class TableWriteVerbs(SampleWriteVerbs):
         SinkError
             A column is of a type that no table has, or does not fit the table that is there, with its name and both
             types; or the database refuses a transaction, or rows: nothing of that part is in the table then, and
-            the same command goes on. Or a run goes on, or had finished, and its table is gone or has none of its rows.
+            the same command goes on. Or a run goes on, or had finished, whose table is gone or has none of its rows.
         OutputExists
             ``mode="error"``, and the table has rows.
         ArgumentError, PlanChanged, ForeignOutput, RunLocked, SourceError, StepError, WorkerDied
