@@ -17,7 +17,7 @@ import pytest
 import headrace as hr
 from headrace.core.arrow.batch import concat
 from headrace.core.arrow.batch_formats import rows_of, to_numpy
-from headrace.errors import BadReturn, SinkError
+from headrace.errors import BadInput, BadReturn, SinkError
 
 UTC = dt.timezone.utc
 TABLE = pa.table(
@@ -330,6 +330,7 @@ def test_a_list_that_a_function_writes_to_is_seen_to_have_changed() -> None:
 
 
 DICTIONARY_OF_CODES = pa.DictionaryArray.from_arrays([1, 0, None], pa.array(["a", "b"]).dictionary_encode())
+BYTES = pa.array([b"a" * 16, b"b" * 16], pa.binary(16))
 IN_PANDAS = {
     "a dictionary of dictionaries": (DICTIONARY_OF_CODES, ["b", "a", None]),
     "a dictionary with a null": (
@@ -341,6 +342,10 @@ IN_PANDAS = {
     ),
     "flags of a byte": (
         pa.ExtensionArray.from_storage(pa.bool8(), pa.array([1, 0, None], pa.int8())), [True, False, None]
+    ),
+    "lists of UUIDs": (
+        pa.ListArray.from_arrays([0, 1, 1, 2], pa.ExtensionArray.from_storage(pa.uuid(), BYTES)),
+        [[b"a" * 16], [], [b"b" * 16]],
     ),
     "times of nanoseconds": (pa.array([1, None, 2000], pa.time64("ns")), [pd.Timedelta(1), None, pd.Timedelta(2000)]),
 }  # fmt: skip
@@ -355,14 +360,41 @@ def test_odd_types_are_right_in_pandas(name: str, tmp_path: Path) -> None:
     seen: list[Any] = []
 
     def look(frame: pd.DataFrame) -> pd.DataFrame:
-        seen.extend(
-            None if value is None or value is pd.NaT or value != value else value for value in frame["x"]
-        )
+        values = [value.tolist() if isinstance(value, np.ndarray) else value for value in frame["x"]]
+        seen.extend(None if value is pd.NaT or value != value else value for value in values)
         return frame
 
     data.map_batches(look, batch_format="pandas").count()
     assert seen == expected
     assert len(data.to_pandas()) == 3
+
+
+def test_times_beyond_those_of_python_are_numpys_in_rows() -> None:
+    table = pa.table(
+        {
+            "day": pa.array([-800_000, 1, None], pa.int32()).cast(pa.date32()),
+            "at": pa.array([-(10**14), 1, None], pa.timestamp("s")),
+            "for": pa.array([10**15, 1, None], pa.duration("s")),
+        }
+    )
+    data = hr.from_arrow(table).with_options(engine="inline", progress=False)
+    far = np.datetime64(-800_000, "D"), np.datetime64(-(10**14), "s"), np.timedelta64(10**15, "s")
+    assert data.take_all() == [
+        dict(zip(table.column_names, far, strict=True)),
+        {"day": np.datetime64(1, "D"), "at": np.datetime64(1, "s"), "for": np.timedelta64(1, "s")},
+        {"day": None, "at": None, "for": None},
+    ]
+    assert data.map(lambda row: {**row}).to_arrow().equals(table)
+
+
+def test_values_that_python_or_pandas_cannot_show_are_refused_by_their_column() -> None:
+    days = pa.array([-800_000, 1], pa.int32()).cast(pa.date32())
+    data = hr.from_arrow(pa.table({"day": days, "days": pa.ListArray.from_arrays([0, 1, 2], days)}))
+    data = data.with_options(engine="inline", progress=False)
+    with pytest.raises(BadInput, match=r"column 'days' of list<item: date32.*Python cannot show"):
+        data.map(lambda row: row).take_all()
+    with pytest.raises(BadInput, match=r"column 'day' of date32.*pandas cannot show"):
+        data.map_batches(lambda frame: frame, batch_format="pandas").count()
 
 
 def test_a_dictionary_with_a_null_is_written_to_parquet(tmp_path: Path) -> None:

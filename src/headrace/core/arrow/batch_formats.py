@@ -22,6 +22,7 @@ from headrace.core.arrow.objects import (
 )
 from headrace.core.arrow.ragged import RaggedTensorType
 from headrace.core.arrow.row_selection import column_taken, with_present_values
+from headrace.errors import BadInput
 
 BatchFormat = Literal["numpy", "pandas", "pyarrow"]
 
@@ -112,8 +113,8 @@ def to_frame(table: pa.RecordBatch | pa.Table) -> Any:
             flags = _one(table.column(i)).storage.cast(pa.bool_())
             table = table.set_column(i, table.schema.field(i).with_type(flags.type), flags)
     if not ours:
-        return table.to_pandas()
-    frame = table.select([i for i in range(table.num_columns) if i not in ours]).to_pandas()
+        return _frame(table)
+    frame = _frame(table.select([i for i in range(table.num_columns) if i not in ours]))
     for i in ours:
         column = table.column(i)
         cells = np.empty(len(column), object)
@@ -121,6 +122,18 @@ def to_frame(table: pa.RecordBatch | pa.Table) -> Any:
             cells[at] = row
         frame.insert(i, table.schema.names[i], cells)
     return frame
+
+
+def _frame(table: pa.RecordBatch | pa.Table) -> Any:
+    try:
+        return table.to_pandas()
+    except (pa.ArrowException, OverflowError, ValueError):
+        for field, column in zip(table.schema, table.columns, strict=True):
+            try:
+                column.to_pandas()
+            except (pa.ArrowException, OverflowError, ValueError) as error:
+                raise _unseen(field.name, field.type, "pandas", error) from error
+        raise
 
 
 def _one(column: pa.Array | pa.ChunkedArray) -> pa.Array:
@@ -140,9 +153,8 @@ def _pandas_lacks(type_: pa.DataType) -> bool:
         return coded or is_nested(value)
     if pa.types.is_list_view(type_) or pa.types.is_large_list_view(type_):
         return True
-    return pa.types.is_nested(type_) and any(
-        _pandas_lacks(type_.field(i).type) for i in range(type_.num_fields)
-    )
+    inner = [type_.field(i).type for i in range(type_.num_fields)] if pa.types.is_nested(type_) else []
+    return any(isinstance(each, pa.BaseExtensionType) or _pandas_lacks(each) for each in inner)
 
 
 def _unrounded(column: pa.Array) -> np.ndarray[Any, Any]:
@@ -329,9 +341,23 @@ def python_columns(batch: pa.RecordBatch) -> dict[str, list[Any]]:
     as numpy's.
     """
     return {
-        field.name: list(to_numpy(column)) if shows_arrays(field) else _python_values(column)
+        field.name: list(to_numpy(column)) if shows_arrays(field) else _named_values(field.name, column)
         for field, column in zip(batch.schema, batch.columns, strict=True)
     }
+
+
+def _named_values(name: str, column: pa.Array) -> list[Any]:
+    try:
+        return _python_values(column)
+    except (OverflowError, ValueError) as error:
+        raise _unseen(name, column.type, "Python", error) from error
+
+
+def _unseen(name: str, type_: pa.DataType, by: str, error: Exception) -> BadInput:
+    return BadInput(
+        f"column {name!r} of {type_} has values that {by} cannot show: {str(error).rstrip('.')}. Leave the column "
+        "out with drop_columns, or take it as it is with batch_format='pyarrow'."
+    )
 
 
 def _python_values(column: pa.Array) -> list[Any]:
@@ -342,7 +368,13 @@ def _python_values(column: pa.Array) -> list[Any]:
         return _nanoseconds(column)
     if pa.types.is_time64(type_) and type_.unit == "ns":
         return _nanoseconds_of_the_day(column)
-    return cast("list[Any]", column.to_pylist())
+    try:
+        return cast("list[Any]", column.to_pylist())
+    except (OverflowError, ValueError):
+        if not (pa.types.is_timestamp(type_) or pa.types.is_date(type_) or pa.types.is_duration(type_)):
+            raise
+        times = to_numpy(column)
+        return [time if there else None for time, there in zip(times, ~np.isnat(times), strict=True)]
 
 
 def _nanoseconds(column: pa.Array) -> list[Any]:
