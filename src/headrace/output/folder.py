@@ -118,7 +118,7 @@ class OutputFolder:
             except OSError:
                 os.close(lock)
                 raise
-            if _is_same_file(path, lock):
+            if safe_files.is_at(path, lock):
                 self._lock = lock
                 os.ftruncate(lock, 0)
                 os.pwrite(lock, f"process {os.getpid()} on {os.uname().nodename}\n".encode(), 0)
@@ -320,13 +320,6 @@ def _lock(fd: int) -> None:
             return
         time.sleep(wait)
     fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-
-def _is_same_file(path: Path, fd: int) -> bool:
-    try:
-        return os.path.samestat(os.stat(path), os.fstat(fd))
-    except FileNotFoundError:
-        return False
 
 
 def _first_missing(path: Path) -> Path | None:

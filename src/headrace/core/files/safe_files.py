@@ -185,6 +185,14 @@ def check_folder(path: AnyPath) -> None:
         raise NotOurs(path, _KINDS.get(stat.S_IFMT(mode), "a file"))
 
 
+def is_at(path: AnyPath, fd: int) -> bool:
+    """Say whether an open file still is the one at a path: it may have been removed, and another made there."""
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(fd))
+    except FileNotFoundError:
+        return False
+
+
 def is_folder(path: AnyPath) -> bool:
     """Say whether a folder stands there; what a link leads to is not ours."""
     try:

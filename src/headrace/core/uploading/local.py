@@ -12,6 +12,7 @@ from headrace.core.files import safe_files
 from headrace.errors import OutputWriteFailed
 
 _HELD = "held"
+_LOCK = "lock"
 
 
 class LocalFolder:
@@ -20,13 +21,8 @@ class LocalFolder:
     def __init__(self) -> None:
         above = Path(tempfile.gettempdir()) / f"headrace-staging-{os.getuid()}"
         try:
-            safe_files.make_folder(above, 0o700)
-            if os.lstat(above).st_uid != os.getuid():
-                raise PermissionError(13, "it belongs to somebody else", str(above))
-            lock = safe_files.opened(above / "lock", os.O_RDWR | os.O_CREAT)
+            lock = _locked(above, makes=True)
             try:
-                # Held for an instant: nobody removes what was not locked yet.
-                fcntl.flock(lock, fcntl.LOCK_EX)
                 _remove_left(above)
                 self.path = Path(tempfile.mkdtemp(dir=above))
                 self._held = safe_files.opened(self.path / _HELD, os.O_RDWR | os.O_CREAT)
@@ -46,11 +42,42 @@ class LocalFolder:
         return self.path / "out"
 
     def close(self) -> None:
-        """Remove it."""
+        """Remove it, and the folder above once nobody has one there."""
         if self._held >= 0:
             _remove(self.path)
             os.close(self._held)
             self._held = -1
+            with contextlib.suppress(OSError):
+                _remove_empty(self.path.parent)
+
+
+def _locked(above: Path, *, makes: bool) -> int:
+    """Take the lock of the folder above, which is held for an instant: nobody removes what was not locked yet."""
+    while True:
+        try:
+            if makes:
+                safe_files.make_folder(above, 0o700)
+                if os.lstat(above).st_uid != os.getuid():
+                    raise PermissionError(13, "it belongs to somebody else", str(above))
+            lock = safe_files.opened(above / _LOCK, os.O_RDWR | (os.O_CREAT if makes else 0))
+        except FileNotFoundError:
+            if not (makes and above.parent.is_dir()):
+                raise
+            continue  # the last one has just removed the folder
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if safe_files.is_at(above / _LOCK, lock):
+            return lock
+        os.close(lock)  # the last one has just removed it, so others lock another one
+
+
+def _remove_empty(above: Path) -> None:
+    lock = _locked(above, makes=False)
+    try:
+        if os.listdir(above) == [_LOCK]:
+            os.unlink(above / _LOCK)
+            os.rmdir(above)  # unless somebody has just made a lock there
+    finally:
+        os.close(lock)
 
 
 def _remove_left(above: Path) -> None:
