@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any
 
 from headrace import errors
-from headrace.core.process import is_worker
+from headrace.core.process import end_fork, is_worker
 from headrace.core.terminal import encodable, one_line
 from headrace.core.work import ErrorReport
 from headrace.errors import HeadraceError, RemoteTraceback
@@ -22,8 +22,12 @@ def is_interrupt(error: BaseException) -> bool:
     """Say whether somebody wants the run to end.
 
     Workers ignore SIGINT: a ``KeyboardInterrupt`` there is an error that the user's code raised, like any other.
+    Whoever catches an error of the user's asks this; a fork of a worker ends here, so that nobody goes on with it.
     """
-    return isinstance(error, KeyboardInterrupt) and not is_worker()
+    if is_worker():
+        end_fork(error)
+        return False
+    return isinstance(error, KeyboardInterrupt)
 
 
 def words(error: BaseException) -> str:

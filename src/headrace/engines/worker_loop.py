@@ -5,10 +5,8 @@ How messages travel is up to a ``Transport``: a socket (``local.host``), or call
 
 from __future__ import annotations
 
-import contextlib
 import pickle
 import queue
-import sys
 import threading
 import time
 import traceback
@@ -18,6 +16,7 @@ from concurrent.futures import Future
 from typing import Any, Protocol
 
 from headrace.core.engine_ports import WorkerContext
+from headrace.core.process import ending_forks, flush_streams
 from headrace.engines.out_of_band_pickle import OutOfBandPickle
 from headrace.errors import HeadraceError, NotPicklable
 
@@ -133,7 +132,7 @@ class WorkerLoop:
         context.preparing("importing what the plan's functions need")
         hosted: Any
         try:
-            hosted = load_factory(load)(context)
+            hosted = ending_forks(load_factory(load))(context)
         except BaseException as error:
             hosted = FailedObject(error)
         with self._feeding:
@@ -149,7 +148,7 @@ class WorkerLoop:
 
     def _call(self, number: int, method: str, args: tuple[Any, ...]) -> None:
         try:
-            result = getattr(self._hosted, method)(*args)
+            result = ending_forks(getattr(self._hosted, method))(*args)
         except BaseException as error:
             self._left = self._left or getattr(error, "is_end", False)
             self._answer_error(number, error)
@@ -213,10 +212,3 @@ def picklable_error(error: BaseException) -> BaseException:
     except Exception:
         pass
     return RuntimeError("".join(traceback.format_exception(error)))
-
-
-def flush_streams() -> None:
-    """Flush what the user's code printed, whatever it has put in the place of the streams."""
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):
-            stream.flush()

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from headrace.core.arrow.values import ConversionError
+from headrace.core.process import end_fork, ending_forks
 from headrace.plan.functions import Built, Function
 from headrace.worker.batching import BatchTuner
 
@@ -174,7 +175,9 @@ class _ThreadCaller(Caller):
         self._pool = ThreadPoolExecutor(depth, "headrace-call")
 
     def start(self, view: Any, finish: Finish) -> PendingCall:
-        return _FutureCall(self._pool.submit(lambda: finish(refuse_coroutine(self.built.call(view)))))
+        return _FutureCall(
+            self._pool.submit(ending_forks(lambda: finish(refuse_coroutine(self.built.call(view)))))
+        )
 
     def close(self) -> None:
         self._pool.shutdown(cancel_futures=True)
@@ -273,7 +276,9 @@ class _Task:
     async def _run(self, work: Callable[[], Coroutine[Any, Any, Any]]) -> None:
         try:
             value = await work()
+            end_fork()
         except BaseException as error:  # SystemExit would end the loop
+            end_fork(error)
             self.future.set_exception(error)
         else:
             self.future.set_result(value)

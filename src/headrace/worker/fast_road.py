@@ -27,7 +27,7 @@ from headrace.core.arrow.input_view import PLAIN, InputRowsView, is_immutable
 from headrace.core.arrow.values import from_result, from_row_columns
 from headrace.core.arrow.views import make_rows_view, make_view
 from headrace.core.failures import is_interrupt
-from headrace.core.process import is_worker
+from headrace.core.process import has_forked, is_worker
 from headrace.worker.batching import BATCH_BYTES
 from headrace.worker.calls import Caller
 from headrace.worker.rows import Rows, join
@@ -136,7 +136,7 @@ class FastRoad:
         caller = self._caller
         small = caller.ceiling is not None or caller.shrink_requested
         told = self._user_code.is_watched or self._user_code.repeats_calls
-        return not (small or told) and suits(caller)
+        return not (small or told or has_forked()) and suits(caller)
 
     def made(self, rows: int, size: int) -> None:
         """Record how many bytes were made of rows."""
@@ -240,6 +240,7 @@ def map_rows_window(call: Call, batch: pa.RecordBatch) -> pa.RecordBatch:
     """Return the rows that a function makes, one of each; raise if one is odd."""
     input_view, rows = _rows(batch)
     names, values = _taken(map(call, rows))
+    _check_calls(len(values), batch)
     return _from_values(names, values, input_view, range(batch.num_rows))
 
 
@@ -262,6 +263,7 @@ def flat_map_window(call: Call, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, 
         return made
 
     names, values = _taken(chain.from_iterable(map(items, rows)))
+    _check_calls(len(counts), batch)
     index = np.repeat(np.arange(len(counts)), counts).tolist()
     return _from_values(names, values, input_view, index), counts
 
@@ -269,6 +271,7 @@ def flat_map_window(call: Call, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, 
 def filter_window(call: Call, batch: pa.RecordBatch) -> np.ndarray[Any, np.dtype[np.bool_]]:
     """Return for which rows a function is true; raise if it says anything else than true or false."""
     answers = [*map(call, _rows(batch)[1])]
+    _check_calls(len(answers), batch)
     if not {*map(type, answers)} <= {bool, np.bool_}:
         raise _Odd
     return np.array(answers, np.bool_)
@@ -277,6 +280,12 @@ def filter_window(call: Call, batch: pa.RecordBatch) -> np.ndarray[Any, np.dtype
 def _rows(batch: pa.RecordBatch) -> tuple[InputRowsView, Iterator[dict[str, Any]]]:
     input_view = make_rows_view(batch, tried=True)
     return input_view, rows_from(input_view.columns, batch.num_rows)
+
+
+def _check_calls(calls: int, batch: pa.RecordBatch) -> None:
+    """Raise unless every row has had its call: a function that raises ``StopIteration`` ends a ``map`` in silence."""
+    if calls != batch.num_rows:
+        raise _Odd
 
 
 def _taken(made: Iterator[Any]) -> tuple[list[Any], list[Any]]:

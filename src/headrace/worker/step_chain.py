@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain
 from types import MappingProxyType
 from typing import Any
 
 from headrace.core.failures import is_interrupt, name_of, words
+from headrace.core.process import ending_forks
 from headrace.core.row_keys import Keys, Numbers
 from headrace.core.work import Split
 from headrace.errors import ArgumentError, ModelError, StepError
@@ -92,9 +94,8 @@ class StepChain:
             doing = "loading" if loads else "constructing"
             self._preparing(f"{doing} {function.name} for {step.label()}")
         try:
-            if function.is_async:
-                return function.build(self._loop.run, self._folder)
-            return function.build(folder=self._folder)
+            build = partial(function.build, folder=self._folder)
+            return ending_forks(partial(build, self._loop.run) if function.is_async else build)()
         except (ModelError, ArgumentError):
             raise
         except BaseException as error:

@@ -18,7 +18,7 @@ from headrace.core.answered import Answered, both
 from headrace.core.arrow.values import ConversionError
 from headrace.core.events import ModelAsked
 from headrace.core.failures import is_interrupt, name_of, without_message, words
-from headrace.core.process import is_worker
+from headrace.core.process import end_fork, ending_forks, is_worker
 from headrace.core.terminal import say
 from headrace.core.work import Fault, Reject
 from headrace.errors import BadInput, BadReturn, HeadraceError, StepError
@@ -100,6 +100,10 @@ class UserCode:
         start = time.perf_counter()
         try:
             yield
+            end_fork()
+        except BaseException as error:
+            end_fork(error)
+            raise
         finally:
             self._meter.count_step(self._step, time.perf_counter() - start)
             self.done += rows
@@ -165,10 +169,11 @@ class UserCode:
     def with_retries(
         self, call: Callable[[Any], Any], restored_row: Callable[[int], Any]
     ) -> Callable[[Any], Any]:
-        """Return the function with its patience, for code that goes row by row.
+        """Return the function with its patience, for code that goes row by row; its forks end once they leave it.
 
         ``restored_row(row)`` gives a row as it was: a call that failed may have changed it.
         """
+        call = ending_forks(call)
         if not self._policy.retry_on:
             return call
 

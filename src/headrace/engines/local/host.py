@@ -31,7 +31,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from headrace.core.engine_ports import WorkerContext
-from headrace.core.process import become_worker
+from headrace.core.process import become_worker, flush_streams
 from headrace.core.terminal import say
 from headrace.core.work import BlockRef
 from headrace.engines.deaths import CANNOT_BEGIN
@@ -40,7 +40,7 @@ from headrace.engines.local.descendants import die_with, end_descendants
 from headrace.engines.local.tickets import TicketReader
 from headrace.engines.out_of_band_pickle import OutOfBandPickle, ReceivedPickle, unpack
 from headrace.engines.worker_cache import WorkerCache
-from headrace.engines.worker_loop import WorkerLoop, flush_streams
+from headrace.engines.worker_loop import WorkerLoop
 from headrace.errors import EngineError
 
 if TYPE_CHECKING:
@@ -58,7 +58,6 @@ def main(
     of that number; see ``template``. ``blas``: numpy's BLAS was loaded for one thread, and shall have so many.
     """
     die_with(parent)
-    become_worker()
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # whatever the driver was started with
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it hides how what the user starts has ended
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the driver decides
@@ -71,6 +70,7 @@ def main(
     if control >= 0:
         template.import_all(modules)
         fd, pause = template.stand_by(fd, control, parent, blas)
+    become_worker()
     sock = socket.socket(fileno=fd)
     sock.setblocking(True)
     os.register_at_fork(after_in_child=sock.close)  # a child must not look like us to the driver

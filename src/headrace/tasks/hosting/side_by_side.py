@@ -9,6 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
+from headrace.core.process import end_fork, ending_forks
 from headrace.tasks.hosting.worker_core import Interrupted, current_call
 
 Answer = Callable[[Callable[[], Any]], Any]  # runs an action, and packs what it returns
@@ -80,13 +81,15 @@ class Coroutines:
         raised: BaseException | None = None
         try:
             async with self._free:
-                result = action()
+                result = ending_forks(action)()
                 if inspect.isasyncgen(result):
                     result = await send_all(result)
                     answer = _plain(answer)
                 elif inspect.isawaitable(result):
                     result = await result
+            end_fork()
         except BaseException as error:  # none may end the loop
+            end_fork(error)
             raised = error
         finally:
             self._running.pop(call, None)

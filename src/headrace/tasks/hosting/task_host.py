@@ -15,6 +15,7 @@ import msgspec
 
 from headrace.core.engine_ports import WorkerContext
 from headrace.core.failures import name_of, words
+from headrace.core.process import end_fork, ending_forks
 from headrace.engines.out_of_band_pickle import OutOfBandPickle, pack
 from headrace.engines.references import Ref, collecting_references, holder_of, keep_restored, read_only
 from headrace.errors import BadReturn
@@ -140,9 +141,9 @@ class TaskHost:
         try:
             if here:
                 self._raise_if_cancelled()
-            value = action()
+            value = ending_forks(action)()
             if returns is not None:
-                self._send_pieces(call, label, value, returns)
+                ending_forks(self._send_pieces)(call, label, value, returns)
                 value = None
             elif inspect.iscoroutine(value):
                 value.close()
@@ -231,6 +232,7 @@ class TaskHost:
         line = self._context.line
         if line is None or self.core is None:
             raise BadReturn(f"{label}: num_returns= needs an executor of this machine.")
+        end_fork()  # of a generator
         packed = self._packed(label, value)
         with self.core.uninterrupted():
             line.note_packed(("piece", call, index), packed)
