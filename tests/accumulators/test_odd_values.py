@@ -129,3 +129,12 @@ def test_too_many_classes_and_groups() -> None:
 def test_settings_that_make_no_sense(make: Any) -> None:
     with pytest.raises(ArgumentError):
         make()
+
+
+@pytest.mark.parametrize("type_", [pa.string_view(), pa.binary_view(), pa.large_string(), pa.large_binary()])
+def test_texts_and_bytes_of_every_layout_are_counted(type_: pa.DataType) -> None:
+    table = pa.table({"x": pa.array(["a", None, "b", "a"]).cast(type_)})
+    metrics = (
+        hr.from_arrow(table).with_options(engine="inline", progress=False).evaluate(d=hr.DistinctCount("x"))
+    )
+    assert metrics["d"] == 2

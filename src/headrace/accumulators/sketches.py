@@ -16,6 +16,8 @@ from headrace.accumulators.exact import as_float, fixed_by, from_state, to_state
 from headrace.core.arrow.batch_formats import to_numpy
 from headrace.errors import ArgumentError, BadInput
 
+_WITHOUT_VIEWS = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
+
 
 class Histogram(Metric):
     """How many rows have a value of ``column`` between each two neighbours of ``edges``.
@@ -217,6 +219,8 @@ class DistinctCount(Metric):
         column = batch.column(self.column)
         if pa.types.is_dictionary(column.type):
             column = column.dictionary_decode()
+        if column.type in _WITHOUT_VIEWS:
+            column = column.cast(_WITHOUT_VIEWS[column.type])
         if column.null_count:
             self.skipped += column.null_count
             column = column.drop_null()
@@ -272,8 +276,7 @@ class DistinctCount(Metric):
 
 def _hashes(column: pa.Array, metric: DistinctCount) -> Array:
     """Return a 64-bit hash of each value, or of each different value; the same on every machine."""
-    type_ = column.type
-    if pa.types.is_string(type_) or pa.types.is_large_string(type_) or pa.types.is_binary(type_):
+    if column.type in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary()):
         distinct = column.dictionary_encode().dictionary.to_pylist()
         texts = (
             value.encode("utf-8", "surrogatepass") if isinstance(value, str) else value for value in distinct
@@ -290,7 +293,7 @@ def _hashes(column: pa.Array, metric: DistinctCount) -> Array:
     if values.dtype.kind in "iubmM" and values.ndim == 1:
         return _mixed(values.astype(np.int64).view(np.uint64))
     raise BadInput(
-        f"{metric!r}: the values of column {metric.column!r}, {type_}, cannot be told apart by a hash."
+        f"{metric!r}: the values of column {metric.column!r}, {column.type}, cannot be told apart by a hash."
     )
 
 

@@ -90,8 +90,8 @@ class CombiningVerbs(DatasetBase):
             if each._plan.steps:
                 raise ArgumentError(
                     f"{verb}: dataset {number} has steps, {each._plan.steps[0].label()} first, and rows are put side "
-                    f"by side before any step runs. Put the steps behind {verb}; or write that dataset as Parquet and "
-                    "read it; or call .materialize() on it if it fits into memory."
+                    f"by side before any step runs. Put the steps behind {verb}; or write that dataset as Parquet "
+                    "and read it; or call .materialize() on it if it fits into memory."
                 )
         return [each._plan.source for each in (self, *others)]
 
