@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 import math
@@ -339,7 +340,16 @@ def test_wrong_arguments_are_told_before_anything_runs(monkeypatch):
 
 def test_no_more_is_under_way_than_may_be_and_slow_requests_hold_up_nobody():
     rows = hr.from_items([{"i": i} for i in range(400)])
-    with FakeLLMServer(latency=lambda random: 0.3 if random.random() < 0.02 else 0.002, slots=1000) as server:
+    slow = iter([True])
+
+    async def latency(random):
+        if next(slow, False):  # the first is answered when nearly all others are: it holds up nobody
+            while server.outcomes["answered"] < 350:
+                await asyncio.sleep(0.001)
+        while server.most_at_once < 16:  # nobody is answered until so many are under way
+            await asyncio.sleep(0.001)
+
+    with FakeLLMServer(latency=latency, slots=1000) as server:
         answers = (
             inline(rows.prompt("{i}", endpoint(server, max_in_flight=16))).to_arrow()["answer"].to_pylist()
         )

@@ -122,6 +122,66 @@ def test_a_key_that_is_revoked_in_the_middle_loses_no_row(tmp_path):
         assert (result.rows, result.rejected) == (59, 1)
 
 
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (400, error("Organization spend limit reached", code="blocked_api_access")),  # Groq
+        (412, error("Account suspended, please check billing")),  # Fireworks
+        (422, error("maintenance")),
+    ],
+)
+def test_a_refusal_of_everything_in_unknown_words_loses_no_row(tmp_path, status, body):
+    refused = [20]
+
+    def answer(prompt):
+        refused[0] -= 1
+        return (status, body, {}) if refused[0] < 0 else prompt
+
+    with FakeLLMServer(answer) as server:
+        with pytest.raises(EndpointRefused, match=f"refuses every request.*{body['error']['message']}"):
+            asked(server).write_parquet(tmp_path / "out")
+        assert len(server.requests) <= 20 + 3 * 8
+        refused[0] = 1_000
+        result = asked(server).write_parquet(tmp_path / "out")
+        assert (result.rows, result.rejected) == (60, 0)
+
+
+def test_many_bad_rows_in_a_row_end_no_run():
+    """Neither by what they hold, nor by a parameter of theirs."""
+
+    def answer(prompt):
+        known = server.requests[-1].get("top_k", 1) == 1
+        return prompt if known and prompt not in bad else (400, error("Invalid value: 'x'"), {})
+
+    bad = {f"w{i}" for i in range(20, 40)}
+    with FakeLLMServer(answer) as server, pytest.warns(UserWarning, match="RequestRefused"):
+        assert len(asked(server).take_all()) == 40
+        plain = [each for each in server.requests if each["messages"][0]["content"] == "Hi"]
+        assert 1 <= len(plain) <= 7
+        alone = hr.llm.Endpoint(server.url, "m", max_in_flight=1)
+        bad_parameter = ROWS.limit(9).prompt("{word}", alone, sampling={"top_k": 2})
+        options = {"engine": "inline", "progress": False, "on_error": "reject"}
+        assert bad_parameter.with_options(**options).take_all() == []
+
+
+@pytest.mark.parametrize("left", [1, 2, 15])
+def test_a_rate_limit_that_does_not_end_rejects_no_row(tmp_path, left):
+    allowed = [60 - left]
+
+    def answer(prompt):
+        allowed[0] -= 1
+        return (429, error("too many"), {}) if allowed[0] < 0 else prompt
+
+    with FakeLLMServer(answer) as server:
+        model = hr.llm.Endpoint(server.url, "m", max_in_flight=4, max_retries=2)
+        asking = ROWS.prompt("{word}", model).with_options(engine="inline", progress=False, on_error="reject")
+        with pytest.raises(EndpointUnavailable, match="429, 'too many'"):
+            asking.write_parquet(tmp_path / "out")
+        allowed[0] = 1_000
+        result = asking.write_parquet(tmp_path / "out")
+        assert (result.rows, result.rejected) == (60, 0)
+
+
 def test_a_schema_is_refused_for_all_or_for_a_row():
     def answer(prompt):
         return (400, error("Invalid value near 'json_schema'"), {}) if prompt in bad else '{"a": 1}'

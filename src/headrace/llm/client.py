@@ -27,6 +27,7 @@ from headrace.llm.refusals import (
     Malformed,
     NoAnswer,
     RateLimited,
+    RequestRefused,
     RowError,
     json_of,
     judged,
@@ -51,6 +52,7 @@ CONNECT_SECONDS = 20.0
 ANTHROPIC_VERSION = "2023-06-01"
 PLAIN_TOKENS = 16
 """About so many has a plain request, with its answer."""
+BARE = ("model", "messages", "max_completion_tokens", "input", "prompt", "query", "documents")
 JSON = {"Content-Type": "application/json"}
 TRIES_UNHEARD = 2
 """How often a server that never answered is waited for."""
@@ -59,6 +61,8 @@ TRIES_CLOSED = 3
 ROWS_UNANSWERED = 3
 """So many requests in a row that had all their tries, without any answer between: the server is at fault, not
 they."""
+ROWS_REFUSED = 3
+"""After so many refused requests in a row, a plain one finds out whether the server refuses all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +114,7 @@ class Client:
         self.slots = Slots(1, made_order(order))
         self._answered = 0
         self._unanswered = 0  # requests that had all their tries since the last answer
+        self._refused = 0  # requests that were refused since then
         self._doubts = asyncio.Lock()
         self._let_in_at = 0.0  # when the last request was sent of which we know that it was let in
         self._proxy: str | None = None
@@ -182,7 +187,7 @@ class Client:
             try:
                 reply = await self._judged(url, content, body, tokens)
                 self._answered += 1
-                self._unanswered = 0
+                self._unanswered = self._refused = 0
                 return reply
             except Again as problem:
                 again = problem
@@ -193,9 +198,11 @@ class Client:
                 self.slots.release()
             self.retried.append(again.kind.__name__)
             # A server that answers others is only busy: its rate limits cost no try.
-            tries += not (again.kind is RateLimited and self._answered > answered)
+            limited = again.kind is RateLimited
+            tries += not (limited and self._answered > answered)
+            heard = self._answered > (answered if limited else first_answered)
             answered = self._answered
-            self._give_up(again, tries, heard=counted or self._answered > first_answered)
+            self._give_up(again, tries, heard=counted or heard)
             await asyncio.sleep(wait_before(again, tries))
         raise AssertionError
 
@@ -217,6 +224,32 @@ class Client:
                             time.time()
                         )  # it is a bad request, by a key and to a model that are known
                 raise doubt.row from None
+        except RequestRefused as row:
+            if type(row) is RequestRefused:  # a filter refuses one prompt
+                self._refused += 1
+                if self._refused >= ROWS_REFUSED:
+                    self._refused = 0
+                    await self._check_refusal(url, body, row)
+            raise
+
+    async def _check_refusal(self, url: str, body: Mapping[str, Any], row: RequestRefused) -> None:
+        """End the run if a request with nothing of a row, and no parameter of it, is refused in the same words."""
+        bare = {name: value for name, value in body.items() if name in BARE}
+        plain = plain_request(bare)
+        async with self._doubts:
+            try:
+                await self._in_turn(url, _encoded(plain), plain, PLAIN_TOKENS)
+            except Doubtful as doubt:
+                raise doubt.run from None
+            except RowError as other:
+                if str(other) == str(row):
+                    raise EndpointRefused(
+                        f"{self._where} refuses every request, also one that holds nothing of a row: {row}. Nothing "
+                        "was tried again. See to what it says, and run the same program again: what was answered is "
+                        "kept."
+                    ) from None
+            except Again:
+                pass  # what it says of others is known by them
 
     def _give_up(self, again: Again, tries: int, *, heard: bool) -> None:
         """Raise if a request has had its tries: a server that answers nobody ends the run, else it is the row's."""
@@ -230,7 +263,9 @@ class Client:
             return
         self._unanswered += not heard
         times = f"{tries} {'time' if tries == 1 else 'times'}"
-        if not patient or not self._answered or self._unanswered >= ROWS_UNANSWERED:
+        # A rate limit is no row's fault: where nobody is under way, and nobody was answered, all are refused.
+        refuses_all = again.kind is RateLimited and not heard and not self.slots.taken
+        if not patient or not self._answered or refuses_all or self._unanswered >= ROWS_UNANSWERED:
             heard_of = self._answered > 0
             error = unavailable(again, self._where, times, heard=heard_of, patient=patient)
             self.slots.end(error)

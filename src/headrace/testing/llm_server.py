@@ -8,7 +8,7 @@ import random
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 Answers = Callable[[str], Any]
-Latency = float | Callable[[random.Random], float]
+Latency = float | Callable[[random.Random], float | Awaitable[None]]
 
 
 class FakeLLMServer:
@@ -34,7 +34,8 @@ class FakeLLMServer:
         of the server, 500. In a chat, a list is what tools it calls, and a dict is the whole response; a tuple is a
         refusal: its status, its body (text, bytes, or what becomes JSON), its headers.
     latency
-        Seconds that an answer takes, or a function of a ``random.Random`` that gives them.
+        Seconds that an answer takes, or a function of a ``random.Random`` that gives them; a coroutine function waits
+        itself, such as until something has happened.
     key
         The key that is asked for; None: none.
     model
@@ -263,7 +264,8 @@ class FakeLLMServer:
             self.most_at_once = max(self.most_at_once, self._at_once)
             began = time.monotonic()
             try:
-                await asyncio.sleep(self._latency(self._random) if callable(self._latency) else self._latency)
+                latency = self._latency(self._random) if callable(self._latency) else self._latency
+                await (asyncio.sleep(latency) if isinstance(latency, (int, float)) else latency)
             finally:
                 self._at_once -= 1
                 self.worked.append((began, time.monotonic()))
