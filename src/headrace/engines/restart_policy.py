@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from headrace.core.waiting import backoff
+
 if TYPE_CHECKING:
     from headrace.engines.deaths import Death
 
@@ -51,4 +53,4 @@ class RestartPolicy(msgspec.Struct):
         """How many seconds a worker that is started now waits."""
         if not self.answered or not self.round:
             return 0.0
-        return min(MAX_PAUSE, PAUSE * 2.0 ** (self.round - 1))
+        return backoff(self.round, PAUSE, MAX_PAUSE, spread=0.0)

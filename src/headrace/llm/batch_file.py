@@ -7,7 +7,6 @@ is kept in ``OUT.headrace`` before it is written, until it is.
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import os
 import shutil
 import sqlite3
@@ -17,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from headrace.core import waiting
 from headrace.core.files import safe_files
 from headrace.core.files.durable import sync_fd
 from headrace.errors import ArgumentError, OutputExists, OutputWriteFailed, PlanChanged, RunLocked
@@ -136,10 +136,8 @@ def _take_back_names(files: BatchFiles) -> None:
 
 
 def _lock(fd: int, files: BatchFiles) -> None:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise RunLocked(f"Another process is at work on {files.out}. Nothing was sent.") from None
+    if not waiting.lock(fd):
+        raise RunLocked(f"Another process is at work on {files.out}. Nothing was sent.")
 
 
 def _carry_out(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from headrace.core.install import install_hint
+from headrace.core.waiting import backoff
 from headrace.errors import EndpointRefused, MissingLibrary
 from headrace.llm.endpoint import RETRIES, Endpoint
 from headrace.llm.hedge import HEDGED, Latencies, first_of
@@ -427,5 +428,5 @@ def _encoded(body: Mapping[str, Any]) -> bytes:
 
 def wait_before(again: Again, tries: int) -> float:
     """Return how many seconds to wait: what the server says, or twice as long each time; never all at once."""
-    own = min(FIRST_WAIT * 2 ** max(0, tries - 1), LONGEST_WAIT) * random.uniform(0.5, 1.0)
+    own = backoff(tries, FIRST_WAIT, LONGEST_WAIT)
     return own if again.wait is None else again.wait + random.uniform(0.0, 0.1) * max(again.wait, 1.0)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import email.utils
-import fcntl
 import hashlib
 import os
 import random
@@ -20,6 +19,8 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+
+from headrace.core.waiting import lock, unlock
 
 MAGIC = b"hrlimit1"
 LEAST_SHARE = 1
@@ -68,13 +69,13 @@ class SharedState:
         if self._fd is None:
             yield self._own
             return
-        fcntl.flock(self._fd, fcntl.LOCK_EX)
+        lock(self._fd, patience=None)
         try:
             state = _decoded(os.pread(self._fd, _SIZE, 0))
             yield state
             os.pwrite(self._fd, _encoded(state), 0)
         finally:
-            fcntl.flock(self._fd, fcntl.LOCK_UN)
+            unlock(self._fd)
 
     def close(self) -> None:
         """Close the file."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from headrace.core.waiting import backoff
 from headrace.errors import EndpointUnavailable
 from headrace.llm.client import FIRST_WAIT, LONGEST_WAIT, Client, Reply
 from headrace.llm.endpoint import Endpoint
@@ -124,7 +125,7 @@ class PoolClient:
                     if sent + 1 >= self._tries:
                         raise
                     gave_up.append(member)
-                    await asyncio.sleep(min(FIRST_WAIT * 2**sent, LONGEST_WAIT))
+                    await asyncio.sleep(backoff(sent + 1, FIRST_WAIT, LONGEST_WAIT))
             raise AssertionError
         finally:
             self._slots.release()

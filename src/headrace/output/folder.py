@@ -21,12 +21,11 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
-import time
 from collections.abc import Collection, Container
 from pathlib import Path
 
+from headrace.core import waiting
 from headrace.core.files import hive, safe_files
 from headrace.core.ports import Sink
 from headrace.core.uploading.names import Uploads
@@ -46,6 +45,7 @@ from headrace.output.small_files import (
     write_whole,
 )
 
+_PATIENCE = 0.1  # seconds: a process that only looks at a lock holds it for an instant
 _LOCK_ATTEMPTS = 100
 
 
@@ -107,17 +107,17 @@ class OutputFolder:
             except safe_files.NotOurs as error:
                 raise foreign_entry(error) from error
             try:
-                _lock(lock)
-            except BlockingIOError as error:
+                taken = waiting.lock(lock, patience=_PATIENCE)
+            except OSError:
+                os.close(lock)
+                raise
+            if not taken:
                 holder = os.pread(lock, 100, 0).decode(errors="replace").strip() or "another process"
                 os.close(lock)
                 raise RunLocked(
                     f"The output folder {self.root} is being written by {holder}. Wait until it ends (or end "
                     "it), then run again; two drivers never share an output."
-                ) from error
-            except OSError:
-                os.close(lock)
-                raise
+                )
             if safe_files.is_at(path, lock):
                 self._lock = lock
                 os.ftruncate(lock, 0)
@@ -310,16 +310,6 @@ class OutputFolder:
 def is_part(name: str, runs: Collection[str]) -> bool:
     """Say whether a file name is that of a part of one of ``runs``."""
     return run_of(name) in runs
-
-
-def _lock(fd: int) -> None:
-    """Take a lock, or raise ``BlockingIOError``; a process that only checks it holds it for an instant."""
-    for wait in (0.001, 0.004, 0.016, 0.064):
-        with contextlib.suppress(BlockingIOError):
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        time.sleep(wait)
-    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _first_missing(path: Path) -> Path | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import random
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -20,6 +19,7 @@ from headrace.core.events import ModelAsked
 from headrace.core.failures import is_interrupt, name_of, without_message, words
 from headrace.core.process import end_fork, ending_forks, is_worker
 from headrace.core.terminal import say
+from headrace.core.waiting import backoff
 from headrace.core.work import Fault, Reject
 from headrace.errors import BadInput, BadReturn, HeadraceError, StepError
 from headrace.plan.physical import ErrorPolicy
@@ -161,9 +161,7 @@ class UserCode:
         ):
             return False
         self._meter.on_retried(self._label, name_of(error))
-        time.sleep(
-            min(FIRST_RETRY_SECONDS * 2 ** (tried - 1), LONGEST_RETRY_SECONDS) * random.uniform(0.5, 1.5)
-        )
+        time.sleep(backoff(tried, FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS))
         return True
 
     def with_retries(

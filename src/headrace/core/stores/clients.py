@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import os
-import random
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +18,7 @@ from headrace.core.install import install_hint, needed_by
 from headrace.core.stores.addresses import OBJECT_STORES, WEB, Address
 from headrace.core.stores.failures import failed, is_passing
 from headrace.core.stores.options import Options
+from headrace.core.waiting import backoff
 from headrace.errors import (
     ArgumentError,
     InputChanged,
@@ -172,7 +172,7 @@ class ObstoreClient:
             except store_errors() as error:
                 if attempt + 1 == _TRIES or not is_passing(error):
                     raise self._failed("read", self._address(key), error) from None
-                time.sleep(random.uniform(0.05, 0.1 * 2**attempt))
+                time.sleep(backoff(attempt + 1, 0.1, 60.0, spread=0.9))
         raise AssertionError("unreachable")
 
     def _failed(self, verb: str, address: str, error: Exception) -> SourceError:

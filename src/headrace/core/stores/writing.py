@@ -19,6 +19,7 @@ from headrace.core.stores.addresses import Address
 from headrace.core.stores.clients import open_store, store_errors
 from headrace.core.stores.failures import is_passing, reason
 from headrace.core.stores.options import Options
+from headrace.core.waiting import backoff
 from headrace.errors import ForeignOutput, OutputWriteFailed
 
 T = TypeVar("T")
@@ -319,7 +320,7 @@ class StoreWriter:
                     raise OutputWriteFailed(
                         f"Cannot {verb} {self.url(name)!r}: {reason(error)} {_ADVICE}"
                     ) from None
-            time.sleep(random.uniform(0.05, 0.1 * 2**attempt))
+            time.sleep(backoff(attempt + 1, 0.1, 60.0, spread=0.9))
         raise AssertionError("unreachable")
 
 

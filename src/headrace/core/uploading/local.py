@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import tempfile
 from pathlib import Path
 
+from headrace.core import waiting
 from headrace.core.files import safe_files
 from headrace.errors import OutputWriteFailed
 
@@ -26,7 +26,7 @@ class LocalFolder:
                 _remove_left(above)
                 self.path = Path(tempfile.mkdtemp(dir=above))
                 self._held = safe_files.opened(self.path / _HELD, os.O_RDWR | os.O_CREAT)
-                fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                waiting.lock(self._held)
                 safe_files.make_folder(self.root, 0o700)
             finally:
                 os.close(lock)
@@ -64,7 +64,7 @@ def _locked(above: Path, *, makes: bool) -> int:
             if not (makes and above.parent.is_dir()):
                 raise
             continue  # the last one has just removed the folder
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        waiting.lock(lock, patience=None)
         if safe_files.is_at(above / _LOCK, lock):
             return lock
         os.close(lock)  # the last one has just removed it, so others lock another one
@@ -85,8 +85,8 @@ def _remove_left(above: Path) -> None:
         with contextlib.suppress(OSError):
             held = safe_files.opened(path / _HELD, os.O_RDWR)
             try:
-                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                _remove(path)
+                if waiting.lock(held):
+                    _remove(path)
             finally:
                 os.close(held)
 

@@ -7,6 +7,7 @@ import itertools
 from collections import Counter
 from collections.abc import Iterable
 
+from headrace.core.waiting import backoff
 from headrace.core.work import AttemptLost, Outcome
 from headrace.driver.policy import NEVER, Action, Decision, Policy, Release
 from headrace.driver.run_view import RunView
@@ -27,8 +28,8 @@ class RetryBackoff(Policy):
         """Hold an attempt back whose shard is charged with its worker's death."""
         if not isinstance(outcome, AttemptLost) or not outcome.charged:
             return outcome
-        pause = min(LONGEST, FIRST * 2 ** self._deaths[outcome.shard])
         self._deaths[outcome.shard] += 1
+        pause = backoff(self._deaths[outcome.shard], FIRST, LONGEST, spread=0.0)
         heapq.heappush(self._held, (view.now + pause, next(self._order), outcome))
         return None
 

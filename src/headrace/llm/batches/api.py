@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import random
 import secrets
 import time
 from collections.abc import Mapping
@@ -17,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headrace.core.files import safe_files
+from headrace.core.waiting import backoff
 from headrace.errors import EndpointRefused, PlanChanged, UnreadableFile
 from headrace.llm.batch_lines import (
     BatchLine,
@@ -247,15 +247,15 @@ class BatchApi:
 
     async def _ended(self, part: Part, here: _Here) -> Batch:
         """Wait until a batch has ended."""
-        wait = FIRST_LOOK
+        looks = 0
         while True:
             batch = await self._calls.patiently(lambda: self._service.look(part.batch))
             if batch.state != "open":
                 return batch
             here.done = batch.done
             self._tell()
-            await asyncio.sleep(wait * random.uniform(0.8, 1.0))
-            wait = min(1.5 * wait, LONGEST_LOOK)
+            looks += 1
+            await asyncio.sleep(backoff(looks, FIRST_LOOK, LONGEST_LOOK, spread=0.2))
 
     async def _failed(self, part: Part, batch: Batch) -> list[Part]:
         """Judge a batch that the service did not take: lines may be at fault, or others that wait."""
@@ -264,7 +264,7 @@ class BatchApi:
             with journal.together():
                 _, more = journal.again(part, TRIES, counted=False)
                 self._done(part)
-            await asyncio.sleep(LONGEST_LOOK * random.uniform(0.5, 1.0))
+            await asyncio.sleep(backoff(1, LONGEST_LOOK, LONGEST_LOOK))
             return [more] if more is not None else []
         lines = list(journal.lines_of(part))
         wrong = {lines[place - 1]: said for place, said in batch.wrong.items() if 0 < place <= len(lines)}

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from headrace.core.waiting import backoff
 from headrace.errors import EndpointRefused, EndpointUnavailable
 from headrace.llm.batches.service import Unsure
 from headrace.llm.refusals import Again, RateLimited, RowError
@@ -87,7 +87,7 @@ class PatientCalls:
                 f"{self._where} does not answer: {again}. What was sent goes on there, and what was answered is "
                 "kept: run the same command again when it can be reached."
             )
-        own = min(FIRST_WAIT * 2 ** min(tries, 10), LONGEST_WAIT) * random.uniform(0.5, 1.0)
+        own = backoff(tries + 1, FIRST_WAIT, LONGEST_WAIT)
         await asyncio.sleep(own if again.wait is None else min(again.wait, SILENCE))
 
     def _refusal(self, error: RowError) -> EndpointRefused:

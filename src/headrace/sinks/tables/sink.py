@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-import random
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,6 +20,7 @@ from headrace.core.stores.options import Options, checked
 from headrace.core.tables.places import within
 from headrace.core.tables.remaining import Lost, rows_lost
 from headrace.core.tables.types import fits, stored
+from headrace.core.waiting import backoff
 from headrace.core.work import Durability, StagedFile
 from headrace.errors import OutputExists, OutputWriteFailed, SinkError
 from headrace.sinks.files import SUCCESS, FileSink, PartWriter
@@ -291,9 +291,9 @@ class LakeSink(ParquetSink):
 
     def tries(self) -> Iterator[None]:
         """Try to commit, with a pause where somebody else was faster; raise ``OutputWriteFailed`` after the last."""
-        for attempt in range(_TRIES):
+        for attempt in range(1, _TRIES + 1):
             yield
-            time.sleep(random.uniform(0, 0.01 * 2 ** min(attempt, 8)))
+            time.sleep(backoff(attempt, 0.01, 2.56, spread=1.0))
         raise OutputWriteFailed(
             f"Others commit to the {self.what} {self.place} again and again, at the same time: {_TRIES} tries to "
             "add the rows of this run failed. They are kept: run the same command again when there is less to do."
