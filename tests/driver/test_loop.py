@@ -23,7 +23,7 @@ from headrace.core.work import (
 )
 from headrace.driver.loop import GROUP, Runner
 from headrace.driver.policies.early_commit import EarlyCommit
-from headrace.driver.policies.retry_backoff import FIRST, RetryBackoff
+from headrace.driver.policies.retries import FIRST, RetryBackoff
 from headrace.driver.policies.stall_detector import DUMP, StallDetector
 from headrace.driver.policy import (
     Action,

@@ -178,7 +178,7 @@ class TestSinks:
         assert not list((tmp_path / "out").glob("part-*"))
 
     def test_rejected_rows(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("headrace.worker.rejected.ROWS", 30)
+        monkeypatch.setattr("headrace.worker.staged_output.REJECTED_ROWS", 30)
         forgets(monkeypatch, loses, "_rejected/")
         with pytest.raises(
             LedgerMismatch, match="100 rows were rejected and the files of rejected rows have 70"

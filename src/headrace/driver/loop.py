@@ -45,9 +45,9 @@ from headrace.driver.policy import (
     StopRun,
 )
 from headrace.driver.ports import BlockHolder, Committer, RunPorts
-from headrace.driver.reader_output import ReaderOutput
 from headrace.driver.run_view import RunView
 from headrace.driver.scheduler import Scheduler
+from headrace.driver.unwritten import ReaderOutput
 
 if TYPE_CHECKING:
     import pyarrow as pa

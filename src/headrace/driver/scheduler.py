@@ -27,9 +27,8 @@ from headrace.core.work import (
 )
 from headrace.driver.block_tasks import BlockTasks
 from headrace.driver.orders import Begin, Order, Proceed
-from headrace.driver.schema_settlement import Merge, SchemaSettlement
+from headrace.driver.schema_settlement import Merge, SchemaSettlement, UnionSettlement, Unite
 from headrace.driver.shard_table import ShardTable
-from headrace.driver.union_settlement import UnionSettlement, Unite
 
 MOST_DECODED = 3  # shards that turn out not to be copied: after so many, the stages before read all columns
 

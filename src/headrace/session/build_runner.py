@@ -13,16 +13,14 @@ from headrace.driver.block_tasks import BlockTasks
 from headrace.driver.loop import Runner
 from headrace.driver.policies.autoscaler import PoolScaling
 from headrace.driver.policies.batch_ceilings import BatchCeilings
+from headrace.driver.policies.commit_checks import ErrorBudget, LedgerCheck
 from headrace.driver.policies.early_commit import EarlyCommit
-from headrace.driver.policies.error_budget import ErrorBudget
-from headrace.driver.policies.external_deaths import ExternalDeaths
 from headrace.driver.policies.interruption import Interruption
-from headrace.driver.policies.ledger_check import LedgerCheck
 from headrace.driver.policies.memory_guard import MemoryGuard
 from headrace.driver.policies.memory_policy import MemoryPolicy
 from headrace.driver.policies.pickle_warnings import PickleWarnings
 from headrace.driver.policies.poison_rows import PoisonRowDetector
-from headrace.driver.policies.retry_backoff import RetryBackoff
+from headrace.driver.policies.retries import ExternalDeaths, RetryBackoff
 from headrace.driver.policies.stall_detector import StallDetector
 from headrace.driver.policy import Policy
 from headrace.driver.ports import Committer, RunPorts
@@ -67,7 +65,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
 def build_runner(spec: RunSpec, committer: Committer, ports: RunPorts | None = None) -> Runner:
     """Return a runner for ``spec`` that commits to ``committer``.
 
-    >>> from headrace.driver.in_memory_committer import InMemoryCommitter
+    >>> from headrace.driver.unwritten import InMemoryCommitter
     >>> build_runner(RunSpec(shards=[Shard(0, ())]), InMemoryCommitter()).scheduler.finished
     False
     """

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from headrace.core.events import ShardCommitted
     from headrace.core.united import UnitedSource
     from headrace.core.work import CommitRecord, Shard, Split
-    from headrace.driver.in_memory_committer import InMemoryCommitter
+    from headrace.driver.unwritten import InMemoryCommitter
     from headrace.result import Metrics
 
 # As in `session.context`: what imports pyarrow is imported inside functions, after the first workers were started.
@@ -116,7 +116,7 @@ def _prepared(
     plan: Plan, options: RunOptions, kind: str, *, metrics: bool = False, look: bool = False
 ) -> tuple[InMemoryCommitter, Iterator[pa.RecordBatch]]:
     """Check a plan and partition its input; nothing is started before the first row is asked for."""
-    from headrace.driver.in_memory_committer import InMemoryCommitter
+    from headrace.driver.unwritten import InMemoryCommitter
 
     if not metrics:
         with data_hidden(hide=not options.show_data):
@@ -187,7 +187,7 @@ def rows_expected(plan: Plan, shards: Sequence[Shard]) -> int:
 
 
 def _warn_of_rejects(tally: InMemoryCommitter) -> None:
-    from headrace.driver.policies.error_budget import format_faults
+    from headrace.driver.policies.commit_checks import format_faults
 
     warn(
         f"{tally.ledger.rejected:,} of {tally.ledger.read:,} rows failed and are left out: "

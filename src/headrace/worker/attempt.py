@@ -35,11 +35,10 @@ from headrace.core.work import (
 from headrace.errors import NodeLost
 from headrace.plan.physical import Program
 from headrace.plan.steps.union import goes_through
-from headrace.worker.blocks import BLOCK_BYTES, BlockSize, rows_of_task, shared_blocks
+from headrace.worker.blocks import BLOCK_BYTES, BlockSize, packed_for, rows_of_task, shared_blocks
 from headrace.worker.coordinates import UndeliveredRows, delivered_after
 from headrace.worker.copied_columns import CopiedColumns, read_for_copying
 from headrace.worker.copying import CannotCopy
-from headrace.worker.driver_messages import packed_for
 from headrace.worker.early_end import EarlyEnd, Speed
 from headrace.worker.inputs import ArrivingBlocks, InputLost, StageInput, reads_of_splits, splits_of
 from headrace.worker.messages import preview

@@ -10,13 +10,12 @@ import msgspec
 import pyarrow as pa
 
 from headrace.core import failpoints
-from headrace.core.arrow.objects import bytes_of, unpacked
+from headrace.core.arrow.objects import bytes_of, kinds_of, object_indices, packed, unpacked
 from headrace.core.engine_ports import WorkerContext
-from headrace.core.work import Block, Task, TrailingRejects
+from headrace.core.work import Block, ObjectsPickled, Task, TrailingRejects
 from headrace.errors import LedgerMismatch
 from headrace.plan.accounts import mismatch
 from headrace.worker.coordinates import decode_spans, encode_spans
-from headrace.worker.driver_messages import packed_for
 from headrace.worker.meter import Meter
 from headrace.worker.metrics import pack_side_columns, unpack_side_columns
 from headrace.worker.rows import Rows, join, merged_spans
@@ -131,6 +130,19 @@ def _cut(rows: Rows) -> Iterator[Rows]:
     size = _most(rows)
     for at in range(0, len(rows), size):
         yield rows.cut(at, min(at + size, len(rows)))
+
+
+def packed_for(
+    context: WorkerContext, batches: list[pa.RecordBatch]
+) -> tuple[list[pa.RecordBatch], tuple[int, ...]]:
+    """Pickle the Python objects of batches of one schema that leave this process; return which columns have some."""
+    indices = object_indices(batches[0].schema)
+    if not indices or context.here:
+        return batches, ()
+    made = [packed(batch, indices) for batch in batches]
+    for i in indices:
+        context.notify(ObjectsPickled(batches[0].schema.names[i], kinds_of(batches[0].column(i))))
+    return made, indices
 
 
 # ---------------------------------------------------------------- reading them

@@ -20,6 +20,7 @@ from headrace.core.arrow.values import ConversionError
 from headrace.core.process import end_fork, ending_forks
 from headrace.plan.functions import Built, Function
 from headrace.worker.batching import BatchTuner
+from headrace.worker.out_of_memory import is_lasting
 
 if TYPE_CHECKING:
     import asyncio
@@ -150,6 +151,33 @@ class _DeferredCall:
 
     def wait(self) -> None:
         pass
+
+
+class WatchedCall:
+    """A call that reports its end to the driver."""
+
+    def __init__(self, call: PendingCall, end: Callable[[], None]) -> None:
+        self._call = call
+        self._end = end
+
+    def result(self) -> Any:
+        """See ``PendingCall``."""
+        try:
+            value = self._call.result()
+        except BaseException as error:
+            if not is_lasting(error):  # else the worker is about to end over it
+                self._end()
+            raise
+        self._end()
+        return value
+
+    def cancel(self) -> None:
+        """See ``PendingCall``."""
+        self._call.cancel()
+
+    def wait(self) -> None:
+        """See ``PendingCall``."""
+        self._call.wait()
 
 
 class FailedCall(_DeferredCall):

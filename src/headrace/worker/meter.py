@@ -1,23 +1,35 @@
-"""What an attempt counts: rows, by what became of them, and seconds, by what was done."""
+"""What an attempt counts and reports: rows, by what became of them, seconds, by what was done, and watched calls."""
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import msgspec
+import numpy as np
 
 from headrace.core.answered import Answered
 from headrace.core.decoding import decoded
 from headrace.core.engine_ports import WorkerContext
 from headrace.core.events import BatchShrunk, BatchSized, CallRetried, ModelAsked
-from headrace.core.work import Block, Fault, Faults, Ledger, PoisonRows, Reject, Timings
+from headrace.core.work import (
+    Block,
+    CallEnded,
+    CallStarted,
+    Fault,
+    Faults,
+    Ledger,
+    PoisonRows,
+    Reject,
+    Timings,
+)
 from headrace.plan.accounts import cut_short
+from headrace.worker.rows import Rows
 
-if TYPE_CHECKING:
-    from headrace.worker.driver_messages import CallWatch
+_call_numbers = itertools.count()
 
 
 class StepCounts(msgspec.Struct):
@@ -75,8 +87,6 @@ class Meter:
 
     def report_to(self, context: WorkerContext, poison_rows: PoisonRows, shard: int) -> None:
         """Report to the driver what happens over a shard's rows; also each call, if ``poison_rows`` asks for it."""
-        from headrace.worker.driver_messages import CallWatch
-
         worker, notify = context.worker, context.notify
         self.shard = shard
         self.on_shrunk = lambda step, before, now: notify(BatchShrunk(worker, step, before, now))
@@ -164,3 +174,63 @@ class Meter:
         seconds = dict(self.seconds)
         seconds["steps"] += seconds["metrics"]
         return Timings(**seconds, each=tuple(round(each, 6) for each in self.step_seconds))
+
+
+class CallWatch:
+    """Reports calls over a shard's rows, and splits batches that have suspects."""
+
+    def __init__(
+        self, poison_rows: PoisonRows, worker: int, shard: int, notify: Callable[[Any], None]
+    ) -> None:
+        self._suspects = poison_rows.suspects
+        self._worker = worker
+        self._shard = shard
+        self._notify = notify
+
+    @property
+    def has_suspects(self) -> bool:
+        """True if some rows are suspected."""
+        return bool(self._suspects)
+
+    def report_start(self, step: str, rows: Rows) -> int:
+        """Report that a call starts; return its number."""
+        number = next(_call_numbers)
+        stretches = tuple((span.split, *span.bounds()) for span in rows.spans if span.count)
+        self._notify(CallStarted(self._worker, number, self._shard, step, stretches, len(rows)))
+        return number
+
+    def report_end(self, number: int) -> None:
+        """Report that a call has ended."""
+        self._notify(CallEnded(self._worker, number))
+
+    def split_suspects(self, part: Rows) -> Iterator[Rows]:
+        """Split a batch: few suspects at a time, separate from the other rows."""
+        sizes = self._sizes(part)
+        if sizes is None:
+            yield part
+            return
+        at = 0
+        while at < len(part):
+            same = np.flatnonzero(sizes[at:] != sizes[at])
+            stop = min(at + int(sizes[at]), at + int(same[0]) if len(same) else len(part))
+            yield part.cut(at, stop)
+            at = stop
+
+    def _sizes(self, part: Rows) -> np.ndarray[Any, np.dtype[np.int64]] | None:
+        """Return, for each row, the size of the batch that it may be in; None if there are no suspects."""
+        sizes = np.full(len(part), len(part), np.int64)
+        at = 0
+        for span in part.spans:
+            first, last = span.bounds()
+            here = sizes[at : at + span.count]
+            at += span.count
+            for suspect in self._suspects:
+                if suspect.split != span.split or suspect.last < first or suspect.first > last:
+                    continue
+                if span.last is None:
+                    numbers = span.numbers()
+                    among = (numbers >= suspect.first) & (numbers <= suspect.last)
+                else:
+                    among = np.ones(span.count, np.bool_)
+                here[among] = np.minimum(here[among], suspect.size)
+        return sizes if (sizes < len(part)).any() else None

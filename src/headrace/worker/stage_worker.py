@@ -9,10 +9,10 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
 
 from headrace.core import failpoints, failures
 from headrace.core.engine_ports import WorkerContext
+from headrace.core.events import WorkerReady
 from headrace.core.work import (
     AttemptFinishing,
     AttemptLost,
@@ -29,7 +29,6 @@ from headrace.plan.physical import Program
 from headrace.worker.attempt import Attempt, AttemptGenerator
 from headrace.worker.coordinates import where
 from headrace.worker.copying import CannotCopy
-from headrace.worker.driver_messages import report_ready
 from headrace.worker.early_end import Speed
 from headrace.worker.inputs import StageInput
 from headrace.worker.rows import Rows
@@ -58,7 +57,7 @@ class StageWorker:
             eager=program.kind == "look",
             unread=program.unread,
             preparing=context.preparing,
-            loaded=partial(report_ready, context),
+            loaded=lambda seconds: context.notify(WorkerReady(context.worker, seconds)),
             policy=program.policy,
             branches=program.branches,
             keys=program.source.row_keys,

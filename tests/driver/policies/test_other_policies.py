@@ -19,13 +19,11 @@ from headrace.core.work import (
     Task,
     Timings,
 )
-from headrace.driver.in_memory_committer import InMemoryCommitter
 from headrace.driver.policies.autoscaler import GROW_AFTER, PoolScaling
 from headrace.driver.policies.batch_ceilings import BatchCeilings
+from headrace.driver.policies.commit_checks import SAMPLE, ErrorBudget, LedgerCheck
 from headrace.driver.policies.early_commit import EarlyCommit
-from headrace.driver.policies.error_budget import SAMPLE, ErrorBudget
-from headrace.driver.policies.external_deaths import ExternalDeaths
-from headrace.driver.policies.ledger_check import LedgerCheck
+from headrace.driver.policies.retries import ExternalDeaths
 from headrace.driver.policy import (
     DivideShard,
     Emit,
@@ -35,6 +33,7 @@ from headrace.driver.policy import (
     Verdict,
     WorkerDeath,
 )
+from headrace.driver.unwritten import InMemoryCommitter
 from headrace.errors import NeverReady, NodeLost, TooManyErrors, WorkerDied
 
 from .views import FakeView

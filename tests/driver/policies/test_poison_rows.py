@@ -12,7 +12,7 @@ from headrace.core.work import PoisonRows, Split
 from headrace.driver.policies.poison_rows import UNWATCHED, PoisonRowDetector
 from headrace.driver.policy import EndWorker, Verdict, WorkerDeath
 from headrace.errors import WorkerDied
-from headrace.worker.driver_messages import CallWatch
+from headrace.worker.meter import CallWatch
 from headrace.worker.rows import Rows, RowSpan
 
 SPLIT = Split(0, 0, 0)

@@ -1,14 +1,16 @@
-"""How many rows may fail."""
+"""What is checked before a shard is committed: that all rows are accounted for, and that not too many failed."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from headrace.core.events import RowsRead
-from headrace.core.work import Done, Faults, Ledger, Outcome
+from headrace.core.work import Done, Failed, Faults, Ledger, Outcome
 from headrace.driver.policy import Decision, Policy
 from headrace.driver.run_view import RunView
+from headrace.driver.shard_division import split_off
 from headrace.errors import TooManyErrors
+from headrace.plan.accounts import Accounts
 
 SAMPLE = 1_000  # rows that have to be read before a share of them is judged
 KINDS = 5  # of errors that a message names
@@ -66,6 +68,23 @@ class ErrorBudget(Policy):
                 f"{faults.total:,} of the {read:,} rows read so far failed, more than max_errors={self._most:g} "
                 f"allows: {format_faults(faults)}. Finished work is kept: fix the cause, or allow more and run again."
             )
+
+
+class LedgerCheck(Policy):
+    """Compares the ledger of each finished attempt with what ``accounts`` expects of its shard."""
+
+    def __init__(self, accounts: Accounts) -> None:
+        self._accounts = accounts
+
+    def on_outcome(self, outcome: Outcome, view: RunView) -> Decision:
+        """Turn an outcome with a wrong ledger into an error that ends the run."""
+        if not isinstance(outcome, Done) or not view.is_current(outcome):
+            return outcome
+        shard = view.shard(outcome.shard)
+        if outcome.rest is not None:
+            shard = split_off(shard, outcome.rest, view.shards)[0]
+        wrong = self._accounts.check(shard, outcome)
+        return outcome if wrong is None else Failed(outcome.shard, outcome.attempt, wrong)
 
 
 def format_faults(faults: Faults) -> str:

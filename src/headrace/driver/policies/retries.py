@@ -1,4 +1,4 @@
-"""A pause before a shard whose worker died is tried again."""
+"""What follows when workers die: whose fault it is not, and how long a shard waits before it is tried again."""
 
 from __future__ import annotations
 
@@ -9,11 +9,20 @@ from collections.abc import Iterable
 
 from headrace.core.waiting import backoff
 from headrace.core.work import AttemptLost, Outcome
-from headrace.driver.policy import NEVER, Action, Decision, Policy, Release
+from headrace.driver.policy import NEVER, Action, Decision, Policy, Release, Verdict, WorkerDeath
 from headrace.driver.run_view import RunView
+from headrace.errors import NeverReady, NodeLost
 
 FIRST = 0.1  # seconds; doubles with each death over the same shard
 LONGEST = 5.0
+
+
+class ExternalDeaths(Policy):
+    """Charges no shard with the death of a worker that could not work yet, or whose machine is gone."""
+
+    def on_death(self, death: WorkerDeath) -> Verdict | None:
+        """Decide on deaths from outside; leave the others to the next policy."""
+        return Verdict(charged=False) if isinstance(death.error, (NeverReady, NodeLost)) else None
 
 
 class RetryBackoff(Policy):
