@@ -144,7 +144,10 @@ class StepChain:
                 rows = _past(rows, meter, i)
                 continue
             keys = self._keys_for(self._steps[i])
-            context = StepContext(i, meter, self._where, self._policy, self._eager, unread[i], budget, keys)
+            limited = any(each.row_limit is not None for each in self._steps[i + 1 :])
+            context = StepContext(
+                i, meter, self._where, self._policy, self._eager, unread[i], budget, limited, keys
+            )
             entering = _entering(rows, meter, i)
             if is_of_headrace(type(innermost(self._steps[i]))):
                 made = step.run(entering, callers, context)

@@ -32,7 +32,7 @@ class MappingBatches(RunningStep[MapBatches]):
         """Call the function with batches of the size that the user asked for, or that is best for it."""
         chosen = "columns" if self.step.columns else ""
         user_code = context.user_code(self.step.label(), "a batch", chosen)
-        return map_batches(rows, self.step, callers[0], user_code, context.eager)
+        return map_batches(rows, self.step, callers[0], user_code, context.eager, limited=context.limited)
 
     def on_no_rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Call a plain function with no rows."""
@@ -47,9 +47,19 @@ class MappingBatches(RunningStep[MapBatches]):
 
 
 def map_batches(
-    rows: Iterator[Rows], step: MapBatches, caller: Caller, user_code: UserCode, eager: bool
+    rows: Iterator[Rows],
+    step: MapBatches,
+    caller: Caller,
+    user_code: UserCode,
+    eager: bool,
+    *,
+    limited: bool = False,
 ) -> Iterator[Rows]:
-    """Replace each batch by those that the function returns for it."""
+    """Replace each batch by those that the function returns for it.
+
+    ``limited``: a later step needs no more than some rows. What it leaves unused must not depend on how many calls
+    were made at a time.
+    """
 
     def ready(part: Rows) -> tuple[Any, InputView]:
         return make_view(part.batch, step.batch_format, tried=caller.has_run, writable=step.writable)
@@ -88,7 +98,9 @@ def map_batches(
             road.made(len(part), made.nbytes)
             caller.result_schema = made.schema
             yield from _nulled(failed, caller)
-            yield part.with_batch(made)
+            most = size if limited else len(part)
+            for at in range(0, len(part), most):
+                yield part.cut(at, at + most).with_batch(made.slice(at, most))
     yield from failed
 
 
