@@ -23,9 +23,7 @@ from headrace.errors import (
     WorkerDied,
 )
 from headrace.tasks.admission import Needs
-from headrace.tasks.calls import TaskCall, results_of, send_ahead
-from headrace.tasks.endings import only_here
-from headrace.tasks.executor_engine import TaskWorker
+from headrace.tasks.calls import TaskCall, TaskWorker, only_here, results_of, send_ahead
 from headrace.tasks.hosting.packing import IN_CONSTRUCTOR, restored_error
 from headrace.tasks.hosting.task_host import ActorLeft, CallStopped, NoObject
 from headrace.tasks.workers import ExecutorWorkers

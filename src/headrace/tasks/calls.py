@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace.engines.references import holder_of
+from headrace.errors import CallCancelled, CallLost, EngineError, ExecutorClosed
 from headrace.tasks.admission import Needs
 from headrace.tasks.futures import CallFuture
 from headrace.tasks.resources import CallOptions
@@ -17,12 +19,37 @@ from headrace.tasks.streams import OuterStream, Pieces
 
 if TYPE_CHECKING:
     from headrace.engines.object_store import StoredObject
-    from headrace.tasks.executor_engine import TaskWorker
 
 MOST_AHEAD_BYTES = 8 << 10  # that a call may take which is sent before its worker can begin it
 _deciding = threading.Lock()  # whether a call has begun, or is cancelled
 
 Returns = int | str | None  # how many results; "stream": as many as come; None: one, as it is
+
+
+class TaskWorker(Protocol):
+    """A pool of one worker: the one that replaces a worker that died belongs to the same pool."""
+
+    def submit(self, method: str, *args: Any) -> Future[Any]:
+        """See ``Pool.submit``. A stored value is sent before the call, which has its number."""
+        ...
+
+    def feed(self, worker: int, *args: Any) -> None:
+        """See ``Pool.feed``; stored values are sent as for ``submit``."""
+        ...
+
+    most_ahead: int  # calls that its worker may be sent before it can begin them; 0: it takes one at a time
+
+    def submit_ahead(self, method: str, calls: Sequence[tuple[Any, ...]]) -> list[Future[Any]]:
+        """See ``LocalPool.submit_ahead``."""
+        ...
+
+    def take_back(self) -> None:
+        """See ``LocalPool.take_back``."""
+        ...
+
+    def kill(self, worker: int, reason: str) -> None:
+        """See ``Pool.kill``."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,3 +278,45 @@ def _stored(argument: Any) -> Any:
     if error is not None:
         raise error
     return argument.stored
+
+
+# ---------------------------------------------------------------- how calls end that do not end by themselves
+
+
+def closed() -> ExecutorClosed:
+    """Return the error for calls after the end."""
+    return ExecutorClosed("The executor is shut down: it cannot take calls any more.")
+
+
+def only_here() -> Callable[[], None]:
+    """Return what raises ``ExecutorClosed`` in a fork of this process: what carries out calls is not there."""
+    here = os.getpid()
+
+    def check() -> None:
+        if os.getpid() != here:
+            raise ExecutorClosed(
+                f"This process is a fork of process {here}, whose executor it is: nobody here would carry out the "
+                "call. Connect in this process: hr.connect(workers=...), or ray.init() after ray.shutdown()."
+            )
+
+    return check
+
+
+def cancelled(call: TaskCall) -> CallCancelled:
+    """Return the error of a call that was cancelled."""
+    return CallCancelled(f"{call.label} was cancelled.")
+
+
+def lost(call: TaskCall, error: BaseException) -> CallLost:
+    """Return the error for a call that ended every worker that tried it."""
+    times = "once" if call.deaths == 1 else f"{call.deaths} times"
+    return CallLost(
+        f"{call.label} ended its worker {times}: {error}. It is not tried again (max_retries={call.max_retries})."
+    )
+
+
+def defect(error: BaseException) -> EngineError:
+    """Return the error for calls after the dispatcher's thread has failed."""
+    return EngineError(
+        f"The thread of the executor failed: {type(error).__name__}: {error}. This is a bug in Headrace."
+    )

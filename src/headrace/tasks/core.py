@@ -21,18 +21,15 @@ from headrace.errors import ArgumentError, HeadraceError, NotPicklable, Resource
 from headrace.tasks.actor_life import ActorLife
 from headrace.tasks.actors import ActorHandle
 from headrace.tasks.admission import Admission, Needs
-from headrace.tasks.calls import ActorOrder, TaskCall, TaskOrder, results_of, waited_for
+from headrace.tasks.calls import ActorOrder, TaskCall, TaskOrder, closed, only_here, results_of, waited_for
 from headrace.tasks.dispatcher import Dispatcher
-from headrace.tasks.endings import closed, only_here
-from headrace.tasks.executor_engine import ExecutorEngine
-from headrace.tasks.function_pickles import FunctionPickles
+from headrace.tasks.function_pickles import FunctionPickles, Repeats
 from headrace.tasks.futures import CallFuture
 from headrace.tasks.hosting.packing import not_picklable
-from headrace.tasks.repeats import Repeats
 from headrace.tasks.requests import Requests, WorkerLine
 from headrace.tasks.resources import CALL_RETRIES, LEAST_CPUS, CallOptions
 from headrace.tasks.streams import Pieces
-from headrace.tasks.workers import ClusterWorkers, ExecutorWorkers, LocalWorkers
+from headrace.tasks.workers import ClusterWorkers, ExecutorEngine, ExecutorWorkers, LocalWorkers
 
 
 class NameTaken(ArgumentError):

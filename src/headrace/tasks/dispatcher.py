@@ -21,16 +21,13 @@ from headrace.errors import (
     NodeLost,
     WorkerDied,
 )
-from headrace.tasks.admission import Admission
-from headrace.tasks.blocked import BlockedRequests
-from headrace.tasks.calls import TaskCall
-from headrace.tasks.endings import cancelled, closed, defect, lost
-from headrace.tasks.executor_engine import ExecutorEngine, TaskWorker
+from headrace.tasks.admission import Admission, BlockedRequests
+from headrace.tasks.calls import TaskCall, TaskWorker, cancelled, closed, defect, lost
 from headrace.tasks.hosting.packing import restored_error
 from headrace.tasks.hosting.task_host import CallStopped
 from headrace.tasks.lanes import Lanes
 from headrace.tasks.waits import Waits
-from headrace.tasks.workers import ExecutorWorkers, WorkerKind
+from headrace.tasks.workers import ExecutorEngine, ExecutorWorkers, WorkerKind
 
 if TYPE_CHECKING:
     from headrace.engines.object_store import ObjectStore

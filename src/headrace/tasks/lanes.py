@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace.errors import HeadraceError
 from headrace.tasks.admission import Admission
-from headrace.tasks.calls import TaskCall, send_ahead
-from headrace.tasks.executor_engine import TaskWorker
+from headrace.tasks.calls import TaskCall, TaskWorker, send_ahead
 from headrace.tasks.workers import ExecutorWorkers, WorkerKind
 
 if TYPE_CHECKING:

@@ -3,18 +3,45 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace.core.devices import Seat
 from headrace.core.engine_ports import PoolSpec
 from headrace.tasks.admission import Needs
-from headrace.tasks.executor_engine import ExecutorEngine, TaskWorker
+from headrace.tasks.calls import TaskWorker
 from headrace.tasks.hosting.task_host import TaskHost
+
+if TYPE_CHECKING:
+    from headrace.engines.object_store import ObjectStore
 
 MAX_IDLE = 5.0  # seconds after which idle workers are too many: on one machine, those beyond its cores
 CHECK_EVERY = 0.5
+
+
+class ExecutorEngine(Protocol):
+    """See ``LocalEngine`` and ``RayEngine``."""
+
+    def start(self, spec: PoolSpec, notify: Callable[[int, Any], None]) -> Any:
+        """See ``Engine.start``."""
+        ...
+
+    def end(self, pool: Any, *, kill: bool) -> None:
+        """Close a pool; it may take a while until that has happened."""
+        ...
+
+    def object_store(self, on_release: Callable[[int, set[int]], None]) -> ObjectStore:
+        """Return a store for values; ``on_release`` gets the number of one that nobody refers to, and who has it."""
+        ...
+
+    def forget(self, number: int, workers: Collection[int]) -> None:
+        """Have workers forget a value that is not needed any more."""
+        ...
+
+    def close(self, *, kill: bool = False) -> None:
+        """See ``Engine.close``."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

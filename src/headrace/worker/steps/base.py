@@ -37,8 +37,8 @@ class StepContext(msgspec.Struct, frozen=True):
 
     ``number`` is its own in the worker's steps, by which ``meter`` counts. ``eager``: a batch whose size is ours to
     choose is never waited for. ``unread``: columns that are there by the plan but were not read, as nobody needs
-    them. ``budget``: how many rows may pass, for a step with a ``row_limit``; ``limited``: a later step has one. ``keys(split, numbers)``: as
-    ``Source.row_keys``.
+    them. ``budget``: how many rows may pass, for a step with a ``row_limit``. ``limited``: a later step has one.
+    ``keys(split, numbers)``: as ``Source.row_keys``.
     """
 
     number: int
