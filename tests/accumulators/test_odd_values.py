@@ -138,3 +138,9 @@ def test_texts_and_bytes_of_every_layout_are_counted(type_: pa.DataType) -> None
         hr.from_arrow(table).with_options(engine="inline", progress=False).evaluate(d=hr.DistinctCount("x"))
     )
     assert metrics["d"] == 2
+
+
+def test_groups_of_arrays_are_refused_by_the_column() -> None:
+    table = pa.table({"x": pa.array([[1, 2], [3, 4]], pa.list_(pa.int32(), 2))})
+    with pytest.raises(BadInput, match="column 'x' has an array in each row"):
+        hr.from_arrow(table).with_options(engine="inline", progress=False).evaluate(n=hr.By("x", hr.Count()))

@@ -18,6 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import headrace as hr
 from headrace.errors import (
     ArgumentError,
     InputChanged,
@@ -481,3 +482,13 @@ def test_a_file_is_kept_open_between_its_splits(tmp_path: Path) -> None:
     source.close()
     with pytest.raises(InputChanged, match="is gone"):
         read_all(source, [second])
+
+
+def test_vectors_that_pyarrow_cannot_read_are_not_called_damage(tmp_path: Path) -> None:
+    vectors = pa.array([[1, 2], None, [3, 4]], pa.list_(pa.int32(), 2))
+    pq.write_table(pa.table({"id": [1, 2, 3], "x": vectors}), tmp_path / "a.parquet")
+    data = hr.read_parquet(tmp_path / "a.parquet").with_options(engine="inline", progress=False)
+    try:
+        assert [row["x"] for row in data.take_all()][1] is None
+    except UnreadableFile as error:
+        assert "A vector is null" in str(error) and "damaged" not in str(error)

@@ -45,7 +45,12 @@ class By(Metric):
         """Take more rows."""
         if not batch.num_rows:
             return
-        codes, keys = codes_of(to_numpy(batch.column(self.column)))
+        values = to_numpy(batch.column(self.column))
+        if values.ndim > 1:
+            raise BadInput(
+                f"{self!r}: column {self.column!r} has an array in each row; a group is one value."
+            )
+        codes, keys = codes_of(values)
         order = np.argsort(codes, kind="stable")
         starts = np.flatnonzero(np.diff(codes[order], prepend=-1)).tolist()
         alone = len(starts) == 1

@@ -276,9 +276,15 @@ class OpenFile:
         # Not more than the group's number: pyarrow ends the process over a column's metadata that makes no sense.
         number = self._file.metadata.num_row_groups
         groups = f"row group {start}" if stop == start + 1 else f"row groups {start} to {stop - 1}"
+        told = " ".join(str(error).split()).rstrip(" .")
+        advice = "The file is damaged there; restore it or leave it out"
+        if "Expected all lists to be of size" in told:
+            advice = (
+                f"A vector is null or has no values, which pyarrow {pa.__version__} writes and cannot read "
+                "(apache/arrow issue 35692). Leave its column out, or write the file anew with lists of any length"
+            )
         return UnreadableFile(
-            f"Cannot read {rows}{groups} (of {number}) of {self._path!r}: "
-            f"{' '.join(str(error).split()).rstrip(' .')}. The file is damaged there; restore it or leave it out."
+            f"Cannot read {rows}{groups} (of {number}) of {self._path!r}: {told}. {advice}."
         )
 
 
