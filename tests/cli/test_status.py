@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import headrace as hr
 
 from .test_terminal import on_a_terminal
 
@@ -16,7 +19,7 @@ FIRST = ["command", "status", "exit_code"]
 STATUS = [
     *FIRST, "output", "run", "number", "error", "rows_read", "rows_in_all", "rows_written", "rows_rejected",
     "rows_nulled", "rows_per_second", "shards_done", "shards", "bytes", "seconds", "seconds_left", "seconds_silent",
-    "drivers", "stages", "spent", "memory", "language_model", "incidents", "runs", "report",
+    "drivers", "stages", "spent", "memory", "language_model", "incidents", "runs", "report", "gone",
 ]  # fmt: skip
 
 
@@ -29,6 +32,37 @@ def test_of_a_complete_run(headrace: Headrace) -> None:
     assert list(found) == STATUS
     assert (found["status"], found["rows_written"], found["rows_rejected"]) == ("complete", 400, 0)
     assert found["report"].endswith("report.html") and found["report"] in said.out
+
+
+def test_of_an_output_whose_files_are_gone(headrace: Headrace, place: Path) -> None:
+    words = ("predict", "fares:Fare", "trips", "-i", "km", "-o", "out", "-O", "shard_rows=100")
+    assert headrace(*words).code == 0
+    parts = sorted((place / "out").glob("part-*"))
+    parts[1].unlink()
+    parts[2].write_bytes(b"cut")
+    said = headrace("status", "out")
+    assert said.code == 1
+    assert "damaged: it was complete after" in said.out
+    assert f"2 of 4 files are gone, or of another size, {parts[1].name} the first" in said.out
+    found = headrace("status", "out", "--json").json
+    assert (found["status"], found["exit_code"]) == ("damaged", 1) and parts[1].name in found["gone"]
+    assert "is complete" not in headrace("resume", "out").out
+    assert headrace("status", "out").code == 0
+
+
+def test_of_an_output_whose_table_is_gone(headrace: Headrace, place: Path) -> None:
+    data = hr.range(10).with_options(engine="inline", progress=False)
+    data.write_sql("t", f"sqlite:///{place}/a.db", output=place / "sql")
+    data.write_delta(place / "lake", output="run")
+    next((place / "sql").glob("part-*")).unlink()  # the rows are in the table
+    for out in ("sql", "lake/run"):
+        assert headrace("status", out).code == 0
+    (place / "a.db").unlink()
+    shutil.rmtree(place / "lake/_delta_log")
+    for out in ("sql", "lake/run"):
+        said = headrace("status", out)
+        assert said.code == 1 and "is gone, and with it the 10 rows" in said.out
+    assert not (place / "a.db").exists()
 
 
 def test_of_a_run_that_failed(headrace: Headrace, place: Path) -> None:

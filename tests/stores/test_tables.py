@@ -11,7 +11,8 @@ import pytest
 
 import forked
 import headrace as hr
-from headrace.errors import NothingMatched
+from headrace.errors import NothingMatched, SinkError
+from headrace.output.follow import follow
 from tables.test_delta import JOB, hundred
 
 HTTP = {"allow_http": "true"}
@@ -40,6 +41,37 @@ def test_killed_before_and_after_the_commit(bucket):
     assert sorted(row["id"] for row in table.take_all()) == [98, 99]
     hundred().write_delta(url, mode="overwrite")
     assert ids(url) == [*range(100)] and hr.read_delta(url, 0).count() == 1
+
+
+@pytest.mark.parametrize("what", ["rows deleted", "overwritten", "a file removed", "table removed"])
+def test_a_finished_run_looks_whether_the_table_has_its_rows(bucket, what, port, monkeypatch):
+    """Without the proxy, which is a thread here: the library holds the interpreter while it asks for a history."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
+    url = f"{bucket.url}/t"
+    assert hundred().write_delta(url, output="run").rows == 100
+    assert hundred().write_delta(url, output="run").resumed and hr.verify(f"{url}/run").good
+    table = deltalake.DeltaTable(url, storage_options=HTTP)
+    if what == "rows deleted":
+        table.delete("id < 10")
+        with pytest.warns(UserWarning, match="has not all of the 100 rows .*10 rows deleted"):
+            assert hundred().write_delta(url, output="run").resumed
+    else:
+        import obstore
+
+        listed = [found for batch in bucket.store.list(f"{bucket.prefix}/t/") for found in batch]
+        if what == "overwritten":
+            deltalake.write_deltalake(url, pa.table({"id": [-1]}), mode="overwrite", storage_options=HTTP)
+        for name in (found["path"] for found in listed):
+            if ("/_delta_log/" in name and what == "table removed") or (
+                "/run/part-" in name and what == "a file removed"
+            ):
+                obstore.delete(bucket.store, name)
+        with pytest.raises(
+            SinkError, match=r"has none of the 100 rows|is gone, and with it|cannot be read: "
+        ):
+            hundred().write_delta(url, output="run")
+        assert follow(f"{url}/run").poll().gone
+    assert not hr.verify(f"{url}/run").good
 
 
 @pytest.mark.parametrize("fault", ["lost", 503])

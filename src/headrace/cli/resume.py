@@ -58,9 +58,12 @@ def resume(
     used, and nothing there is ever executed: a script or a model inside OUT is refused, and so is a command that
     somebody else may have written. A run that is complete is left alone.
     """
+    from headrace.output.compacted import gone
+    from headrace.output.stores.snapshots import Looked
+
     root = _output(out)
     run = _last_run(root)
-    if run.finished and run.standing(root) and run.is_whole(root):
+    if run.finished and run.standing(root) and not gone(Looked(root, str(root), None), run):
         code = REJECTS if run.state.ledger.rejected else DONE
         data = {
             "command": "resume",

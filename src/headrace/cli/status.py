@@ -38,7 +38,7 @@ def status(
     """Say how the run in an output is: rows, speed, time left, shards, workers, memory, failed rows.
 
     May be asked at any time, from any terminal. Exit code 0: complete, or under way; 1: it ended and is not complete,
-    so the same command, run again, goes on from there.
+    so the same command, run again, goes on from there; or files, or the table with its rows, are gone since.
     """
     from headrace.output.follow import follow
 
@@ -46,7 +46,7 @@ def status(
     found = follower.poll()
     if watch and not found.ended:
         found = _watched(follower, found, shown=not wants_json())
-    code = DONE if found.facts.status in ("complete", "under way") else FAILED
+    code = DONE if found.facts.status in ("complete", "under way") and not found.gone else FAILED
     data = found.data()
     first = {"command": "status", "status": data["status"], "exit_code": code}
     return Answer(code, {**first, **data}, _text(found))

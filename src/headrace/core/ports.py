@@ -262,6 +262,10 @@ class InsertingSink(Protocol):
         """Say why the table has not all rows of parts that were inserted; None if it has them."""
         ...
 
+    def table_gone(self, files: Sequence[StagedFile]) -> Lost | None:
+        """Say that there is no table any more into which parts were inserted; no row is compared."""
+        ...
+
     def insert_again(self, files: Sequence[StagedFile]) -> bool:
         """Insert parts again whose table is gone; False if ``finish`` must do it."""
         ...

@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
+
+import msgspec
 
 from headrace.core.human import plural
 from headrace.core.ports import InsertingSink, TableSink
@@ -13,6 +15,7 @@ from headrace.core.stores.options import Options
 from headrace.core.work import StagedFile
 from headrace.errors import ArgumentError, HeadraceError
 from headrace.output.runs import SavedRun
+from headrace.output.stores.snapshots import Looked
 from headrace.output.tables import parts_of
 from headrace.output.verification import Finding
 
@@ -55,11 +58,48 @@ def in_table(
     return findings, notes
 
 
+def gone(output: Looked, run: SavedRun, options: Options = ()) -> str:
+    """Say what is gone of a finished output, as far as names, sizes and tables tell; "" if nothing is.
+
+    No part is read, and no row of a database is compared: ``verify`` does.
+    """
+    about = msgspec.json.decode(run.plan.shape).get("sink") or {}
+    files = [file for record in run.records for file in record.files]
+    missing = [file for file in files if output.size_of(file.name) != file.size]
+    if about.get("kind") not in TABLES:
+        if not missing:
+            return ""
+        others = f", {missing[0].name} the first" if len(missing) > 1 else f": {missing[0].name}"
+        return (
+            f"{len(missing):,} of {plural(len(files), 'file')} {'is' if len(missing) == 1 else 'are'} gone, or of "
+            f"another size{others}"
+        )
+    try:
+        sink = _sink_of(about, str(output.place), options, run, Reached())
+        if isinstance(sink, str):
+            return ""
+        for name, parts in _parts_by_run(sink, run):
+            found = (
+                sink.table_gone(parts)
+                if _inserts(sink)
+                else sink.rows_lost(parts, [file for file in parts if file in missing], name)
+            )
+            if found is not None and found.left != "unknown" and not found.by_run:
+                return found.why
+    except HeadraceError:  # the table cannot be looked at from here
+        return ""
+    return ""
+
+
+def _inserts(sink: TableSink | InsertingSink) -> TypeGuard[InsertingSink]:
+    return hasattr(sink, "inserted")
+
+
 def _parts_by_run(
     sink: TableSink | InsertingSink, run: SavedRun
 ) -> Iterator[tuple[str, Sequence[StagedFile]]]:
     """Yield the name and the parts of each run that the table must have; of a database, of all runs at once."""
-    if hasattr(sink, "inserted"):
+    if _inserts(sink):
         parts = [file for file in parts_of(run.records) if file.rows]
         yield run.name, parts if run.finished else sink.inserted(parts)
         return

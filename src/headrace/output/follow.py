@@ -16,6 +16,7 @@ from headrace.core.files import safe_files
 from headrace.core.files.paths import absolute
 from headrace.core.human import clock, count, duration, percent, plural, size
 from headrace.core.stores.addresses import is_address
+from headrace.errors import HeadraceError
 from headrace.observers.model_text import (
     answer_words,
     cost_words,
@@ -34,7 +35,8 @@ from headrace.observers.time_spent import all_parts, stage_times, told
 from headrace.output.folder import HOME
 from headrace.output.lock import holder
 from headrace.output.reporting import REPORT, committed_in, folder_of, number_in, success_of
-from headrace.output.stores.snapshots import looked_at
+from headrace.output.runs import load
+from headrace.output.stores.snapshots import Looked, looked_at
 
 _SILENT = 10.0  # seconds without an event after which `status` says so
 _RESUME = "run the same command again to resume it"
@@ -65,10 +67,11 @@ class Follower:
         folder = folder_of(self._root)
         if folder != self._folder:  # another run took its place
             self._begin(folder)
-        return self.told(folder, alive=holder(self._root) is not None)
+        return self.told(folder, Looked(self._root, self._name, holder(self._root)))
 
-    def told(self, folder: Path, *, alive: bool) -> RunStatus:
-        """Return how the run in a folder is; ``alive``: a driver is at work."""
+    def told(self, folder: Path, output: Looked) -> RunStatus:
+        """Return how the run in a folder is."""
+        alive = output.writer is not None
         self._read()
         state = self._state
         success = success_of(self._root, folder.name, number_in(state))
@@ -85,7 +88,11 @@ class Follower:
             number=number_in(state),
         )
         report = folder / REPORT
-        return RunStatus(state, known, report if report.exists() else None, self._silent() if alive else 0.0)
+        page, lost = (
+            report if report.exists() else None,
+            "" if alive or not complete else _gone(output, folder),
+        )
+        return RunStatus(state, known, page, self._silent() if alive else 0.0, lost)
 
     def _silent(self) -> float:
         """Return the seconds since the record was last written."""
@@ -104,6 +111,17 @@ class Follower:
             replay(self._state, lines_of(whole))
 
 
+def _gone(output: Looked, folder: Path) -> str:
+    """Say what is gone of the output that ``_SUCCESS`` speaks of; "" if nothing is, or nobody can tell."""
+    from headrace.output.compacted import gone  # only where a run has ended
+
+    try:
+        run = load(output.root, folder.name)
+        return gone(output, run.before_further_run() if run.state.hidden else run)
+    except HeadraceError:
+        return ""
+
+
 class StoreFollower:
     """Reads the record of a run whose output lies in a store: as much of it as its driver has uploaded."""
 
@@ -117,7 +135,7 @@ class StoreFollower:
         with looked_at(self._address) as output:
             follower = Follower(output.root, output.name)
             folder = folder_of(output.root)
-            found = follower.told(folder, alive=output.writer is not None)
+            found = follower.told(folder, output)
             report = f"{HOME}/{folder.name}/{REPORT}"
             assert output.store is not None
             place = output.store.url(report) if report in output.there else None
@@ -135,12 +153,14 @@ class RunStatus:
     """How a run is at one moment; ``report`` is where its page is, once it has ended.
 
     ``silent``: the seconds since its driver's last event. If that is long ago, it computes one big batch, or hangs.
+    ``gone``: what is not there any more of an output that was complete.
     """
 
     state: RunState
     facts: Facts
     report: Path | str | None
     silent: float = 0.0
+    gone: str = ""
 
     @property
     def ended(self) -> bool:
@@ -203,7 +223,7 @@ class RunStatus:
             "output": self.facts.output,
             "run": self.facts.run,
             "number": number_in(state),
-            "status": self.facts.status,
+            "status": "damaged" if self.gone else self.facts.status,
             "error": self.facts.error,
             "rows_read": self.rows,
             "rows_in_all": self.rows_expected,
@@ -227,6 +247,7 @@ class RunStatus:
             "incidents": dict(state.counts),
             "runs": [msgspec.to_builtins(run) for run in self.facts.runs],
             "report": str(self.report) if self.report else None,
+            "gone": self.gone,
         }
 
     def _answers(self) -> list[tuple[str, str]]:
@@ -290,6 +311,8 @@ class RunStatus:
     def _status(self) -> str:
         spent = duration(self.seconds)
         status, error = self.facts.status, self.facts.error.strip().split("\n")[0]
+        if self.gone:
+            return f"damaged: it was complete after {spent}, and now {self.gone}"
         if status == "complete":
             return f"complete, after {spent}"
         if status == "under way":

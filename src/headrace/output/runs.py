@@ -11,7 +11,6 @@ from pathlib import Path
 
 import msgspec
 
-from headrace.core.files import safe_files
 from headrace.core.work import CommitRecord, Shard
 from headrace.errors import JournalDamaged, NothingMatched, nearest
 from headrace.output import journal as journals
@@ -41,17 +40,6 @@ class SavedRun:
     def finished(self) -> bool:
         """True if the journal says that everything is published."""
         return self.state.finished
-
-    def is_whole(self, root: Path) -> bool:
-        """Say whether every published file is there, with the size that it had; no file is read."""
-        for record in self.records:
-            for file in record.files:
-                try:
-                    if safe_files.size(root / file.name) != file.size:
-                        return False
-                except OSError:
-                    return False
-        return True
 
     def standing(self, root: Path) -> bool:
         """Say whether ``_SUCCESS`` speaks of parts of this run: of all, or of those before a further run's."""

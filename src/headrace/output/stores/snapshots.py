@@ -44,6 +44,15 @@ class Looked(NamedTuple):
         kept = [not any(part.startswith(hidden) for part in name.split("/")) for name in aside]
         return [name for name, visible in zip(self.there, kept, strict=True) if visible]
 
+    def size_of(self, name: str) -> int:
+        """Return the bytes that a file has; -1 if there is none."""
+        if self.store is not None:
+            return self.there.get(name, -1)
+        try:
+            return safe_files.size(self.root / name)
+        except OSError:
+            return -1
+
     @contextlib.contextmanager
     def opened(self, name: str) -> Iterator[Path]:
         """Return where a file can be read, meanwhile; there is nothing if the output has none of that name."""

@@ -242,16 +242,13 @@ class SqlSink(TableOfDatabase):
         only the number.
         """
         files = [file for file in files if file.is_part and file.rows]
+        if found := self.table_gone(files):
+            return found
         if not files:
             return None
-        name = f"the table {self.table} in {self.database}"
-        added = f"the {plural(sum(file.rows for file in files), 'row')} that this run inserted"
-        if self._no_database():
-            return Lost("no table", f"the database {self.database} is gone, and with it {added}")
+        name, added = self._named, _added(files)
         with self._transaction("look at") as transaction:
-            there = transaction.columns(self.table)
-            if there is None:
-                return Lost("no table", f"{name} is gone, and with it {added}")
+            there = transaction.columns(self.table) or {}
             gone = [column for column in self._columns_of(files) if column not in there]
             if gone:
                 return Lost("none", f"{name} has no column {gone[0]!r} any more, which this run wrote")
@@ -262,6 +259,21 @@ class SqlSink(TableOfDatabase):
         if lost:
             return Lost("some", f"{name} has not all of {added}: {others}{lost:,} of them")
         return None
+
+    def table_gone(self, files: Sequence[StagedFile]) -> Lost | None:
+        """Say that there is no table any more into which parts were inserted; None if there is one."""
+        files = [file for file in files if file.is_part and file.rows]
+        if files and self._no_database():
+            return Lost("no table", f"the database {self.database} is gone, and with it {_added(files)}")
+        if files:
+            with self._transaction("look at") as transaction:
+                if transaction.columns(self.table) is None:
+                    return Lost("no table", f"{self._named} is gone, and with it {_added(files)}")
+        return None
+
+    @property
+    def _named(self) -> str:
+        return f"the table {self.table} in {self.database}"
 
     def insert_again(self, files: Sequence[StagedFile]) -> bool:
         """Insert the parts of a run again, whose table is gone; False if ``finish`` must do it."""
@@ -358,3 +370,7 @@ class SqlSink(TableOfDatabase):
     def _kept(self, file: StagedFile) -> str | None:
         """Return where a part is; None if it is gone."""
         return next((p for p in (self._final(file), self._staged(file)) if _size(p) == file.size), None)
+
+
+def _added(files: Sequence[StagedFile]) -> str:
+    return f"the {plural(sum(file.rows for file in files), 'row')} that this run inserted"
