@@ -205,7 +205,7 @@ class RunOptions:
         for name, value in changes.items():
             if name in OF_A_STEP:
                 raise UnknownArgument(
-                    f"{name}= is said to the step that it is for: map_batches(…, {name}={value!r}), or predict."
+                    f"{name}= is an option of one step: give it to map_batches(…, {name}={value!r}), or to predict."
                 )
             if name in MOVED:
                 instead = "leave it out" if value is None else f"give {_moved(name, value)}"

@@ -135,12 +135,12 @@ def test_steps_that_may_give_other_rows_are_refused_behind(data: Dataset) -> Non
 
 
 def test_what_is_no_metric(data: Dataset) -> None:
-    for wrong, words in [(hr.AUROC, "it is a class"), (3, "is no metric"), (len, "is no metric")]:
+    for wrong, words in [(hr.AUROC, "it is a class"), (3, "is not a metric"), (len, "is not a metric")]:
         with pytest.raises(ArgumentError, match=words):
             data.accumulate(auc=wrong)  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="takes metrics by name"):
         data.evaluate()
-    with pytest.raises(ArgumentError, match="there is a metric of that name"):
+    with pytest.raises(ArgumentError, match="counts a metric of this name already"):
         data.accumulate(n=hr.Count()).accumulate(n=hr.Count())
     with pytest.raises(UnknownColumn, match=r"evaluate\(auc\) asks for column 'lable'.*Did you mean 'label'"):
         data.evaluate(auc=hr.AUROC("lable", "score"))
@@ -241,7 +241,7 @@ def test_torchmetrics() -> None:
     )
     data = data.with_options(progress=False, engine="inline", shard_rows=1000)
     mean = torchmetrics.MeanMetric()
-    with pytest.raises(ArgumentError, match="nobody knows which columns it reads"):
+    with pytest.raises(ArgumentError, match="does not say which columns it reads"):
         data.evaluate(mean=mean)
     with pytest.raises(ArgumentError, match="cannot be repeated shard by shard"):
         hr.TorchMetric(torchmetrics.PearsonCorrCoef(), inputs=["p", "y"])

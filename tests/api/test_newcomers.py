@@ -52,7 +52,7 @@ MISTAKES: list[tuple[Any, str]] = [
     (lambda ds: hr.Dataset("a.parquet"), r"Dataset\(str\) makes none: read_parquet"),
     (lambda ds: hr.Dataset(), r"Dataset\(\) makes none"),
     (lambda ds: len(ds.filter(len)), r"count\(\) counts them"),
-    (lambda ds: ds[0], r"ds\[0\] is not how a dataset is asked: .*take\(n\)"),
+    (lambda ds: ds[0], r"ds\[0\] does not work for a dataset: .*take\(n\)"),
     (lambda ds: ds["id"], r"select_columns chooses columns"),
     (lambda ds: ds[:5], r"take\(n\)"),
     (lambda ds: ds.head(), r"take\(5\) gives the first rows"),

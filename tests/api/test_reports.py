@@ -212,7 +212,7 @@ def test_ones_own_observers_see_everything_and_break_nothing(
     data = numbers(300).with_options(engine="inline", observers=observers)
     result = data.write_parquet(tmp_path / "out")
     assert result.rows == 300
-    assert len(broken.kinds) == 1 and "Watches failed and is dropped" in caplog.text
+    assert len(broken.kinds) == 1 and "Watches failed and gets no more events" in caplog.text
     assert watches.kinds[:2] == ["RunDescribed", "RunStarted"] and watches.kinds[-1] == "RunFinished"
     assert set(watches.states) == {"under way"} and watches.closed >= 1
     assert len((tmp_path / "log.jsonl").read_text().rstrip().split("\n")) == len(record(result.path))
@@ -260,7 +260,7 @@ def test_a_driver_that_says_nothing_is_told_of(tmp_path: Path) -> None:
 
 
 def test_no_output_has_no_state(tmp_path: Path) -> None:
-    with pytest.raises(NothingMatched, match="name the folder"):
+    with pytest.raises(NothingMatched, match="give the folder"):
         Follower(tmp_path)
     with pytest.raises(NothingMatched):
         reporting.folder_of(tmp_path / "nowhere")

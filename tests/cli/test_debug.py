@@ -109,7 +109,7 @@ def test_records_of_every_kind(headrace: Headrace, place: Path) -> None:
         "predict(Net) gets 250 rows at a time at most",
         "shard 1 is done in parts: shards 1 (1), 2 (1.1)",
         "shard 0, attempt 0, revision 1: 12 rows in, 10 out, 2 rejected, 1 with a null",
-        "shard 0: its files were gone; it counts no more and is run again",
+        "shard 0: its files were gone; it does not count any more, and is done again",
         "shard 2 (1.1), attempt 0",
         "shard 0, attempt 3",
         "part-00000-abcd2345.parquet: 10 rows, 2 KiB, crc32 00000abc",
@@ -144,7 +144,7 @@ def test_a_torn_tail_is_no_damage(headrace: Headrace, out: Path) -> None:
     with path.open("ab") as file:
         file.write(b"torn")
     said = headrace("debug", "journal", out)
-    assert said.code == 0 and f"Torn at byte {end:,}: 4 bytes of no whole record" in said.out
+    assert said.code == 0 and f"Torn at byte {end:,}: 4 bytes that are not a whole record" in said.out
     found = headrace("debug", "journal", out, "--json").json
     assert (found["status"], found["torn_bytes"], len(found["records"])) == ("torn", 4, 8)
 
@@ -156,7 +156,7 @@ def test_a_journal_without_records(headrace: Headrace, place: Path, data: bytes)
     said = headrace("debug", "journal", "out")
     damaged = not MAGIC.startswith(data[: len(MAGIC)])
     assert said.code == damaged and "0 records" in said.out
-    assert ("damaged at byte 0. It does not begin as a journal does." in said.out) == damaged
+    assert ("damaged at byte 0. It does not begin like a journal." in said.out) == damaged
 
 
 def test_nothing_in_it_is_executed_and_no_text_reaches_the_terminal_as_it_is(

@@ -41,7 +41,7 @@ def test_a_demo_leaves_other_folders_alone(place: Path, headrace: Headrace) -> N
         ("predict fares:Fare trips -o out --inputs id km", "--inputs id,km."),
         ("predict fares:Fare trips -o out --keep id city", "--keep id,city."),
         ("predict fars.onnx trips -o out", "Did you mean 'fares.py'?"),
-        ("run trips.csv -o out", "trips.csv is no Python script"),
+        ("run trips.csv -o out", "trips.csv is not a Python script"),
         ("run jb.py -o out", "Did you mean 'job.py'?"),
         ("status trps", "Did you mean 'trips'?"),
         ("predict fares:Fare empty.csv -o out -i km", "but there are no columns."),

@@ -93,7 +93,7 @@ def test_what_is_said_of_an_overwrite_that_fails_is_its_own(headrace: Headrace, 
 )
 def test_nothing_is_said_twice(headrace: Headrace, place: Path, words: tuple[str, ...], said: str) -> None:
     found = headrace("predict", "fares:Fare", "trips/", "-o", "out", *words)
-    assert found.code == 2 and said in found.err and "mistake in Headrace" not in found.err, found.err
+    assert found.code == 2 and said in found.err and "bug in Headrace" not in found.err, found.err
     assert not (place / "out").exists()
 
 
@@ -113,7 +113,7 @@ def test_an_empty_word_is_not_the_present_folder(
     assert headrace("predict", "fares:Fare", "trips/", "-o", "out", "--inputs", "km").code == 0
     monkeypatch.chdir(place / "out")
     found = headrace("clean", "", "--all", "--yes")
-    assert found.code == 2 and "empty word" in found.err
+    assert found.code == 2 and "arguments is empty" in found.err
     assert (place / "out" / "_SUCCESS").exists()
 
 

@@ -58,7 +58,7 @@ def test_it_goes_on_from_anywhere(
     assert before < {path.name for path in half.glob("part-*")} and len(rows_of(half)) == 400
     assert hr.verify(half).good
     again = headrace("resume", half)
-    assert (again.code, again.out) == (0, f"{half} is complete: there is nothing to go on with.\n")
+    assert (again.code, again.out) == (0, f"{half} is complete: there is nothing left to do.\n")
     assert json.loads(command_of(half).read_text())["argv"] == [*PREDICT, "--stats", "stats.json"]
 
 
@@ -104,7 +104,7 @@ def test_code_that_was_mended_is_said(half: Path, place: Path, headrace: Headrac
 
     sys.modules.pop("once")
     said = headrace("resume", half)
-    assert said.code == 2 and "is not what the run" in said.err
+    assert said.code == 2 and "is not the same as when the run" in said.err
     assert "--on-change continue keeps the rows" in said.err and "on_change=" not in said.err
     sys.modules.pop("once")
     assert headrace("resume", half, "--on-change", "continue").code == 0
@@ -121,20 +121,20 @@ def change(out: Path, **values: Any) -> None:
     ("prepare", "told"),
     [
         (lambda out: change(out, cwd="/nowhere"), "cannot be entered"),
-        (lambda out: change(out, argv=["clean", "out", "--all", "--yes"]), "no command that can be given again"),
-        (lambda out: change(out, argv=[]), "no command that can be given again"),
+        (lambda out: change(out, argv=["clean", "out", "--all", "--yes"]), "no command that can be run again"),
+        (lambda out: change(out, argv=[]), "no command that can be run again"),
         (lambda out: change(out, output="/tmp"), "was written as /tmp"),
-        (lambda out: change(out, cwd=".", output="out"), "no full path"),
-        (lambda out: change(out, cwd="."), "no full path"),
-        (lambda out: change(out, output="out"), "no full path"),
-        (lambda out: change(out, cwd="/proc/self/cwd"), "no full path"),
-        (lambda out: change(out, output="/proc/self/cwd/out"), "no full path"),
-        (lambda out: change(out, output=f"{out}/../out"), "no full path"),
-        (lambda out: change(out, output=f"{out}\0"), "no full path"),
-        (lambda out: change(out, output=f"{out}\ud800"), "no full path"),
+        (lambda out: change(out, cwd=".", output="out"), "not a full path"),
+        (lambda out: change(out, cwd="."), "not a full path"),
+        (lambda out: change(out, output="out"), "not a full path"),
+        (lambda out: change(out, cwd="/proc/self/cwd"), "not a full path"),
+        (lambda out: change(out, output="/proc/self/cwd/out"), "not a full path"),
+        (lambda out: change(out, output=f"{out}/../out"), "not a full path"),
+        (lambda out: change(out, output=f"{out}\0"), "not a full path"),
+        (lambda out: change(out, output=f"{out}\ud800"), "not a full path"),
         (lambda out: change(out, argv=["predict", 3]), "It is damaged"),
         (lambda out: command_of(out).write_text("import os"), "It is damaged"),
-        (lambda out: command_of(out).unlink(), "a program of its own"),
+        (lambda out: command_of(out).unlink(), "written by a program"),
         (lambda out: command_of(out).chmod(0o666), "others may write to it"),
         (lambda out: change(out, argv=["run", str(out / "evil.py")]), "lies inside the output"),
         (lambda out: change(out, argv=["predict", "evil.pkl", "trips", "-o", "out"]), "There is no model at"),
@@ -167,7 +167,7 @@ def test_a_script_beside_an_unpacked_output_is_not_run(
     for cwd, output in ((".", "out"), ("/proc/self/cwd", "/proc/self/cwd/out"), ("", "out")):
         change(there / "out", cwd=cwd, output=output, argv=["run", "evil.py"])
         said = headrace("resume", "out")
-        assert said.code == 2 and "no full path" in said.err, said.err
+        assert said.code == 2 and "not a full path" in said.err, said.err
         assert not (there / "ran").exists()
 
 

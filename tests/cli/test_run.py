@@ -61,7 +61,7 @@ def test_a_dataset_is_written(program: Headrace, job: Any, place: Path) -> None:
         ("def main():\n    data.write_parquet('out')", ["--on-error", "reject", "--", "picky"], 3, ""),
         ("dataset = data", ["-o", "out", "--", "picky"], 1, "ValueError: not this one"),
         ("dataset = data", [], 2, "give the folder for it: -o OUT"),
-        ("dataset = 3", ["-o", "out"], 2, "none of Headrace's"),
+        ("dataset = 3", ["-o", "out"], 2, "not one of Headrace"),
         ("x = 1", ["-o", "out"], 2, "sets no variable `dataset`"),
         ("raise SystemError('it ran')", ["-o", "out"], 2, "The script was not run"),
         ("dataset = data.write_parquet('mine')", ["-o", "out"], 1, "leave -o out"),
@@ -117,7 +117,7 @@ def test_explain_runs_nothing(headrace: Headrace, job: Any, place: Path) -> None
         in headrace("explain", "fares:Fare", "trips/", "--inputs", "km", "--json").json["text"]
     )
     said = headrace("explain", job("data.write_parquet('out')\ndataset = data"))
-    assert said.code == 1 and "for its dataset alone" in said.err and not (place / "out").exists()
+    assert said.code == 1 and "only to get its dataset" in said.err and not (place / "out").exists()
     assert headrace("explain", job("x = 1")).code == 2
 
 

@@ -94,10 +94,10 @@ def test_other_formats_are_read(place: Path, headrace: Headrace) -> None:
         ("auc=AUROC(label=y, score=s, binz=3)", "binz"),
         ("auc=__import__('os').system('touch evil')", "there is no metric"),
         ("m=Mean([x for x in 'ab'])", "neither a column's name nor a plain value"),
-        ("m=Mean(**{'column': 'x'})", "has no place here"),
+        ("m=Mean(**{'column': 'x'})", "is not allowed here"),
         ("m=Mean(open('evil', 'w'))", "there is no metric 'open'"),
         ("m=3", "in parentheses"),
-        ("m=(", "no metric"),
+        ("m=(", "not a metric"),
     ],
 )
 def test_metrics_are_read_and_never_evaluated(place: Path, text: str, told: str) -> None:
@@ -191,7 +191,7 @@ def test_debug_shows_all_that_python_knows(headrace: Headrace, monkeypatch: pyte
     ("words", "told"),
     [
         (["-O", "nonsense"], "--option nonsense: give --option name=value"),
-        (["--option", "batch_size=3"], "but of the model's workers: --batch-size"),
+        (["--option", "batch_size=3"], "the model has this option: --batch-size 3"),
         (["--workers", "many"], "--workers many"),
         (["--workers", "0"], "--workers 0"),
         (["--max-errors", "2.5"], "--max-errors 2.5"),

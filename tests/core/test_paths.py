@@ -90,4 +90,4 @@ def test_commands(tmp_path: Path, good: Path) -> None:
     done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, timeout=60)
     codes = [line for line in done.stdout.splitlines() if line.startswith("code")]
     assert codes == ["code 0", "code 2", "code 2", "code 2", "code 2"], done
-    assert "Traceback" not in done.stderr and "mistake in Headrace" not in done.stderr, done.stderr
+    assert "Traceback" not in done.stderr and "bug in Headrace" not in done.stderr, done.stderr

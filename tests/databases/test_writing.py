@@ -221,7 +221,7 @@ def test_duckdb_into_the_file_that_is_read(duckdb: Store, tmp_path: Path, mode: 
     key = {"key": "id"} if mode == "upsert" else {}
     if mode in ("append", "error"):
         for data in (read, read.union(numbers(3).drop_columns(["y"]))):
-            with pytest.raises(SinkError, match=r"would insert into the same file while they are read"):
+            with pytest.raises(SinkError, match=r"would insert into the same file at the same time"):
                 data.write_sql("u", duckdb.uri, mode=mode, output=tmp_path / "out")
         assert not (tmp_path / "out").exists()
         return

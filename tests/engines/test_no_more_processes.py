@@ -112,7 +112,7 @@ def test_as_many_as_the_system_allows(tmp_path: Path, allowed: int) -> None:
     assert "Traceback" not in done.stderr, done.stderr
     assert len(said) >= 2, (done.stdout, done.stderr)
     assert said[0] == "done"
-    assert said[1] == "done" or "mistake in Headrace" not in done.stdout, done.stdout
+    assert said[1] == "done" or "bug in Headrace" not in done.stdout, done.stdout
     if allowed == 1:
         assert "Error" in said[1], done.stdout
         assert "ulimit -u" in done.stdout, done.stdout

@@ -303,10 +303,10 @@ def test_what_is_refused(job: Job) -> None:
         with pytest.raises(ArgumentError, match=f"mode='{mode}'"):
             job.here(mode=mode, **NEW)
     data = job.dataset(engine="inline", **NEW)
-    with pytest.raises(ArgumentError, match="not to what this verb writes"):
+    with pytest.raises(ArgumentError, match="not for this method"):
         data.write_sql("t", f"sqlite:///{job.output}.db", output=f"{job.output}-2")
     data = hr.range(3).with_options(engine="inline", progress=False)
-    with pytest.raises(ArgumentError, match="what is new is found out by files"):
+    with pytest.raises(ArgumentError, match="new input is recognised by files"):
         data.write_parquet(f"{job.output}-2", incremental=True)
     assert not Path(f"{job.output}-2").exists()
     with pytest.raises(ArgumentError, match="incremental=3"):
@@ -382,7 +382,7 @@ def test_a_file_that_goes_before_it_was_read(job: Job) -> None:
     with pytest.raises((HeadraceError, OSError)):
         job.here({"attempt.started": "EIO"}, **NEW)
     (Path(job.source) / "in-05.parquet").unlink()
-    with pytest.raises(InputChanged, match=r"in-05\.parquet is gone.*Bring it back"):
+    with pytest.raises(InputChanged, match=r"in-05\.parquet was removed.*Bring it back"):
         job.here(**NEW)
     more(job, 5)
     job.here(**NEW)

@@ -125,7 +125,7 @@ class Case:
         with quiet(), in_time(), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             main([name, str(self.output), *flags])
         assert "Traceback" not in err.getvalue(), f"{name} {flags}: {err.getvalue()}"
-        assert "mistake in Headrace" not in err.getvalue(), err.getvalue()
+        assert "bug in Headrace" not in err.getvalue(), err.getvalue()
 
     def verified(self) -> bool:
         """Verify the output; say whether it is found to be good."""

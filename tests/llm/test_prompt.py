@@ -321,7 +321,7 @@ def test_wrong_arguments_are_told_before_anything_runs(monkeypatch):
         "no address of a server": lambda: hr.llm.Endpoint("localhost:8000", "m"),
         "leave '/chat/completions' out": lambda: hr.llm.Endpoint("http://x/v1/chat/completions", "m"),
         "holds a name or a password": lambda: hr.llm.Endpoint("http://u:p@x/v1", "m"),
-        "nobody knows what a token costs": lambda: WORDS.prompt("{word}", model, max_cost=1),
+        "the price of a token is not known": lambda: WORDS.prompt("{word}", model, max_cost=1),
         "each row gets one answer": lambda: WORDS.prompt("{word}", model, sampling={"n": 2}),
         "more than max_tokens": lambda: WORDS.prompt(
             "{word}", model, sampling={"max_tokens": 9}, on_truncated=9

@@ -297,7 +297,7 @@ class TestVerify:
             data().map_batches(same, batch_size=100).select_columns(["id"]).write_parquet(tmp_path / "out")
         found = hr.verify(tmp_path / "out")
         assert not found.good
-        assert "its rows are not accounted for: 1,000 rows came to step 2 and 900 left it" in str(found)
+        assert "its counts of rows do not agree: 1,000 rows came to step 2 and 900 left it" in str(found)
 
     def test_a_source_that_was_not_read_to_its_end(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

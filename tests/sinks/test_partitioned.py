@@ -156,11 +156,11 @@ def test_hostile_values_stay_in_the_output(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        (["a", hive.HIVE_NULL], "holds the text '__HIVE_DEFAULT_PARTITION__', by which folders say null"),
-        (["x" * 254], "holds a text of 254 characters, for which the name of a folder would have 256 bytes"),
+        (["a", hive.HIVE_NULL], "holds the text '__HIVE_DEFAULT_PARTITION__', which means null"),
+        (["x" * 254], "holds a text of 254 characters, so the name of its folder would have 256 bytes"),
         (
             ["é" * 50],
-            "50 characters, for which the name of a folder would have 302 bytes; the file system takes 255",
+            "50 characters, so the name of its folder would have 302 bytes; the file system takes 255",
         ),
         ([1.5], "of type double, and folders are named for text, integers, booleans and dates only"),
         ([datetime.datetime(2024, 1, 1)], "of type timestamp.*the day of a time"),

@@ -121,7 +121,7 @@ def test_sound_that_decoders_leave_unread_is_no_shorter_sound(tmp_path: Path) ->
                 with pytest.raises(UnreadableFile, match="several recordings follow each other"):
                     read(tagged)
     (tmp_path / "a.wav").write_bytes(wav[:40] + bytes(4) + wav[44:])
-    with pytest.raises(UnreadableFile, match="says that it has no samples, and 8,000 bytes are behind it"):
+    with pytest.raises(UnreadableFile, match="says that it has no samples, and 8,000 bytes come after it"):
         read(tmp_path / "a.wav")
     (tmp_path / "a.wav").write_bytes(wav[:40] + bytes(4) + b"LIST\x04\0\0\0INFO")
     assert read(tmp_path / "a.wav")[0]["amplitude"].shape == (1, 0)

@@ -352,7 +352,7 @@ def test_a_file_that_vanished_is_no_bad_row(tmp_path: Path) -> None:
 
 def test_only_unreadable_files(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(b"")
-    with pytest.raises(UnreadableFile, match=r"a\.png': its first bytes are of no image format"):
+    with pytest.raises(UnreadableFile, match=r"a\.png': its first bytes do not belong to an image format"):
         read_all(ImageSource(tmp_path))
 
 

@@ -108,7 +108,7 @@ def test_an_unfinished_output_is_warned_of_once(read: Callable[[Any], object], t
     out = tmp_path / "out"
     (out / "_headrace").mkdir(parents=True)
     for paths in (out, str(out), [out, f"{out}/", tmp_path]):
-        with pytest.warns(UserWarning, match="again completes it") as caught:
+        with pytest.warns(UserWarning, match="again to complete it") as caught:
             read(paths)
         assert len(caught) == 1
         assert f"The folder {str(out)!r} is the unfinished output" in str(caught[0].message)

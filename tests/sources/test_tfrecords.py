@@ -201,7 +201,7 @@ def test_types_are_settled_by_the_first_records(tmp_path: Path) -> None:
     errors = [row["_error"] for row in hr.read_rejected(tmp_path / "out").with_options(**QUIET).take_all()]
     assert (
         "record 300 of" in errors[0]
-        and "'x' has 2 values, and those of the first records one at most" in errors[0]
+        and "'x' has 2 values, and the first records have one at most" in errors[0]
     )
     assert "none of the first records has a feature 'z'" in errors[1]
     assert "'x' is of bytes, and the column int64" in errors[2]
@@ -228,14 +228,14 @@ def test_a_schema_is_kept(tmp_path: Path) -> None:
     data.with_options(on_error="reject", **QUIET).write_parquet(tmp_path / "out")
     assert hr.read_parquet(tmp_path / "out").with_options(**QUIET).take_all() == [{"x": 0.5}]
     errors = [row["_error"] for row in hr.read_rejected(tmp_path / "out").with_options(**QUIET).take_all()]
-    assert ["has no value of the feature 'x'" in error for error in errors] == [False, True, True]
+    assert ["has no value for the feature 'x'" in error for error in errors] == [False, True, True]
 
 
 def test_what_looks_like_an_example_is_not_read_in_part(tmp_path: Path) -> None:
     """TensorFlow's SequenceExample has its context where an Example has its features, and more behind it."""
     lists = b"\x12\x00"  # its field 2: feature_lists
     path = write(tmp_path / "a.tfrecord", example(x=[1]) + lists)
-    with pytest.raises(UnreadableFile, match="SequenceExample, say, whose lists of features are not read"):
+    with pytest.raises(UnreadableFile, match="SequenceExample, whose lists of features cannot be read"):
         read(path)
     assert read(path, schema=pa.schema({"x": pa.int64()})) == [{"x": 1}]
     path.write_bytes(zlib.compress(write(path, example(x=[1])).read_bytes()))

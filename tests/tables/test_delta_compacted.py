@@ -50,7 +50,7 @@ def test_rows_that_are_in_other_files(compacted: Path) -> None:
     found = checked(compacted)
     assert found.good and found.rows == 100
     assert found.note.startswith(
-        "4 parts with 100 rows are not there any more: by the history of the Delta table"
+        "4 parts with 100 rows are not there any more: the history of the Delta table"
     )
     assert "(version 1)" in found.note
     other = hr.verify(compacted / "other")
@@ -87,7 +87,8 @@ def test_parts_of_which_the_history_says_nothing(table: Path, tmp_path: Path) ->
     for each in (table / "_delta_log").iterdir():
         each.write_bytes(b"{")
     assert (
-        "25 rows. Whether a compaction of the table has rewritten it is" in checked(table).findings[0].message
+        "25 rows. It could not be checked whether a compaction of the table has rewritten it"
+        in checked(table).findings[0].message
     )
     shutil.rmtree(table / "_delta_log")
     *parts, gone = [each.message for each in checked(table).findings]

@@ -193,7 +193,7 @@ def test_other_versions_and_other_tables(tmp_path: Path, kind: str) -> None:
     assert table.run(version=second).rows == 4 and table.written() == [0, 1, 2, 3]
     with pytest.raises(InputChanged, match="which is older than"):
         table.run(version=first)
-    with pytest.warns(UserWarning, match="another version now.*incremental=True takes it in"):
+    with pytest.warns(UserWarning, match="a newer version than .*incremental=True adds them"):
         result = table.run(incremental=False)
     assert result.rows == 4 and result.left_out
     assert table.run().rows == 6
@@ -376,14 +376,16 @@ def test_a_query_whose_rows_changed_while_a_run_was_killed(tmp_path: Path) -> No
     assert len(table.written()) == 6
     table.delete("id = 0")
     table.append(1)
-    with pytest.warns(UserWarning, match=r"other rows now than when run 1 of .*: 1 shard that it had done"):
+    with pytest.warns(
+        UserWarning, match=r"other rows now than when run 1 of .*: 1 shard that it had finished"
+    ):
         table.run(key="id")
     assert table.written() == table.ids() == [*range(1, 31)]
     table.append(30)
     failed("attempt.started")
     table.append(1)
     assert table.written() == [*range(1, 31)] and hr.verify(table.output).good
-    with pytest.warns(UserWarning, match=r"run 2 of .*: 1 shard that it had done"):
+    with pytest.warns(UserWarning, match=r"run 2 of .*: 1 shard that it had finished"):
         result = table.run(key="id")
     assert table.written() == table.ids() == [*range(1, 62)]
     assert [run["rows"] for run in result.runs] == [30, 31]

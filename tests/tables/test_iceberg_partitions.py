@@ -299,7 +299,7 @@ def test_a_spec_that_changes_meanwhile(shop: Lake, monkeypatch: pytest.MonkeyPat
     hundred().write_iceberg("shop.t", catalog=shop.where)  # a name makes no difference
     for change in changes[1:]:
         changes[0] = change
-        with pytest.raises(SinkError, match=r"was changed while.*its partitions are .* now, and were"):
+        with pytest.raises(SinkError, match=r"was changed during.*its partitions are .* now, and were"):
             hundred().write_iceberg("shop.t", catalog=shop.where, output=f"to-{change[:4]}")
     monkeypatch.setattr(IcebergSink, "_begun", begun)
     with pytest.raises(
@@ -330,7 +330,7 @@ def test_what_cannot_be_divided(shop: Lake) -> None:
         write()
     divide_by("day", "month")
     with pytest.raises(
-        SinkError, match=r"by month\(day\), and of a value of the column 'day'.*after 9999.*null"
+        SinkError, match=r"by month\(day\), and a value of the column 'day'.*after 9999.*null"
     ):
         write(day=pa.array([3_000_000, 1], pa.int32()).cast(pa.date32()))
     divide_by("id", "truncate[10]")

@@ -103,7 +103,7 @@ def test_a_run_that_goes_on_reads_the_version_that_it_began_with(tmp_path: Path)
     lance.write_dataset(rows(23, 30), place, mode="append")
     (tmp_path / "broken").unlink()
     again = hr.read_lance(place).with_options(progress=False, workers=1).map_batches(fails)
-    with pytest.warns(UserWarning, match="has a newer version, 4; this run was planned with 3"):
+    with pytest.warns(UserWarning, match="has a newer version, 4; this run began with 3"):
         assert again.write_parquet(tmp_path / "out").rows == 22
     ids = hr.read_parquet(tmp_path / "out").with_options(**QUIET).to_arrow()["id"].to_pylist()
     assert sorted(ids) == [i for i in range(23) if i != 9]
@@ -130,7 +130,7 @@ def test_what_cannot_be_read_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyP
     blob = pa.field("file", pa.large_binary(), metadata={"lance-encoding:blob": "true"})
     kept = pa.table([[1], [b"a"]], schema=pa.schema([pa.field("id", pa.int64()), blob]))
     lance.write_dataset(kept, tmp_path / "b.lance")
-    with pytest.raises(SourceError, match="has blobs in column 'file': a scan gives only where they are"):
+    with pytest.raises(SourceError, match="has blobs in column 'file': Lance returns only their positions"):
         hr.read_lance(tmp_path / "b.lance").schema()
     assert hr.read_lance(tmp_path / "b.lance", columns=["id"]).with_options(**QUIET).take_all() == [{"id": 1}]
     shutil.rmtree(tmp_path / "a.lance" / "data")

@@ -330,7 +330,7 @@ def test_what_is_wrong_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         hundred().write_lance(table / "b")
     from headrace.output.clean import leftovers
 
-    with pytest.raises(ForeignOutput, match="may be rows of the Lance table"):
+    with pytest.raises(ForeignOutput, match="may hold rows of the Lance table"):
         leftovers(table / "b", everything=True)
     monkeypatch.setattr(lance, "__version__", "2.0.1")
     with pytest.raises(MissingLibrary, match=r"needs pylance 14 or newer, and 2\.0\.1 is installed"):

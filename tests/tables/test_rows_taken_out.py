@@ -257,7 +257,7 @@ def test_an_unfinished_run_does_not_make_the_table_anew(lake: Delta, then: str, 
             return batch
 
         with pytest.raises(
-            SinkError, match=r"(is gone|another one now).*since this run began.*another output="
+            SinkError, match=r"(is gone|replaced by a new table).*since this run began.*another output="
         ):
             _written(lake, hundred().map_batches(act))
         return
@@ -268,7 +268,9 @@ def test_an_unfinished_run_does_not_make_the_table_anew(lake: Delta, then: str, 
     finally:
         failpoints.activate({})
     (lake.drop if then == "dropped" else lambda: remade(lake))()
-    with pytest.raises(SinkError, match=r"(is gone|another one now).*since this run began.*another output="):
+    with pytest.raises(
+        SinkError, match=r"(is gone|replaced by a new table).*since this run began.*another output="
+    ):
         lake.write()
 
 

@@ -92,7 +92,7 @@ def test_methods_run_in_the_order_of_the_calls(executor: hr.Executor) -> None:
 
 def test_async_methods_are_awaited_and_functions_are_not(executor: hr.Executor) -> None:
     assert executor.actor(Scorer).later().result(WITHIN) == 1
-    with pytest.raises(BadReturn, match=r"later is async, and a function that a worker calls is not awaited"):
+    with pytest.raises(BadReturn, match=r"later is async, and only methods of actors may be async"):
         executor.submit(Scorer.later, None).result(WITHIN)
 
 
@@ -257,7 +257,7 @@ def test_a_pool_of_nobody_does_not_wait(executor: hr.Executor) -> None:
     pool.submit(score, 1)
     with pytest.raises(ArgumentError, match="There is no actor in this pool"):
         pool.get_next()
-    with pytest.raises(ArgumentError, match="A pool is of actors, and 1 is none"):
+    with pytest.raises(ArgumentError, match="A pool takes actors, and 1 is not one"):
         pool.push(1)  # type: ignore[arg-type]
     pool.push(executor.actor(Scorer))
     assert pool.get_next(WITHIN) == 1

@@ -177,7 +177,7 @@ def test_an_argument_that_cannot_travel(executor: hr.Executor) -> None:
         executor.submit(f, {"a": [lock]})
     with pytest.raises(NotPicklable, match="put cannot travel to a worker"):
         executor.put([lock])
-    with pytest.raises(NotPicklable, match="of use only to the program that made it"):
+    with pytest.raises(NotPicklable, match="can be used only by the program that made it"):
         pickle.dumps(executor)
 
 

@@ -150,7 +150,7 @@ def carry_out(argv: Sequence[str]) -> int:
         except OSError as error:
             writer.close()
             failures.complain(
-                f"The answer could not be written: {error.strerror}. What was asked for was done."
+                f"The result could not be printed: {error.strerror}. The command itself was carried out."
             )
             return answer.code or FAILED
     return answer.code
@@ -159,8 +159,8 @@ def carry_out(argv: Sequence[str]) -> int:
 def _answered(argv: list[str]) -> Answer:
     if "" in (argv[: argv.index("--")] if "--" in argv else argv):  # as a path it would be the present folder
         raise UsageMistake(
-            'An empty word is among the arguments, as a shell gives one for "$NAME" if NAME is not set. Nothing was '
-            "done."
+            'One of the arguments is empty. A shell makes an empty argument of "$NAME" if NAME is not set. Nothing '
+            "was done."
         )
     with invocation.running([word for word in argv if word != "--debug"], words=in_flags):
         return answer_of(_command(), argv)
@@ -212,7 +212,7 @@ def _failed(error: BaseException, *, debug: bool) -> Answer:
         code = code_of(error)
     else:
         failures.show(error, debug=True)
-        failures.complain("This is a mistake in Headrace itself; please report it with the lines above.")
+        failures.complain("This is a bug in Headrace: please report it with the lines above.")
         code = FAILED
     return Answer(code, {"status": "failed", "exit_code": code, "error": failures.described(error)})
 

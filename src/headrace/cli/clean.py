@@ -50,7 +50,7 @@ def clean(
     from headrace.output.stores import cleaning as stores
 
     if all and unfinished:
-        raise UsageMistake("--all takes --unfinished in: give one of them.", "headrace clean")
+        raise UsageMistake("--all includes --unfinished: give one of them.", "headrace clean")
     given = output_of(out)
     root = given if is_address(given) else Path(absolute(given, "The output path"))
     found = (

@@ -17,8 +17,8 @@ def check_outside_output(code: Path, out: Path | None) -> None:
     origin = command.origin if command is not None else None
     if origin is not None and out is not None and out.resolve() != origin:
         raise UsageMistake(
-            f"The command that was found in {origin} writes to another folder, {out}, so it is not carried out. "
-            "If it is what you want, give it yourself."
+            f"The command that was found in {origin} writes to another folder, {out}, so it was not run. If you want "
+            "this, run it yourself."
         )
     for folder in (origin, out.resolve() if out is not None else None):
         if folder is not None and code.exists() and code.resolve().is_relative_to(folder):

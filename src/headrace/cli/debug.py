@@ -128,7 +128,7 @@ def _lines(found: JournalListing, place: str, totals: dict[str, int], *, alive: 
             else "its driver was killed while it wrote; a resumed run cuts it off"
         )
         lines.append(
-            f"Torn at byte {found.size - found.torn:,}: {found.torn:,} bytes of no whole record: {who}."
+            f"Torn at byte {found.size - found.torn:,}: {found.torn:,} bytes that are not a whole record: {who}."
         )
     return lines
 
@@ -164,13 +164,15 @@ def _words(entry: Entry) -> list[str]:
         case "lowered":
             return [f"{fields['step']} gets {plural(fields['rows'], 'row')} at a time at most"]
         case "revoked":
-            return [f"shard {fields['shard']}: its files were gone; it counts no more and is run again"]
+            return [
+                f"shard {fields['shard']}: its files were gone; it does not count any more, and is done again"
+            ]
         case "divided":
             parts = ", ".join(f"{part['shard']} ({part['name']})" for part in fields["parts"])
             return [f"shard {fields['parts'][0]['shard']} is done in parts: shards {parts}"]
         case "grown":
             files, shards = plural(len(fields["files"]), "input file"), plural(len(fields["shards"]), "shard")
-            return [f"{files} taken in as {shards}"]
+            return [f"{files} added as {shards}"]
         case "swapping":
             return [f"takes the place of run {fields['replaces'] or 'none'}"]
         case "finished":

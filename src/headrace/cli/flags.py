@@ -10,7 +10,7 @@ import typer
 
 from headrace.cli import texts
 from headrace.core.engine_traits import ENGINES
-from headrace.errors import ArgumentError, UnknownArgument
+from headrace.errors import ArgumentError, UnknownArgument, nearest
 
 _RUN = "How it runs"
 _ROWS = "Rows that fail"
@@ -92,14 +92,19 @@ class Flags:
     ] = None
     max_retries: Annotated[
         Text,
-        _run("--max-retries", metavar="N", help="Tries again after an error of --retry-on.", panel=_ROWS),
+        _run(
+            "--max-retries",
+            metavar="N",
+            help="How often a call is tried again after an error of --retry-on.",
+            panel=_ROWS,
+        ),
     ] = None
     retry_on: Annotated[
         Text,
         _run(
             "--retry-on",
             metavar="ERRORS",
-            help="Errors that pass: TimeoutError,ConnectionError.",
+            help="Errors that are temporary: TimeoutError,ConnectionError.",
             panel=_ROWS,
         ),
     ] = None
@@ -111,11 +116,16 @@ class Flags:
     ] = None
     commit_every: Annotated[
         Text,
-        _run("--commit-every", metavar="SECONDS", help="Work after which a part is closed: 30.", panel=_ROWS),
+        _run(
+            "--commit-every",
+            metavar="SECONDS",
+            help="Seconds of work after which results are saved: 30.",
+            panel=_ROWS,
+        ),
     ] = None
     show_data: Annotated[
         bool | None,
-        _run("--show-data/--hide-data", help="Values of rows may appear in messages.", panel=_ROWS),
+        _run("--show-data/--hide-data", help="Show values of rows in messages.", panel=_ROWS),
     ] = None
 
     def options(self) -> dict[str, Any]:
@@ -175,20 +185,26 @@ _PARTS = (*_OBSERVERS, *_OF_RAY)
 
 def _refuse(name: str, text: str) -> None:
     """Raise for an option that does not exist; the message names the right place if there is one."""
-    from headrace.options import RunOptions
+    from headrace.options import MOVED, OF_A_STEP, RunOptions
 
     try:
         RunOptions().updated({name: text})
-    except UnknownArgument as error:
+    except UnknownArgument:
         dashed = name.replace("_", "-")
         if name in _OBSERVERS:
             raise ArgumentError(f"-O {name}={text}: it has a flag of its own, --{dashed} {text}.") from None
         if name == "ray_remote_args":
             raise ArgumentError(
-                f"-O {name}={text}: a script gives it: engine=hr.Ray(remote_args={{…}})."
+                f"-O {name}={text}: set it in a script: engine=hr.Ray(remote_args={{…}})."
             ) from None
-        if "is said to the step" in str(error):
-            raise ArgumentError(
-                f"{name} is no option of the run, but of the model's workers: --{dashed}."
-            ) from None
-        raise
+        if name in OF_A_STEP:
+            raise ArgumentError(f"-O {name}={text}: the model has this option: --{dashed} {text}.") from None
+        if name in MOVED:
+            raise
+        known = [each for each in RunOptions.__dataclass_fields__ if each != "observers"]
+        typed = [
+            f"--{each.replace('_', '-')}" if each in Flags.__dataclass_fields__ else f"-O {each}"
+            for each in known
+        ]
+        hint = nearest(name, known) or f" The options are {', '.join(typed)}."
+        raise ArgumentError(f"-O {name}={text}: there is no such option.{hint}") from None

@@ -25,8 +25,8 @@ def dataset_of(what: Prediction, flags: Flags, command: str) -> Iterator[Dataset
         return
     path = Path(what.model)
     reason = (
-        f"`headrace {command}` runs {path} for its dataset alone, and it writes an output when it is run. "
-        "Set `dataset = …` in it and leave writing to `headrace run`, or put what writes into main()."
+        f"`headrace {command}` runs {path} only to get its dataset, but the script also writes an output. Set "
+        "`dataset = …` in it and leave the writing to `headrace run`, or move the writing into main()."
     )
     present = invocation.current()
     assert present is not None  # the program carries out one command line
@@ -42,8 +42,8 @@ def _described(path: Path, command: str) -> Dataset:
     if not isinstance(data, Dataset):
         what = "no variable" if data is None else "something else in its variable"
         raise UsageMistake(
-            f"{path} has {what} `dataset`. `headrace {command}` takes a script that says "
-            "`dataset = hr.read_…(…)`, or a model and inputs."
+            f"{path} has {what} `dataset`. `headrace {command}` takes a script with `dataset = hr.read_…(…)`, or a "
+            "model and inputs."
         )
     return data
 

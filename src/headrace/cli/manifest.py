@@ -28,7 +28,7 @@ def paths_in(manifest: Path) -> list[str]:
     try:
         text = manifest.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or "it is no text"
+        why = getattr(error, "strerror", None) or "it is not text"
         raise UsageMistake(f"The manifest {manifest} cannot be read: {why}.") from error
     found = list(_listed(manifest, text))
     if not found:

@@ -75,7 +75,9 @@ def _object(text: str, options: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]
     if isinstance(found, type):
         return found, {"fn_constructor_kwargs": dict(options)}
     if not callable(found):
-        raise UsageMistake(f"{text} is made already, so --model-option does not apply to it.")
+        raise UsageMistake(
+            f"{text} is an object, not a class or function, so --model-option does not apply to it."
+        )
     return found, {"fn_kwargs": dict(options)}
 
 

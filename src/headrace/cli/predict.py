@@ -125,11 +125,11 @@ def _carry_out(job: Script, args: list[str], out: Path | None, output: Output) -
             )
         output.write_dataset(data, out)
     elif out is not None:
-        has = "a `dataset` that is none of Headrace's" if data is not None else "no `dataset`"
+        has = "a `dataset` that is not one of Headrace" if data is not None else "no `dataset`"
         reason = f"-o {out}: {job.path} has {has} that could be written there."
         present = invocation.current()
         if present is not None and present.opened is not None:
-            complain(f"{reason} It has written an output itself: leave -o out.")
+            complain(f"{reason} The script has written an output itself: leave -o out.")
             raise SystemExit(FAILED)
         raise UsageMistake(reason, "headrace run")
 

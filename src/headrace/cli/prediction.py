@@ -33,7 +33,7 @@ class Prediction:
         typer.Argument(
             metavar="MODEL",
             help="A model file or folder (ONNX, torch.export, safetensors, XGBoost, Hugging Face, …), or "
-            "module:name, a class or function that can be imported from here.",
+            "module:name, a class or function that can be imported here.",
             show_default=False,
         ),
     ]
@@ -60,7 +60,7 @@ class Prediction:
         typer.Option(
             "--read",
             metavar="NAME=VALUE",
-            help="An option of the reader, as hr.read_csv and its like have it: --read 'delimiter=;'. Repeatable.",
+            help="An option of the reader, such as hr.read_csv: --read 'delimiter=;'. Repeatable.",
             rich_help_panel=_INPUT,
         ),
     ] = None
@@ -150,7 +150,10 @@ class Prediction:
     sha256: Annotated[
         Text,
         typer.Option(
-            "--sha256", metavar="HEX", help="What the model file has to be.", rich_help_panel=_MODEL
+            "--sha256",
+            metavar="HEX",
+            help="The checksum that the model file must have.",
+            rich_help_panel=_MODEL,
         ),
     ] = None
     trust_pickle: Annotated[
@@ -166,7 +169,7 @@ class Prediction:
         typer.Option(
             "--model-version",
             metavar="TEXT",
-            help="By what the model is recognised when the command is run again, instead of its content.",
+            help="A text by which the model is recognised when the command is run again, instead of its content.",
             rich_help_panel=_MODEL,
         ),
     ] = None
@@ -221,7 +224,7 @@ class Prediction:
         typer.Option(
             "--max-in-flight",
             metavar="N",
-            help="Batches that a worker sends at a time to a model that waits.",
+            help="Batches in flight per worker, for a model that waits for a server.",
             rich_help_panel=_WORKERS,
         ),
     ] = None
@@ -265,7 +268,7 @@ class Prediction:
             paths = manifest.paths_in(self.manifest)
         if not paths:
             raise UsageMistake(
-                "There is no input: name files or folders behind the model, or give --manifest FILE."
+                "There is no input: name files or folders after the model, or give --manifest FILE."
             )
         options = {
             name: texts.value_of(text) for name, text in texts.assignments("--read", self.read).items()

@@ -59,7 +59,7 @@ def report(
         name, page = reporting.COMPARISON, reporting.render_comparison(first, (history, facts))
     if to is None and folder is None:
         raise UsageMistake(
-            f"{root} is in a store: say where the page is to be, with --to FILE.", "headrace report"
+            f"{root} is in a store: say where to write the page, with --to FILE.", "headrace report"
         )
     place = to.expanduser().absolute() if to is not None else Path(folder or "", name)
     try:
@@ -73,7 +73,7 @@ def report(
         import webbrowser
 
         if not webbrowser.open(place.as_uri()):
-            text += "\nThere is no browser to open it with."
+            text += "\nNo browser was found to open it."
     data = {
         "command": "report",
         "status": facts.status,

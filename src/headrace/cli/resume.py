@@ -25,7 +25,7 @@ EXAMPLES = """\
   headrace resume fares/
   headrace resume fares/ --dry-run                    only show the command
   headrace resume fares/ --workers 8
-  headrace resume fares/ --on-change continue         the code was mended since
+  headrace resume fares/ --on-change continue         the code was fixed since
 """
 
 _MAY = ("predict", "run")
@@ -72,7 +72,7 @@ def resume(
             "output": str(root),
             "run": run.name,
         }
-        return Answer(code, data, f"{out} is complete: there is nothing to go on with.")
+        return Answer(code, data, f"{out} is complete: there is nothing left to do.")
     known = _known(run.folder, root)
     more = ["--json"] if json and "--json" not in known["argv"] else []
     more += ["--workers", workers] if workers is not None else []
@@ -97,8 +97,8 @@ def _output(out: Path) -> Path:
     """Return the folder of an output whose command may be carried out."""
     if is_address(output_of(out)):
         raise UsageMistake(
-            f"{output_of(out)} is in a store, where others may have written what is there: no command of it is "
-            "carried out. Give the command again that wrote it, on any machine, and it goes on where it stopped."
+            f"{output_of(out)} is in a store, where others may write, so a command from there is not run. Run the "
+            "command that wrote it again, on any machine, and it goes on where it stopped."
         )
     return Path(absolute(str(out), "The output path"))
 
@@ -110,7 +110,7 @@ def _last_run(root: Path) -> SavedRun:
     runs.check_is_output(root)
     run = runs.next_run(root) or runs.current_run(root)
     if run is None:
-        raise UsageMistake(f"No run has begun in {root}: there is nothing to go on with.")
+        raise UsageMistake(f"No run has begun in {root}: there is nothing to resume.")
     return run
 
 
@@ -120,8 +120,8 @@ def _enter(folder: str) -> None:
         os.chdir(folder)
     except OSError as error:
         raise UsageMistake(
-            f"The folder {folder}, in which the command was given, cannot be entered: {error.strerror}. "
-            "Bring it back, or give the command yourself, in the folder that replaced it."
+            f"The folder {folder}, in which the command was given, cannot be entered: {error.strerror}. Bring it "
+            "back, or run the command yourself, in the folder that replaced it."
         ) from error
 
 
@@ -130,21 +130,20 @@ def _known(folder: Path, root: Path) -> dict[str, Any]:
     path = folder / invocation.COMMAND
     known = invocation.recorded(folder)
     if known is None:
-        how = "It is damaged" if path.exists() else "It was written by a program of its own"
+        how = "It is damaged" if path.exists() else "It was written by a program, not by a command"
         raise UsageMistake(
-            f"There is no command line to be found in {path}. {how}: run the program again that wrote {root}, "
-            "and it goes on where it stopped."
+            f"{path} has no command line. {how}: run the program that wrote {root} again, and it goes on where it "
+            "stopped."
         )
     for each in (path, folder):
         status = each.stat()
         if status.st_uid not in (os.getuid(), 0) or status.st_mode & 0o022:
             raise UsageMistake(
-                f"{each} belongs to somebody else, or others may write to it, so its command is not carried out. "
-                f"If it is what you want, give it yourself: cd {in_shell([known['cwd']])} && headrace "
-                f"{in_shell(known['argv'])}"
+                f"{each} belongs to another user, or others may write to it, so its command was not run. If you want "
+                f"this, run it yourself: cd {in_shell([known['cwd']])} && headrace {in_shell(known['argv'])}"
             )
     if not known["argv"] or known["argv"][0] not in _MAY:
-        raise UsageMistake(f"{path} holds no command that can be given again: {in_shell(known['argv'])}.")
+        raise UsageMistake(f"{path} holds no command that can be run again: {in_shell(known['argv'])}.")
     _check_place(known["output"], root, known["argv"])
     if os.path.isdir(known["cwd"]):
         _check_place(known["cwd"], None, known["argv"])
@@ -158,13 +157,13 @@ def _check_place(recorded: str, root: Path | None, argv: list[str]) -> None:
     """
     if not os.path.isabs(recorded) or _real(recorded) != recorded:
         raise UsageMistake(
-            f"The command that was found in the output names the folder {recorded!r}, which is no full path without "
-            "links: Headrace has not written that, so it is not carried out. If it is what you want, give it "
-            f"yourself: headrace {in_shell(argv)}"
+            f"The command that was found in the output names the folder {recorded!r}, which is not a full path "
+            "without links. Headrace has not written that, so it was not run. If you want this, run it yourself: "
+            f"headrace {in_shell(argv)}"
         )
     if root is not None and recorded != os.path.realpath(root):
         raise UsageMistake(
-            f"{root} was written as {recorded}, and the command still names that. Move it back, or give the "
+            f"{root} was written as {recorded}, and the command still names that folder. Move it back, or run the "
             f"command yourself with the new folder: headrace {in_shell(argv)}"
         )
 

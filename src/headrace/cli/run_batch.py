@@ -44,7 +44,9 @@ class WhoAnswers:
 
     endpoint: Annotated[
         str | None,
-        typer.Option("--endpoint", metavar="URL", help="The server, up to and with /v1.", show_default=False),
+        typer.Option(
+            "--endpoint", metavar="URL", help="The address of the server, including /v1.", show_default=False
+        ),
     ] = None
     vllm: Annotated[
         Path | None,
@@ -68,24 +70,26 @@ class WhoAnswers:
         int | None, _limit("--max-in-flight", "N", "Requests at a time. Default: 64.")
     ] = None
     requests_per_minute: Annotated[
-        float | None, _limit("--requests-per-minute", "N", "What the key may use.")
+        float | None, _limit("--requests-per-minute", "N", "The limit of the key.")
     ] = None
     tokens_per_minute: Annotated[
-        float | None, _limit("--tokens-per-minute", "N", "What the key may use.")
+        float | None, _limit("--tokens-per-minute", "N", "The limit of the key.")
     ] = None
-    timeout: Annotated[float | None, _limit("--timeout", "SECONDS", "For one answer. Default: 300.")] = None
-    max_retries: Annotated[int | None, _limit("--max-retries", "N", "Of a request. Default: 6.")] = None
+    timeout: Annotated[
+        float | None, _limit("--timeout", "SECONDS", "Seconds to wait for an answer. Default: 300.")
+    ] = None
+    max_retries: Annotated[int | None, _limit("--max-retries", "N", "Tries per request. Default: 6.")] = None
 
     def model(self) -> Endpoint | VLLM:
         """Return the one that was asked for."""
         if (self.endpoint is None) == (self.vllm is None):
-            raise UsageMistake("Say who answers: --endpoint URL, or --vllm FOLDER; one of them.")
+            raise UsageMistake("Say who answers: --endpoint URL or --vllm FOLDER.")
         if self.endpoint is None:
             assert self.vllm is not None
             given = self._given(*OF_ENDPOINTS)
             if given:
                 raise UsageMistake(
-                    f"{given[0]} is for --endpoint. How many requests vLLM works on at a time, its options say: "
+                    f"{given[0]} is for --endpoint. vLLM has an option of its own: "
                     "--vllm-options '{\"max_num_seqs\": 128}'."
                 )
             return _engine(self.vllm, self.vllm_options)
@@ -104,8 +108,8 @@ class WhoAnswers:
         given = self._given(*OF_SINGLE_REQUESTS)
         if given:
             raise UsageMistake(
-                f"{given[0]} is for requests that are sent one by one; a batch service keeps its own pace: leave it "
-                "out with --via-batch-api."
+                f"{given[0]} is for requests that are sent one by one, and a batch service sets its own speed: leave "
+                "it out with --via-batch-api."
             )
 
     def _given(self, *names: str) -> list[str]:

@@ -57,7 +57,7 @@ class Script:
 def script_at(path: Path) -> Script:
     """Read a script; raises ``UsageMistake`` where there is none, ``ScriptFailed`` if it is no Python."""
     if path.suffix not in ("", ".py", ".pyw") and path.is_file():
-        raise UsageMistake(f"{path} is no Python script: run takes a file such as job.py.")
+        raise UsageMistake(f"{path} is not a Python script: run takes a file such as job.py.")
     try:
         source = path.read_bytes()
     except OSError as error:

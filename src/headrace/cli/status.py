@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = """\
   headrace status fares/
-  headrace status fares/ --watch       Ctrl-C ends the show, not the run
+  headrace status fares/ --watch       Ctrl-C ends the display, not the run
   headrace status fares/ --json | jq .rows_per_second
 """
 

@@ -25,7 +25,7 @@ def names(option: str, texts: Sequence[str] | None) -> list[str] | None:
         return None
     found = [name.strip() for row in csv.reader(texts, skipinitialspace=True) for name in row]
     if not all(found) or not found:
-        raise UsageMistake(f"{option} {' '.join(texts)}: there is an empty name. Say {option} a,b.")
+        raise UsageMistake(f"{option} {' '.join(texts)}: there is an empty name. Write {option} a,b.")
     return found
 
 
@@ -53,10 +53,10 @@ _FLAGS = tuple(
     )
     for name in line.split()
 )
-_KEYWORDS = re.compile(  # not those of a call, which is for a script
-    rf"(?<![\w(])({'|'.join(_FLAGS)})=('[^']*'|\[[^]]*\]|-?\w+(?:\.\w+)*|…)?"
+_KEYWORDS = re.compile(  # not those of a call, which is for a script, nor those after -O, which are as typed
+    rf"(?<![\w(])(?<!-O )({'|'.join(_FLAGS)})=('[^']*'|\[[^]]*\]|-?\w+(?:\.\w+)*|…)?"
 )
-_NAMES = re.compile(rf"(?<![-\w.(=])({'|'.join(name for name in _FLAGS if '_' in name)})\b(?!=)")
+_NAMES = re.compile(rf"(?<![-\w.(=])(?<!-O )({'|'.join(name for name in _FLAGS if '_' in name)})\b(?!=)")
 _STORAGE = re.compile(r"storage_options=(\{[^}]*\})")
 _SWITCHES = {"True": "", "False": "no-"}
 
@@ -64,8 +64,8 @@ _SWITCHES = {"True": "", "False": "no-"}
 def in_flags(message: str) -> str:
     """Return a message with what one would write in a script as the flags of the command line.
 
-    >>> in_flags("mend it, and run again with on_change='continue'.")
-    'mend it, and run again with --on-change continue.'
+    >>> in_flags("fix it, and run again with on_change='continue'.")
+    'fix it, and run again with --on-change continue.'
     >>> in_flags("batch_size=0: it takes a number; lower num_gpus, or give replace=True.")
     '--batch-size 0: it takes a number; lower --num-gpus, or give --replace.'
     """
@@ -158,9 +158,9 @@ def metric(text: str) -> tuple[str, Any]:
     try:
         tree = ast.parse(call.strip(), mode="eval").body
     except (SyntaxError, ValueError, MemoryError, RecursionError):
-        raise _no_metric(text, "that is no metric") from None
+        raise _no_metric(text, "it is not a metric") from None
     if not isinstance(tree, ast.Call):
-        raise _no_metric(text, "that is no metric with its columns in parentheses")
+        raise _no_metric(text, "it is not a metric with its columns in parentheses")
     return name.strip(), _made(tree, text)
 
 
@@ -178,7 +178,7 @@ def _made(call: ast.Call, text: str) -> Any:
     kwargs = {}
     for each in call.keywords:
         if each.arg is None:
-            raise _no_metric(text, "** has no place here")
+            raise _no_metric(text, "** is not allowed here")
         kwargs[each.arg] = _argument(each.value, text)
     try:
         return getattr(accumulators, kind)(*args, **kwargs)
@@ -201,7 +201,7 @@ def _argument(node: ast.expr, text: str) -> Any:
 
 def _no_metric(text: str, why: str) -> UsageMistake:
     return UsageMistake(
-        f"--metric {text!r}: {why.rstrip('.')}. Say, for instance, --metric 'auc=AUROC(label=y, score=s)'."
+        f"--metric {text!r}: {why.rstrip('.')}. Write, for example, --metric 'auc=AUROC(label=y, score=s)'."
     )
 
 

@@ -44,7 +44,7 @@ class Output:
         typer.Option(
             "--write",
             metavar="NAME=VALUE",
-            help="An option of the writer, as Dataset.write_parquet and its like have it: --write compression=zstd.",
+            help="An option of the writer, such as Dataset.write_parquet: --write compression=zstd.",
             rich_help_panel=_PANEL,
         ),
     ] = None
@@ -65,7 +65,7 @@ class Output:
             "--on-change",
             metavar="WHAT",
             autocompletion=texts.choices("refuse", "continue", "restart"),
-            help="If the model or code is another than before: refuse (default), continue or restart.",
+            help="If the model or code has changed: refuse (default), continue or restart.",
             rich_help_panel=_PANEL,
         ),
     ] = None
@@ -92,8 +92,8 @@ class Output:
         typer.Option(
             "--incremental-key",
             metavar="COLUMNS",
-            help="With --incremental: columns, with commas, by which rows of files that were written again are told "
-            "apart; only those with new keys are processed.",
+            help="With --incremental: key columns, with commas. Files that were written again are read again, and "
+            "only rows with new keys are processed.",
             rich_help_panel=_PANEL,
         ),
     ] = None
@@ -149,11 +149,12 @@ class Output:
         folder = self.stats.absolute().parent
         if not (folder.is_dir() and os.access(folder, os.W_OK)) or self.stats.is_dir():
             raise UsageMistake(
-                f"--stats {self.stats} cannot be written: name a file in a folder that is there."
+                f"--stats {self.stats} cannot be written: name a file in a folder that exists."
             )
         if out is not None and folder.resolve() == out.resolve():
             raise UsageMistake(
-                f"--stats {self.stats} lies in the output, where a reader would read it as rows: put it elsewhere."
+                f"--stats {self.stats} lies in the output, where a reader would read it as rows: put it into another "
+                "place."
             )
 
     def leave_stats(self, data: dict[str, Any]) -> None:

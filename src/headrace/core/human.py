@@ -23,6 +23,16 @@ def count(number: float) -> str:
     return _scaled(number, 1000, ("", "k", "M", "G", "T", "P"))
 
 
+def per_second(number: float, unit: str = "row") -> str:
+    """Return a speed.
+
+    >>> per_second(1), per_second(12_345), per_second(2, "token")
+    ('1 row/s', '12.3 k rows/s', '2 tokens/s')
+    """
+    text = count(number)
+    return f"{text} {unit if text == '1' else unit + 's'}/s"
+
+
 def size(number: float, *, digits: int = 1) -> str:
     """Return a number of bytes, with ``digits`` decimals at most; two where two close sizes are compared.
 

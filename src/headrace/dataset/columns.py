@@ -241,15 +241,15 @@ def _sample(plan: Plan, verb: str, part: Any, seed: Any) -> RandomSample:
             else "a part of the rows, such as 0.2"
         )
         raise ArgumentError(
-            f"{verb}({part!r}): it takes {kind}. So many rows, no matter which, are limit({part!r})."
+            f"{verb}({part!r}): it takes {kind}. For a number of rows, no matter which, use limit({part!r})."
         )
     if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool)):
         raise ArgumentError(f"{verb}: seed={seed!r} is not a whole number.")
     for step in plan.steps:
         if step.makes_rows and step.changes_row_count:
             raise ArgumentError(
-                f"{verb} chooses rows by their place in the input, and those that {step.label()} makes have none. "
-                f"Put {verb} before it."
+                f"{verb} chooses rows by their position in the input, and rows that {step.label()} makes have no "
+                f"position. Put {verb} before it."
             )
     number = sum(isinstance(innermost(step), RandomSample) for step in plan.steps)
     call = f"{verb}({part:g}, seed={seed or 0})"

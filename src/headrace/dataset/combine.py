@@ -90,7 +90,7 @@ class CombiningVerbs(DatasetBase):
             if each._plan.steps:
                 raise ArgumentError(
                     f"{verb}: dataset {number} has steps, {each._plan.steps[0].label()} first, and rows are put side "
-                    f"by side before any step runs. Put the steps behind {verb}; or write that dataset as Parquet "
+                    f"by side before any step runs. Put the steps after {verb}; or write that dataset as Parquet "
                     "and read it; or call .materialize() on it if it fits into memory."
                 )
         return [each._plan.source for each in (self, *others)]
@@ -102,6 +102,6 @@ class CombiningVerbs(DatasetBase):
         for each in others:
             if not isinstance(each, DatasetBase):
                 raise ArgumentError(
-                    f"{verb}: {type(each).__name__} is no dataset; read_* and from_* make some."
+                    f"{verb}: {type(each).__name__} is not a dataset; read_* and from_* make datasets."
                 )
         return [self, *others]

@@ -143,8 +143,8 @@ class Dataset(
         """Say what chooses rows and columns."""
         shown = repr(key)
         raise NotASequence(
-            f"ds[{shown if len(shown) <= 60 else '…'}] is not how a dataset is asked: select_columns chooses "
-            "columns, filter rows, take(n) and limit(n) the first ones."
+            f"ds[{shown if len(shown) <= 60 else '…'}] does not work for a dataset: select_columns chooses columns, "
+            "filter chooses rows, take(n) and limit(n) give the first rows."
         )
 
     def _repr_html_(self) -> str:

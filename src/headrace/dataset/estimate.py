@@ -352,10 +352,12 @@ def extrapolated(watch: SampleObserver, rows: Range, workers: int, *, whole: boo
         span = max(watch.ended - watch.begun, 1e-9)
         rate = Range(watch.rows / span / 2, watch.rows / span, watch.rows / span * 2)
         startup = 0.0
-        notes.append("the sample was over so soon that start-up and speed cannot be told apart")
+        notes.append("the sample was too short to separate start-up from speed")
     if len(rates) == 1:
         rate = Range(rate.likely / 1.5, rate.likely, rate.likely * 1.5)
-        notes.append("there was one round of shards only: the range is a guess of half as much either way")
+        notes.append(
+            "each worker did one part only, so the range is a guess: half as much in both directions"
+        )
     sizes = [each.size / each.read for each in commits[-ROUNDS * workers :] if each.read]
     per_row = Range(min(sizes), sum(sizes) / len(sizes), max(sizes)) if sizes else Range(0, 0, 0)
     used = sorted(watch.memory) or [memory.own(watch.process)]

@@ -77,10 +77,10 @@ class MetricVerbs(DatasetBase):
             )
         for name, metric in metrics.items():
             if not is_accumulator(metric):
-                raise ArgumentError(f"{verb}({name}={_shown(metric)}) is no metric{_way_out(metric)}.")
+                raise ArgumentError(f"{verb}({name}={_shown(metric)}) is not a metric{_way_out(metric)}.")
             if name in dict(self._plan.metrics):
                 raise ArgumentError(
-                    f"{verb}({name}=…): there is a metric of that name before it in the plan."
+                    f"{verb}({name}=…): the dataset counts a metric of this name already. Use another name."
                 )
         made = tuple((name, metric.empty()) for name, metric in metrics.items())
         return Accumulate(made, len(self._plan.accumulates), asked_by=verb)
@@ -93,9 +93,9 @@ def _shown(value: object) -> str:
 
 def _way_out(value: object) -> str:
     if isinstance(value, type):
-        return f": it is a class. Say {value.__name__}(…)"
+        return f": it is a class. Use {value.__name__}(…)"
     if any(each.__module__.partition(".")[0] == "torchmetrics" for each in type(value).__mro__):
         return (
-            ", as nobody knows which columns it reads. Say hr.TorchMetric(metric, inputs=['score', 'label'])"
+            ": it does not say which columns it reads. Use hr.TorchMetric(metric, inputs=['score', 'label'])"
         )
-    return ", such as hr.AUROC(label='y', score='p'), or what fills headrace.core.ports.Accumulator"
+    return ", such as hr.AUROC(label='y', score='p'), or an object that fills headrace.core.ports.Accumulator"

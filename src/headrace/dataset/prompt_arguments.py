@@ -31,8 +31,8 @@ def check_images(asked: Any, model: Any) -> None:
         and has_images(asked.template.messages)
     ):
         raise ArgumentError(
-            f"prompt: the messages have parts that are no text, such as images, and a {type(model).__name__} model "
-            "is asked with text alone. hr.llm.VLLM takes images, and endpoints do, if the model sees."
+            f"prompt: the messages have parts that are not text, such as images, and a {type(model).__name__} model "
+            "takes text alone. hr.llm.VLLM takes images, and so do endpoints, if the model can see."
         )
 
 
@@ -89,7 +89,7 @@ def given_sampling(value: Any) -> dict[str, Any]:
         )
     for name in value:
         if name in _OWN:
-            raise ArgumentError(f"sampling= has {name!r}, and that is not for here: {_OWN[name]}.")
+            raise ArgumentError(f"sampling= has {name!r}, which cannot be given here: {_OWN[name]}.")
     import json  # only who asks a language model needs it
 
     try:
@@ -104,13 +104,13 @@ def given_truncation(value: Any, sampling: Mapping[str, Any]) -> str | int:
         return value
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ArgumentError(
-            f"on_truncated={value!r}: it takes 'error', 'keep', or with how many tokens to ask once more."
+            f"on_truncated={value!r}: it takes 'error', 'keep', or a number of tokens with which to ask once more."
         )
     first = sampling.get("max_completion_tokens", sampling.get("max_tokens"))
     if not isinstance(first, int) or first >= value:
         raise ArgumentError(
-            f"on_truncated={value}: it has to be more than max_tokens, which sampling= has to have "
-            f"({first!r} there): else nothing would be different the second time."
+            f"on_truncated={value}: it must be more than max_tokens in sampling= ({first!r} there). "
+            "Otherwise the second answer would be cut off, too."
         )
     return value
 
@@ -145,7 +145,7 @@ def given_overrides(value: Any, model: Any) -> dict[str, str]:
         )
     for name in value:
         if name in _OWN:
-            raise ArgumentError(f"overrides= has {name!r}, and that is not for here: {_OWN[name]}.")
+            raise ArgumentError(f"overrides= has {name!r}, which cannot be given here: {_OWN[name]}.")
     if not is_endpoint(model) and not is_engine(model):
         raise ArgumentError(
             "overrides= is for endpoints and engines; a Transformers model computes rows together."
@@ -160,12 +160,10 @@ def given_tools(value: Any, model: Any, schema: Any) -> tuple[dict[str, Any], ..
     if value is None:
         return ()
     if not is_endpoint(model):
-        raise ArgumentError(
-            "tools= is for endpoints: who reads a model's calls out of its words is the server."
-        )
+        raise ArgumentError("tools= is for endpoints: the server finds a model's tool calls in its text.")
     if schema is not None:
         raise ArgumentError(
-            "tools= and schema=: a call of a tool is no answer of that form. Give one of them."
+            "tools= and schema=: a tool call does not have the form of schema=. Give one of them."
         )
     if (
         not isinstance(value, Sequence)
@@ -223,8 +221,8 @@ def given_caps(max_cost: Any, max_total_tokens: Any, model: Any, sampling: Mappi
             raise ArgumentError("max_cost= is for endpoints; a model in the worker has no price.")
         if is_endpoint(model) and model.prices is None:
             raise ArgumentError(
-                f"max_cost={max_cost!r}: nobody knows what a token costs. Say it to the endpoint: "
-                "Endpoint(…, prices={'input': 0.15, 'output': 0.6}), per million tokens."
+                f"max_cost={max_cost!r}: the price of a token is not known. Give it to the endpoint: Endpoint(…, "
+                "prices={'input': 0.15, 'output': 0.6}), per million tokens."
             )
     if max_total_tokens is not None and given_count("max_total_tokens", max_total_tokens) < 1:
         raise ArgumentError("max_total_tokens=0: it takes a whole number of at least 1.")

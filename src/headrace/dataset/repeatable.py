@@ -51,9 +51,8 @@ class RepeatableIterable(Iterable[T], Generic[T]):
             looped = self._looped()
             if isinstance(looped, GeneratorType) and looped.gi_frame is not None:
                 raise ArgumentError(
-                    "next() here would begin at the first row again, beside the loop that is under way. Take both "
-                    "from one iterator: batches = iter(ds.iter_batches()), then for batch in batches, and "
-                    "next(batches)."
+                    "next() here would start again at the first row, while a loop is still running. Use one iterator "
+                    "for both: batches = iter(ds.iter_batches()), then for batch in batches, and next(batches)."
                 )
             self._begun = _unframed(self._begin())
         try:

@@ -139,9 +139,7 @@ def _key(mode: str, key: Any) -> tuple[str, ...]:
     if any(not isinstance(name, str) or not name for name in names) or len(set(names)) < len(names):
         raise ArgumentError(f"write_sql: key= is the name of a column, or several names, not {key!r}.")
     if mode == "upsert" and not names:
-        raise ArgumentError(
-            "write_sql: mode='upsert' needs key=, the column or columns that tell rows apart."
-        )
+        raise ArgumentError("write_sql: mode='upsert' needs key=, the column or columns that identify a row.")
     if mode != "upsert" and names:
         raise ArgumentError(f"write_sql: key= is for mode='upsert'; with mode={mode!r} rows are not matched.")
     return names
@@ -155,6 +153,6 @@ def _table(table: Any) -> str:
         )
     if table.lower() == "headrace_commits":
         raise ArgumentError(
-            "write_sql: the table headrace_commits is where runs are noted. Choose another name."
+            "write_sql: Headrace keeps its own records in the table headrace_commits. Choose another name."
         )
     return str(table)

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.core.human import clock, count, percent, plural
+from headrace.core.human import clock, per_second, percent, plural
 from headrace.core.terminal import one_line
 from headrace.observers.model_text import cost_words, model_data, speed_words
 from headrace.observers.run_parts import bottleneck
@@ -67,7 +67,7 @@ def fields(state: RunState, now: float, left: float | None) -> list[Field]:
         found.append(Field("rows", rows_text(state), 6))
         speed = state.speed(now)
         if speed or left is not None:
-            found.append(Field("speed", f"{count(speed) + ' rows/s':>13}", 4))
+            found.append(Field("speed", f"{per_second(speed):>13}", 4))
     found.append(Field("elapsed", f"{clock(present_elapsed(state, now))} elapsed", 7))
     if at_work and phase != "finishing" and (left is not None or phase == "running"):
         found.append(Field("left", f"{clock(left) if left is not None else '-:--'} left", 2))

@@ -8,7 +8,7 @@ from typing import Any
 
 from headrace.core.events import Batches, Ceiling, RunFinished, StageUse
 from headrace.core.files.artifacts import shortened
-from headrace.core.human import count, duration, plural, size
+from headrace.core.human import duration, per_second, plural, size
 from headrace.core.terminal import visible
 from headrace.core.work import REJECTED, Ledger, Timings
 from headrace.observers.model_text import summary_lines
@@ -56,7 +56,7 @@ def summary(
     elif fresh:
         first += f"; {fresh:,} now in {duration(event.seconds)}"
     if fresh > 0 and event.seconds > 0:
-        first += f": {count(fresh / event.seconds)} rows/s"
+        first += f": {per_second(fresh / event.seconds)}"
     lines = [first, f"{plural(event.files, 'file')}, {size(event.bytes)} in {event.output}"]
     lines += metrics
     work = (told(event.spent) or shares(event.timings)) if fresh > 0 else ""
@@ -90,7 +90,7 @@ def reading(
     filter(tipped): 100 rows in, 40 out
     workers: read 10 %, steps 90 %, write 0 %, wait 0 %
     """
-    speed = f": {count(ledger.read / seconds)} rows/s" if ledger.read and seconds > 0 else ""
+    speed = f": {per_second(ledger.read / seconds)}" if ledger.read and seconds > 0 else ""
     lines = [
         f"{in_and_out(ledger, steps)} in {duration(seconds)}{speed}"
         + ("" if ended else "; stopped before the end")

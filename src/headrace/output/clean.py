@@ -56,9 +56,9 @@ def check_no_table(root: Path, name: str) -> None:
             about = msgspec.json.decode(run.plan.shape).get("sink") or {}
             if about.get("kind") in TABLES:
                 raise ForeignOutput(
-                    f"The parts in {name} may be rows of the {about['kind']} above it, so nothing was removed. What "
-                    "the table does not refer to goes with its own clean-up, such as VACUUM or the removal of orphan "
-                    "files."
+                    f"The files in {name} may hold rows of the {about['kind']} table that contains this folder, so "
+                    "nothing was removed. Use the table's own clean-up, such as VACUUM or the removal of orphan "
+                    "files: it removes the files that the table does not use."
                 )
 
 
@@ -146,16 +146,16 @@ def _leftovers_of(root: Path, run: SavedRun) -> Iterator[tuple[str, str]]:
     staged = {file.staged for record in run.records for file in record.files}
     if safe_files.is_folder(staging):
         if _is_complete(root, run):
-            yield f"{home}/staging", "what attempts have written"
+            yield f"{home}/staging", "files of work that was begun"
         else:
             for name in sorted(set(os.listdir(staging)) - staged):
-                yield f"{home}/staging/{name}", "an attempt that was never committed"
+                yield f"{home}/staging/{name}", "work that was begun and not finished"
     if _is_complete(root, run) and safe_files.is_folder(run.folder / safe_files.KEPT):
-        yield f"{home}/{safe_files.KEPT}", "what models kept until the run had ended"
+        yield f"{home}/{safe_files.KEPT}", "what models kept while the run went on"
     if safe_files.is_folder(states):
         named = {name for record in run.records for name in side_files(record)}
         for name in sorted(set(os.listdir(states)) - named):
-            yield f"{home}/{STATES}/{name}", "what a metric counted in an attempt that was never committed"
+            yield f"{home}/{STATES}/{name}", "what a metric counted in work that was begun and not finished"
     for path in sorted(run.folder.glob(f"*{safe_files.TEMPORARY}")):
         yield f"{home}/{path.name}", "a file that was being written"
     if not run.hidden:
@@ -169,7 +169,7 @@ def _all(root: Path) -> Iterator[tuple[str, str]]:
     known = {entry.name for entry in (root / HOME).iterdir() if safe_files.is_folder(entry)}
     known |= {name for name in (pointer(root, "current"), pointer(root, "next")) if name is not None}
     if (root / SUCCESS).exists():
-        yield SUCCESS, "the mark that the output is complete"
+        yield SUCCESS, "the file that marks the output as complete"
     for name in _parts(root, known):
         yield name, "rejected rows" if name.startswith(f"{REJECTED}/") else "a part"
     yield HOME, "plans and journals"

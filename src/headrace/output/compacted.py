@@ -46,7 +46,7 @@ def in_table(
     try:
         sink = _sink_of(about, place, options, run, reached)
         if isinstance(sink, str):
-            return [], [f"whether its table has the rows was not looked at: {sink}"]
+            return [], [f"it was not checked whether the table has the rows: {sink}"]
         for name, parts in _parts_by_run(sink, run):
             found = sink.rows_lost(parts, (), name)
             if found is not None and (found.left == "unknown" or found.by_run):
@@ -54,7 +54,7 @@ def in_table(
             elif found is not None:
                 findings.append(Finding("table", name, f"{found.why}."))
     except HeadraceError as error:
-        notes.append(f"whether its table has the rows is not known: {error}")
+        notes.append(f"it could not be checked whether the table has the rows: {error}")
     return findings, notes
 
 
@@ -165,7 +165,7 @@ def without_compacted(
     try:
         found = rewritten(table, options, rows)
     except HeadraceError as error:
-        told = f"Whether a compaction of the table has rewritten it is not known: {error}"
+        told = f"It could not be checked whether a compaction of the table has rewritten it: {error}"
         return [
             dataclasses.replace(f, message=f"{f.message} {told}") if f in missing else f for f in findings
         ], ""
@@ -184,7 +184,7 @@ def without_compacted(
     at = f"version{'s' if len(versions) > 1 else ''} {', '.join(map(str, versions[:5]))}{', …' * (len(versions) > 5)}"
     counted = sum(rows[path] for path in found.versions)
     return kept, (
-        f"{plural(len(found.versions), 'part')} with {plural(counted, 'row')} are not there any more: by the history "
-        f"of the Delta table a compaction has rewritten them ({at}), with as many rows as before. The files that "
-        "hold them now are there and were counted, but have no checksums of this run"
+        f"{plural(len(found.versions), 'part')} with {plural(counted, 'row')} are not there any more: the history of "
+        f"the Delta table says that a compaction has rewritten them ({at}), with as many rows as before. The files "
+        "that hold them now are there, and their rows were counted; this run has no checksums of them"
     )

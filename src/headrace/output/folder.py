@@ -92,8 +92,8 @@ class OutputFolder:
         path = self.home / "lock"
         if self.home.is_symlink():
             raise ForeignOutput(
-                f"{self.home} is a link to {os.path.realpath(self.home)}. What Headrace removes, it would remove "
-                "there, so nothing was touched: put the folder itself in its place, or choose another output."
+                f"{self.home} is a link to {os.path.realpath(self.home)}. Headrace would remove files there, so "
+                "nothing was touched: replace the link with the folder itself, or choose another output."
             )
         for attempts_left in reversed(range(_LOCK_ATTEMPTS)):
             try:
@@ -125,7 +125,7 @@ class OutputFolder:
                 return
             os.close(lock)  # the file that we locked was removed meanwhile, so others lock another one
         raise RunLocked(
-            f"Other drivers come and go in the output folder {self.root}. Run again when they are done."
+            f"Other runs write to the output folder {self.root} all the time. Run again when they are done."
         )
 
     def _remove_abandoned(self) -> None:
@@ -145,8 +145,8 @@ class OutputFolder:
         """Refuse an output in which parts of a run stand that no pointer names: it was there, and is lost."""
         for run in {run_of(name) for name in self.parts()} & set(names):
             raise JournalDamaged(
-                f"{self.home / 'current'} is missing, though {self.root} holds parts of the run {run}. Nothing was "
-                f"touched: write {run} into that file and do the same again, or remove the whole output."
+                f"{self.home / 'current'} is missing, but {self.root} holds files of the run {run}. Nothing was "
+                f"touched: write {run} into that file and run again, or remove the whole output."
             )
 
     def sync_made(self) -> None:
@@ -353,8 +353,8 @@ def check_parts(output: OutputFolder, runs: set[str]) -> None:
     foreign = sorted(name for name in output.parts() if not is_part(name, runs))
     if foreign:
         raise ForeignOutput(
-            f"The output folder {output} holds files beside our own ({_first_names(foreign)}); a reader of the "
-            "folder would take them for predictions. Move them away, then run again."
+            f"The output folder {output} holds files that Headrace did not write ({_first_names(foreign)}). A reader "
+            "of the folder would take them for predictions. Move them away, then run again."
         )
 
 

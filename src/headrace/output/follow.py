@@ -14,7 +14,7 @@ import msgspec
 
 from headrace.core.files import safe_files
 from headrace.core.files.paths import absolute
-from headrace.core.human import clock, count, duration, percent, plural, size
+from headrace.core.human import clock, duration, per_second, percent, plural, size
 from headrace.core.stores.addresses import is_address
 from headrace.errors import HeadraceError
 from headrace.observers.model_text import (
@@ -278,7 +278,7 @@ class RunStatus:
             share = math.floor(100 * (state.share or 0.0)) / 100
             rows += f" of {self.rows_expected:,} ({percent(share)})"
         left = self.seconds_left
-        speed = [f"{count(self.rows_per_second)} rows/s"] if self.rows_per_second > 0 else []
+        speed = [per_second(self.rows_per_second)] if self.rows_per_second > 0 else []
         speed += [f"{clock(left)} left"] if left is not None else []
         found.append(("rows", ", ".join([f"{rows} read", *speed])))
         found += self._answers()
@@ -322,4 +322,4 @@ class RunStatus:
             return f"failed after {spent}: {error}"
         if status == "interrupted":
             return f"interrupted after {spent}; {_RESUME}"
-        return f"stopped: its driver process died after {spent}, and none is at work; {_RESUME}"
+        return f"stopped: its driver process died after {spent}, and no other is running; {_RESUME}"

@@ -33,19 +33,19 @@ def check_incremental(plan: Plan, files: Sequence[InputFile], mode: str) -> None
     """Refuse what ``incremental=True`` cannot be: in another mode, or for a source that lists no files one by one."""
     if mode != "resume":
         raise ArgumentError(
-            f"incremental=True with mode={mode!r}: an incremental output is added to, so it takes mode='resume', "
-            "and a table mode='append'. Leave one of the two out."
+            f"incremental=True with mode={mode!r}: an incremental output gets new rows added. So it takes "
+            "mode='resume', and a table takes mode='append'. Leave one of the two out."
         )
     if not getattr(plan.sink, "takes_further_runs", True):
         raise ArgumentError(
-            "incremental=True: further runs add their rows to folders of files, and by write_delta, write_iceberg "
-            "and write_lance with mode='append'; not to what this verb writes. Process new files with another "
-            "output=, or write them with write_parquet."
+            "incremental=True: it works for folders of files, and for write_delta, write_iceberg and write_lance "
+            "with mode='append'; not for this method. Process new files with another output=, or write them with "
+            "write_parquet."
         )
     listed = bool(files or plan.source.position())
     if not listed or plan.source.splits_from(len(files)) is None:
         raise ArgumentError(
-            "incremental=True: what is new is found out by files or by versions of a table, and this source has "
+            "incremental=True: new input is recognised by files or by versions of a table, and this source has "
             "neither. It works for read_parquet, read_csv, read_json and the like, for read_delta, read_iceberg and "
             "read_lance, and with key= for read_sql, each with one source; a union or zip of several, or values in "
             "memory, are written whole, with mode='overwrite'."
@@ -92,8 +92,8 @@ def reconcile(
         return plan
     if gone:
         raise InputChanged(
-            f"The input file {gone[0]} is gone since the run in {committer.output} was planned, and a shard "
-            "that is still to do reads it. Bring it back, or write to another folder."
+            f"The input file {gone[0]} was removed since the run in {committer.output} began, and its rows are still "
+            "to be processed. Bring it back, or write to another folder."
         )
     there = next((path for path in now if path in known), new[0] if new else "")
     paths = [file[0] if file[0] in now else there for file in before]  # nothing reads those in others' places
@@ -157,9 +157,9 @@ def _to_make_again(source: Source, committer: ShardCommitter, code: Mapping[str,
 def _warn_left_out(new: Sequence[str], committer: ShardCommitter) -> None:
     noun = "1 input file is" if len(new) == 1 else f"{len(new)} input files are"
     warn(
-        f"{noun} new since the run in {committer.output} was planned and left out of it: "
-        f"{', '.join(new[:3])}{' …' if len(new) > 3 else ''}. incremental=True, or on_change='continue', takes new "
-        "files in, behind the others; mode='overwrite' replaces this output by one made from all of them."
+        f"{noun} new since the run in {committer.output} began, and left out: "
+        f"{', '.join(new[:3])}{' …' if len(new) > 3 else ''}. incremental=True, or on_change='continue', adds new "
+        "files after the others; mode='overwrite' replaces this output by one made from all files."
     )
     committer.left_out = tuple(new)
 
@@ -176,10 +176,10 @@ def _add_shards(
     whole = source.pinned(paths)
     if source.schema().names and not whole.schema().equals(source.schema()):
         raise InputChanged(
-            f"The new input files, {paths[first]} the first of them, have other columns than those that the run in "
-            f"{committer.output} was planned with: {describe_difference(source.schema(), whole.schema())}. "
-            "Nothing was touched: take them out of the input, or leave them out (without on_change='continue' or "
-            "incremental=True), write to another folder, or make the output again with mode='overwrite'."
+            f"The new input files, {paths[first]} the first of them, have other columns than the input of the run in "
+            f"{committer.output}: {describe_difference(source.schema(), whole.schema())}. Nothing was touched: take "
+            "them out of the input, or leave them out (without on_change='continue' or incremental=True), write to "
+            "another folder, or make the output again with mode='overwrite'."
         )
     splits = (whole.splits_from(first) if len(paths) > first else ()) or ()
     shards, again = successors(whole, committer.plan.shards, older)
@@ -201,10 +201,9 @@ def _refuse_changed(source: Source, committer: ShardCommitter, changed: set[int]
             for file in source.files_of(split):
                 if file in changed:
                     raise InputChanged(
-                        f"The input file {committer.plan.files[file][0]} changed, or is gone, since shard "
-                        f"{shard.index} of the run in {committer.output} was made from it. Nothing was "
-                        "touched: bring the old file back, write to another folder, or make the output again "
-                        "with mode='overwrite'."
+                        f"The input file {committer.plan.files[file][0]} changed, or is gone, since rows of "
+                        f"{committer.output} were made from it (shard {shard.index}). Nothing was touched: bring the "
+                        "old file back, write to another folder, or make the output again with mode='overwrite'."
                     )
 
 
@@ -216,9 +215,9 @@ def _refuse_rows_behind(source: Source, committer: ShardCommitter, changed: set[
     others = sorted(changed - read)
     if others:
         raise InputChanged(
-            f"The input file {committer.plan.files[others[0]][0]} had no rows when the run in "
-            f"{committer.output} was planned, and was written again since the run has finished. Nothing was touched: "
-            "bring the old file back, write to another folder, or make the output again with mode='overwrite'."
+            f"The input file {committer.plan.files[others[0]][0]} had no rows when the run in {committer.output} "
+            "began, and was written again after the run had finished. Nothing was touched: bring the old file back, "
+            "write to another folder, or make the output again with mode='overwrite'."
         )
 
 
@@ -242,9 +241,10 @@ def _refuse_renamed(committer: ShardCommitter, new: Sequence[InputFile]) -> None
         more = f", and so {plural(len(others), 'other file')}" if others else ""
         raise InputChanged(
             f"The input file {was}, whose rows are in {committer.output}, is gone, and {is_} has the same size and "
-            f"time or version{more}: it looks renamed, and its rows would be added a second time. Nothing was "
-            "touched: give it its old name, or take it out of the input. If it is a new file, set its time anew with "
-            "`touch`. An output that is begun with key= leaves out rows that it has."
+            f"time or version{more}: it looks like the same file with a new name, and its rows would be added a "
+            "second time. Nothing was touched: give it its old name, or take it out of the input. If it is a new "
+            "file, change its time with `touch`. An output that was begun with key= leaves out rows that it has "
+            "already."
         )
 
 
@@ -262,9 +262,9 @@ def _refuse_lost(
     for i in sorted(files_to_read(source, committer)):
         if i < ended and (known[files[i][0]] != i or now.get(files[i][0]) != files[i]):
             raise InputChanged(
-                f"Parts of {committer.output} are gone, and the input file {files[i][0]}, of which they had rows, is "
-                "not there as it was, so that just these rows cannot be made again. Restore the output from a copy, "
-                "or write to another folder."
+                f"Parts of {committer.output} are gone, and the input file {files[i][0]}, of which they had rows, "
+                "has changed or is gone, so these rows cannot be made again. Restore the output from a copy, or "
+                "write to another folder."
             )
 
 
@@ -284,7 +284,7 @@ def _refuse_rewritten(source: Source, committer: ShardCommitter, changed: set[in
         raise InputChanged(
             f"The input file {path}{more} was written again since its rows were added to {committer.output} (it had "
             f"{size:,} bytes, or another time or version). incremental=True adds the rows of new files and replaces "
-            "none. Nothing was touched: bring the old file back and give the new content a name of its own, write to "
+            "no rows. Nothing was touched: bring the old file back and give the new content another name, write to "
             "another folder, or make the output again from all files with mode='overwrite' and without incremental."
         )
 
@@ -357,8 +357,8 @@ def _insert_in_order(
         shards[before] += splits
         return
     raise InputChanged(
-        f"The input file {committer.plan.files[file][0]} had no rows when the run in {committer.output} was "
-        "planned, and has some now; the shards around it are committed, so its rows have no place. Bring the old "
+        f"The input file {committer.plan.files[file][0]} had no rows when the run in {committer.output} began, and "
+        "has some now. The rows before and after it are written already, so its rows have no place. Bring the old "
         "file back, write to another folder, or make the output again with mode='overwrite'."
     )
 
@@ -375,8 +375,8 @@ def check_apart(root: str, arguments: Sequence[str], files: Sequence[InputFile])
     for argument in arguments:
         if _takes_in(argument, out):
             raise ForeignOutput(
-                f"The output {root} lies inside its own input {argument}: a later run would read predictions "
-                "as input. Write to a folder beside it."
+                f"The output {root} lies inside its own input {argument}: a later run would read predictions as "
+                "input. Write to a folder next to it."
             )
     within = {
         folder: _inside(os.path.realpath(folder), out) for folder in {_folder(path) for path, _, _ in files}

@@ -43,8 +43,8 @@ def for_further_runs(plan: Plan) -> Plan:
         into = sink.describe()
         if table in (into.get("table"), getattr(sink, "place", None)):
             raise ArgumentError(
-                f"incremental=True from the table {table} into itself: each run would read what the one before has "
-                "added, without an end. Write to another table."
+                f"incremental=True from the table {table} into itself: each run would read what the run before it "
+                "has added, and it would never end. Write to another table."
             )
     return replace(plan, source=source)
 
@@ -92,8 +92,8 @@ def since(
         committer.left_out = (f"what is new in {_name_of(plan.source)}",)
     if committer.left_out and not waits:
         warn(
-            f"{_name_of(plan.source)} is another version now than the one up to which runs into {committer.output} "
-            "have read it, and what is new is left out: incremental=True takes it in."
+            f"{_name_of(plan.source)} has a newer version than the one that {committer.output} was made from, and "
+            "the new rows are left out: incremental=True adds them."
         )
     seen = Seen(
         files,
@@ -120,8 +120,8 @@ def _plan_anew(committer: ShardCommitter, source: Source, partitioning: Partitio
     ready = [record for record in committer.committed() if record.shard >= first]
     if ready:
         warn(
-            f"{_name_of(source)} has other rows now than when run {len(state.runs)} of {committer.output} began, "
-            f"which was not complete: {plural(len(ready), 'shard')} that it had done are made again."
+            f"{_name_of(source)} has other rows now than when run {len(state.runs)} of {committer.output} began, and "
+            f"that run was not complete: {plural(len(ready), 'shard')} that it had finished are made again."
         )
         committer.revoke_unread(ready)
     made = partitioning.shards_of(source.splits_from(last) or ())

@@ -247,7 +247,7 @@ class Contents:
         before = committed.get(record.shard)
         if before is not None and before != payload:
             raise JournalDamaged(
-                f"{self._path} commits shard {record.shard} twice, with different contents. It is not known which of "
+                f"{self._path} records shard {record.shard} twice, with different contents. It is not known which of "
                 "the two is right: restore the output from a copy, or make it again with mode='overwrite'."
             )
         return before is None
@@ -379,8 +379,8 @@ def read(path: Path) -> Contents:
         data = safe_files.mapped(path)
     except OSError as error:
         raise JournalDamaged(
-            f"The journal {path} cannot be read: {error.strerror}. What was committed is not known without it: "
-            "restore the file from a copy, or write to a new folder."
+            f"The journal {path} cannot be read: {error.strerror}. Without it, it is not known which work is "
+            "finished: restore the file from a copy, or write to a new folder."
         ) from error
     return Contents(path, data, valid_length(path, data))
 
@@ -395,6 +395,6 @@ def _of_another_version(path: Path, version: str) -> str:
 
 def _cannot_write(path: Path, error: OSError) -> OutputWriteFailed:
     return OutputWriteFailed(
-        f"The journal {path} could not be written: {error.strerror}. The run ends here; shards that were "
-        "committed before are kept. Make room or fix the disk, then run the same command again."
+        f"The journal {path} could not be written: {error.strerror}. The run ends here; finished work is kept. Make "
+        "room or fix the disk, then run the same command again."
     )

@@ -27,7 +27,7 @@ def valid_length(path: Path, data: memoryview) -> int:
     if data[: len(MAGIC)] != MAGIC:
         if MAGIC.startswith(bytes(data[: len(MAGIC)])):
             return 0
-        raise JournalDamaged(_damaged(path, 0, "It does not begin as a journal does."))
+        raise JournalDamaged(_damaged(path, 0, "It does not begin like a journal."))
     at = valid_end(data)
     for start in _chunks(path, at + 1, len(data) - HEAD.size + 1):
         for later in _candidates(data, start, at):
@@ -101,6 +101,6 @@ def _frame(data: memoryview, at: int) -> tuple[int, int] | None:
 
 def _damaged(path: Path, at: int, why: str) -> str:
     return (
-        f"The journal {path} is damaged at byte {at:,}. {why} What it says about committed shards cannot be "
-        "trusted, so nothing was changed. Restore the file from a copy, or write to a new folder."
+        f"The journal {path} is damaged at byte {at:,}. {why} What it says about finished work cannot be trusted, so "
+        "nothing was changed. Restore the file from a copy, or write to a new folder."
     )

@@ -40,8 +40,9 @@ def check_run(run: str, where: Path) -> str:
     """
     if _RUN.fullmatch(run) is None:
         raise JournalDamaged(
-            f"{where} is damaged: it says {run[:60]!r}, which is no name of a run. Nothing was touched: write "
-            "into it the name of the folder beside it that holds the run's journal, or remove the whole output."
+            f"{where} is damaged: it says {run[:60]!r}, which is not the name of a run. Nothing was touched: write "
+            "the name of the folder next to it that holds the run's journal into this file, or remove the whole "
+            "output."
         )
     return run
 
@@ -54,8 +55,8 @@ def read_pointer(path: Path) -> str | None:
         return None
     except OSError as error:
         raise JournalDamaged(
-            f"{path}, which names the run in force, cannot be read: {error.strerror}. Nothing was touched: put it "
-            "right, then do the same again."
+            f"{path}, which names the current run, cannot be read: {error.strerror}. Nothing was touched: fix that, "
+            "then run again."
         ) from error
     return check_run(run, path) if run else None
 
@@ -77,6 +78,7 @@ def check_names(records: Iterable[CommitRecord], run: str, folder: Path) -> Iter
 
 def _foreign_name(folder: Path, name: str) -> JournalDamaged:
     return JournalDamaged(
-        f"The journal {folder / 'journal'} names a file {name[:100]!r}, which no run calls one of its own. It was "
-        "not written by Headrace, so nothing was touched: restore it from a copy, or write to a new folder."
+        f"The journal {folder / 'journal'} names a file {name[:100]!r}, which is not a name that Headrace gives to a "
+        "file. So Headrace did not write this journal, and nothing was touched: restore it from a copy, or write to "
+        "a new folder."
     )

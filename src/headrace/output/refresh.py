@@ -18,13 +18,13 @@ def check_refresh(plan: Plan, code: Mapping[str, str], *, incremental: bool, on_
     if not incremental or on_change != "continue":
         other = "without incremental=True" if not incremental else f"with on_change={on_change!r}"
         raise ArgumentError(
-            f"refresh='changed' {other}: it makes those rows of an incremental output again that older code made. "
-            "Say write_…(out, incremental=True, refresh='changed')."
+            f"refresh='changed' {other}: it is for incremental outputs, and makes the rows again that older code "
+            "made. Write write_…(out, incremental=True, refresh='changed')."
         )
     if plan.sink is not None and (table_of(plan.sink) is not None or hasattr(plan.sink, "kept_rows")):
         raise ArgumentError(
-            "refresh='changed': rows of a table are not taken out of it again. mode='overwrite' makes all of them "
-            "again, in one commit."
+            "refresh='changed': rows are not removed from a table. mode='overwrite' makes all of them again, in one "
+            "commit."
         )
     limit = next((step for step in plan.steps if step.row_limit is not None), None)
     if limit is not None:
@@ -35,7 +35,7 @@ def check_refresh(plan: Plan, code: Mapping[str, str], *, incremental: bool, on_
     if unknown := unrecognised(code):
         raise PlanChanged(
             f"refresh='changed' cannot tell whether {unknown[0]} is what the rows were made with, and would make all "
-            "rows again on each run. Give the step version='…', by which it is recognised then."
+            "rows again on each run. Give the step version='…': it is then recognised by that text."
         )
 
 

@@ -148,8 +148,8 @@ def folder_of(root: Path) -> Path:
                 return folder
     others = os.listdir(root.parent) if root.parent.is_dir() and not root.exists() else []
     raise NothingMatched(
-        f"There is no output of Headrace in {root}: name the folder that a run writes, or has written, to."
-        f"{nearest(root.name, others)}"
+        f"There is no output of Headrace in {root}: give the folder that a run writes, or has written, "
+        f"to.{nearest(root.name, others)}"
     )
 
 

@@ -173,8 +173,9 @@ class _JobOpener:
         why = self._sink.kept_rows(run) if hasattr(self._sink, "kept_rows") else ""
         if why:
             raise PlanChanged(
-                f"The run in {self._output} cannot begin anew: {why}. Nothing was touched. on_change='continue' goes "
-                "on with it; else delete its rows in the table, and write with another output=."
+                f"The run in {self._output} cannot start from the beginning: {why}. Nothing was touched. "
+                "on_change='continue' goes on with it; else delete its rows in the table, and write with another "
+                "output=."
             )
         table = table_of(self._sink)
         if table is None:
@@ -182,7 +183,7 @@ class _JobOpener:
         names = [entry.name(run) for entry in self._peek(run)[1].runs]
         if any(map(table.committed, names)):
             raise PlanChanged(
-                f"The rows of the run in {self._output} are in the table already, so its parts cannot be replaced. "
+                f"The rows of the run in {self._output} are in the table already, so they cannot be replaced. "
                 "Nothing was touched: write with another output=; mode='overwrite' replaces the rows of the table."
             )
 
@@ -223,15 +224,15 @@ class _JobOpener:
             )
         if self._request.mode == "append":
             raise OutputExists(
-                f"The output {self._output} holds a finished run, and mode='append' does not put the rows of another "
-                "one beside it, as nobody could tell then which are there twice. Nothing was touched: write each run "
-                "to a folder of its own, and read them as a list of paths; or say incremental=True, which adds what "
-                "is new in the input."
+                f"The output {self._output} holds a finished run, and mode='append' does not add the rows of another "
+                "run to it: it would not be known which rows are there twice. Nothing was touched: write each run to "
+                "a folder of its own, and read them as a list of paths; or use incremental=True, which adds what is "
+                "new in the input."
             )
         if self._request.mode == "error":
             raise OutputExists(
                 f"The output {self._output} holds a finished run already. Nothing was touched: choose another "
-                "folder, or say mode='ignore' to leave it as it is, or mode='overwrite' to replace it."
+                "folder, or use mode='ignore' to leave it as it is, or mode='overwrite' to replace it."
             )
         committer = self._recover(run, hidden=False)
         if committer.state.finished:
@@ -269,14 +270,14 @@ class _JobOpener:
         names = ", ".join(key.partition(": ")[2] for key in changed)
         if unknown := unrecognised(self.code) or unrecognised(state.code):
             raise PlanChanged(
-                f"The run in {self._output} cannot be recognised: it is not known whether {unknown[0]} is what "
-                "the run was made with. on_change='continue' keeps the rows that are finished and does the others. "
-                "on_change='restart' does all rows again. With version='…' the step is recognised by that text "
-                "from then on; or make such a thing inside the function."
+                f"The run in {self._output} cannot be recognised: it is not known whether {unknown[0]} is the same "
+                "as before. on_change='continue' keeps the rows that are finished and does the others. "
+                "on_change='restart' does all rows again. With version='…', the step is recognised by that text from "
+                "then on; or create the value inside the function."
             )
         raise PlanChanged(
-            f"{names[0].upper()}{names[1:]} is not what the run in {self._output} was made with. The code, or a "
-            "value that it uses, such as a model, has changed. Nothing was touched: on_change='continue' keeps the "
+            f"{names[0].upper()}{names[1:]} is not the same as when the run in {self._output} was made. The code, or "
+            "a value that it uses, such as a model, has changed. Nothing was touched: on_change='continue' keeps the "
             "rows that are finished and does the others with the new code. on_change='restart' does all rows again. "
             "If the results are the same and only the code looks different, give the step version='…': it is then "
             "recognised by that text."
@@ -315,8 +316,8 @@ class _JobOpener:
                 "the old one readable until the new one is complete."
             )
         warn(
-            f"`schema=` asks for another schema than the unfinished run in {self._output} has: {schema_change}. "
-            "All parts of an output have one schema, so the shards that were committed are made again."
+            f"`schema=` asks for another schema than the unfinished run in {self._output} has: {schema_change}. All "
+            "parts of an output have one schema, so finished work is done again."
         )
         return False
 

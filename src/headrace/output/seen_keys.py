@@ -56,8 +56,9 @@ def check_keys(plan: Plan, *, incremental: bool, refresh: bool) -> None:
         raise ArgumentError(f"{words} without incremental=True: it says which rows of a further run are new.")
     if refresh:
         raise ArgumentError(
-            f"{words} with refresh='changed': files that were written again have lost the rows which would be made "
-            "again. Leave one of the two out; on_change='restart' makes all rows of the files as they are now."
+            f"{words} with refresh='changed': rows would be made again from files that were rewritten since, and may "
+            "not have these rows any more. Leave one of the two out; on_change='restart' makes all rows from the "
+            "files as they are now."
         )
     if plan.sink is not None and is_address(plan.sink.root):
         raise ArgumentError(
@@ -127,9 +128,7 @@ def _save(committer: ShardCommitter, source: Source, key: Sequence[str], *, reje
     missing = {owner: splits for owner, splits in units.items() if known.get(owner) != marks[owner]}
     if missing:
         if not source.schema().names:
-            raise UnknownColumn(
-                f"key={list(key)!r}: the rows of the input have no columns, so they have no key."
-            )
+            raise UnknownColumn(f"key={list(key)!r}: the input has no columns, so its rows have no key.")
         read = ((owner, _read(source, splits, key, rejects=rejects)) for owner, splits in missing.items())
         folder = committer.folder / KEYS / f"{number}-{len(saved)}"
         about = {
@@ -210,8 +209,8 @@ def _blocks(committer: ShardCommitter, source: Source, run: RunEntry) -> list[Ke
     for owner in _units(committer, source, run.number):
         if owner not in latest:
             raise JournalDamaged(
-                f"{committer.folder / KEYS} lacks keys of rows that are in the output. Which rows are new is not "
-                "known without them: restore the folder from a copy, or write to another folder."
+                f"{committer.folder / KEYS} lacks keys of rows that are in the output. Without them, it is not known "
+                "which rows are new: restore the folder from a copy, or write to another folder."
             )
         found += latest[owner].blocks(owner)
     return found

@@ -72,8 +72,8 @@ def remove_file(path: Path) -> None:
 def foreign_entry(error: safe_files.NotOurs) -> ForeignOutput:
     """Return the error for an entry of an output that no run has made."""
     return ForeignOutput(
-        f"{error.filename} is not opened: {error.strerror}. What Headrace writes and removes, it would write and "
-        "remove elsewhere, so nothing was touched: remove it, or choose another output."
+        f"{error.filename} is not opened: {error.strerror}. Headrace would write and remove files in another place, "
+        "so nothing was touched: remove it, or choose another output."
     )
 
 

@@ -33,7 +33,7 @@ def check_in_table(committer: ShardCommitter, *, incremental: bool) -> None:
         return
     if found.left in ("none", "no table"):
         raise SinkError(
-            f"{_sentence(found)} Nothing was touched: restore the table to have these rows back, or write with "
+            f"{_sentence(found)} Nothing was touched: restore the table to get these rows back, or write with "
             "another output= to add all rows of this run again."
         )
     warn(

@@ -94,7 +94,9 @@ class Verification:
         if self.recounted:
             lines.append(f"  metrics computed again from the files: {', '.join(self.recounted)}")
         if self.unchecked:
-            lines.append(f"  metrics that only their own code can merge: {', '.join(self.unchecked)}")
+            lines.append(
+                f"  metrics not checked, as only their own code can merge them: {', '.join(self.unchecked)}"
+            )
         return "\n".join(map(one_line, [*lines, f"  {self.note}"] if self.note else lines))
 
 

@@ -257,9 +257,7 @@ class _Verifier:
         if safe_files.is_folder(rejected):
             there += [f"{REJECTED}/{name}" for name in os.listdir(rejected) if not name.startswith(".")]
         elif os.path.lexists(rejected):
-            self._add_finding(
-                "extra", REJECTED, "it is no folder of its own, and no run puts anything else there."
-            )
+            self._add_finding("extra", REJECTED, "it is not a folder, and no run puts anything else there.")
         self._add_extra(there)
 
     def _add_extra(self, there: list[str]) -> None:
@@ -276,7 +274,7 @@ class _Verifier:
             found = msgspec.json.decode(safe_files.content(path))
             if isinstance(found, dict):
                 return found
-            raise ValueError("it is no object")
+            raise ValueError("it is not an object")
         except FileNotFoundError:
             if self._run.finished:
                 self._add_finding("success", "_SUCCESS", "it is not there, though the run is finished.")
@@ -292,7 +290,9 @@ class _Verifier:
                 "journal", file, f"after its last whole record there are {run.torn:,} bytes of another."
             )
         if not run.finished and marked:
-            self._add_finding("journal", file, "it has no record that the run is finished: it was cut.")
+            self._add_finding(
+                "journal", file, "it has no record that the run is finished: its end is missing."
+            )
         elif not run.finished:
             left = run.state.done.count(0)
             words = (
@@ -311,7 +311,7 @@ class _Verifier:
         wrong = wrong_in_record(record, [f"step {i}" for i in range(1, len(record.ledger.steps) + 1)])
         if wrong:
             name = next((file.name for file in record.files if file.is_part), f"shard {record.shard}")
-            self._add_finding("rows", name, f"its rows are not accounted for: {wrong}.")
+            self._add_finding("rows", name, f"its counts of rows do not agree: {wrong}.")
         shards, read = self._run.plan.shards, record.ledger.read
         planned = shards[record.shard].rows if record.shard < len(shards) else read
         more = read > planned or not self._limited
@@ -334,7 +334,7 @@ class _Verifier:
             listed = {str(each["name"]): each for each in map(msgspec.json.decode, data.splitlines())}
         except (ValueError, KeyError, TypeError):
             self._add_finding(
-                "manifest", file, "it has a line that is no file's name, rows, size and checksum."
+                "manifest", file, "it has a line that is not a file's name, rows, size and checksum."
             )
             return
         ours = {file.name: file for file in self._files.values()}

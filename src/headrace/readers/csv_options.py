@@ -16,7 +16,7 @@ _SAME_NAME = (
 _CHARACTERS = ("quote_char", "escape_char")
 _HARMLESS = ("block_size", "use_threads", "newlines_in_values", "check_utf8")
 _INSTEAD = {
-    "include_columns": "select_columns behind it chooses columns",
+    "include_columns": "select_columns after it chooses columns",
     "invalid_row_handler": 'with_options(on_error="reject") sets such rows aside',
 }
 

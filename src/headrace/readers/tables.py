@@ -241,7 +241,8 @@ def read_lance(
         raise ArgumentError(f"columns is a list of names; write columns=[{columns!r}].")
     if not isinstance(filter, (str, type(None))):
         raise ArgumentError(
-            'read_lance: filter= is a condition as text, such as "price > 4". Others go behind: .filter(expr=…).'
+            'read_lance: filter= is a condition as text, such as "price > 4". For other conditions, use '
+            ".filter(expr=…) after it."
         )
     place, given = given_table(uri, "read_lance", storage_options)
     source = LanceSource(place, version=version, columns=columns, condition=filter, options=checked(given))

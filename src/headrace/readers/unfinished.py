@@ -14,8 +14,8 @@ def warn_of_unfinished(paths: PathArgument) -> None:
     tables = [folder for folder in absolute_paths(paths) if os.path.isdir(os.path.join(folder, "_delta_log"))]
     if tables:
         warn(
-            f"The folder {tables[0]!r} is a Delta table: its Parquet files may be rows of older versions, or of runs "
-            "that are not complete. read_delta reads just the rows of one version."
+            f"The folder {tables[0]!r} is a Delta table: its Parquet files may hold rows of older versions, or of "
+            "runs that are not complete. read_delta reads only the rows of one version."
         )
     unfinished = [
         folder
@@ -26,6 +26,6 @@ def warn_of_unfinished(paths: PathArgument) -> None:
         several = len(unfinished) > 1
         warn(
             f"The folder{'s' if several else ''} {', '.join(map(repr, unfinished))} {'are' if several else 'is'} the "
-            f"unfinished output of a headrace run: {SUCCESS} is missing, and so may be rows. Running its job again "
-            "completes it."
+            f"unfinished output of a headrace run: {SUCCESS} is missing, and rows may be missing, too. Run its job "
+            "again to complete it."
         )

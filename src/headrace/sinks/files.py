@@ -137,8 +137,9 @@ class FileSink:
         """Return this sink for one run. Raises ``SinkError`` for a suffix that no part can have."""
         if re.fullmatch(PART_SUFFIX, self.suffix) is None:
             raise SinkError(
-                f"{type(self).__name__} has the suffix {self.suffix!r}, by which an output would not know its parts "
-                "again. It is one word of letters, digits, _ and -, or two with a dot between, such as 'csv.gz'."
+                f"{type(self).__name__} has the suffix {self.suffix!r}, which an output cannot use to recognise its "
+                "parts. A suffix is one word of letters, digits, _ and -, or two with a dot between, such as "
+                "'csv.gz'."
             )
         return replace(self, _run=run, _staging=staging, _digits=digits, _durability=durability)
 

@@ -47,8 +47,8 @@ def encoded(value: Any, form: str, field: pa.Field) -> bytes:
     channels = array.shape[2] if array.ndim == 3 else 1
     if array.ndim not in (2, 3) or channels not in _MODES or 0 in array.shape:
         raise SinkError(
-            f"Cannot write an array of shape {array.shape} in column {field.name!r} as an image: that is (height, "
-            "width) or (height, width, channels) of 1 to 4 channels."
+            f"Cannot write an array of shape {array.shape} in column {field.name!r} as an image: an image is "
+            "(height, width) or (height, width, channels) with 1 to 4 channels."
         )
     into = io.BytesIO()
     try:

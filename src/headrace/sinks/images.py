@@ -143,8 +143,8 @@ class ImagesWriter:
             if name in self._names:
                 why = f"another row of its shard has the name {name!r}, too"
             raise SinkError(
-                f"Cannot name an image by {value!r} of column {column!r}: {why}. Names are told apart by their last "
-                "part, in which only letters, digits, - and _ count."
+                f"Cannot name an image by {value!r} of column {column!r}: {why}. Only the last part of a name is "
+                "used, and in it only letters, digits, - and _."
             )
         self._names.add(name)
         return name

@@ -57,7 +57,7 @@ def _encode(values: pa.Array) -> pa.Array:
         return _listed(pairs, join(encode(keys), ":", encode(items)), "{", "}")
     if pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind):
         return _listed(values, encode(values.flatten()), "[", "]")
-    raise pa.ArrowNotImplementedError(f"there is no JSON for {kind}")
+    raise pa.ArrowNotImplementedError(f"JSON has no form for {kind}")
 
 
 def _float(values: pa.Array) -> pa.Array:

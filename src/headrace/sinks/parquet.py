@@ -35,16 +35,16 @@ _GROUP_BYTES = 32 << 20
 _BUFFER = 1 << 20  # page headers are tiny: without a buffer each costs a call into Python
 _SAMPLE = 2048
 _NULL_VECTOR = (
-    f"a whole vector is null, and pyarrow {pa.__version__} cannot read a file with such a one "
-    "(apache/arrow issue 35692); a vector of NaN can be read, and so can a variable-size list that is null"
+    f"a whole vector is null, and pyarrow {pa.__version__} cannot read such a file (apache/arrow issue 35692). Use a "
+    "vector of NaN, or a variable-size list that is null"
 )
 _NULL_ARRAY = (
-    f"an array is null, and pyarrow {pa.__version__} cannot read a file with such a one (apache/arrow issue 35692); "
-    "put an array without values in its place, such as `numpy.zeros((0, 4))`, or drop such rows"
+    f"an array is null, and pyarrow {pa.__version__} cannot read such a file (apache/arrow issue 35692). Use an "
+    "array without values instead, such as `numpy.zeros((0, 4))`, or drop such rows"
 )
 _NO_VALUES = (
-    f"its vectors have no values, and pyarrow {pa.__version__} cannot read a file with such ones; a variable-size "
-    "list that is empty can be read"
+    f"its vectors have no values, and pyarrow {pa.__version__} cannot read such a file. Use a variable-size list "
+    "that is empty"
 )
 _SECONDS = "Parquet has no seconds, and would lose the shape of these arrays; `astype('M8[ms]')` preserves it"
 
@@ -114,7 +114,7 @@ class ParquetSink(FileSink):
         if chunk.nulls != 0 and _holds_vectors(field.type):
             return "its vectors may be null, which no reader of this output could read"
         if codec is None:
-            return "its compression is an old one that readers take differently"
+            return "it has an old compression that readers treat differently"
         if self.compression in (AUTO, codec):
             return ""
         return f"it is compressed with {codec}, and compression={self.compression!r} is asked for"

@@ -85,9 +85,9 @@ class JoinedEncoder:
         data, made = encoded.close()
         if len(self._made) and [each.rows for each in made.groups] != [group.rows]:
             raise SinkError(
-                f"The row group {number} of an input has {group.rows:,} rows, and the columns beside it were encoded "
-                f"otherwise, as {', '.join(f'{each.rows:,}' for each in made.groups) or 'no'} rows. Write with "
-                "compression='zstd' or another codec, which copies no columns."
+                f"The row group {number} of an input has {group.rows:,} rows, and the columns next to it were "
+                f"encoded in another way, as {', '.join(f'{each.rows:,}' for each in made.groups) or 'no'} rows. "
+                "Write with compression='zstd' or another codec, which copies no columns."
             )
         places = _Places(self._stream)
         for column in self._like.columns:

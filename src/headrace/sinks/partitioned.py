@@ -57,8 +57,8 @@ def file_schema(schema: pa.Schema, columns: Sequence[str]) -> pa.Schema:
         if not _can_name(schema.field(index).type):
             raise SinkError(
                 f"partition_by: the column {name!r} is of type {schema.field(index).type}, and folders are named for "
-                "text, integers, booleans and dates only. Make one of these from it in a step, such as a rounded "
-                "number or the day of a time."
+                "text, integers, booleans and dates only. Convert it in a step, for example to a rounded number or "
+                "to the day of a time."
             )
     rest = [field for field in schema if field.name not in columns]
     if columns and not rest:
@@ -152,19 +152,19 @@ class Folders:
     def _folder(self, column: str, value: str | None) -> str:
         if value == HIVE_NULL:
             raise SinkError(
-                f"partition_by: the column {column!r} holds the text {HIVE_NULL!r}, by which folders say null: it "
-                "would be read as that. Put another text, or null, in its place in a step."
+                f"partition_by: the column {column!r} holds the text {HIVE_NULL!r}, which means null in the name of "
+                "a folder, so it would be read as null. Replace it with another text, or with null, in a step."
             )
         if value == "" and not self.takes_empty:
             raise SinkError(
-                f"partition_by: the column {column!r} holds an empty text, which tables read as null. Put another "
-                "text, or null, in its place in a step."
+                f"partition_by: the column {column!r} holds an empty text, which tables read as null. Replace it "
+                "with another text, or with null, in a step."
             )
         name = folder_name(column, value, caseless=self.caseless)
         if len(os.fsencode(name)) > self.longest_name:
             raise SinkError(
-                f"partition_by: the column {column!r} holds a text of {count(len(value or ''))} characters, for "
-                f"which the name of a folder would have {len(os.fsencode(name)):,} bytes; the file system takes "
+                f"partition_by: the column {column!r} holds a text of {count(len(value or ''))} characters, so the "
+                f"name of its folder would have {len(os.fsencode(name)):,} bytes; the file system takes "
                 f"{self.longest_name}. Shorten the texts in a step, or partition by another column."
             )
         return name

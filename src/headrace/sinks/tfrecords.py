@@ -97,7 +97,7 @@ def _list_of(field: pa.Field) -> tuple[str, Callable[[pa.Array], Values]]:
         raise cannot_hold(
             "TFRecord",
             field,
-            "a feature has one axis: flatten the arrays, and keep their shape in a column beside",
+            "a feature has one axis: flatten the arrays, and keep their shape in another column",
         )
     if types.is_null(of):
         return "", lambda column: [None] * len(column)
@@ -127,7 +127,7 @@ def _lists(column: pa.Array, field: pa.Field, cast: pa.DataType, *, many: bool) 
     if many and flat.null_count:
         raise SinkError(
             f"TFRecord cannot hold column {field.name!r} of type {field.type}: one of its lists has a null in it. "
-            "Put a value there, or leave it out, in a step."
+            "Replace the null with a value, or leave the element out, in a step."
         )
     values = _cast(flat, field, cast).to_pylist()
     if not many:

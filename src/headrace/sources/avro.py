@@ -266,7 +266,7 @@ def _unpacked(data: bytes, codec: str) -> bytes:
             break
     plain: bytes = pa.decompress(body, decompressed_size=size, codec="snappy", asbytes=True)
     if zlib.crc32(plain) != check:
-        raise ValueError("its checksum is another one")
+        raise ValueError("its checksum is wrong")
     return plain
 
 

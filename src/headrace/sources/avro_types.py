@@ -41,7 +41,7 @@ class Field:
 def fields_of(schema: Any) -> list[Field]:
     """Return the columns of a schema that fastavro has parsed; ``NoArrowType`` for what has none."""
     if not isinstance(schema, dict) or schema.get("type") not in ("record", "error"):
-        raise NoArrowType("its schema is no record, so that it has no columns")
+        raise NoArrowType("its schema is not a record, so it has no columns")
     types = _Types()
     types.named[schema["name"]] = None
     return [Field(each["name"], *types.of(each["type"], each["name"])) for each in schema["fields"]]
@@ -167,7 +167,7 @@ class _Types:
         if len(plain) == len(others) and plain <= _WHOLE | _BROKEN:
             return pa.float64(), _exact
         names = [each if isinstance(each, str) else str(each.get("name", each["type"])) for each in others]
-        raise NoArrowType(f"{place!r} is one of {', '.join(names)}, and a column has one type")
+        raise NoArrowType(f"{place!r} is one of {', '.join(names)}, and a column has only one type")
 
 
 def _exact(value: float) -> float:

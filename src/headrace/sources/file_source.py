@@ -51,8 +51,8 @@ def _unsigned(paths: Sequence[str]) -> tuple[tuple[str, ...], Options]:
     ]
     if any(anonymous) and not all(anonymous):
         raise ArgumentError(
-            "Some of the addresses begin with anonymous@ and others do not, and the requests of one reader are all "
-            "signed or all not. Read them by two readers, and put these together by union."
+            "Some of the addresses begin with anonymous@ and others do not, and one reader signs either all of its "
+            "requests or none. Read them with two readers, and combine these with union."
         )
     return tuple(path for path, _ in pairs), (("anonymous", True),) if any(anonymous) else ()
 
@@ -77,8 +77,8 @@ class FileSource(Source, Generic[Inspected]):
         address = next(filter(is_address, self.paths), None)
         if address is not None and not self.reads_objects:
             raise ArgumentError(
-                f"Cannot read {address!r}: {type(self).__name__} reads local files only. One that opens its files by "
-                "headrace.core.stores.objects says so by reads_objects = True."
+                f"Cannot read {address!r}: {type(self).__name__} reads local files only. A source that opens its "
+                "files with headrace.core.stores.objects must set reads_objects = True."
             )
         self._pins: tuple[str, ...] | None = None
         self._files: list[InputFile] = []

@@ -211,8 +211,8 @@ def _inspected(path: str) -> _File:
     if len(set(lengths.values())) != 1:
         said = ", ".join(f"{name!r} has {rows:,}" for name, rows in lengths.items()) or "it has none"
         raise UnreadableFile(
-            f"Cannot read {path!r}: the arrays of a .npz file are columns, and so have one length each, but {said}. "
-            "Load it in a function of your own (read_binary_files), or save them in files of their own."
+            f"Cannot read {path!r}: the arrays of a .npz file become columns, so they must have the same length, but "
+            f"{said}. Load the file in your own function (read_binary_files), or save the arrays in separate files."
         )
     return _File(columns, packed=True)
 
@@ -233,7 +233,7 @@ def _header(file: IO[bytes], path: str, member: str) -> _Header:
         )
     if not shape:
         raise UnreadableFile(
-            f"Cannot read {_named(path, member)}: it holds a single value, and rows need a first axis."
+            f"Cannot read {_named(path, member)}: it holds a single value; an array needs a first axis for the rows."
         )
     return _Header(np.lib.format.dtype_to_descr(dtype), tuple(shape), fortran and len(shape) > 1, file.tell())
 
@@ -242,8 +242,8 @@ def _check_size(header: _Header, size: int, path: str, member: str) -> None:
     needed = header.rows * header.row_bytes
     if size < needed:
         raise UnreadableFile(
-            f"Cannot read {_named(path, member)}: its header promises {needed:,} bytes of values, and there are "
-            f"{size:,}. It was cut short: restore the file or leave it out of the input."
+            f"Cannot read {_named(path, member)}: its header says {needed:,} bytes of values, and there are "
+            f"{size:,}. Its end is missing: restore the file or leave it out of the input."
         )
 
 

@@ -40,8 +40,8 @@ def expand(argument: str, suffixes: tuple[str, ...] | None, options: Options) ->
         entry = client.head(address.key)
         if entry is None:
             raise NothingMatched(
-                f"No input at {argument!r}: the server has no such file. Files of a web server are read by their "
-                "addresses, one by one: it cannot be asked which there are."
+                f"No input at {argument!r}: the server has no such file. Give the full address of each file: a web "
+                "server cannot list its files."
             )
         return [_input(address, entry, options)]
     entry = client.head(address.key) if _may_be_object(address.key) else None
@@ -81,8 +81,8 @@ def _listed(
     if not pattern:
         if "_headrace/" in tree and "_SUCCESS" not in tree:
             warn(
-                f"{address} is the unfinished output of a headrace run: _SUCCESS is missing, and so may be rows. "
-                "Running its job again completes it."
+                f"{address} is the unfinished output of a headrace run: _SUCCESS is missing, and rows may be "
+                "missing, too. Run its job again to complete it."
             )
         return list(_walk(tree)), suffixes
     spelt = tuple(mark for mark in "_." if any(part.startswith(mark) for part in pattern))
@@ -152,8 +152,8 @@ def _why_nothing(argument: str, entries: list[Entry], suffixes: tuple[str, ...] 
     start = f"No input object at {argument!r}: "
     if not entries:
         return (
-            f"{start}there is no object of this name, and none below it that fits; names that begin with '_' or '.' "
-            "are skipped. See whether bucket and key are right."
+            f"{start}there is no object of this name, and no matching object below it; names that begin with '_' or "
+            "'.' are skipped. Check the bucket and the key."
         )
     names = ", ".join(repr(entry.key.rpartition("/")[2]) for entry in entries[:_SHOWN])
     wanted = f" that ends in {', '.join(suffixes)}" if suffixes else ""

@@ -19,8 +19,8 @@ def schema_with_path(schema: pa.Schema) -> pa.Schema:
     """Return the schema with the column ``path`` at its end; a file may have none of that name."""
     if PATH in schema.names:
         raise SchemaMismatch(
-            f"include_paths=True adds a column {PATH!r}, and the files have one of that name. Leave theirs out by "
-            "columns=[…], or do without the paths."
+            f"include_paths=True adds a column {PATH!r}, and the files have one of that name. Leave that column out "
+            "with columns=[…], or read without include_paths."
         )
     import pyarrow as pa
 

@@ -28,7 +28,7 @@ def rejected_table(output: str | os.PathLike[str], options: Options = ()) -> pa.
     root = Path(absolute(os.fspath(output), "The output path"))
     if not (root / "_headrace").is_dir():
         raise NothingMatched(
-            f"There is no output of Headrace in {root}: read_rejected takes a folder written to."
+            f"There is no output of Headrace in {root}: give read_rejected the folder that a run has written to."
         )
     rejected = root / REJECTED
     found = rejected.glob("part-*.arrow") if safe_files.is_folder(rejected) else ()

@@ -67,8 +67,8 @@ def _mismatch(
 ) -> SchemaMismatch:
     return SchemaMismatch(
         f"The input files do not fit together: column {column!r} is {known} in {known_in!r} but {found} in "
-        f"{found_in!r}, and neither type holds the other's values. Rewrite one of the files, read them "
-        "apart, or leave the column out with `columns=`."
+        f"{found_in!r}, and neither type holds the other's values. Rewrite one of the files, read them separately, "
+        "or leave the column out with `columns=`."
     )
 
 
@@ -77,8 +77,8 @@ def _refuse_duplicates(file: str, schema: pa.Schema) -> None:
     for name in schema.names:
         if name in seen:
             raise SchemaMismatch(
-                f"Input file {file!r} has two columns named {name!r}, so the name does not say which is "
-                "meant. Rewrite the file with distinct column names."
+                f"Input file {file!r} has two columns named {name!r}, so it is not clear which is meant. Rewrite the "
+                "file with different column names."
             )
         seen.add(name)
 

@@ -228,11 +228,11 @@ def features_of(record: bytes, *, whole: bool = True) -> Features:
     try:
         example = tfrecords.example_class().FromString(record)
     except DecodeError:
-        raise ValueError("it is no tf.train.Example") from None
+        raise ValueError("it is not a tf.train.Example") from None
     if whole and len(UnknownFieldSet(example)):
         raise ValueError(
-            "it is no tf.train.Example, but a tf.train.SequenceExample, say, whose lists of features are not read. "
-            "Name with schema= the features of its context to read these alone"
+            "it is not a tf.train.Example. It may be a tf.train.SequenceExample, whose lists of features cannot be "
+            "read. To read only the features of its context, name them with schema="
         )
     found: Features = {}
     for name, feature in example.features.feature.items():
@@ -259,8 +259,8 @@ def _value(field: pa.Field, kind: str, values: Sequence[Any]) -> Any:
     else:
         if len(values) > 1:
             raise ValueError(
-                f"its feature {field.name!r} has {len(values):,} values, and those of the first records one at most. "
-                "Say with schema= that it is a list"
+                f"its feature {field.name!r} has {len(values):,} values, and the first records have one at most. Use "
+                "schema= to make it a list"
             )
         if not values:
             _check_null(field)
@@ -270,9 +270,7 @@ def _value(field: pa.Field, kind: str, values: Sequence[Any]) -> Any:
 
 def _check_null(field: pa.Field) -> None:
     if not field.nullable:
-        raise ValueError(
-            f"it has no value of the feature {field.name!r}, and the column is one without nulls"
-        )
+        raise ValueError(f"it has no value for the feature {field.name!r}, and the column allows no nulls")
 
 
 def _checked(field: pa.Field, values: list[Any]) -> list[Any]:
@@ -286,7 +284,7 @@ def _checked(field: pa.Field, values: list[Any]) -> list[Any]:
             raise ValueError(f"its feature {field.name!r} is no text in UTF-8, as the column is") from None
     if pa.types.is_boolean(type_):
         if not {*values} <= {0, 1, None}:
-            raise ValueError(f"its feature {field.name!r} has other numbers than 0 and 1")
+            raise ValueError(f"its feature {field.name!r} has numbers other than 0 and 1")
         return [None if value is None else bool(value) for value in values]
     exact = (pa.int64(), pa.float32(), pa.float64())
     if type_ in exact or pa.types.is_binary(type_) or pa.types.is_large_binary(type_):
@@ -382,7 +380,7 @@ def _settled(files: Sequence[InputFile]) -> Found:
             (one, where), (other, there) = [*kinds.items()][:2]
             raise SchemaMismatch(
                 f"The records do not fit together: the feature {name!r} is of {_KINDS[one]} in {where}, and of "
-                f"{_KINDS[other]} in {there}. Say with schema= which is meant; the others are then bad rows."
+                f"{_KINDS[other]} in {there}. Use schema= to choose one; rows with the other type are then bad rows."
             )
         type_ = plain[next(iter(kinds))] if kinds else pa.null()
         fields.append(pa.field(name, pa.list_(type_) if most[name] > 1 else type_))

@@ -215,9 +215,7 @@ def unified(schemas: Sequence[pa.Schema]) -> pa.Schema:
         return unify((f"dataset {i}", schema) for i, schema in enumerate(schemas, 1))
     except SchemaMismatch as error:
         said = str(error).partition(": ")[2].partition(" Rewrite")[0]
-        raise SchemaMismatch(
-            f"union: {said} Give one of them another type first, or leave the column out."
-        ) from None
+        raise SchemaMismatch(f"union: {said} Convert one of them first, or leave the column out.") from None
 
 
 def _unified_or_texts(schemas: Sequence[pa.Schema]) -> pa.Schema:

@@ -96,8 +96,8 @@ class ZipSource(Source):
         ends = [0, *accumulate(counts)]
         if ends[-1] != len(paths):
             raise ArgumentError(
-                f"zip: the run was planned with {len(paths)} input files, and there are {ends[-1]}; other rows would "
-                "be side by side. Bring back the files of then, or write to another folder."
+                f"zip: the run was planned with {len(paths)} input files, and there are {ends[-1]}; different rows "
+                "would be combined. Bring the old files back, or write to another folder."
             )
         return ZipSource(
             [
@@ -125,8 +125,8 @@ class ZipSource(Source):
         for number, each in enumerate(splits, 1):
             if any(split.rows < 0 for split in each):
                 raise ArgumentError(
-                    f"zip: it is not known how many rows dataset {number} has until it is read: text files, for "
-                    "example, do not say. Write it as Parquet first, or call .materialize() on it if it fits into "
+                    f"zip: the number of rows of dataset {number} is not known before it is read, for example "
+                    "because it is text. Write it as Parquet first, or call .materialize() on it if it fits into "
                     "memory."
                 )
             counts.append(sum(split.rows for split in each))

@@ -297,7 +297,9 @@ class ActorLife:
             return
         del self._running[call]
         if isinstance(error, ActorLeft):
-            left = ActorDied(f"{self._construction.label} has ended itself, by sys.exit() or exit_actor().")
+            left = ActorDied(
+                f"{self._construction.label} has ended its own process, by sys.exit() or exit_actor()."
+            )
             self.end(left)
             call.fail(left)
         elif isinstance(error, CallStopped):

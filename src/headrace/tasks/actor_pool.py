@@ -230,8 +230,8 @@ class ActorPool:
             future = future.future() if isinstance(future, InnerFuture) else future
             if not isinstance(future, Future):
                 raise ArgumentError(
-                    f"The function given to a pool returned a {type(future).__name__}: it has to return the call of "
-                    "a method, as lambda actor, value: actor.predict(value) does."
+                    f"The function given to a pool returned a {type(future).__name__}. It must return the call of a "
+                    "method, such as lambda actor, value: actor.predict(value)."
                 )
             self._futures[self._begun] = future, actor
             self._begun += 1
@@ -305,7 +305,7 @@ def _settle(whole: Future[Any], futures: list[Future[Any]]) -> None:
 
 def _actor(given: Any) -> ActorHandle:
     if not isinstance(given, ActorHandle):
-        raise ArgumentError(f"A pool is of actors, and {given!r} is none: Executor.actor(…) makes one.")
+        raise ArgumentError(f"A pool takes actors, and {given!r} is not one: Executor.actor(…) makes one.")
     return given
 
 

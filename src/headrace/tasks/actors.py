@@ -40,7 +40,7 @@ class ActorMethod:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the method in the actor's process; see ``ActorHandle``."""
         if self._actor._strict:
-            raise UnknownArgument(f"Methods of actors cannot be called directly: say {self._name}.remote(…).")
+            raise UnknownArgument(f"Methods of actors cannot be called directly: use {self._name}.remote(…).")
         return self._actor._call_method(self._name, args, kwargs, self._options)
 
     def remote(self, *args: Any, **kwargs: Any) -> Any:

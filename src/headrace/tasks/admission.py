@@ -284,8 +284,8 @@ class BlockedRequests:
         self._warned = True
         with contextlib.suppress(Warning):  # where warnings are errors, the dispatcher must go on
             warn(
-                f"A call or actor that needs {needs} waits for what actors hold, and nothing else runs: drop the "
-                "handles of actors that are not needed any more.",
+                f"A call or actor that needs {needs} waits for resources that actors hold, and nothing else runs: "
+                "delete the handles of actors that are not needed any more.",
             )
         return None
 

@@ -295,8 +295,8 @@ def only_here() -> Callable[[], None]:
     def check() -> None:
         if os.getpid() != here:
             raise ExecutorClosed(
-                f"This process is a fork of process {here}, whose executor it is: nobody here would carry out the "
-                "call. Connect in this process: hr.connect(workers=...), or ray.init() after ray.shutdown()."
+                f"This process is a fork of process {here}, which owns the executor, so a call from here would never "
+                "run. Connect in this process: hr.connect(workers=...), or ray.init() after ray.shutdown()."
             )
 
     return check

@@ -76,7 +76,7 @@ def connect(
         if TaskHost.current.core is None:
             raise EngineError(
                 "This code runs in a worker of an executor on a cluster, where a call cannot make calls of its own. "
-                "Return what is to be done next, and submit it from the program."
+                "Return what to do next, and submit it from the program."
             )
         return TaskHost.current.core.executor()  # type: ignore[no-any-return]
     cores = _given_cores(workers, num_cpus)

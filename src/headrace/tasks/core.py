@@ -266,7 +266,7 @@ class Core:
                 if store is not self.store:
                     raise ArgumentError(
                         f"{label} was given a {type(reference).__name__} of another executor, or of one that was "
-                        "shut down: what is put or returned belongs to its own. Put the value to this one."
+                        "shut down. A value belongs to the executor that it was put into: put it into this one."
                     )
             return stored, references
         except HeadraceError:
@@ -288,7 +288,7 @@ class Core:
         if needs.num_cpus and not self.admission.cpus:
             raise ResourcesUnavailable(
                 f"{label} can never run here: it needs {needs.num_cpus:g} cores, and this executor was made with "
-                "num_cpus=0. Say num_cpus=0 of it, too, or give the executor cores."
+                "num_cpus=0. Give the call num_cpus=0, too, or give the executor cores."
             )
         if needs.num_cpus > self.admission.cpus:
             if not self._warned:

@@ -334,7 +334,7 @@ class Executor(StandardExecutor):
         if collects_references() and self._core.calls_make_calls:
             return _executor_here, (self._options,)
         raise NotPicklable(
-            "An executor is of use only to the program that made it, and to calls that it is passed to."
+            "An executor can be used only by the program that made it, and by calls that get it as an argument."
         )
 
     # ------------------------------------------------------------ private
@@ -352,7 +352,7 @@ Faces.executor, Faces.handle = Executor, ActorHandle
 def _executor_here(options: CallOptions) -> Executor:
     host = TaskHost.current
     if host is None or host.core is None:
-        raise EngineError("An executor that was passed on is of use only in its own workers.")
+        raise EngineError("An executor that was passed to a call can be used only in its own workers.")
     return Executor(host.core, options)  # type: ignore[arg-type]
 
 

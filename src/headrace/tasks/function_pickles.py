@@ -235,8 +235,8 @@ class Repeats:
             if self._was_sent(value) and (nbytes := _size(value)) >= BIG:
                 self._warned = True
                 warn(
-                    f"{label} was sent the same {type(value).__name__} of {size(nbytes)} again, by value: each time "
-                    "it is serialised and copied anew. Put it once, ref = executor.put(…), and pass ref instead.",
+                    f"{label} was sent the same {type(value).__name__} of {size(nbytes)} again: each time it is "
+                    "serialised and copied. Put it once, ref = executor.put(…), and pass ref instead.",
                 )
                 return
 

@@ -281,7 +281,9 @@ class Requests:
 def _outcome(found: Any) -> tuple[Any, bytes | None]:
     """Return the stored value of what is done, or its error."""
     if found is None:
-        lost = ExecutorClosed("The value of this reference is gone: nobody in the driver refers to it.")
+        lost = ExecutorClosed(
+            "The value of this reference is gone: the driver has no reference to it any more."
+        )
         return None, packed_error("get", lost)
     if not isinstance(found, CallFuture):
         return found, None

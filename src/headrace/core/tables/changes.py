@@ -134,7 +134,7 @@ KEYED = (
 def other_table(table: str) -> InputChanged:
     """Return the error for a table that is not the one which runs have read."""
     return InputChanged(
-        f"{table} is another table than the one that runs of this output have read: it was made anew in the same "
+        f"{table} is another table than the one that runs of this output have read: a new table was made in the same "
         "place. Nothing was touched: make the output again with mode='overwrite' and without incremental, or write "
         "to another output."
     )
@@ -151,10 +151,9 @@ def older_version(table: str, now: str, was: str) -> InputChanged:
 def no_history(table: str, what: str) -> InputChanged:
     """Return the error for a table that does not tell any more what happened to it."""
     return InputChanged(
-        f"{table} does not say any more what has changed since it was last read: {what}. So it cannot be told which "
-        "of its rows are new. Nothing was touched: make the output again with mode='overwrite' and without "
-        f"incremental, or {KEYED}. Runs that follow one another within the time for which "
-        "the table keeps its history do not meet this."
+        f"{table} does not say any more what has changed since it was last read: {what}. So it is not known which of "
+        "its rows are new. Nothing was touched: make the output again with mode='overwrite' and without incremental, "
+        f"or {KEYED}. To avoid this, run more often: within the time for which the table keeps its history."
     )
 
 

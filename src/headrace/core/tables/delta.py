@@ -90,8 +90,8 @@ def opened(place: str, options: Options, version: int | None = None) -> Any | No
                 raise
             now = deltalake.DeltaTable(place, storage_options=found).version()
             raise SourceError(
-                f"The Delta table {place} has no version {version} that can be read: its latest is {now}. Versions "
-                "that are older than the table keeps its log cannot be read any more."
+                f"The Delta table {place} has no version {version} that can be read: its latest is {now}. The table "
+                "has removed the log of older versions."
             ) from None
 
 
@@ -103,13 +103,13 @@ def check_readable(table: Any, place: str) -> None:
     if unknown or protocol.min_reader_version > 3:
         raise SourceError(
             f"The Delta table {place} needs a reader with {', '.join(unknown[:_MOST]) or 'a newer protocol'}, which "
-            "this one has not. Write its rows to a plain table with the engine that made it, and read that."
+            "Headrace does not have. Write its rows to a plain table with the engine that made it, and read that."
         )
     mapped = (table.metadata().configuration or {}).get("delta.columnMapping.mode", "none")
     if mapped != "none":
         raise SourceError(
             f"The Delta table {place} maps columns to other names in its files (delta.columnMapping.mode is "
-            f"{mapped!r}), which is not read here. Write its rows to a table without that, and read it."
+            f"{mapped!r}), which Headrace cannot read. Write its rows to a table without that, and read it."
         )
     if "deletionVectors" in features:
         with told(place, "read the deletion vectors of"):

@@ -58,7 +58,7 @@ def _wrong(version: int, files: set[str], there: Mapping[str, tuple[int | None, 
             return f"{begin}, and later commands have removed {name}, which held its rows"
         told, counted = there[name]
         if counted is None:
-            return f"{begin}, and {name}, which holds its rows since, is not there as the table has it"
+            return f"{begin}, and {name}, which holds its rows since, is not as the table describes it"
         if told != counted:
             return f"{begin}, and {name}, which holds its rows since, has {counted:,} rows, not {told:,}"
     return ""

@@ -111,7 +111,7 @@ def place_of(location: str) -> str:
         return str(parse_output(text)).rstrip("/")
     if is_address(text):
         raise SourceError(
-            f"The table lies at {text}, and tables are read in folders and in s3://, gs:// and abfs://."
+            f"The table lies at {text}, and Headrace reads tables in folders and in s3://, gs:// and abfs://."
         )
     return os.path.abspath(text)
 

@@ -70,7 +70,7 @@ def inside(table: str, path: str, what: str) -> str:
     name = unquote(path)
     if is_address(name) or name.startswith(("/", "file:")) or os.pardir in name.split("/"):
         raise SourceError(
-            f"{what} names a file outside its own folder, {path!r}, as shallow clones do. That is not read here: "
-            "make a copy of the table with all its files (a deep clone), and read that."
+            f"{what} names a file outside its own folder, {path!r}, as shallow clones do. Headrace does not read "
+            "that: make a copy of the table with all its files (a deep clone), and read that."
         )
     return within(table, name)

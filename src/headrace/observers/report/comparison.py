@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from headrace.core.human import count, duration, percent, size
+from headrace.core.human import count, duration, per_second, percent, size
 from headrace.observers.report import bars
 from headrace.observers.report.facts import Facts
 from headrace.observers.report.history import History
@@ -55,15 +55,15 @@ def sentence(first: Run, second: Run) -> str:
         return "Two runs; the speed of one of them is not known."
     different = _different(first, second)
     if different:
-        speeds = " and ".join(f"{count(rate)} rows/s" for rate in rates)
+        speeds = " and ".join(per_second(rate) for rate in rates)
         return (
             f"The two runs did different work ({different} differ), so their speeds do not compare: {speeds}."
         )
     by = max(rates) / min(rates)
     if by < 1.02:
-        return f"Both runs were as fast: {count(rates[0])} and {count(rates[1])} rows/s."
+        return f"Both runs were as fast: {count(rates[0])} and {per_second(rates[1])}."
     which = "second" if rates[1] > rates[0] else "first"
-    return f"The {which} run was {by:.3g} times as fast: {count(max(rates))} rows/s, not {count(min(rates))}."
+    return f"The {which} run was {by:.3g} times as fast: {per_second(max(rates))}, not {count(min(rates))}."
 
 
 def _different(*runs: Run) -> str:

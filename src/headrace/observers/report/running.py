@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.core.human import count, duration, percent, plural, size
+from headrace.core.human import count, duration, per_second, percent, plural, size
 from headrace.observers.report import bars, head
 from headrace.observers.report import figures as draw
 from headrace.observers.report.facts import Facts
@@ -30,7 +30,7 @@ def speed(history: History, figures: Figures) -> Html:
         (_span(start, end), f"{rate:,.0f}", *((f"{twice:,.0f}",) if again else ()))
         for start, end, rate, twice in figure["points"]
     ]
-    words = f"At best {count(max(rates))} rows/s, {count(history.average(history.at))} rows/s on average."
+    words = f"At best {per_second(max(rates))}, {per_second(history.average(history.at))} on average."
     if figure["resumed"]:
         lines = plural(len(figure["resumed"]), "dashed line")
         words += f" {lines}: another driver went on from there. Time between two drivers is left out."

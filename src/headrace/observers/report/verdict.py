@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headrace.core.human import count, duration, percent, plural
+from headrace.core.human import duration, per_second, percent, plural
 from headrace.observers.report.facts import Facts
 from headrace.observers.report.history import History
 from headrace.observers.run_parts import bottleneck
@@ -99,4 +99,4 @@ def _why_idle(history: History) -> str:
 def speed(history: History) -> str:
     """Return the rows per second over all of the run, in words; empty if that is not known."""
     rate = history.average(history.at)
-    return f"{count(rate)} rows/s" if rate > 0 else ""
+    return per_second(rate) if rate > 0 else ""

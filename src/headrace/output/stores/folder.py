@@ -164,8 +164,8 @@ class StoreFolder(OutputFolder):
             if there is None or there[0] != data:  # ours, if only the answer was lost
                 self.lease.check()
                 raise RunLocked(
-                    f"{self.store.url(name)} was changed by somebody else while this driver had the output. Nothing "
-                    "more was written; run again."
+                    f"{self.store.url(name)} was changed by another program while this run wrote to the output. "
+                    "Nothing more was written; run again."
                 ) from None
             version = there[1].version
         self._versions[name], self.there[name] = version, len(data)
@@ -305,8 +305,8 @@ class StoreFolder(OutputFolder):
         if found is None or hashlib.sha256(found[0]).hexdigest() != path.name:
             how = "gone" if found is None else "damaged"
             raise OutputWriteFailed(
-                f"{self.store.url(key)}, the state of a metric that a worker has uploaded, is {how}. Remove what is "
-                "there and run again: its shard is done once more."
+                f"{self.store.url(key)}, the state of a metric that a worker has uploaded, is {how}. Remove it and "
+                "run again: its rows are processed once more."
             )
         safe_files.make_folder(path.parent, 0o700)
         safe_files.write(path, found[0], lasting=False)

@@ -70,7 +70,7 @@ class Lease:
             break
         else:
             raise RunLocked(
-                f"Other drivers come and go in {self._store.address}. Run again when they are done."
+                f"Other runs write to {self._store.address} all the time. Run again when they are done."
             )
         if not self._store.unsafe:
             self._check_conditions()
@@ -85,10 +85,10 @@ class Lease:
                 self._store.remove([LOCK])
                 self._version = ABSENT
                 raise UnsafeStore(
-                    f"The store of {self._store.address} does not keep conditions: it replaced an object that was to "
-                    "be written only if there is none. Two drivers could mix their rows there, so nothing was "
-                    "written. If no other ever works on this output, "
-                    "storage_options={'allow_unsafe_store': True} uses it anyway."
+                    f"The store of {self._store.address} ignores conditions: it replaced an object that was to be "
+                    "written only if there is none. Two runs could mix their rows there, so nothing was written. If "
+                    "no other run ever writes to this output, storage_options={'allow_unsafe_store': True} uses it "
+                    "anyway."
                 )
 
     def _is_alive(self, holder: dict[str, Any], version: Version) -> bool:
@@ -134,7 +134,7 @@ class Lease:
         who = self._lost or "another driver"
         return RunLocked(
             f"The output {self._store.address} was taken over by {who}, as this driver gave no sign of life for "
-            f"{SILENCE:.0f} seconds. It ends here; what it committed before is kept, and the other goes on with it."
+            f"{SILENCE:.0f} seconds. This run ends here; its finished work is kept, and the other goes on with it."
         )
 
     def release(self, *, forget: bool = False) -> None:

@@ -42,7 +42,8 @@ class NumberedObjects:
                 if data is None:
                     raise JournalDamaged(
                         f"{self._store.url(self._name(number))} is gone, and later objects of the journal are there. "
-                        "What was committed is not known without it: restore it from a copy, or write elsewhere."
+                        "Without it, it is not known which work is finished: restore it from a copy, or write to "
+                        "another place."
                     )
                 frames.append(self._frames(number, data))
         self._next = max(self._next, listed + 1)
@@ -84,7 +85,7 @@ class NumberedObjects:
             else:
                 return b"".join(late)
         raise RunLocked(
-            f"{self._store.url(self._folder)} is written by another driver again and again. Run again."
+            f"{self._store.url(self._folder)} is written by another run again and again. Run again when it is done."
         )
 
     def _object(self, number: int) -> bytes | None:
@@ -97,8 +98,8 @@ class NumberedObjects:
     def _frames(self, number: int, data: bytes) -> bytes:
         if data[: len(_HEAD)] != _HEAD or len(data) < len(_HEAD) + _TOKEN:
             raise JournalDamaged(
-                f"{self._store.url(self._name(number))} is damaged: it is no object of a journal. Restore it from a "
-                "copy, or write elsewhere."
+                f"{self._store.url(self._name(number))} is damaged: it is not a part of a journal. Restore it from a "
+                "copy, or write to another place."
             )
         return data[len(_HEAD) + _TOKEN :]
 

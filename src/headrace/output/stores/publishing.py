@@ -169,8 +169,8 @@ class StorePublisher:
         for name, (shard, size) in named.items():
             if shard >= since and not self._is_there(name, size):
                 raise OutputWriteFailed(
-                    f"{self._store.url(name)} is gone, or of another size than was written. Run again: its shard is "
-                    "done once more."
+                    f"{self._store.url(name)} is gone, or has another size than when it was written. Run again: its "
+                    "rows are processed once more."
                 )
         records = (record for record in contents.in_force() if record.shard >= since)
         self._uploaded.compare(file for record in records for file in record.files)
@@ -221,8 +221,8 @@ class StorePublisher:
                 return
             when = version
         raise OutputWriteFailed(
-            f"{self._store.url(name)} is written by somebody else again and again, at the same time. Run again when "
-            "nobody else writes to this output."
+            f"{self._store.url(name)} is written by another program again and again. Run again when no other program "
+            "writes to this output."
         )
 
     def _other(self, name: str, file: StagedFile) -> Version | None:
@@ -238,8 +238,8 @@ class StorePublisher:
                 return None
         if found.notes.get(RUN_NOTE) != self._run:
             raise ForeignOutput(
-                f"{self._store.url(name)} is there already, and was not written by this run. Nothing of it was "
-                "touched: remove it, or write elsewhere, then run again."
+                f"{self._store.url(name)} is there already, and was not written by this run. It was not touched: "
+                "remove it, or write to another place, then run again."
             )
         self._output.lease.check()  # after looking: who replaced us since then has changed the version, too
         return found.version

@@ -60,7 +60,7 @@ class UploadedParts:
             how = "is gone" if found is None else "has other bytes"
             raise OutputWriteFailed(
                 f"{self._store.url(name)}, which a worker has uploaded, {how}. Finished work is kept: run again, and "
-                "its shard is done once more."
+                "its rows are processed once more."
             )
         self._output.there[name] = file.size
         if not file.is_part:
@@ -93,7 +93,7 @@ class UploadedParts:
             if found is None or not self._is(file, found):
                 raise OutputWriteFailed(
                     f"{self._store.url(name)}, which a worker has uploaded, is gone, and was not copied to "
-                    f"{file.name}. Run again: its shard is done once more."
+                    f"{file.name}. Run again: its rows are processed once more."
                 )
         self._output.there[file.name] = file.size
         self._published.add(file.name)
@@ -132,8 +132,8 @@ class UploadedParts:
         for file, there in zip(older, found, strict=True):
             if there is None or not self._is(file, there):
                 raise OutputWriteFailed(
-                    f"{self._store.url(file.name)} is not what was written. Remove it, and run again: its shard is "
-                    "done once more."
+                    f"{self._store.url(file.name)} is not what was written. Remove it, and run again: its rows are "
+                    "processed once more."
                 )
 
     def _is(self, file: StagedFile, found: Found) -> bool:

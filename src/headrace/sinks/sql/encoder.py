@@ -42,12 +42,12 @@ class StoredEncoder(ParquetEncoder):
         for column, about in zip(columns, self._stored, strict=True):
             if about.name in self._key and column.null_count:
                 raise SinkError(
-                    f"The key column {about.name!r} has nulls, and a row without a key matches no other. Drop such "
+                    f"The key column {about.name!r} has nulls, and a row without a key matches no row. Drop such "
                     "rows, or give them a key in a step."
                 )
             if self._no_nan and pa.types.is_floating(about.type) and pc.any(pc.is_nan(column)).as_py():
                 raise SinkError(
-                    f"The column {about.name!r} holds NaN, and SQLite would store a null instead. Put a number or a "
-                    "null in its place in a step."
+                    f"The column {about.name!r} holds NaN, and SQLite would store a null instead. Replace it with a "
+                    "number or a null in a step."
                 )
         super().write(pa.RecordBatch.from_arrays(columns, schema=in_files(self._stored)))

@@ -69,8 +69,8 @@ class SqlSink(TableOfDatabase):
         with self._transaction("look at") as transaction:
             found = transaction.columns(self.table) is not None and noted_parts(transaction, run)
         return (
-            f"rows of it are in the table {self.table} already, where nothing tells them from others, and all rows "
-            "would be added once more"
+            f"the table {self.table} has rows of it already, which cannot be told from other rows, so all rows would "
+            "be added once more"
             if found
             else ""
         )
@@ -111,8 +111,8 @@ class SqlSink(TableOfDatabase):
                     os.unlink(staged)  # so that a corrected run makes this shard again
                 raise SinkError(
                     f"The database {self.database} refuses rows of {file.name} for the table {self.table}: "
-                    f"{self._told(error)}. None of its rows were inserted. Correct the rows in a step, with "
-                    "on_change='continue', or change the table; then run again."
+                    f"{self._told(error)}. None of its rows were inserted. Correct the rows in a step and run with "
+                    "on_change='continue'; or change the table and run again."
                 ) from None
             failpoints.hit("table.filled")
             transaction.commit()
@@ -122,8 +122,8 @@ class SqlSink(TableOfDatabase):
         if len(noted) > 1:  # the part that is about to be inserted is one
             raise SinkError(
                 f"The table {self.table} in {self.database} was dropped after this run had inserted "
-                f"{plural(len(noted) - 1, 'part')}. No table was made in its place, and nothing was inserted. Run "
-                "the same command again: it says how to go on."
+                f"{plural(len(noted) - 1, 'part')}. No new table was made, and nothing was inserted. Run the same "
+                "command again: it says how to go on."
             )
 
     def finish(self, success: bytes) -> None:
@@ -149,9 +149,9 @@ class SqlSink(TableOfDatabase):
         noted = transaction.rows(sql)[0][0]
         if noted != rows:
             raise SinkError(
-                f"The table {COMMITS} in {self.database} says that {noted:,} rows of this run are in "
-                f"{self.table}, and {rows:,} were made: somebody changed it, or removed parts from {self.root}. See "
-                "what is in the table, and write with another output= to have all rows inserted."
+                f"The table {COMMITS} in {self.database} says that {noted:,} rows of this run are in {self.table}, "
+                f"but {rows:,} were made. It was changed, or files were removed from {self.root}. Look at the table, "
+                "and write with another output= to insert all rows."
             )
 
     def _parts(self) -> list[str]:
@@ -177,8 +177,8 @@ class SqlSink(TableOfDatabase):
                 )
             if written != rows:
                 raise SinkError(
-                    f"The files in {self.root} have {written:,} rows, and {rows:,} were made: some are gone. The "
-                    f"table {self.table} is as it was. Run again with another output=."
+                    f"The files in {self.root} have {written:,} rows, but {rows:,} were made: some are gone. The "
+                    f"table {self.table} was not changed. Run again with another output=."
                 )
             failpoints.hit("table.filled")
             transaction.commit()
@@ -195,8 +195,8 @@ class SqlSink(TableOfDatabase):
             transaction.commit()
         if again:
             warn(
-                f"{again:,} of the rows that were merged into {self.table} have the key ({', '.join(self.key)}) of a "
-                "later row. The last row of each key, in the order of the input, is in the table."
+                f"{again:,} of the rows that were merged into {self.table} have the same key ({', '.join(self.key)}) "
+                "as a later row. The table has the last row of each key, in the order of the input."
             )
 
     def _merge(self, transaction: Transaction) -> int:
@@ -324,9 +324,9 @@ class SqlSink(TableOfDatabase):
             lost = self._counted(transaction, [*known, *found, file])[1] - before
             if self._kept(file) is None or 0 < lost < file.rows:
                 raise SinkError(
-                    f"Somebody removed what the table {COMMITS} in {self.database} said of this run, so that it is "
-                    f"not known whether the rows of {file.name} are in the table {self.table}. Nothing was touched. "
-                    "See what is in the table, and write with another output= to have all rows inserted."
+                    f"The records of this run in the table {COMMITS} of {self.database} were removed, so it is not "
+                    f"known whether the rows of {file.name} are in the table {self.table}. Nothing was touched. Look "
+                    "at the table, and write with another output= to insert all rows."
                 )
             found += [file] if lost == 0 else []
         return found

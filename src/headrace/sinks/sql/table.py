@@ -60,8 +60,9 @@ class TableOfDatabase(ParquetSink):
         ):
             raise SinkError(
                 f"The rows are read from {self.database}, and mode={self.table_mode!r} would insert into the same "
-                "file while they are read: DuckDB opens a file for one process if that one writes. Write to "
-                "another file. Or use mode='upsert' or mode='overwrite', which insert when all rows were read."
+                "file at the same time. DuckDB cannot do that: while one process writes a file, no other can open "
+                "it. Write to another file; or use mode='upsert' or mode='overwrite', which insert after all rows "
+                "were read."
             )
         for each in source.get("sources", ()):
             self.check_source(each)
@@ -83,7 +84,7 @@ class TableOfDatabase(ParquetSink):
             )
         if self.database.scheme != "postgresql" and (same := same_names(schema.names)):
             raise SinkError(
-                f"The rows have the columns {same[0]!r} and {same[1]!r}, which are one name in {self.database}. "
+                f"The rows have the columns {same[0]!r} and {same[1]!r}, which are the same name in {self.database}. "
                 "Rename or drop one of them."
             )
         self._check_columns(self._there if self._run else self._look(), self._stored(schema))
@@ -111,10 +112,10 @@ class TableOfDatabase(ParquetSink):
             lite = self.database.scheme == "sqlite"
             if kind is None or (lite and not is_plain(kind)):
                 raise SinkError(
-                    f"The column {column.name!r} is of type {column.type}, which cannot be written to a table"
-                    f"{' of SQLite, which has no such type' if kind is not None else ''}. Make numbers, booleans, "
-                    "texts, bytes, dates, times or float32 vectors of one length of it in a step, such as a text; or "
-                    "leave it out by drop_columns."
+                    f"The column {column.name!r} is of type {column.type}, which cannot be written to a "
+                    f"table{' of SQLite, which has no such type' if kind is not None else ''}. Convert it in a step "
+                    "to numbers, booleans, texts, bytes, dates, times or float32 vectors of one length; or leave it "
+                    "out with drop_columns."
                 )
             found.append(pa.field(column.name, kind))
         return pa.schema(found)
@@ -152,8 +153,8 @@ class TableOfDatabase(ParquetSink):
         except Refused as error:
             raise SinkError(
                 f"The database {self.database} refuses to {doing} rows of the table {self.table}: "
-                f"{self._told(error)}. The table is as it was. Change it, and run the same command again; or correct "
-                "the rows in a step, with another output=."
+                f"{self._told(error)}. The table was not changed. Change it, and run the same command again; or "
+                "correct the rows in a step, with another output=."
             ) from None
 
     def _insert(self, transaction: Transaction, path: str) -> int:

@@ -27,10 +27,10 @@ def check_key(
     others = "; ".join(sorted({", ".join(sorted(names)) for names in unique}))
     columns = ", ".join(map(quoted_name, key))
     raise SinkError(
-        f"The table {table} in {database} has no unique constraint on {', '.join(key)}, so that it may have several "
-        "rows of one key, and rows are not matched by it. "
-        f"{f'It has such constraints on: {others}. ' if others else ''}Name the columns of one by key=, or make "
-        f"one: CREATE UNIQUE INDEX headrace_key ON {quoted(table)} ({columns})."
+        f"The table {table} in {database} has no unique constraint on {', '.join(key)}, so several of its rows may "
+        "have the same key, and rows cannot be matched by it. "
+        f"{f'It has such constraints on: {others}. ' if others else ''}Name the columns of a constraint with key=, "
+        f"or make one: CREATE UNIQUE INDEX headrace_key ON {quoted(table)} ({columns})."
     )
 
 

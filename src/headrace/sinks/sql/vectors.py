@@ -58,8 +58,8 @@ def staged(column: pa.Array, name: str, database: Database) -> pa.Array:
         values.null_count or not pc.all(pc.is_finite(values), min_count=0).as_py()
     ):
         raise SinkError(
-            f"The column {name!r} has vectors with NaN, infinity or nulls in them, which a vector of PostgreSQL "
-            "cannot have. Put numbers in their place in a step, or a null in place of the whole vector."
+            f"The column {name!r} has vectors with NaN, infinity or nulls, which PostgreSQL vectors cannot hold. "
+            "Replace them with numbers in a step, or replace the whole vector with null."
         )
     lengths = np.where(storage.is_valid().to_numpy(zero_copy_only=False), storage.type.list_size, 0)
     ends = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32())

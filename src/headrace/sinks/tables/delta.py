@@ -65,7 +65,7 @@ class DeltaSink(LakeSink):
             other = seen.setdefault(name.lower(), name)
             if other != name:
                 raise SinkError(
-                    f"The columns {other!r} and {name!r} differ in capitals only, and are one and the same to the "
+                    f"The columns {other!r} and {name!r} differ in capitals only, and are the same column for the "
                     f"{self.what} {self.place}. Rename or drop one of them in a step."
                 )
         return made
@@ -121,8 +121,8 @@ class DeltaSink(LakeSink):
             return
         if self.table_mode == "error":
             raise OutputExists(
-                f"A Delta table was made at {self.place} while this run went on, and mode='error' was asked for. "
-                "Its rows are as they were: mode='append' adds to them."
+                f"Another program made a Delta table at {self.place} during this run, and mode='error' was given. "
+                "That table was not changed: mode='append' adds to it."
             )
         now = self.columns_of(table)
         self._check_partitions(now)
@@ -191,8 +191,9 @@ class DeltaSink(LakeSink):
         rules |= set(protocol.writer_features or ()) - _KEPT
         if rules:
             raise SinkError(
-                f"The Delta table {self.place} asks of its writers what this one does not do: "
-                f"{', '.join(sorted(rules))}. Write to another table, and insert its rows by an engine that does."
+                f"The Delta table {self.place} needs features that Headrace does not write: "
+                f"{', '.join(sorted(rules))}. Write to another table, and insert its rows with an engine that has "
+                "them."
             )
         return Columns(schema, tuple(about.partition_columns))
 
@@ -238,8 +239,8 @@ class Parts:
             for field in footer.schema.to_arrow_schema():
                 if field.type != now.field(field.name).type:
                     raise SinkError(
-                        f"The {sink.what} {sink.place} was changed while this run went on: its column {field.name!r} "
-                        f"is {now.field(field.name).type} now, and the parts have it as {field.type}. Nothing was "
+                        f"The {sink.what} {sink.place} was changed during this run: its column {field.name!r} is "
+                        f"{now.field(field.name).type} now, and the parts have it as {field.type}. Nothing was "
                         "added: write with another output=, so that they are made with the new type."
                     )
 

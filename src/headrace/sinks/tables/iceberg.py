@@ -151,8 +151,8 @@ class IcebergSink(LakeSink):
                 return
             if table is not None and self.table_mode == "error":
                 raise OutputExists(
-                    f"An Iceberg table {self.identifier} was made while this run went on, and mode='error' was asked "
-                    "for. Its rows are as they were: mode='append' adds to them."
+                    f"Another program made an Iceberg table {self.identifier} during this run, and mode='error' was "
+                    "given. That table was not changed: mode='append' adds to it."
                 )
             if self._commit(table, full, schema, digest):
                 return
@@ -207,9 +207,9 @@ class IcebergSink(LakeSink):
                 return data_file(transaction.table_metadata, within(above, file.name), file.size, footer)
             except (ValueError, KeyError) as error:
                 raise SinkError(
-                    f"The Iceberg table {self.identifier} was changed while this run went on, and {file.name} does "
-                    f"not fit it any more: {' '.join(str(error).split())[:300]}. Nothing was added: write "
-                    "with another output=, so that the parts are made anew."
+                    f"The Iceberg table {self.identifier} was changed during this run, and {file.name} does not fit "
+                    f"it any more: {' '.join(str(error).split())[:300]}. Nothing was added: write with another "
+                    "output=, so that the files are made again."
                 ) from None
 
         return [made(file, footer) for file, footer in zip(files, found, strict=True)]
@@ -242,8 +242,8 @@ def location_of(catalog: Catalog, identifier: str) -> tuple[str, dict[str, Any]]
         location, properties = str(table.location()), {**found.properties, **table.io.properties}
     elif not hasattr(found, "_resolve_table_location"):
         raise SinkError(
-            f"There is no Iceberg table {identifier}, and where one lies its catalogue settles when it makes it. "
-            "Make the table first (catalog.create_table), then run again."
+            f"There is no Iceberg table {identifier}, and only its catalogue can decide where a new table lies. Make "
+            "the table first (catalog.create_table), then run again."
         )
     else:
         namespace, _, name = identifier.rpartition(".")

@@ -82,9 +82,9 @@ def fields_of(table: Any, identifier: str) -> tuple[PartitionField, ...]:
             why = f"its column {column.name!r} has a default for older files"
         if why:
             raise SinkError(
-                f"The Iceberg table {identifier} is partitioned by the field {each.name!r}, and {why}: by such a "
-                "field rows are not divided here. Write to another table, and insert its rows by an engine that "
-                "divides them so; or change the spec (table.update_spec())."
+                f"The Iceberg table {identifier} is partitioned by the field {each.name!r}, and {why}. Headrace "
+                "cannot divide rows by such a field. Write to another table, and insert its rows with an engine that "
+                "can; or change the spec (table.update_spec())."
             )
         assert match is not None
         name = "" if column is None else column.name
@@ -135,8 +135,8 @@ class Partitions:
             made = transformed(each.transform, each.width, cast(batch.column(at), kind))
         except (ValueError, OverflowError) as error:  # Arrow's are, too
             raise SinkError(
-                f"{self.told}, and of a value of the column {each.column!r} no partition can be computed: {error}. "
-                "Drop such rows in a step, or put null in its place."
+                f"{self.told}, and a value of the column {each.column!r} has no partition: {error}. "
+                "Drop such rows in a step, or replace the value with null."
             ) from None
         encoded = made.dictionary_encode(null_encoding="encode")
         values = encoded.dictionary.to_pylist()

@@ -150,8 +150,8 @@ class LanceSink(LakeSink):
             schema, version = table.schema, str(table.data_storage_version)
         if version in ("legacy", "0.1", "1", "1.0"):
             raise SinkError(
-                f"The Lance table {self.place} has files of the first version of its format, which are read and not "
-                "written here. Write it anew with lance.write_dataset, or write to another table."
+                f"The Lance table {self.place} has files in the first version of its format, which Headrace reads, "
+                "but does not write. Write the table again with lance.write_dataset, or write to another table."
             )
         return LanceColumns(schema.remove_metadata(), format=version)
 
@@ -213,7 +213,7 @@ class LanceSink(LakeSink):
                 raise OutputWriteFailed(
                     f"The part {path} of this run, or the file that it names in {within(self.place, DATA)}, is gone "
                     f"or damaged ({' '.join(str(error).split())[:200]}), so the Lance table {self.place} got none of "
-                    "the rows. Write with another output=: rows are computed again."
+                    "the rows. Write with another output=, which computes the rows again."
                 ) from error
 
         with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="headrace-parts") as threads:
@@ -225,8 +225,8 @@ class LanceSink(LakeSink):
             return
         if self.table_mode == "error":
             raise OutputExists(
-                f"A Lance table was made at {self.place} while this run went on, and a new one was asked for. "
-                "Its rows are as they were: mode='append' adds to them."
+                f"Another program made a Lance table at {self.place} during this run, and mode='create' was given. "
+                "That table was not changed: mode='append' adds to it."
             )
         if schema is None:
             return
@@ -234,7 +234,7 @@ class LanceSink(LakeSink):
         for column in (column for part in parts if part.rows for column in part.schema):
             if column.type != now.field(column.name).type:
                 raise SinkError(
-                    f"The Lance table {self.place} was changed while this run went on: its column {column.name!r} is "
+                    f"The Lance table {self.place} was changed during this run: its column {column.name!r} is "
                     f"{now.field(column.name).type} now, and the parts have it as {column.type}. Nothing was added: "
                     "write with another output=, so that they are made with the new type."
                 )

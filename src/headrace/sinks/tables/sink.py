@@ -134,11 +134,11 @@ class LakeSink(ParquetSink):
             or not (begun_with or (needed and not there))
         ):
             return
-        now = "is another one now, made anew in the same place," if there else "is gone"
+        now = "was replaced by a new table in the same place" if there else "is gone"
         raise SinkError(
             f"The {self.what} {self.place} {now} since this run began to add rows to it. Nothing was added: restore "
-            "the table and run the same command again, or write with another output=, which adds all rows to what is "
-            "there then."
+            "the table and run the same command again, or write with another output=, which adds all rows to the "
+            "table that is there now."
         )
 
     def key_of(self, file: StagedFile, run: str) -> str:
@@ -206,8 +206,8 @@ class LakeSink(ParquetSink):
             named = column.name in self.partition_by and not folders
             if kind is None:
                 raise SinkError(
-                    f"The column {column.name!r} is of type {column.type}, which no {self.what} has. Make another "
-                    "type of it in a step, such as a text, or leave it out by drop_columns."
+                    f"The column {column.name!r} is of type {column.type}, which no {self.what} has. Convert it in a "
+                    "step, for example to a text, or leave it out with drop_columns."
                 )
             if there is not None:
                 kind = self._fitting(column.name, kind, there)
@@ -275,8 +275,8 @@ class LakeSink(ParquetSink):
         if columns is not None and not bound.has_run(table, run):
             if self.table_mode == "error":
                 raise OutputExists(
-                    f"The {self.what} {self.place} is there already, and a new one was asked for. mode='append' "
-                    "adds to it, mode='overwrite' replaces its rows."
+                    f"The {self.what} {self.place} exists already. mode='append' adds to it, mode='overwrite' "
+                    "replaces its rows."
                 )
             self._check_partitions(columns)
         return bound
@@ -286,7 +286,7 @@ class LakeSink(ParquetSink):
             asked = list(self.partition_by) or "nothing"
             raise SinkError(
                 f"The {self.what} {self.place} is partitioned by {list(columns.partition_by) or 'nothing'}, and "
-                f"partition_by= says {asked}. Give it as the table has it: parts must lie as those that are there."
+                f"partition_by= is {asked}. Give it as the table has it: new files must be divided like the old ones."
             )
 
     def tries(self) -> Iterator[None]:
@@ -295,8 +295,8 @@ class LakeSink(ParquetSink):
             yield
             time.sleep(backoff(attempt, 0.01, 2.56, spread=1.0))
         raise OutputWriteFailed(
-            f"Others commit to the {self.what} {self.place} again and again, at the same time: {_TRIES} tries to "
-            "add the rows of this run failed. They are kept: run the same command again when there is less to do."
+            f"Other programs write to the {self.what} {self.place} all the time: {_TRIES} tries to add the rows of "
+            "this run failed. The rows are kept: run the same command again when fewer programs write."
         )
 
     def is_done(self, found: object, parts: object) -> bool:
@@ -306,9 +306,9 @@ class LakeSink(ParquetSink):
         """
         if found is not None and found != parts:
             raise SinkError(
-                f"The {self.what} {self.place} has rows of this run already, from other parts than those in "
-                f"{self.root}: they were made again after the table had them. Nothing was added. See which rows are "
-                "right, and write others with another output=."
+                f"The {self.what} {self.place} has rows of this run already, but {self.root} has other files now: "
+                "the rows were made again after the table had them. Nothing was added. Check which rows are right, "
+                "and write new ones with another output=."
             )
         return found is not None
 
@@ -328,8 +328,8 @@ class LakeSink(ParquetSink):
             if value == "":
                 raise SinkError(
                     f"The column {column!r}, by which the {self.what} {self.place} is partitioned, holds an empty "
-                    f"text ({folder_name(column, value)!r}), which tables read as null. Put another text or a null "
-                    "in its place."
+                    f"text ({folder_name(column, value)!r}), which tables read as null. Replace it with another text "
+                    "or with null."
                 )
         return found
 

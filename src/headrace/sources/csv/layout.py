@@ -117,9 +117,9 @@ def _check_widths(known: Sequence[tuple[InputFile, _CsvStart]], form: CsvFormat)
         for file, start in known[1:]:
             if not set(first.schema.names) & set(start.schema.names):
                 raise SchemaMismatch(
-                    f"The CSV files {first_file.path!r} and {file.path!r} have no column in common: the first "
-                    f"has {short_repr(first.schema.names)}, the other {short_repr(start.schema.names)}. If they have "
-                    "no header line, set has_header=False; else read them apart."
+                    f"The CSV files {first_file.path!r} and {file.path!r} have no column in common: the first has "
+                    f"{short_repr(first.schema.names)}, the other {short_repr(start.schema.names)}. If they have no "
+                    "header line, set has_header=False; otherwise read them separately."
                 )
         return
     first_file, first = known[0]
@@ -127,8 +127,8 @@ def _check_widths(known: Sequence[tuple[InputFile, _CsvStart]], form: CsvFormat)
         if len(start.schema) != len(first.schema):
             raise SchemaMismatch(
                 f"The CSV files {first_file.path!r} and {file.path!r} have {len(first.schema)} and "
-                f"{len(start.schema)} columns, and without a header there are no names to match them by. "
-                "Read them apart."
+                f"{len(start.schema)} columns, and without a header there are no names to match them by. Read them "
+                "separately."
             )
 
 
@@ -158,7 +158,7 @@ def _inspect_start(
         refuse_other_formats(file.path, head.data, "CSV", encoding=form.encoding)
         if reader_of(file.path) == "read_json" and head.data.lstrip()[:1] in (b"{", b"["):
             raise UnreadableFile(
-                f"Cannot read {file.path!r} as CSV: it is JSON, by its name and its first byte; read_json reads it."
+                f"Cannot read {file.path!r} as CSV: by its name and its first byte it is JSON. Use read_json."
             )
         try:
             found = _records(head, form)

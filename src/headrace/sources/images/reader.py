@@ -211,8 +211,8 @@ def opened(path: str, data: BinaryIO, max_pixels: int) -> Image:
 
 def _oversized(path: str, max_pixels: int) -> UnreadableFile:
     return UnreadableFile(
-        f"Cannot read the image {path!r}: it has more than {max_pixels:,} pixels, the limit against files that "
-        "unpack to more than a machine can hold. If you trust it, raise max_pixels=."
+        f"Cannot read the image {path!r}: it has more than {max_pixels:,} pixels, the limit that protects against "
+        "files that do not fit into memory. If you trust it, raise max_pixels=."
     )
 
 
@@ -270,7 +270,9 @@ def _converted(image: Image, mode: str) -> Image:
         deep = np.asarray(image)
         image = Image.fromarray((deep >> 8).astype(np.uint8))
     elif image.mode in ("I", "F"):
-        raise ValueError(f"its pixels (mode {image.mode}) have no fixed range that could be made 0 to 255")
+        raise ValueError(
+            f"its pixels (mode {image.mode}) have no fixed range that can be converted to 0 to 255"
+        )
     elif image.mode == "P" and "transparency" in image.info:
         image = image.convert("RGBA")
     return image if image.mode == mode else _by_way_of_rgb(image, mode)
@@ -286,7 +288,7 @@ def _by_way_of_rgb(image: Image, mode: str) -> Image:
 def _undecodable(path: str, error: Exception) -> UnreadableFile:
     reason = (isinstance(error, OSError) and error.strerror) or str(error).rstrip(".") or type(error).__name__
     if type(error).__name__ == "UnidentifiedImageError":
-        reason = "its first bytes are of no image format that Pillow knows"
+        reason = "its first bytes do not belong to an image format that Pillow knows"
     return UnreadableFile(
         f"Cannot read the image {path!r}: {reason}. Restore the file or leave it out of the input."
         f"{another_reader(path, 'read_images')}"

@@ -76,7 +76,7 @@ def _in(value: Any, type_: pa.DataType, name: str) -> tuple[str, str, str] | Non
 def explain_rounded(where: str, found: RoundedNumber) -> UnreadableFile:
     """Return the error for a number that would be rounded."""
     return UnreadableFile(
-        f"Cannot read {where}: the field {found.field!r} is {found.text}, {found.what}, which the first part of the "
-        "files made its type. Set the type with schema=pyarrow.schema([...]): decimal128(38, 9) or uint64 hold such "
-        "numbers, float64 rounds them."
+        f"Cannot read {where}: the field {found.field!r} is {found.text}, {found.what}; that type was inferred from "
+        "the first part of the files. Set the type with schema=pyarrow.schema([...]): decimal128(38, 9) or uint64 "
+        "hold such numbers, float64 rounds them."
     ).showing(found.text)

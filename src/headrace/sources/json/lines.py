@@ -130,18 +130,18 @@ def explained(
     if isinstance(alone, TooDeep):
         return UnreadableFile(
             f"Cannot read {where}: {reason}, and no schema can be inferred from that. Name the fields that you need "
-            "with schema=pyarrow.schema([...]), which passes over all others, or leave the line out."
+            "with schema=pyarrow.schema([...]), which ignores all others, or leave the line out."
         )
     field = _unknown_field(value, known) if known is not None else None
     if field is not None:
         return UnreadableFile(
-            f"Cannot read {where}: the field {field!r} was not there in the first part of the files, from which "
-            "the schema was inferred. Give the whole schema with schema=pyarrow.schema([...]); fields that it "
-            "does not name are passed over."
+            f"Cannot read {where}: the field {field!r} was not there in the first part of the files, from which the "
+            "schema was inferred. Give the whole schema with schema=pyarrow.schema([...]); fields that it does not "
+            "name are ignored."
         )
     return UnreadableFile(
-        f"Cannot read {where}: {reason}, against the schema that was given or inferred from the start of the "
-        f"files. The row is {shown}. Settle the types with schema=pyarrow.schema([...]), or repair the row."
+        f"Cannot read {where}: {reason}, which does not fit the schema that was given or inferred from the start of "
+        f"the files. The row is {shown}. Set the types with schema=pyarrow.schema([...]), or repair the row."
     ).showing(shown, *re.findall(r"couldn't parse: ?(.+)", reason))
 
 

@@ -228,8 +228,8 @@ def _decoded(path: str, data: BinaryIO, how: AudioOptions, *, decoded: bool) -> 
         if count * channels * max(1.0, grows) > how.max_samples:
             raise UnreadableFile(
                 f"Cannot read the sound file {path!r}: it has {count:,} samples in each of {channels} channels, more "
-                f"than max_samples={how.max_samples:,}, the limit against files that unpack to more than a machine "
-                "can hold. If you trust it, raise max_samples=."
+                f"than max_samples={how.max_samples:,}, the limit that protects against files that do not fit into "
+                "memory. If you trust it, raise max_samples=."
             )
         samples = sound.read(
             count, dtype="float32", always_2d=True

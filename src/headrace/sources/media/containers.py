@@ -59,11 +59,11 @@ def unread(file: BinaryIO, size: int) -> str:
     file.seek(0)
     kind = file.read(12)
     several = (
-        "several recordings follow each other in it, of which only the first would be read. Make them one"
+        "several recordings follow each other in it, and only the first would be read. Join them into one"
     )
     if kind[:4] in (b"RIFF", b"FORM"):
         behind = _behind_nothing(file, size, kind[:4] == b"RIFF")
-        why = f"its header says that it has no samples, and {behind:,} bytes are behind it" if behind else ""
+        why = f"its header says that it has no samples, and {behind:,} bytes come after it" if behind else ""
     elif kind[:4] == b"OggS":
         why = several if _chained(file, size) else ""
     elif kind[:4] == b"fLaC":

@@ -181,7 +181,7 @@ def _one_by_one(container: Any, stream: Any, stride: int, *, cut: bool) -> Itera
         except StopIteration:
             break
         except Exception as error:
-            yield Got(index, None, f"{reason_of(error)}; what comes behind was not read")
+            yield Got(index, None, f"{reason_of(error)}; what comes after it was not read")
             return
         if index % stride == 0:
             yield Got(index, None, _DAMAGED) if frame.is_corrupt else Got(index, frame, "")
@@ -356,6 +356,6 @@ def unreadable(path: str, reason: str) -> UnreadableFile:
 def oversized(path: str, max_pixels: int) -> UnreadableFile:
     """Return the error for a file whose frames are too large."""
     return UnreadableFile(
-        f"Cannot read the video {path!r}: its frames have more than {max_pixels:,} pixels, the limit against files "
-        "that unpack to more than a machine can hold. If you trust it, raise max_pixels=."
+        f"Cannot read the video {path!r}: its frames have more than {max_pixels:,} pixels, the limit that protects "
+        "against files that do not fit into memory. If you trust it, raise max_pixels=."
     )

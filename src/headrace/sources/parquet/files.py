@@ -352,8 +352,8 @@ def _check_casts(
                 column.cast(wanted.field(name).type)
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
                 raise SchemaMismatch(
-                    f"schema= says that column {name!r} is {wanted.field(name).type}; in {where!r} it is {type_}, of "
-                    f"which none can be made: {error}."
+                    f"schema= says that column {name!r} is {wanted.field(name).type}; in {where!r} it is {type_}, "
+                    f"which cannot be converted: {error}."
                 ) from error
 
 

@@ -84,7 +84,7 @@ def refuse_twice(columns: Sequence[tuple[str, str]], *, cased: bool) -> None:
     keys = [name if cased else name.lower() for name, _ in columns]
     for key, (name, kind) in zip(keys, columns, strict=True):
         if keys.count(key) > 1:
-            raise inexact(name, kind, "and another column has that name. Name them apart with AS.")
+            raise inexact(name, kind, "and another column has that name. Give them different names with AS.")
 
 
 def file_state(path: str, log: str, *, counter: bool = False) -> tuple[int, ...]:

@@ -55,7 +55,7 @@ class DuckdbConnection:
                 raise inexact(
                     name,
                     kind,
-                    f"which has no equal here. Cast it in the query, such as CAST({name} AS VARCHAR).",
+                    f"which has no Arrow type. Cast it in the query, such as CAST({name} AS VARCHAR).",
                 )
         schema = self._read(f"SELECT * FROM ({query}\n) AS q LIMIT 0", 1).schema
         return [

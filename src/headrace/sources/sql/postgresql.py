@@ -108,7 +108,7 @@ class PostgresqlConnection:
         raise inexact(
             field.name,
             kind,
-            f"which has no exact equal here. Cast it in the query, such as {field.name}::text.",
+            f"which has no exact Arrow type. Cast it in the query, such as {field.name}::text.",
         )
 
     def _of_pgvector(self, name: str, query: str) -> Column | None:
@@ -204,5 +204,5 @@ def _exact(column: pa.Array, kind: pa.DataType) -> pa.Array:
     if storage.type.equals(kind):
         return storage
     if not pa.types.is_decimal(kind) and not pa.types.is_fixed_size_list(kind):
-        raise SourceError(f"PostgreSQL gave a column of type {storage.type} where {kind} was announced.")
+        raise SourceError(f"PostgreSQL gave a column of type {storage.type} where {kind} was expected.")
     return storage.cast(kind)

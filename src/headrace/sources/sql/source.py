@@ -173,14 +173,14 @@ class SqlSource(Source):
         """Return this source, asked anew, whose rows are known by keys; refuse it without."""
         if not keyed:
             raise ArgumentError(
-                "incremental=True for a query: a database does not say which of its rows are new, and those behind "
-                "the greatest value that was seen would leave out rows that are committed late. Name the columns by "
-                "which rows are told apart, such as key='id': rows whose keys no run has read are processed then."
+                "incremental=True for a query: a database does not say which of its rows are new. Reading only rows "
+                "above the last value would miss rows that are committed late. Name the columns that identify a row, "
+                "such as key='id': then rows with new keys are processed."
             )
         if not self._checksum:
             raise ArgumentError(
-                "incremental=True with read_sql(checksum=False): without checksums it would not be noticed that rows "
-                "came while as many went. Leave checksum=False out."
+                "incremental=True with read_sql(checksum=False): without checksums, it would not be noticed if rows "
+                "were added while as many were deleted. Leave checksum=False out."
             )
         copy = self._with(())
         copy._answer, copy._held = None, []

@@ -149,8 +149,8 @@ class DeltaSource(ParquetSource):
         if asked or not same or version == mine["version"] or not isinstance(version, int):
             return self
         warn(
-            f"The Delta table {self._place} is at version {mine['version']} now; this run was planned with version "
-            f"{version}, and goes on with that. A run with another output= reads the newer one."
+            f"The Delta table {self._place} is at version {mine['version']} now; this run began with version "
+            f"{version}, and goes on with that one. A run with another output= reads the newer one."
         )
         return self._with({"_version": version, "_snapshot": None})
 
@@ -243,7 +243,7 @@ def _snapshot(
         if not _says_value(schema.field(name).type):
             raise SourceError(
                 f"The Delta table {place} is partitioned by the column {name!r} of type {schema.field(name).type}, "
-                "whose values writers put down in different ways, so it is not read here. Write its rows to a table "
+                "and writers store such values in different ways, so it cannot be read. Write its rows to a table "
                 "that is partitioned by another column."
             )
     paths = actions["path"].to_pylist()

@@ -29,7 +29,7 @@ def _actions(place: str, options: Options, version: int) -> list[dict[str, Any]]
     try:
         data = b"".join(bytes(part) for part in contents([record(path, options).path]))
     except UnreadableFile as error:
-        why = f"its log of version {version} is not there, as logs are removed some time after a checkpoint"
+        why = f"its log of version {version} is gone: a table removes old logs after some time"
         raise no_history(f"The Delta table {place}", why) from error
     try:
         return [msgspec.json.decode(line, type=dict[str, Any]) for line in data.splitlines() if line.strip()]

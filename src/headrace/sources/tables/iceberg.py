@@ -147,8 +147,8 @@ class IcebergSource(FileSource[Scan]):
             "a newer snapshot" if snapshot != mine["snapshot"] else "other columns now, in the same snapshot"
         )
         warn(
-            f"The Iceberg table {self._identifier} has {newer}, {mine['snapshot']}; this run was planned "
-            f"with {snapshot}, and goes on with that. A run with another output= reads the newer one."
+            f"The Iceberg table {self._identifier} has {newer}, {mine['snapshot']}; this run began with {snapshot}, "
+            "and goes on with that one. A run with another output= reads the newer one."
         )
         return self._with({"_scan": None, "_snapshot": snapshot, "_schema_id": schema})
 
@@ -272,7 +272,8 @@ class IcebergSource(FileSource[Scan]):
         if local and is_address(place_of(table.location())):
             raise SourceError(
                 f"The Iceberg table {self._identifier} lies in a store and names a file of this machine, "
-                f"{local[0]!r}. No such file is read: a table that others write could name any."
+                f"{local[0]!r}. Such a file is not read: others write the table, and could name any file of this "
+                "machine."
             )
         ordered = dict(sorted(found.items()))
         return Scan(

@@ -181,8 +181,8 @@ class LanceSource(Source):
         if self._version is not None or not same or mine == dict(described) or not isinstance(version, int):
             return self
         warn(
-            f"The Lance table {self._place} has a newer version, {mine['version']}; this run was planned with "
-            f"{version}, and goes on with that. A run with another output reads the newer one."
+            f"The Lance table {self._place} has a newer version, {mine['version']}; this run began with {version}, "
+            "and goes on with that one. A run with another output= reads the newer one."
         )
         return self._with({"_found": None, "_version": version, "_every": {}})
 
@@ -334,8 +334,8 @@ def _refuse_blobs(place: str, schema: pa.Schema, read: Sequence[str]) -> None:
     ]
     if not {*blobs}.isdisjoint(read):
         raise SourceError(
-            f"The Lance table {place} has blobs in column {', '.join(map(repr, blobs))}: a scan gives only where "
-            "they are, so they are not read. Name the other columns with columns=[…]."
+            f"The Lance table {place} has blobs in column {', '.join(map(repr, blobs))}: Lance returns only their "
+            "positions, so they cannot be read. Name the other columns with columns=[…]."
         )
 
 

@@ -281,7 +281,4 @@ def samples(path: str, columns: Sequence[str] | None) -> Iterator[Sample]:
 
 
 def _apart(key: str) -> str:
-    return (
-        "other samples stand between its members; sort the archive by name (tar --sort=name), so that those of "
-        f"{key!r} are side by side"
-    )
+    return "its members are not next to each other; sort the archive by name (tar --sort=name)"

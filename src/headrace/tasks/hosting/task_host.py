@@ -148,8 +148,8 @@ class TaskHost:
             elif inspect.iscoroutine(value):
                 value.close()
                 raise BadReturn(
-                    f"{label} is async, and a function that a worker calls is not awaited: only methods of actors "
-                    "are. Call asyncio.run(…) in a function that is not async."
+                    f"{label} is async, and only methods of actors may be async. Call asyncio.run(…) in a function "
+                    "that is not async."
                 )
             return self._packed(label, value)
         except Interrupted:
@@ -188,7 +188,7 @@ class TaskHost:
         if returns == "stream":
             if not isinstance(value, Iterator):
                 raise BadReturn(
-                    f"{label} is to return a stream, and returned a {type(value).__name__}: it takes a generator."
+                    f"{label} must be a generator to return a stream, but it returned a {type(value).__name__}."
                 )
         elif returns == 0:
             return
@@ -301,5 +301,5 @@ def _resolved(value: Any) -> Any:
 
 def _advice(value: Any) -> str:
     if inspect.isgenerator(value):
-        return "Return list(…) of it: a call has one result, unless it says num_returns='streaming'."
+        return "Return list(…) of it: a call has one result, unless it has num_returns='streaming'."
     return "Return plain data, such as arrays, tables, lists and dicts."
