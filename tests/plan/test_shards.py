@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.core.work import Shard, Split
-from headrace.plan.compile import make_shards
+from headrace.plan.compile import SMALL, SMALL_UNCOUNTED, make_shards
 from headrace.sources.range import RangeSource
 
 SPLITS = st.builds(
@@ -88,6 +88,26 @@ def test_shard_rows_where_rows_are_not_known_goes_by_a_guess() -> None:
     splits = [Split(0, n, n + 1, bytes=131_072) for n in range(14)]
     assert len(make_shards(splits, 2, 500)) == 14
     assert [len(shard.splits) for shard in make_shards(splits, 2, 4000)] == [3, 3, 3, 3, 2]
+
+
+@given(st.lists(SPLITS, max_size=60), st.integers(1, 64))
+def test_a_small_input_is_as_few_shards_as_can_be(splits: list[Split], workers: int) -> None:
+    shards = make_shards(splits, workers, few=True)
+    assert [split for shard in shards for split in shard.splits] == splits
+    most = SMALL_UNCOUNTED if any(split.rows < 0 for split in splits) else SMALL
+    total = sum(split.bytes for split in splits)
+    if total <= most * workers:
+        assert len(shards) <= max(1, -(-total // most)) + 1  # splits are not cut
+    else:
+        assert shards == make_shards(splits, workers)
+
+
+def test_a_small_input_is_divided_evenly() -> None:
+    splits = [Split(0, n, n + 1, 1_000, 1 << 20) for n in range(28)]
+    assert [len(shard.splits) for shard in make_shards(splits, 2, few=True)] == [14, 14]
+    assert [len(shard.splits) for shard in make_shards(splits[:14], 2, few=True)] == [14]
+    assert len(make_shards(splits, 1, few=True)) > 3
+    assert len(make_shards(splits, 2, 1_000, few=True)) == 28
 
 
 def test_no_splits_no_shards() -> None:

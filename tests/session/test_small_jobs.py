@@ -95,6 +95,7 @@ def test_a_small_job_starts_no_worker(source: str, model: Any, tmp_path: Path) -
     data = predicted(source, model, observers=(started,))
     assert data.write_parquet(tmp_path / "out").rows == ROWS
     assert started.processes == set()
+    assert len(list((tmp_path / "out").glob("*.parquet"))) == 1
     out = pq.read_table(tmp_path / "out").sort_by("id")
     assert out["p"].to_pylist() == model.predict(POINTS).tolist()
     assert "begins in this process" in str(data.explain())

@@ -18,6 +18,8 @@ SHARD_BYTES = 64 << 20
 LEAST_BYTES = 1 << 20
 LEAST_ROWS = 1_024
 LEAST_UNCOUNTED = 128 << 10  # in bytes, where rows are not known
+SMALL = 16 << 20  # bytes that are one shard where no more than that comes to each worker
+SMALL_UNCOUNTED = 4 << 20
 TYPICAL_ROW = 100  # bytes; a guess, for shards of so many rows where rows are not known
 SHARES_PER_WORKER = 3
 
@@ -204,6 +206,7 @@ def make_shards(
     small: bool = True,
     shares: int = SHARES_PER_WORKER,
     begins: Collection[int] = (),
+    few: bool = False,
 ) -> list[Shard]:
     """Group neighbouring splits so that workers stay busy to the end and files stay decent.
 
@@ -216,7 +219,8 @@ def make_shards(
     said, and ends where such batches do, as far as splits let it; ``small``: one batch may be a shard. ``largest`` is
     the size of the largest batch where ``batch`` is a common multiple of several: so many rows will do. ``shares``: 1
     where shards need not be small so that workers end together. ``begins``: numbers of splits that each begin a
-    shard in any case.
+    shard in any case. ``few``: 16 MiB for each worker or less (4 MiB where rows are not known) become as few shards as
+    that makes, all of one size: dividing them is left to the run, which knows how long they take.
     """
     largest = largest or batch
     if batch > largest and batch * sum(split.bytes for split in splits) > SHARD_BYTES * sum(
@@ -226,6 +230,8 @@ def make_shards(
     sizes = [split.bytes if shard_rows is None else _rows(split) for split in splits]
     least = _least_bytes(splits, largest if small else batch, small=small)
     left = sum(sizes)
+    if few and shard_rows is None:
+        least = max(least, _even_share(splits, workers))
     shards: list[Shard] = []
     group: list[Split] = []
     held = rows = 0
@@ -242,6 +248,14 @@ def make_shards(
     if group:
         shards.append(Shard(len(shards), tuple(group)))
     return shards
+
+
+def _even_share(splits: Sequence[Split], workers: int) -> int:
+    """Return the size of as few equal shards as a small input makes, no more than there are workers; else 0."""
+    total = sum(split.bytes for split in splits)
+    most = SMALL_UNCOUNTED if any(split.rows < 0 for split in splits) else SMALL
+    pieces = -(-total // most)
+    return -(-total // pieces) if 0 < pieces <= workers else 0
 
 
 def _rows(split: Split) -> int:

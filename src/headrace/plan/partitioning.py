@@ -35,6 +35,7 @@ class Partitioning(msgspec.Struct, frozen=True):
     ``small`` may have no more. ``workers``: how many workers shards are made for. ``shares``: how many shards are
     made of what each of them would get. ``apart``: no shard has rows of two datasets of a union. ``few``: about
     so many rows are enough for a worker, and splits are cut so that each gets some; 0: splits are not cut.
+    ``merged``: a small input is as few shards as can be, since the run divides what takes long.
     """
 
     units: tuple[int, ...]
@@ -47,6 +48,7 @@ class Partitioning(msgspec.Struct, frozen=True):
     shares: int = compiler.SHARES_PER_WORKER
     apart: bool = False
     few: int = 0
+    merged: bool = False
 
     def shards(self, source: Source) -> list[Shard]:
         """Return the shards of a source."""
@@ -67,6 +69,7 @@ class Partitioning(msgspec.Struct, frozen=True):
             small=self.small,
             shares=self.shares,
             begins=begins,
+            few=self.merged,
         )
 
     def _spread(self, shards: list[Shard]) -> list[Shard]:
@@ -102,8 +105,19 @@ class RowRange(msgspec.Struct, frozen=True):
     rows: int | None = None
 
 
-def partitioning_of(stages: Sequence[Stage], source: Source, shard_rows: int | None = None) -> Partitioning:
-    """Return how the input of these stages is divided."""
+def partitioning_of(
+    stages: Sequence[Stage],
+    source: Source,
+    shard_rows: int | None = None,
+    *,
+    divides: bool = False,
+    begun: bool = False,
+) -> Partitioning:
+    """Return how the input of these stages is divided.
+
+    ``divides``: the run divides shards that take long, so few of them are enough. ``begun``: it does so where a model
+    is slow, too, as one process begins before others are started.
+    """
     units = tuple(map(unit_of, stages))
     steps = [step for stage in stages for step in stage.steps]
     sizes = sizes_of(steps)
@@ -127,7 +141,8 @@ def partitioning_of(stages: Sequence[Stage], source: Source, shard_rows: int | N
         shard_rows,
         shares,
         apart=union_in(steps) is not None,
-        few=0 if len(stages) > 1 or asks else _few(steps, sizes, declared=small),
+        few=0 if len(stages) > 1 or asks or begun else _few(steps, sizes, declared=small),
+        merged=divides and len(stages) == 1 and not asks and not small and not compiler.limits_of(steps),
     )
 
 

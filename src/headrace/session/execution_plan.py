@@ -31,17 +31,22 @@ class ExecutionPlan:
     ``stages`` may have more workers than there is work for, until ``fit``.
     """
 
-    __slots__ = ("_partitioning", "capacity", "options", "plan", "stages")
+    __slots__ = ("_begins_here", "_partitioning", "_writes", "capacity", "options", "plan", "stages")
 
-    def __init__(self, plan: Plan, options: RunOptions, *, supposes_gpus: bool = False) -> None:
+    def __init__(
+        self, plan: Plan, options: RunOptions, *, supposes_gpus: bool = False, writes: bool = True
+    ) -> None:
         """Connects to the cluster, if there is one; raises ``PlanError`` for a plan that cannot run there.
 
-        ``supposes_gpus``: as if there were as many GPUs as the plan asks for, to show what would run.
+        ``supposes_gpus``: as if there were as many GPUs as the plan asks for, to show what would run. ``writes``: the
+        rows are written, not read, so that the run may divide shards.
         """
         self.plan = plan
         self.options = options
         self.capacity: Capacity = capacity_for(options)
         self.stages = _stages(plan, options, self.capacity, supposes_gpus=supposes_gpus)
+        self._writes = writes
+        self._begins_here: bool | None = None
         self._partitioning: Partitioning | None = None
 
     @property
@@ -50,7 +55,13 @@ class ExecutionPlan:
         if self._partitioning is None:
             from headrace.plan.partitioning import partitioning_of
 
-            self._partitioning = partitioning_of(self.stages, self.plan.source, self.options.shard_rows)
+            self._partitioning = partitioning_of(
+                self.stages,
+                self.plan.source,
+                self.options.shard_rows,
+                divides=self._writes and (self.inline or self.begins_here),
+                begun=self._writes and self.begins_here,
+            )
         return self._partitioning
 
     @property
@@ -66,9 +77,11 @@ class ExecutionPlan:
     @property
     def begins_here(self) -> bool:
         """True if this process begins a job that writes, before any worker is started."""
-        from headrace.session.small_jobs import begins_here
+        if self._begins_here is None:
+            from headrace.session.small_jobs import begins_here
 
-        return begins_here(self.plan, self.options, self.stages)
+            self._begins_here = begins_here(self.plan, self.options, self.stages)
+        return self._begins_here
 
     @property
     def missing_gpus(self) -> str:

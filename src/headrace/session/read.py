@@ -199,7 +199,7 @@ def _planned(plan: Plan, options: RunOptions) -> ExecutionPlan:
     """Lay a plan out, with its input partitioned."""
     with data_hidden(hide=not options.show_data):
         compiler.columns_at(plan.steps, plan.source.schema())
-        execution = ExecutionPlan(plan, options)
+        execution = ExecutionPlan(plan, options, writes=False)
         _ = execution.partitioning
         return execution
 
