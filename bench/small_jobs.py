@@ -1,6 +1,6 @@
 """``python -m bench.small_jobs``: a job that is done in a tenth of a second, once its libraries are imported.
 
-A pipeline of scikit-learn predicts for 54,000 rows of one Parquet file. Whole processes in turn: Headrace as it comes,
+A pipeline of scikit-learn predicts for 54,000 rows of one Parquet file. Whole processes in turn: Headrace as it is,
 with ``engine="inline"``, with ``workers=2``, and Daft where it is installed. Beside the whole process, what the verb
 takes once the model is there. The bars are for whole processes: 1.1 times inline and 1.3 times Daft; one file.
 """

@@ -35,6 +35,11 @@ pytestmark = [
 ]
 
 BLAS = "OPENBLAS_NUM_THREADS"
+GET_THREADS_OF_BLAS = (
+    "scipy_openblas_get_num_threads64_",
+    "scipy_openblas_get_num_threads",
+    "openblas_get_num_threads",
+)
 
 
 class Probe:
@@ -124,16 +129,18 @@ def descriptors(pid: int) -> dict[int, str]:
     return found
 
 
-def blas_threads() -> int | None:
+def blas_threads() -> dict[str, int]:
+    """Return how many threads each OpenBLAS uses: that of numpy, and that of scipy if it is imported."""
     paths = {
         line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "openblas" in line
     }
+    found = {}
     for path in paths:
         library = ctypes.CDLL(path)
-        for name in ("scipy_openblas_get_num_threads64_", "openblas_get_num_threads"):
+        for name in GET_THREADS_OF_BLAS:
             if hasattr(library, name):
-                return int(getattr(library, name)())
-    return None
+                found[path] = int(getattr(library, name)())
+    return found
 
 
 @pytest.fixture
@@ -155,16 +162,21 @@ def ask(pool: LocalPool, method: str, *args: Any) -> list[Any]:
     return [future.result(60) for future in futures]
 
 
+@pytest.mark.parametrize("libraries", [(), ("pandas", "sklearn.linear_model")])
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_fork_is_what_a_spawned_worker_is(
-    threads: int, started: Callable[..., LocalPool], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    threads: int,
+    libraries: tuple[str, ...],
+    started: Callable[..., LocalPool],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     monkeypatch.delenv("PYTHONHASHSEED", raising=False)
     monkeypatch.chdir(tmp_path)
-    first, fork, second = ask(forked := started(3, threads), "facts")
-    (spawned,) = ask(spawns := started(1, threads, by="spawn"), "facts")
+    first, fork, second = ask(forked := started(3, threads, libraries=libraries), "facts")
+    (spawned,) = ask(spawns := started(1, threads, by="spawn", libraries=libraries), "facts")
     assert len(set(ask(forked, "family"))) == 1 and ask(spawns, "family") != ask(forked, "family")[:1]
-    assert first["blas"] in (threads, None) and fork["arrow"][:2] == (threads, threads)
+    assert set(first["blas"].values()) <= {threads} and fork["arrow"][:2] == (threads, threads)
     for name in spawned:
         assert first[name] == fork[name] == second[name] == spawned[name], name
     assert spawned["main thread"] and spawned["leads"] and spawned["parent"] == os.getpid()

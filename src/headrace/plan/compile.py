@@ -219,8 +219,8 @@ def make_shards(
     said, and ends where such batches do, as far as splits let it; ``small``: one batch may be a shard. ``largest`` is
     the size of the largest batch where ``batch`` is a common multiple of several: so many rows will do. ``shares``: 1
     where shards need not be small so that workers end together. ``begins``: numbers of splits that each begin a
-    shard in any case. ``few``: 16 MiB for each worker or less (4 MiB where rows are not known) become as few shards as
-    that makes, all of one size: dividing them is left to the run, which knows how long they take.
+    shard in any case. ``few``: at most 16 MiB for each worker (4 MiB where rows are not known) become as few shards
+    of one size as that makes: the run divides them, as it knows how long they take.
     """
     largest = largest or batch
     if batch > largest and batch * sum(split.bytes for split in splits) > SHARD_BYTES * sum(

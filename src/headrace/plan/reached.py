@@ -106,3 +106,24 @@ def _annotations(cls: type) -> dict[str, Any]:
 
         return annotationlib.get_annotations(cls, format=annotationlib.Format.STRING)
     return dict(vars(cls).get("__annotations__") or {})
+
+
+def modules_named(call: Any) -> set[str]:
+    """Return the modules of what a function, a class or an object uses by name, as far as a first look tells."""
+    if isinstance(call, functools.partial):
+        values = [call.func, *call.args, *call.keywords.values()]
+        return {module for value in values for module in (*modules_named(value), *_module_of(value))}
+    held = [] if isinstance(call, (type, types.FunctionType)) else [*getattr(call, "__dict__", {}).values()]
+    members = [*vars(call if isinstance(call, type) else type(call)).values(), call]
+    for each in members:
+        function = getattr(each, "__func__", each)
+        if isinstance(function, types.FunctionType):
+            held += [*globals_of(function).values(), *closure_of(function).values()]
+    return {module for value in held for module in _module_of(value)}
+
+
+def _module_of(value: Any) -> list[str]:
+    if isinstance(value, types.ModuleType):
+        return [value.__name__]
+    named = value if isinstance(value, (type, types.FunctionType)) else type(value)
+    return [str(named.__module__)]

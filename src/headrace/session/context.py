@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from headrace.session.event_bus import EventBus
     from headrace.session.resumed import Resumed
 
+IMPORTED_AHEAD = {"PIL", "lightgbm", "pandas", "scipy", "sklearn", "torch", "xgboost"}
+
 # Whatever is not needed to start the first worker is imported inside functions, after that has been started: so the
 # driver and the worker import at the same time. This goes for all that is imported by what is imported here.
 
@@ -264,7 +266,9 @@ def _workers(execution: ExecutionPlan, sink: str, *, warm: int | None = None) ->
     if warm is None:
         warm = min(first.workers, max(1, execution.capacity.cpus - 1))
     imports = (*((sink,) if sink else ()), *_imports(execution.plan))
-    return open_engine(execution.options, warm, first.threads, execution.block_budget, imports)
+    # A library that is imported may take hold of the GPUs that it sees; each worker is to see its own.
+    libraries = () if any(stage.num_gpus for stage in execution.stages) else _libraries(execution.plan)
+    return open_engine(execution.options, warm, first.threads, execution.block_budget, imports, libraries)
 
 
 def _imports(plan: Plan) -> tuple[str, ...]:
@@ -273,6 +277,25 @@ def _imports(plan: Plan) -> tuple[str, ...]:
     named = "headrace.plan.steps."
     running = {f"headrace.worker.steps.{name[len(named) :]}" for name in steps if name.startswith(named)}
     return (*getattr(plan.source, "worker_imports", ()), *sorted(running))
+
+
+def _libraries(plan: Plan) -> tuple[str, ...]:
+    """Return modules of other libraries that the functions and models of a plan use, and this process has imported.
+
+    Only of libraries that start no thread and open nothing when they are imported: then workers can be forked from
+    what has imported them, and none imports them again.
+    """
+    calls = [each.function.call for step in plan.steps for each in step.functions()]
+    if not calls or IMPORTED_AHEAD.isdisjoint(sys.modules):
+        return ()
+    from headrace.plan.modules import is_users
+    from headrace.plan.reached import modules_named
+
+    names = {name for call in calls for name in modules_named(call)}
+    known = [
+        name for name in sorted(names) if name.partition(".")[0] in IMPORTED_AHEAD and name in sys.modules
+    ]
+    return tuple(name for name in known if not is_users(name))
 
 
 def _least(stage: Stage) -> int:

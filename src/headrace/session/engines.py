@@ -36,12 +36,18 @@ _PRELOAD = ("numpy", "pyarrow.parquet", "headrace.worker.stage_worker")  # what 
 
 
 def open_engine(
-    options: RunOptions, warm: int, threads: int, budget: int, imports: tuple[str, ...] = ()
+    options: RunOptions,
+    warm: int,
+    threads: int,
+    budget: int,
+    imports: tuple[str, ...] = (),
+    libraries: tuple[str, ...] = (),
 ) -> Engine:
     """Open the engine of a run; on this machine, it starts ``warm`` workers already, with ``threads`` threads each,
     or one from which the others are forked.
 
-    ``budget``: the memory for blocks between stages, in bytes. ``imports``: what workers of this run will import.
+    ``budget``: the memory for blocks between stages, in bytes. ``imports``: what workers of this run will import;
+    ``libraries``: of others.
     """
     kind: Any = options.engine if isinstance(options.engine, type) else None
     if kind is not None and getattr(kind, "__init__", None) is not LocalEngine.__init__:
@@ -54,7 +60,7 @@ def open_engine(
     if options.traits.in_process:
         return InlineEngine()
     keep = options.keep_template or 0.0
-    starting = Starting(options.worker_start, _PRELOAD, imports, keep=keep)
+    starting = Starting(options.worker_start, _PRELOAD, imports, libraries, keep=keep)
     if starting.forks:
         warm = min(warm, 1)  # the others are forked from what it has imported
     return (kind or LocalEngine)(warm, threads, devices=machine.devices(), budget=budget, starting=starting)

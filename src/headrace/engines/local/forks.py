@@ -88,12 +88,17 @@ class Template:
         To a first worker that stands by.
     environment, threads
         What that worker was started with.
+    fixed
+        It has imported libraries whose number of threads nobody can change any more.
     """
 
-    def __init__(self, sock: socket.socket, environment: Mapping[str, str], threads: int) -> None:
+    def __init__(
+        self, sock: socket.socket, environment: Mapping[str, str], threads: int, *, fixed: bool = False
+    ) -> None:
         self._sock = sock
         self._environment = environment
         self._threads = threads
+        self._fixed = fixed
         self._circumstances = circumstances()
         self._process: Process | None = None
         self._sets_blas = False
@@ -116,7 +121,7 @@ class Template:
             return False
         names = environment.keys() | self._environment.keys()
         differ = {name for name in names if environment.get(name) != self._environment.get(name)}
-        if threads != self._threads:
+        if threads != self._threads and not self._fixed:
             differ -= {name for name in THREADS if name not in os.environ}
         return all(name.startswith(_FREE) for name in differ)
 

@@ -51,6 +51,8 @@ class Starting(msgspec.Struct, frozen=True):
         What workers import before they are told what to do.
     more
         What they import besides. A template that was kept may lack it.
+    libraries
+        Of others, what they import besides.
     eager
         The first worker makes a template without being asked.
     keep
@@ -60,6 +62,7 @@ class Starting(msgspec.Struct, frozen=True):
     by: Literal["fork", "spawn"] = "fork"
     modules: tuple[str, ...] = ("numpy", "pyarrow.parquet")
     more: tuple[str, ...] = ()
+    libraries: tuple[str, ...] = ()
     eager: bool = False
     keep: float = 0.0
 
@@ -214,7 +217,7 @@ class Spawner:
             raise
         finally:
             theirs.close()
-        self._template = Template(ours, environment, threads)
+        self._template = Template(ours, environment, threads, fixed=bool(self._how.libraries))
         if self._how.eager or self._keep:
             self._template.ask()
         return process
@@ -228,7 +231,7 @@ class Spawner:
             fd=fd,
             pid=os.getpid(),
             pause=pause,
-            modules=(*self._how.modules, *self._how.more),
+            modules=(*self._how.modules, *self._how.more, *self._how.libraries),
             **boot,
         )
         return subprocess.Popen(

@@ -138,7 +138,7 @@ def _serve(asked: socket.socket, parent: int, name: str) -> tuple[int, float]:
     """Fork a worker of that name for each request until the driver closes its end; returns in the forks."""
     die_with(parent)
     os.setsid()
-    _answer(asked, ("template", os.getpid(), _blas() is not None))
+    _answer(asked, ("template", os.getpid(), bool(_blas())))
     while True:
         try:
             request, fds = wire.receive_with(asked, 4)
@@ -207,9 +207,10 @@ def _become(request: ForkRequest, fd: int, out: int, err: int, folder: int) -> i
 def limit_threads(threads: Mapping[str, int]) -> None:
     """Have libraries that are imported already use so many threads, by the variable that they read when they were."""
     for variable, number in threads.items():
-        if variable == "OPENBLAS_NUM_THREADS" and (limit := _blas()) is not None:
-            limit(number)
-        elif variable != "OPENBLAS_NUM_THREADS" and "pyarrow" in sys.modules:
+        if variable == "OPENBLAS_NUM_THREADS":
+            for limit in _blas():
+                limit(number)
+        elif "pyarrow" in sys.modules:
             import pyarrow
 
             {"OMP_NUM_THREADS": pyarrow.set_cpu_count, "ARROW_IO_THREADS": pyarrow.set_io_thread_count}[
@@ -217,16 +218,15 @@ def limit_threads(threads: Mapping[str, int]) -> None:
             ](number)
 
 
-def _blas() -> Any:
-    """Return what sets the number of threads of numpy's OpenBLAS; None if there is none."""
+def _blas() -> list[Any]:
+    """Return what sets the number of threads of each OpenBLAS: numpy has one, and scipy another."""
+    found = []
     with contextlib.suppress(OSError), open("/proc/self/maps") as file:
         paths = {line.split(maxsplit=5)[-1].strip() for line in file if "openblas" in line}
         for path in sorted(paths):
             library = ctypes.CDLL(path)
-            for name in _SET_THREADS_OF_BLAS:
-                if hasattr(library, name):
-                    return getattr(library, name)
-    return None
+            found += [getattr(library, name) for name in _SET_THREADS_OF_BLAS if hasattr(library, name)][:1]
+    return found
 
 
 def _unsafe(known: set[int]) -> str:
