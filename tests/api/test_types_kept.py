@@ -428,3 +428,34 @@ def test_what_a_format_cannot_hold_is_refused_by_its_name(
     data = hr.from_arrow(pa.table({"id": [1, 2], "x": column})).with_options(engine="inline", progress=False)
     with pytest.raises(SinkError, match="cannot hold column 'x'"):
         getattr(data, f"write_{verb}")(tmp_path / "out")
+
+
+WIDE = pa.array([2**60 + 1, None, 2**60 + 1, 5])
+ENCODED = {
+    "dictionary": WIDE.dictionary_encode(),
+    "runs": pa.RunEndEncodedArray.from_arrays(pa.array([1, 2, 3, 4], pa.int32()), WIDE),
+    "lists of a dictionary": pa.ListArray.from_arrays([0, 1, 2, 3, 4], WIDE.dictionary_encode()),
+}
+
+
+@pytest.mark.parametrize("name", ENCODED)
+@pytest.mark.parametrize("format_", ["numpy", "pandas"])
+def test_encoded_integers_beside_nulls_are_not_rounded(name: str, format_: Any) -> None:
+    """They are as they are, or refused: float64 does not have them."""
+    data = hr.from_arrow(pa.table({"x": ENCODED[name]})).with_options(engine="inline", progress=False)
+    seen: list[Any] = []
+
+    def look(batch: Any) -> Any:
+        seen.extend(batch["x"])
+        return batch
+
+    try:
+        data.map_batches(look, batch_format=format_).count()
+    except BadInput as error:
+        assert "column 'x' holds nulls and the integer 1152921504606846977" in str(error)
+        assert format_ == "numpy"
+    else:
+        found = [value[0] if isinstance(value, np.ndarray) else value for value in seen]
+        assert [
+            None if value is None or value != value else int(value) for value in found
+        ] == WIDE.to_pylist()

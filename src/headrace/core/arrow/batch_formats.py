@@ -72,6 +72,7 @@ def _formed_frame(batch: pa.RecordBatch) -> Any:
 def _formed(field: pa.Field, column: pa.Array) -> np.ndarray[Any, Any]:
     """View a column in the form that it has in every batch."""
     form = forms.mark_of(field)
+    column = _decoded(column) if _is_encoded(column.type) else column
     if form == forms.OBJECT:
         return _locked(_exact_objects(column))
     if column.null_count and forms.is_wide(column.type):
@@ -103,7 +104,7 @@ def to_frame(table: pa.RecordBatch | pa.Table) -> Any:
         for i, (field, column) in enumerate(zip(table.schema, table.columns, strict=True))
         if is_tensor(field.type)
         or is_objects(field.type)
-        or forms.rounds(column)
+        or (forms.rounds(column) and not pa.types.is_dictionary(field.type))  # categories are exact
         or _pandas_lacks(field.type)
     ]
     for i, type_ in enumerate(table.schema.types):
@@ -159,6 +160,7 @@ def _pandas_lacks(type_: pa.DataType) -> bool:
 
 def _unrounded(column: pa.Array) -> np.ndarray[Any, Any]:
     """View a column as ``to_numpy`` does, but integers beside nulls as objects if float64 would round one."""
+    column = _decoded(column) if _is_encoded(column.type) else column
     if forms.is_wide(column.type) and forms.rounds(column):
         return _locked(_exact_objects(column))
     return to_numpy(column)
@@ -197,9 +199,7 @@ def _to_numpy(column: pa.Array) -> np.ndarray[Any, Any]:
         return _to_numpy(column.storage.cast(pa.bool_()))
     if isinstance(column, pa.ExtensionArray):
         return _to_numpy(column.storage)
-    if pa.types.is_dictionary(type_):
-        return _to_numpy(_decoded(column))
-    if pa.types.is_run_end_encoded(type_):
+    if _is_encoded(type_):
         return _to_numpy(_decoded(column))
     if type_ in NUMPY_OF:
         return _numbers(column, np.dtype(NUMPY_OF[type_]))
@@ -210,6 +210,10 @@ def _to_numpy(column: pa.Array) -> np.ndarray[Any, Any]:
     if pa.types.is_fixed_size_list(type_) and (column.null_count == 0 or is_tensor(type_)):
         return _rows_of_values(column, [type_.list_size])
     return _objects(column)
+
+
+def _is_encoded(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_dictionary(type_) or pa.types.is_run_end_encoded(type_))
 
 
 def _decoded(column: pa.Array) -> pa.Array:

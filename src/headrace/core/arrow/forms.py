@@ -102,6 +102,11 @@ def rounds(column: pa.Array | pa.ChunkedArray) -> bool:
         return rounds(column.flatten())
     if t.is_list_view(type_) or t.is_large_list_view(type_):
         return rounds(column.flatten())
+    if t.is_run_end_encoded(type_):
+        return rounds(column.values)
+    if t.is_dictionary(type_):
+        holes = column.null_count or column.dictionary.null_count
+        return bool(holes) and is_wide(type_.value_type) and _beyond(column.dictionary)
     if t.is_map(type_):
         return rounds(column.keys) or rounds(column.items)
     return t.is_struct(type_) and any(map(rounds, column.flatten()))
