@@ -15,9 +15,16 @@ from hypothesis import strategies as st
 
 from headrace.core.work import Split
 from headrace.plan.functions import Built
-from headrace.worker.batching import BATCH_ROWS, BatchTiming, BatchTuner, auto_size, own_time, rows_of
+from headrace.worker.batching import (
+    BATCH_ROWS,
+    BatchCutter,
+    BatchTiming,
+    BatchTuner,
+    auto_size,
+    own_time,
+    rows_of,
+)
 from headrace.worker.calls import Caller
-from headrace.worker.rebatching import BatchCutter
 from headrace.worker.rows import Rows, RowSpan, recut
 
 BESIDE = 1e-4  # what a batch costs outside of the function, as the tuner has it

@@ -16,7 +16,7 @@ from typing import Any
 
 from headrace.core.engine_ports import Engine, Pool, PoolSpec
 from headrace.core.engine_traits import EngineTraits
-from headrace.core.work import BlockRef, EndEarly, OutputBlocks, Proposal
+from headrace.core.work import BlockRef, EndEarly, Pause
 from headrace.engines.inline import InlinePool
 from headrace.engines.local.process import WorkerProcess
 
@@ -125,7 +125,7 @@ class DriverFirstPool(InlinePool):
         others = self._others
         if others is None or worker == self._number:
             answer = super().submit(method, *args, worker=worker)
-            self._waiting = not answer.exception() and isinstance(answer.result(), (Proposal, OutputBlocks))
+            self._waiting = not answer.exception() and isinstance(answer.result(), Pause)
             return answer
         return others.submit(method, *args, worker=worker)
 

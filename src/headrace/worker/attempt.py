@@ -40,11 +40,17 @@ from headrace.worker.coordinates import UndeliveredRows, delivered_after
 from headrace.worker.copied_columns import CopiedColumns, read_for_copying
 from headrace.worker.copying import CannotCopy
 from headrace.worker.early_end import EarlyEnd, Speed
-from headrace.worker.inputs import ArrivingBlocks, InputLost, StageInput, reads_of_splits, splits_of
+from headrace.worker.inputs import (
+    ArrivingBlocks,
+    InputLost,
+    StageInput,
+    prefetched,
+    reads_of_splits,
+    splits_of,
+)
 from headrace.worker.messages import preview
 from headrace.worker.meter import Meter
 from headrace.worker.metrics import MetricsCounter
-from headrace.worker.prefetch import prefetched
 from headrace.worker.reading import InputCheck, Read, count_read, read_split
 from headrace.worker.rows import Rows
 from headrace.worker.staged_output import StagedOutput

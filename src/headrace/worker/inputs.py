@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import queue
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
+from typing import TypeVar
 
 from headrace.core.engine_ports import WorkerContext
 from headrace.core.work import AttemptWaiting, Block, Split, Task, TrailingRejects
@@ -15,6 +17,10 @@ from headrace.worker.meter import Meter
 from headrace.worker.reading import Read, reads_in_window
 from headrace.worker.rows import Rows
 
+T = TypeVar("T")
+
+_DEPTH = 2
+_END = object()
 WAIT_SECONDS = 0.25  # for a block, before blocks of other attempts are looked at
 
 StageInput = Block | TrailingRejects | str | None
@@ -87,3 +93,55 @@ def splits_of(task: Task) -> Sequence[Split]:
     blocks = (item for item in task.blocks if isinstance(item, Block))
     spans = (span for block in blocks for batch in decode_spans(block.spans) for span in batch)
     return [span.split for span in islice(spans, 1)]
+
+
+# ---------------------------------------------------------------- reading ahead
+
+
+def prefetched(items: Iterator[T]) -> Iterator[T]:
+    """Produce the next items in a thread while the current one is processed; ends with its consumer.
+
+    With as many workers as cores such threads cost more than they save (2 to 10 % of the time), so a plan that fills
+    the machine runs without them.
+    """
+    ready: queue.Queue[object] = queue.Queue(_DEPTH)
+    stopped = threading.Event()
+
+    def put(item: object) -> bool:
+        while not stopped.is_set():
+            try:
+                ready.put(item, timeout=0.1)
+            except queue.Full:
+                continue
+            return True
+        return False
+
+    def produce() -> None:
+        try:
+            for item in items:
+                if not put(item):
+                    return
+            put(_END)
+        except BaseException as error:
+            put(_Raised(error))
+
+    thread = threading.Thread(target=produce, name="headrace-read", daemon=True)
+    thread.start()
+    try:
+        while (item := ready.get()) is not _END:
+            if isinstance(item, _Raised):
+                raise item.error
+            yield item  # type: ignore[misc]
+    finally:
+        stopped.set()
+        thread.join()
+        close = getattr(items, "close", None)
+        if close is not None:
+            close()
+
+
+class _Raised:
+    __slots__ = ("error",)
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error

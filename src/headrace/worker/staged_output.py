@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import queue
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, cast
 
@@ -15,18 +18,19 @@ from headrace.core.arrow.batch import one_batch
 from headrace.core.arrow.objects import as_texts, is_objects
 from headrace.core.arrow.row_selection import column_taken, taken
 from headrace.core.foreign import errors_of_sink, opened
+from headrace.core.parquet.chunks import Chunks
 from headrace.core.ports import JoinedWriter, JoiningSink, Sink, Source, UploadingSink, Writer
 from headrace.core.rejected import ERROR_FIELDS, rejected_schema
 from headrace.core.work import Reject, SideFile, Split, StagedFile, Task
 from headrace.errors import SinkError
 from headrace.plan.physical import Program
 from headrace.worker.meter import Meter
-from headrace.worker.prefetch import AsyncWriter
 from headrace.worker.reading import InputCheck, SplitReader
 
 if TYPE_CHECKING:
     from headrace.core.uploading.uploader import Uploader
 
+_DEPTH = 2  # batches that wait to be encoded
 REJECTED_ROWS = 4_096  # in a batch
 
 
@@ -135,6 +139,58 @@ class StagedOutput:
         assert self._writer is not None
         with self._meter.timing("write"):
             self.files = self._writer.close()
+
+
+class AsyncWriter:
+    """A writer that encodes in a thread of its own; an error there surfaces at the next call."""
+
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
+        self._todo: queue.Queue[Callable[[], None] | None] = queue.Queue(_DEPTH)
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._encode, name="headrace-encode", daemon=True)
+        self._thread.start()
+
+    def _encode(self) -> None:
+        while (write := self._todo.get()) is not None:
+            if self._error is None:
+                try:
+                    write()
+                except BaseException as error:
+                    self._error = error
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Queue the next rows."""
+        self._check()
+        self._todo.put(partial(self._writer.write, batch))
+
+    def write_group(self, file: Chunks, number: int, batches: Sequence[pa.RecordBatch]) -> None:
+        """Queue a row group; see ``JoinedWriter``."""
+        self._check()
+        self._todo.put(partial(cast("JoinedWriter", self._writer).write_group, file, number, batches))
+
+    def close(self) -> tuple[StagedFile, ...]:
+        """Wait for the queued rows, then end the part."""
+        self._todo.put(None)
+        self._thread.join()
+        self._check()
+        return self._writer.close()
+
+    def sync(self) -> None:
+        """See ``Writer.sync``."""
+        self._writer.sync()
+
+    def abort(self) -> None:
+        """Drop everything."""
+        if self._thread.is_alive():
+            self._error = self._error or RuntimeError("aborted")
+            self._todo.put(None)
+            self._thread.join()
+        self._writer.abort()
+
+    def _check(self) -> None:
+        if self._error is not None:
+            raise self._error
 
 
 # ---------------------------------------------------------------- rejected rows

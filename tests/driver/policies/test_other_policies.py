@@ -20,10 +20,10 @@ from headrace.core.work import (
     Timings,
 )
 from headrace.driver.policies.autoscaler import GROW_AFTER, PoolScaling
-from headrace.driver.policies.batch_ceilings import BatchCeilings
 from headrace.driver.policies.commit_checks import SAMPLE, ErrorBudget, LedgerCheck
 from headrace.driver.policies.early_commit import EarlyCommit
 from headrace.driver.policies.retries import ExternalDeaths
+from headrace.driver.policies.worker_notes import BatchCeilings
 from headrace.driver.policy import (
     DivideShard,
     Emit,

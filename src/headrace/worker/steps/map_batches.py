@@ -14,10 +14,10 @@ from headrace.core.arrow.values import from_result
 from headrace.core.arrow.views import make_view
 from headrace.core.work import Fault
 from headrace.plan.steps.map_batches import MapBatches
+from headrace.worker.batching import BatchCutter
 from headrace.worker.calls import Caller
 from headrace.worker.fast_road import FastRoad, map_window, suits
 from headrace.worker.in_flight import InFlightWindow
-from headrace.worker.rebatching import BatchCutter
 from headrace.worker.rows import Rows
 from headrace.worker.steps.base import RunningStep, StepContext, is_plain, runs
 from headrace.worker.steps.columns import selected

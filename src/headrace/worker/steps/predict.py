@@ -25,10 +25,10 @@ from headrace.core.results import flat, has_names, is_scalar
 from headrace.core.work import Fault, Split
 from headrace.errors import ColumnExists, StepError, unknown_column
 from headrace.plan.steps.predict import AddColumn, Model, Predict, Prompt
+from headrace.worker.batching import BatchCutter
 from headrace.worker.calls import Caller
 from headrace.worker.in_flight import InFlightWindow
 from headrace.worker.meter import Meter
-from headrace.worker.rebatching import BatchCutter
 from headrace.worker.rows import Rows, RowSpan
 from headrace.worker.steps.base import RunningStep, StepContext, is_plain, runs
 from headrace.worker.user_code import UserCode

@@ -1,4 +1,4 @@
-"""Batch sizes that did not fit into the memory of one worker are not tried by the others."""
+"""What workers found out: the others are told, or the user."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 
 from headrace.core.events import BatchShrunk
-from headrace.core.work import Task
+from headrace.core.warn import warn_of_pickling
+from headrace.core.work import ObjectsPickled, Task
 from headrace.driver.policy import Policy
 from headrace.driver.ports import Committer
 
@@ -29,3 +30,16 @@ class BatchCeilings(Policy):
     def before_submit(self, task: Task) -> Task:
         """Add the ceilings known so far."""
         return msgspec.structs.replace(task, ceilings=dict(self._committer.ceilings))
+
+
+class PickleWarnings(Policy):
+    """Warns of each column of Python objects that is pickled between processes."""
+
+    def __init__(self) -> None:
+        self._columns: set[str] = set()
+
+    def on_message(self, message: Any, now: float) -> None:
+        """Warn of a column of which the user was not told before."""
+        if isinstance(message, ObjectsPickled) and message.column not in self._columns:
+            self._columns.add(message.column)
+            warn_of_pickling(message.column, message.kinds)
