@@ -67,7 +67,7 @@ def test_rows_of_a_batch_that_is_cut_otherwise_the_second_time_are_an_error() ->
     until = delivered_after(Rows(batch, (first,)), SHARD, None)
     assert until is not None and (until.row, until.count) == (9, 3)
     assert not len(UndeliveredRows(SHARD, until).cut(Rows(batch, (first,))))
-    with pytest.raises(ShardFailed, match="batch_size that is a number"):
+    with pytest.raises(ShardFailed, match="Set batch_size to a number"):
         UndeliveredRows(SHARD, until).cut(Rows(batch, (RowSpan(SHARD.splits[0], 0, 3, None, 15),)))
 
 
