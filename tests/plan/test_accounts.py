@@ -113,7 +113,7 @@ class TestSteps:
     @changes
     def test_map_batches(self, change: Change, monkeypatch: pytest.MonkeyPatch) -> None:
         right = map_batches.map_batches
-        monkeypatch.setattr(map_batches, "map_batches", lambda *args: change(right(*args)))
+        monkeypatch.setattr(map_batches, "map_batches", lambda *args, **more: change(right(*args, **more)))
         with pytest.raises(LedgerMismatch, match="map_batches"):
             data().map_batches(lambda b: {"x": b["id"][::2]}, batch_size=100).count()
 
@@ -136,7 +136,7 @@ class TestSteps:
         self, change: Change, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         right = map_batches.map_batches
-        monkeypatch.setattr(map_batches, "map_batches", lambda *args: change(right(*args)))
+        monkeypatch.setattr(map_batches, "map_batches", lambda *args, **more: change(right(*args, **more)))
         with pytest.raises(LedgerMismatch, match="map_batches"):
             data().map_batches(same, batch_size=100).limit(5000).count()
 
