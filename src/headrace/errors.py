@@ -3,10 +3,10 @@
 ::
 
     HeadraceError
-    ├── NotOffered (AttributeError)         what another library has, and this one has not
+    ├── NotOffered (AttributeError)         what another library has, and Headrace does not
     │   └── NotASequence (TypeError)        what lists and frames can do, and a dataset cannot
-    ├── ArgumentError (ValueError)          a value that a verb cannot use
-    │   └── UnknownArgument (TypeError)     an argument name that nobody takes
+    ├── ArgumentError (ValueError)          a value that a method cannot use
+    │   └── UnknownArgument (TypeError)     an argument name that does not exist
     ├── PlanError                           a plan that can never run, refused before any work
     │   ├── UnknownColumn (KeyError)
     │   ├── ColumnExists
@@ -88,7 +88,7 @@ class HeadraceError(Exception):
 
 
 class NotOffered(HeadraceError, AttributeError):
-    """A verb or a name that Headrace does not have; the message says why, and what to do instead."""
+    """A method or a name that Headrace does not have; the message says why, and what to do instead."""
 
 
 class NotASequence(NotOffered, TypeError):
@@ -96,11 +96,11 @@ class NotASequence(NotOffered, TypeError):
 
 
 class ArgumentError(HeadraceError, ValueError):
-    """A value that the verb cannot use."""
+    """A value that the method cannot use."""
 
 
 class UnknownArgument(ArgumentError, TypeError):
-    """An argument name that the verb does not have; the message names the nearest one."""
+    """An argument name that the method does not have; the message names the nearest one."""
 
 
 class PlanError(HeadraceError):
@@ -116,7 +116,7 @@ class ColumnExists(PlanError):
 
 
 class NotPicklable(PlanError):
-    """A function that cannot travel to a worker; the message names what in it."""
+    """A function that cannot be sent to a worker; the message says which part of it."""
 
 
 class ResourcesUnavailable(PlanError):
@@ -194,7 +194,8 @@ class EndpointRefused(ModelError):
 
 
 class EndpointUnavailable(ModelError):
-    """An endpoint answers nobody: it cannot be reached, is overloaded, or is silent; or an engine has stopped."""
+    """An endpoint does not answer any request: it cannot be reached, is overloaded, or is silent. Or an engine has
+    stopped."""
 
     ends_run = True
 
@@ -216,7 +217,7 @@ class StepError(HeadraceError):
 
 
 class BadInput(StepError):
-    """The model takes columns of another kind, number, dtype or shape; the message has both."""
+    """The model needs columns of another kind, number, dtype or shape; the message shows both."""
 
 
 class BadReturn(StepError, ValueError):
@@ -224,7 +225,7 @@ class BadReturn(StepError, ValueError):
 
 
 class OutputSchemaChanged(StepError):
-    """The user's function returned columns that do not fit the settled output schema."""
+    """The user's function returned columns that do not fit the output's schema, which the first rows have decided."""
 
 
 class TooManyErrors(StepError):
@@ -260,7 +261,7 @@ class PlanChanged(SinkError):
 
 
 class JournalDamaged(SinkError):
-    """The journal has a damaged record before valid ones."""
+    """The journal, the record of finished work, has a damaged record before valid ones."""
 
 
 class EngineError(HeadraceError):
@@ -272,11 +273,11 @@ class WorkerDied(EngineError):
 
 
 class NeverReady(WorkerDied):
-    """A worker process ended before it could work on anything: no shard is to blame."""
+    """A worker process ended before it could work on anything: no shard is the cause."""
 
 
 class NodeLost(WorkerDied):
-    """A machine of the cluster is gone, and a worker or a block with it: no shard is to blame."""
+    """A machine of the cluster is gone, and a worker or a block with it: no shard is the cause."""
 
 
 class CallLost(WorkerDied):
@@ -292,7 +293,7 @@ class CallCancelled(EngineError, CancelledError):
 
 
 class ExecutorClosed(EngineError, RuntimeError):
-    """An executor that is shut down takes no calls, and what was put to it is gone."""
+    """An executor that is shut down takes no calls, and values that were put into it are gone."""
 
 
 class TimedOut(EngineError, TimeoutError):
@@ -312,11 +313,12 @@ class Stalled(EngineError):
 
 
 class LedgerMismatch(EngineError):
-    """Rows that were counted in two places do not agree: some were lost, or came twice. A defect of Headrace."""
+    """Rows that were counted in two places do not agree: some were lost, or came twice. A bug in Headrace."""
 
 
 class UnsafeCluster(EngineError):
-    """A cluster on other machines that lets in anybody. ``hr.Ray(allow_unauthenticated=True)`` uses it anyway."""
+    """A cluster on other machines to which anybody can connect. ``hr.Ray(allow_unauthenticated=True)`` uses it
+    anyway."""
 
 
 class RemoteTraceback(Exception):
@@ -327,7 +329,7 @@ class RemoteTraceback(Exception):
 
 
 REFUSALS = (ArgumentError, PlanError, NothingMatched, UntrustedPickle)
-"""Errors that say that a command cannot be carried out as it was given: other words would have helped."""
+"""Errors that say that a command cannot be carried out as it was given: the user has to change the command."""
 
 
 def nearest(name: str, choices: Iterable[str]) -> str:

@@ -52,92 +52,93 @@ class RunOptions:
     ----------
     engine
         ``"local"`` (worker processes), ``"inline"`` (this process, for debugging), or ``hr.Ray(…)``: workers on a Ray
-        cluster. ``"ray"`` and ``"ray://host:10001"`` are short forms of it. Or a class of one's own that fills the
-        port ``Engine``: each run makes one of it, without arguments.
+        cluster. ``"ray"`` and ``"ray://host:10001"`` are short forms of it. Or a class of your own that fills the
+        port ``Engine``: each run makes an object of it, without arguments.
     workers
         How many workers; default: as many as cores that this process may use.
     progress
         True: show progress; False: nothing, no summary either; None: as True, but for ``iter_batches`` and the like,
         which show none.
     mode
-        ``"resume"`` goes on with (or recognises) an unfinished (or finished) run of the same plan in the same
-        output; ``"overwrite"`` makes a new one and replaces the old output only when the new one is complete. As
-        ``"resume"``, but where a run is finished: ``"ignore"`` leaves it as it is, whatever its plan, and returns its
-        result; ``"error"`` raises ``OutputExists``, and so does ``"append"``, with the ways to add rows: an output is
-        one run, or one and its further runs by ``incremental``.
+        What to do if the output holds a run already. ``"resume"`` goes on with an unfinished run of the same plan,
+        and does nothing if it is finished. ``"overwrite"`` makes a new run, and replaces the old output only when the
+        new one is complete. The others are as ``"resume"`` while a run is unfinished. If a run is finished,
+        ``"ignore"`` leaves it as it is, whatever its plan, and returns its result; ``"error"`` and ``"append"`` raise
+        ``OutputExists``. To add rows to an output, use ``incremental``.
     on_change
         What to do when the code of the plan's functions differs from the run in the output: ``"refuse"``,
-        ``"continue"`` (keep committed shards, do the others with the new code) or ``"restart"`` (do all anew, unless
-        all that is committed was made by the present code). ``"continue"`` also takes input files in that are new
-        since the run was planned: as further shards, behind the others.
+        ``"continue"`` (keep finished shards, do the others with the new code) or ``"restart"`` (do all again, unless
+        all finished shards were made by the present code). ``"continue"`` also adds input files that are new since
+        the run began, after the others.
     incremental
-        True: where a run of the same plan is finished, process only what is new, as a further run of the same output:
-        input files, rows that were appended to a table, or with ``key`` rows of a query. Its parts appear when all
-        are there; nothing new, no work. Other code than before is taken for them, and the rows that it did not make
-        are named, unless ``on_change`` is given to the verb. See docs/incremental.md.
+        True: if a run of the same plan is finished, process only what is new, as a further run of the same output.
+        New may be input files, rows that were appended to a table, or, with ``key``, rows of a query. The new parts
+        appear when all are there. If nothing is new, nothing is done. If the code has changed, the new code is used,
+        and a message says which rows older code has made, unless ``on_change`` is given to the write method. See
+        docs/incremental.md.
     refresh
-        ``"changed"``, with ``incremental``: rows that other functions or another model have made are made again, as
-        part of the next run; readers have the old ones until all are there.
+        ``"changed"``, with ``incremental``: rows that older functions or an older model have made are made again in
+        the next run. Readers see the old rows until all new ones are there.
     key
-        With ``incremental``: columns of the input that tell rows apart. Files that were written again are read again,
-        as are queries, and those of their rows are processed whose key no finished run has seen. A name, or several.
+        With ``incremental``: the columns of the input that identify a row; a name, or several. Queries, and files
+        that were written again, are read again. Of their rows, only those with new keys are processed.
     durability
         ``"power"``: what is committed survives a loss of power; ``"process"``: only kill -9.
     max_attempts
-        How often a shard may end its worker before the run fails. From the third time on (so not with less than 3)
-        the rows over which that happens are narrowed down instead, and treated as ``on_error`` says.
+        How often a shard may end its worker before the run fails. With 3 or more, the row at fault is searched from
+        the third time on, and treated as ``on_error`` says.
     shard_rows
-        Rows per shard, about; default: by size, so that workers stay busy and files stay decent.
+        About how many rows a shard has; default: by size, so that workers stay busy and files are not too small.
     memory_limit
         Bytes that the run may use, a number or text such as ``"16GiB"``: this process, its workers, and the blocks
-        between stages, which may take a quarter of it. Near the limit, nothing is begun ahead of its time; then the
-        biggest worker is ended and its shard tried again, with fewer workers, or divided if it does not fit alone.
-        Also compared with what steps declare by ``memory=``. Default: 80 % of the machine's or container's.
-        On Ray it is for all nodes together, and ends no worker and divides no shard: Ray watches the memory of each
-        node. Default there: half of the object stores for blocks, and no bound for what steps declare.
+        between stages, which may take a quarter of it. Near the limit, no work is begun early. At the limit, the
+        biggest worker is ended, and its shard is tried again with fewer workers; a shard that does not fit alone is
+        divided. The limit is also compared with what steps declare by ``memory=``. Default: 80 % of the machine's or
+        container's memory. On Ray it is for all nodes together. It ends no worker and divides no shard there, because
+        Ray watches the memory of each node. Default on Ray: half of the object stores for blocks, and no bound for
+        what steps declare.
     on_error
         What becomes of a row that a step or the source cannot process. ``"raise"`` ends the run and names the first
         such row. ``"reject"`` sets it aside in ``OUT/_rejected`` (see ``read_rejected``) and goes on. ``"null"``
-        keeps it with a null in the place of the result; a row that cannot be read, or on which a filter fails, is
-        set aside.
+        keeps it with a null as the result. A row that cannot be read, or on which a filter fails, is set aside.
     max_errors
-        How many rows may fail before a run ends that rejects or nulls them: a number, or a share of the rows read
-        (0.001: one in a thousand, looked at from 1,000 rows on). Default: any number.
+        With ``"reject"`` or ``"null"``: how many rows may fail before the run ends. A number, or a share of the rows
+        read (0.001: one in a thousand, checked after 1,000 rows). Default: any number.
     show_data
         False: the values of rows do not appear in messages.
     retry_on
-        Classes of errors that pass, such as ``TimeoutError``: a call of a function or model that raises one is tried
-        again, after half a second, one, two, … (a random half more or less); other errors are not.
+        Classes of errors that are temporary, such as ``TimeoutError``. If a call of a function or model raises one,
+        it is tried again after half a second, one, two, … (a random half more or less).
     max_retries
         How often such a call is tried again before its rows count as failed.
     batch_timeout
-        Seconds that a call of a function or model may take, the worker being ended otherwise. The batch is then cut,
-        until the row that takes so long is known; it is treated as ``on_error`` says. Default: any time.
+        Seconds that a call of a function or model may take. If it takes longer, the worker is ended, and the batch is
+        divided until the slow row is found. That row is treated as ``on_error`` says. Default: any time.
     commit_every
         Seconds of work after which a worker closes the part that it writes, so that what it has done is committed.
-        The rest of its shard becomes a shard of its own. None: each shard is committed as a whole.
+        The rest of its shard becomes a new shard. None: each shard is committed as a whole.
     stall_timeout
         Seconds after which a worker of this machine that the operating system has stopped (SIGSTOP) is given up and
-        replaced, an eighth of that time later at most. A run in which nobody is at work ends after so many seconds,
-        with the stacks of all workers. A model that is being loaded and a batch that is being computed are work.
+        replaced, an eighth of that time later at most. A run in which no worker works ends after this time, and
+        prints the stacks of all workers. A model that is being loaded and a batch that is being computed are work.
     worker_start
-        How worker processes of this machine are started. ``"fork"``: the first as a new Python, which imports numpy
-        and pyarrow, the others as copies of it from before it ran any code of yours, where that is safe (Linux, and
-        nothing imported so far has started a thread). ``"spawn"``: each as a new Python.
+        How worker processes of this machine are started. ``"fork"``: the first is a new Python, which imports numpy
+        and pyarrow. The others are copies of it, made before it ran any code of yours. This is done where it is safe:
+        on Linux, if nothing imported so far has started a thread. ``"spawn"``: each is a new Python.
     keep_template
-        Seconds that what workers are copied from waits for the next run of this process, so that its first worker
-        starts at once, too. None: it ends with the run.
+        Seconds for which the process that workers are copied from waits for the next run of this process. Then the
+        first worker of that run starts at once, too. None: it ends with the run.
     observers
-        Objects that see the events of a run that writes, each by its ``on_event(event)``; if they have ``tick()``, it
-        is called about five times a second, and ``close()`` at the end. One that raises is logged and dropped.
-        ``hr.observers`` has some to use. ``HEADRACE_LOG`` and ``HEADRACE_METRICS_PORT`` add a ``Log`` and a
-        ``Prometheus`` to those that are given.
+        Objects that see the events of a run that writes, each by its ``on_event(event)``. If an observer has
+        ``tick()``, it is called about five times a second, and ``close()`` at the end. If one raises, that is logged,
+        and it gets no more events. ``hr.observers`` has some to use. ``HEADRACE_LOG`` and ``HEADRACE_METRICS_PORT``
+        add a ``Log`` and a ``Prometheus`` to those that are given.
     price_per_hour
         What the machine costs in an hour, for the report: a number, or text with a currency, such as ``"3.50 EUR"``.
     report_values
         True: the report shows some of the rejected rows with their values.
 
-    Names and values are looked at by ``with_options``, which raises ``UnknownArgument`` and ``ArgumentError``.
+    ``with_options`` checks names and values, and raises ``UnknownArgument`` and ``ArgumentError``.
 
     >>> import headrace as hr
     >>> hr.RunOptions(workers=2).workers

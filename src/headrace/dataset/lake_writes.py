@@ -50,8 +50,8 @@ class LakeWriteVerbs(TableWriteVerbs):
         """Run the plan and add its rows to a Delta table, all in one commit at the end.
 
         Workers write Parquet files to a folder of the table, which its readers do not see. When all are there, one
-        transaction adds them, under the name of the run: after a kill at any moment, or an answer that was lost, the
-        table itself says whether it has them, and they are added once. Readers see the old version until then.
+        transaction adds them, under the name of the run. So the table itself shows whether it has them, also after a
+        kill at any moment or a lost answer, and they are added once. Readers see the old version until then.
 
         Parameters
         ----------
@@ -147,8 +147,8 @@ class LakeWriteVerbs(TableWriteVerbs):
         """Run the plan and add its rows to an Iceberg table, all in one snapshot at the end.
 
         Workers write Parquet files below the data of the table. When all are there, one snapshot adds them, with the
-        name of the run in its summary: after a kill at any moment, or an answer that was lost, the table itself says
-        whether it has them, and they are added once. Readers see the old snapshot until then.
+        name of the run in its summary. So the table itself shows whether it has them, also after a kill at any moment
+        or a lost answer, and they are added once. Readers see the old snapshot until then.
 
         Parameters
         ----------
@@ -237,8 +237,8 @@ class LakeWriteVerbs(TableWriteVerbs):
         """Run the plan and add its rows to a Lance table, all in one commit at the end.
 
         Workers write files into the ``data`` of the table, which its readers do not see: a fragment for each shard.
-        When all are there, one transaction adds them, with the name of the run: after a kill at any moment, or an
-        answer that was lost, the table itself says whether it has them, and they are added once.
+        When all are there, one transaction adds them, with the name of the run. So the table itself shows whether it
+        has them, also after a kill at any moment or a lost answer, and they are added once.
 
         Parameters
         ----------

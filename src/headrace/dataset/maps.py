@@ -62,10 +62,10 @@ class MapVerbs(DatasetBase):
             may be async: ``async def``, or a class with ``async def __call__``, which is then also constructed
             on the event loop. They may yield several batches, too.
         batch_size
-            Rows per batch; the last one of a shard may be smaller. ``"auto"``: each worker begins with 128
-            rows or fewer, and finds with how many ``fn`` gets most rows done per second, up to about 16 MiB and
-            65,536 rows; so batches differ from run to run. None: as ``"auto"``. Where memory does not suffice for
-            a batch, it is halved and tried again, and batches stay as small as that for the rest of the run.
+            Rows per batch; the last one of a shard may be smaller. ``"auto"``: each worker begins with 128 rows or
+            fewer, and looks for the size with which ``fn`` is fastest, up to about 16 MiB and 65,536 rows. So batches
+            differ from run to run. None: as ``"auto"``. A batch that does not fit into memory is halved and tried
+            again, and batches stay that small for the rest of the run.
         batch_size_bytes
             About how many bytes of input a batch has, instead of ``batch_size``: a number, or text such as
             ``"16MiB"``.
@@ -75,11 +75,12 @@ class MapVerbs(DatasetBase):
         columns
             The columns that ``fn`` gets; no others are read for it. Default: all.
         max_in_flight
-            How many batches each worker sends to ``fn`` before the first has come back; results keep the order of
-            the rows, and so many batches are in memory. An async function gets them on one event loop (default:
-            16), a plain one in so many threads (default: 1, in none). Timeouts and further tries are its own.
+            How many batches each worker gives to ``fn`` before the first has come back. Results keep the order of the
+            rows. All these batches are in memory at once. An async function gets them on one event loop (default:
+            16). A plain function gets them in as many threads (default: 1, without a thread). Each batch has its own
+            timeout and retries.
         max_concurrency
-            Ray Data's name of it: how many batches an async function has at a time. A plain one has one.
+            Ray Data's name for it: how many batches an async function has at a time. A plain function has one.
         zero_copy_batch
             False: arrays and DataFrames are copies, and ``fn`` may write to them. True: they are read-only.
         fn_args, fn_kwargs
@@ -91,10 +92,10 @@ class MapVerbs(DatasetBase):
         num_cpus, num_gpus, memory
             What one worker needs: cores, devices, bytes (a number, or text such as ``"2GiB"``).
         ray_remote_args
-            What a Ray cluster is told about each worker of this step besides: a dict of ``resources``,
-            ``label_selector``, ``runtime_env``, ``scheduling_strategy``, …. It has no effect on other engines.
+            Other options of each worker of this step for a Ray cluster: a dict of ``resources``, ``label_selector``,
+            ``runtime_env``, ``scheduling_strategy``, …. It has no effect on other engines.
         version
-            A name for this code. When given, the run is recognised by it instead of by the bytecode of ``fn``.
+            A name for this code. The run is then recognised by it, and not by the bytecode of ``fn``.
 
         Raises
         ------

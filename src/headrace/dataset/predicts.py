@@ -54,15 +54,15 @@ class PredictVerbs(DatasetBase):
             The columns that the model reads; no others are read for it. Default: all, without the index that
             ``from_pandas`` made columns of.
         output
-            The name of the column that is added. Of results with names, a single one takes it, and several get it
-            as a prefix: ``output_name``. Default: they keep their own names, and what has none is ``"prediction"``.
+            The name of the new column. If the model returns several results with names, it is their prefix:
+            ``output_name``. Default: results keep their own names, and a result without a name is ``"prediction"``.
         keep
-            The columns that are carried: ``"all"``, ``"none"``, or names. They are never converted: types, nulls
-            and order stay as they are.
+            The columns that go to the output unchanged: ``"all"``, ``"none"``, or names. They are never converted:
+            types, nulls and order stay as they are.
         replace
-            A result may take the place of a carried column of the same name; without it, that is an error.
+            True: a result may replace a carried column of the same name. False: that is an error.
         batch_size, batch_size_bytes, batch_format
-            As in ``map_batches``. A batch holds only inputs. A library's model has a format of its own.
+            As in ``map_batches``. A batch holds only inputs. A model of a library decides its own format.
         max_in_flight
             As in ``map_batches``; a predictor's ``predict`` may be async as well. One that has ``submit`` and
             ``collect`` (PyTorch's) gets 2 by default.
@@ -76,9 +76,9 @@ class PredictVerbs(DatasetBase):
         ColumnExists
             A result has the name of a carried column.
         BadReturn
-            A model returned another number of rows than it got; ``map_batches`` is for that.
+            A model returned another number of rows than it got. To change the number of rows, use ``map_batches``.
         ModelError
-            The model cannot be read, or its library is not here.
+            The model cannot be read, or its library is not installed.
 
         Examples
         --------

@@ -117,30 +117,30 @@ class PromptVerbs(DatasetBase):
             ``answer_tool_calls`` as JSON text, null for none, and ``answer`` is null where it says nothing else.
         schema
             What an answer has to be: a JSON schema, a pydantic model, a list of choices, or ``re.compile(…)``. The
-            server is asked to see to it, each answer is checked, and the column has its type: a struct for an object
-            with properties. What the schema does not name is left out. A pydantic model checks answers itself: its
-            own validators run, and the values that they return are written.
+            server is asked to enforce it, and each answer is checked. The column has the type of the schema: a struct
+            for an object with properties. Properties that the schema does not name are left out. With a pydantic
+            model, its own validators run, and the values that they return are written.
         guided
-            False: the server is not asked to see to ``schema``, but the model is told of it.
+            False: the server is not asked to enforce ``schema``; it is only described to the model.
         repairs
-            How often a model is shown what is wrong with its answer, and asked again.
+            How often the model is asked again, with a message that says what is wrong with its answer.
         on_truncated
-            What becomes of an answer that ended at ``max_tokens``: ``"error"`` (the row has no answer), ``"keep"``,
-            or a whole number: it is asked once more with so many.
+            What to do with an answer that ended at ``max_tokens``. ``"error"``: the row has no answer. ``"keep"``:
+            the short answer is kept. A whole number: the model is asked once more, with this ``max_tokens``.
         keep_raw
             Keep the whole response of the server, as JSON text, in ``answer_raw``.
         max_cost, max_total_tokens
-            What the run may cost by the endpoint's ``prices``, and how many tokens it may use, in and out, by all
-            workers together. An endpoint needs ``max_tokens`` in ``sampling`` for that. No request begins that may go
-            beyond. Then the run ends with ``SpendingCapReached``, and goes on with a higher cap.
+            Limits for the run, for all workers together: its cost by the endpoint's ``prices``, and its tokens, in
+            and out. An endpoint needs ``max_tokens`` in ``sampling`` for that. No request is sent that might go
+            beyond a limit. Then the run ends with ``SpendingCapReached``; with a higher limit, it goes on.
         cache
-            A folder to keep answers in, beyond the run, and for others that ask the same. Equal requests are asked
-            once then, whatever ``sampling`` says.
+            A folder in which answers are kept after the run, also for other runs that ask the same. Equal requests
+            are then asked once, whatever ``sampling`` says.
         order
-            In which order requests that wait are sent, of the rows that are read ahead: ``"arrival"``; ``"prefix"``,
-            by which those that begin alike follow one another, for models that keep beginnings (the default for
-            ``VLLM``); or ``"longest"``, by which the last of them begin with the longest prompts, where those have
-            the longest answers. Answers come in the order of the rows all the same.
+            The order in which waiting requests are sent. ``"arrival"``: in the order of the rows. ``"prefix"``:
+            prompts with the same beginning one after another, for models that cache beginnings (the default for
+            ``VLLM``). ``"longest"``: near the end of the input, the longest prompts first; this helps if they have
+            the longest answers. The output always has the order of the rows.
         keep, replace
             As in ``predict``.
         compute, concurrency, num_cpus, num_gpus, memory, ray_remote_args, version

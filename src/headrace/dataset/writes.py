@@ -68,38 +68,40 @@ class WriteVerbs(DatasetBase):
         compression, compression_level
             The codec: ``"snappy"``, ``"zstd"``, ``"gzip"``, ``"lz4"``, ``"brotli"`` or None. ``"auto"``: snappy, but
             columns that are copied from Parquet files without being decoded keep the codec that they have there
-            (``explain()`` says which are). Another codec, or a level, has them decoded and compressed anew.
+            (``explain()`` says which are). With another codec, or a level, they are decoded and compressed again.
         schema
-            The output's Arrow schema; default: the first rows settle it.
+            The output's Arrow schema; default: it is inferred from the first rows.
         partition_by
             Columns whose values name folders, ``day=2024-05-01/country=BR/``, as Hive, Spark and pyarrow do it; the
             files lack these columns, and readers take them from the folders again. Text, integers, booleans or dates;
-            null is ``__HIVE_DEFAULT_PARTITION__``. Within a folder rows keep the order of the input. Each shard has a
-            file in each folder that it has rows for, so this is for columns of few values, 10,000 at most in a shard.
+            null is ``__HIVE_DEFAULT_PARTITION__``. Within a folder rows keep the order of the input. Each shard
+            writes a file into each folder for which it has rows. So use columns with few values; a shard may have
+            10,000 at most.
         partition_cols
-            Ray Data's name of ``partition_by``.
+            Ray Data's name for ``partition_by``.
         min_rows_per_file
-            About how many rows of the input become one file, as ``with_options(shard_rows=…)`` says it. Row groups,
-            or parts of a file, are not cut for it; a filter leaves fewer rows, and so does the end of the input.
+            About how many rows of the input become one file; the same as ``with_options(shard_rows=…)``. Row groups,
+            or parts of a file, are not divided for it. After a filter, and at the end of the input, a file has fewer
+            rows.
         max_rows_per_file
             No file has more rows; a shard that has more becomes several files.
         mode, on_change, incremental, refresh, key, durability
             See ``RunOptions``; here they override ``with_options``.
         key
-            With ``incremental``: columns of the input that tell rows apart. Files that were written again are read
-            again, and their rows whose key no run has seen are processed. See docs/incremental.md.
+            With ``incremental``: columns of the input that identify a row. Files that were written again are read
+            again, and only their rows with new keys are processed. See docs/incremental.md.
         storage_options
-            For an address such as ``"s3://bucket/out"``: what is no secret of its store, as in readers.
+            For an address such as ``"s3://bucket/out"``: options of its store that are not secret, as in readers.
 
         Raises
         ------
         SinkError
-            The format cannot hold a column's type; or a column of ``partition_by`` is missing, is of another type, or
-            holds a text that no folder can be named for.
+            The format cannot hold a column's type. Or a column of ``partition_by`` is missing, has another type, or
+            holds a text that cannot be the name of a folder.
         PlanChanged
-            The folder belongs to another plan, or to other code; the message has the words to add.
+            The folder belongs to another plan, or to other code; the message says which option to add.
         ForeignOutput, RunLocked, OutputWriteFailed, SourceError, StepError, WorkerDied
-            See ``headrace.errors``. Shards that were committed before are kept.
+            See ``headrace.errors``. Finished shards are kept.
 
         Examples
         --------
