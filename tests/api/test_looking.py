@@ -143,7 +143,7 @@ def test_explain_says_what_would_run() -> None:
     for words in (
         "reads 1 of 3: a",
         "Model",
-        "constructed once per worker",
+        "one object per worker",
         "batches of 512 rows",
         "as pandas",
         "filter(",
@@ -170,10 +170,10 @@ class Submits:
 @pytest.mark.parametrize(
     ("model", "most", "words"),
     [
-        (Asks, None, ", async with up to 16 batches of a worker in flight"),
-        (Asks(), 40, ", async with up to 40 batches of a worker in flight"),
-        (Asks, 1, ", async with 1 batch of a worker in flight"),
-        (len, 8, ", up to 8 batches of a worker in flight in threads"),
+        (Asks, None, ", async with up to 16 batches in flight per worker"),
+        (Asks(), 40, ", async with up to 40 batches in flight per worker"),
+        (Asks, 1, ", async with 1 batch in flight per worker"),
+        (len, 8, ", up to 8 batches in flight per worker in threads"),
         (len, 1, ""),
         (len, None, ""),
     ],
@@ -184,15 +184,15 @@ def test_explain_says_what_waits(model: Any, most: int | None, words: str) -> No
         data.map_batches(model, max_in_flight=most),
         data.predict(model, inputs=["a"], max_in_flight=most),
     ):
-        (line,) = [line for line in step.explain().splitlines() if "batches that grow" in line]
+        (line,) = [line for line in step.explain().splitlines() if "batches from 128" in line]
         assert line.partition(" as numpy")[2].partition(";")[0] == words
 
 
 @pytest.mark.parametrize(
     ("most", "words"),
     [
-        (None, ", as many batches of a worker in flight as it asks for; "),
-        (3, ", up to 3 batches of a worker in flight; "),
+        (None, ", it decides how many batches are in flight; "),
+        (3, ", up to 3 batches in flight per worker; "),
     ],
 )
 @pytest.mark.parametrize("model", [Submits, Submits()])
@@ -204,5 +204,5 @@ def test_explain_says_what_computes_by_itself(model: Any, most: int | None, word
 def test_explain_says_it_of_each_model() -> None:
     models = {"here": len, "there": {"model": Asks, "max_in_flight": 4}}
     told = hr.from_arrow(pa.table({"a": [1]})).predict(models, inputs=["a"]).explain()
-    here, there = [line for line in told.splitlines() if "batches that grow" in line]
-    assert "flight" not in here and "async with up to 4 batches of a worker in flight" in there
+    here, there = [line for line in told.splitlines() if "batches from 128" in line]
+    assert "flight" not in here and "async with up to 4 batches in flight per worker" in there

@@ -628,16 +628,16 @@ def test_counting_needs_no_model(rides: hr.Dataset) -> None:
 
 def test_explain_says_what_each_model_reads(rides: hr.Dataset) -> None:
     text = rides.predict({"a": Fare, "b": {"model": fare, "batch_size": 256}}, inputs=["km"]).explain()
-    how = "batches that grow from 128 rows to about 16 MiB while that is faster, as numpy"
-    assert f"predict(a: Fare): reads km, {how}; constructed once per worker" in text
-    assert "predict(b: fare): reads km, batches of 256 rows as numpy; called" in text
+    how = "batches from 128 rows up to about 16 MiB, whatever is fastest, as numpy"
+    assert f"predict(a: Fare): reads km, {how}; one object per worker" in text
+    assert "predict(b: fare): reads km, batches of 256 rows as numpy; a function" in text
 
 
 def test_explain_says_which_memory_is_whose(rides: hr.Dataset) -> None:
     table = np.ones(1 << 20)
     text = rides.predict({"f": lambda b: b["km"] + table[0], "n": torch.nn.Linear(512, 1024)}).explain()
-    assert "called (8 MiB in one copy for all, " in text
-    assert "all workers share one copy of the weights of Linear (2 MiB in one copy for all, " in text
+    assert "a function (8 MiB shared by all, " in text
+    assert "all workers share one copy of the weights of Linear (2 MiB shared by all, " in text
 
 
 def test_one_number_per_row_is_a_plain_column(rides: hr.Dataset) -> None:

@@ -98,7 +98,7 @@ def test_a_small_job_starts_no_worker(source: str, model: Any, tmp_path: Path) -
     assert len(list((tmp_path / "out").glob("*.parquet"))) == 1
     out = pq.read_table(tmp_path / "out").sort_by("id")
     assert out["p"].to_pylist() == model.predict(POINTS).tolist()
-    assert "begins in this process" in str(data.explain())
+    assert "starts in this process" in str(data.explain())
 
 
 def test_rows_that_fail_are_rejected_one_by_one(source: str, tmp_path: Path) -> None:

@@ -176,7 +176,7 @@ class SklearnPredictor(EstimatorPredictor):
         """Describe where the weights are."""
         if self._artifact is not None:
             return super().weights()
-        return f"each worker has its own {self.label}; big arrays that it keeps as they are, are shared"
+        return f"each worker has its own {self.label}; only big arrays in it are shared"
 
     def _unloaded(self) -> dict[str, Any]:
         return {**super()._unloaded(), "_bounded": None}

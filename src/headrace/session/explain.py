@@ -72,8 +72,8 @@ def described(plan: Plan, execution: ExecutionPlan, shards: Sequence[Shard], *, 
     ]
     if execution.begins_here:
         lines.append(
-            f"begins   a new write begins in this process, as its input is small and its models are scikit-learn's; "
-            f"workers start after {PATIENCE:g} s of computing"
+            f"begins   a new write starts in this process, as the input is small and the models are scikit-learn's; "
+            f"workers start if it computes for more than {PATIENCE:g} s"
         )
     lines += [f"gpus     {execution.missing_gpus}"] * bool(execution.missing_gpus) + _limits(execution)
     if not options.traits.is_cluster and any(needs.remote for step in plan.steps for needs in step.needs()):
@@ -165,7 +165,7 @@ def _step(step: Step) -> list[str]:
         if each.predicts:
             how = [f"reads {'all columns' if each.inputs is None else _listed(each.inputs)}"]
         else:
-            how = ["constructed once per worker" if isinstance(each.function.call, type) else "called"]
+            how = ["one object per worker" if isinstance(each.function.call, type) else "a function"]
         how += [] if each.batch_format is None else [_batches(each)]
         how += _in_flight(each.function, each.max_in_flight)
         weights = f"; {_weights(each.function)}" if each.predicts else ""
@@ -182,13 +182,13 @@ def _in_flight(function: Function, most: int | None) -> list[str]:
     call = function.call
     if function.model and is_predictor(call) and all(hasattr(call, it) for it in ("submit", "collect")):
         if most is None:
-            return ["as many batches of a worker in flight as it asks for"]
+            return ["it decides how many batches are in flight"]
         return [_at_a_time(most)]
     return [f"{_at_a_time(most)} in threads"] if most is not None and most > 1 else []
 
 
 def _at_a_time(most: int) -> str:
-    return f"{'up to ' if most > 1 else ''}{_count(most, 'batch', 'batches')} of a worker in flight"
+    return f"{'up to ' if most > 1 else ''}{_count(most, 'batch', 'batches')} in flight per worker"
 
 
 def _batches(step: StepFunction) -> str:
@@ -197,7 +197,7 @@ def _batches(step: StepFunction) -> str:
     elif step.batch_bytes is not None:
         size = f"of about {human.size(step.batch_bytes)}"
     else:
-        size = "that grow from 128 rows to about 16 MiB while that is faster,"
+        size = "from 128 rows up to about 16 MiB, whatever is fastest,"
     return f"batches {size} as {step.batch_format}"
 
 
@@ -207,11 +207,11 @@ def _weights(function: Function) -> str:
     if callable(describe):
         with contextlib.suppress(Exception):
             return str(describe()) + _sizes(function)
-        words = "called"
+        words = "a function"
     elif isinstance(function.call, type):
-        words = "constructed once per worker, and what it loads there is private to each"
+        words = "one object per worker, and what it loads is not shared"
     else:
-        words = "called"
+        words = "a function"
     return words + _sizes(function)
 
 
@@ -225,7 +225,7 @@ def _sizes(function: Function) -> str:
         return ""
     if size.shared + size.private < 1 << 20:
         return ""
-    return f" ({human.size(size.shared)} in one copy for all, {human.size(size.private)} private to each)"
+    return f" ({human.size(size.shared)} shared by all, {human.size(size.private)} in each)"
 
 
 def _count(number: int, noun: str, plural: str = "") -> str:
