@@ -27,6 +27,7 @@ import pyarrow.parquet as pq
 import headrace as hr
 from forked import MARK, Forked
 from headrace.core import failpoints
+from headrace.core.process import is_worker
 from headrace.dataset.dataset import Dataset
 from headrace.result import Result
 from headrace.sources.parquet.source import ParquetSource
@@ -42,6 +43,17 @@ def times(batch: dict[str, Any], factor: int) -> dict[str, Any]:
 def times_row(row: dict[str, Any], factor: int) -> dict[str, Any]:
     """The same, of a row."""
     return {"product": row["id"] * factor, "id": row["id"]}
+
+
+def met(batch: dict[str, Any], folder: str) -> dict[str, Any]:
+    """In a worker, waits at the third batch of all until another worker has begun one."""
+    (Path(folder) / str(os.getpid())).touch()
+    patience = time.monotonic() + 50
+    while (
+        is_worker() and batch["id"][0] >= 60 and len(os.listdir(folder)) < 2 and time.monotonic() < patience
+    ):
+        time.sleep(0.01)
+    return dict(batch)
 
 
 def same(batch: dict[str, Any]) -> dict[str, Any]:
@@ -125,6 +137,7 @@ class Job:
     metrics: bool = False  # counted by one that sees what is dropped later, and one behind all
     shelves: bool = False  # parts in folders of their own, by a column of three values
     union: bool = False  # of two datasets, with steps of their own
+    meets: str = ""  # a folder; the two workers meet, so one has to leave a part of its shard to the other
     elsewhere: bool = False  # workers do not see where the driver stages, as if they were on other machines
     options: Mapping[str, Any] = field(default_factory=dict)
 
@@ -141,6 +154,8 @@ class Job:
             dataset = first.union(
                 both[1].map(times_row, fn_args=[self.factor]).filter(picky_row, fn_args=[9999])
             )
+        if self.meets:
+            dataset = dataset.map_batches(met, fn_args=[self.meets], batch_size=30)
         if self.metrics:
             dataset = self._counted(dataset)
         elif self.staged:

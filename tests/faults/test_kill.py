@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -44,6 +45,7 @@ MAKER = ["block.made"]
 PARTED = [
     "attempt.parted"
 ]  # a worker's, and the driver's, where a shard is done in parts because it takes long
+LEFT = ["attempt.left"]  # a worker's, where it leaves a part of its shard to another
 PARTING = [
     ("shard.divided", 1),
     ("shard.divided", 5),
@@ -77,7 +79,7 @@ SWAP = [
 
 def test_every_point_is_killed_at_somewhere() -> None:
     points = {point for point, _ in DRIVER + SWAP + PARTING}
-    points |= {*WORKER, *METRICS, *MAKER, *PARTED, *RECOVER, *STORE, *UPLOADER, *TABLE}
+    points |= {*WORKER, *METRICS, *MAKER, *PARTED, *LEFT, *RECOVER, *STORE, *UPLOADER, *TABLE}
     assert points == failpoints.POINTS
 
 
@@ -155,6 +157,51 @@ def test_worker_killed_where_shards_are_parted(job: Job, tmp_path: Path) -> None
     assert (tmp_path / "fired").exists()
     assert out.strip() == f"[{len(job.expected())}, {4 * FILES}, false]"  # batches of 30 rows, of 100
     check(Path(job.output), job.expected(), job.here)
+
+
+@pytest.fixture
+def shared(job: Job, tmp_path: Path) -> Job:
+    """A job of one shard, which the two workers share."""
+    (tmp_path / "met").mkdir()
+    return replace(job, meets=str(tmp_path / "met"), options={"shard_rows": FILES * ROWS})
+
+
+def test_a_shard_is_shared_by_two_workers(shared: Job) -> None:
+    code, out, err = shared.start().wait()
+    assert code == 0, err
+    assert out.strip() == f"[{FILES * ROWS}, 2, false]"
+    assert len(os.listdir(shared.meets)) == 2
+    check(Path(shared.output), shared.expected(), shared.here)
+
+
+@pytest.mark.parametrize("anew", [True, False])
+@pytest.mark.parametrize(
+    ("point", "action"),
+    [
+        ("attempt.left", "kill-driver"),
+        ("attempt.parted", "kill-driver"),
+        ("shard.divided", "kill"),
+        ("journal.append", "kill@3"),
+        ("journal.synced", "kill@3"),
+        ("journal.append", "kill@4"),
+        ("publish.rename", "kill@2"),
+    ],
+)
+def test_driver_killed_where_a_shard_is_shared(shared: Job, point: str, action: str, anew: bool) -> None:
+    code, _, err = shared.start({point: action}).wait()
+    assert code == -signal.SIGKILL, err
+    result = shared.here(commit_every=1e-9 if anew else None)  # the rest may be parted again
+    assert result.rows == FILES * ROWS
+    check(Path(shared.output), shared.expected(), shared.here)
+
+
+@pytest.mark.parametrize("point", ["attempt.left", "attempt.parted", "stage.closed"])
+def test_worker_killed_where_a_shard_is_shared(shared: Job, tmp_path: Path, point: str) -> None:
+    code, out, err = shared.start({point: f"once:{tmp_path / 'fired'}:kill"}).wait()
+    assert code == 0, err
+    assert (tmp_path / "fired").exists()
+    assert out.startswith(f"[{FILES * ROWS}, ")
+    check(Path(shared.output), shared.expected(), shared.here)
 
 
 def test_rows_that_were_set_aside_where_shards_are_parted(job: Job) -> None:

@@ -28,6 +28,7 @@ POINTS: frozenset[str] = frozenset(
         "stage.closed",
         "state.written",
         "attempt.parted",
+        "attempt.left",
         "shard.divided",
         "journal.append",
         "journal.sync",

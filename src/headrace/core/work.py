@@ -243,7 +243,8 @@ class Task(msgspec.Struct, frozen=True):
     many rows at a time fit into memory. After ``every`` seconds the attempt may end early and leave the rest of its
     shard to another one; 0: never. ``after``: what a reader has got of the shard from an earlier attempt.
     ``asks_schema``: the attempt ends once it can say what the schema of its rows is. ``decodes``: no column is copied
-    as it is stored, so all of them are read.
+    as it is stored, so all of them are read. ``shared``: the attempt may be asked to leave a part of its shard to
+    another worker.
 
     In a stage before the last, the shard's ``splits`` are some neighbouring ones of it, or there are ``blocks``:
     neighbouring ones of the stage before. The first ``skip`` rows belong to the task before, and those after the next
@@ -257,6 +258,7 @@ class Task(msgspec.Struct, frozen=True):
     poison_rows: PoisonRows = PoisonRows()
     ceilings: dict[str, int] = {}
     every: float = 0.0
+    shared: bool = False
     after: Delivered | None = None
     asks_schema: bool = False
     decodes: bool = False
@@ -444,6 +446,25 @@ class ShrinkBatches(msgspec.Struct, frozen=True):
 
 class EndEarly(msgspec.Struct, frozen=True):
     """The run is interrupted: a worker ends its attempts as soon as it can, so that what is done can be committed."""
+
+
+class LeaveRest(msgspec.Struct, frozen=True):
+    """A worker has nothing to do: an attempt leaves it a part of its shard that it has not begun.
+
+    It keeps one of ``shares`` equal parts of what is left, and leaves nothing if all of that is less than ``worth``
+    seconds of work.
+    """
+
+    worth: float
+    shares: int = 2
+
+
+class RestLeft(msgspec.Struct, frozen=True):
+    """An attempt leaves ``rest`` of its shard to others. It goes on up to there."""
+
+    shard: int
+    attempt: int
+    rest: Remainder
 
 
 class RunInterrupted(msgspec.Struct, frozen=True):

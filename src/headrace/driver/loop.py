@@ -21,8 +21,10 @@ from headrace.core.work import (
     CommitRecord,
     EndEarly,
     Failed,
+    LeaveRest,
     ObjectsPickled,
     Outcome,
+    RestLeft,
     RunInterrupted,
     ShrinkBatches,
 )
@@ -30,6 +32,7 @@ from headrace.driver.calls import Answer, StageCalls
 from headrace.driver.orders import Begin, Order
 from headrace.driver.policy import (
     Action,
+    AskForRest,
     DivideShard,
     DumpStacks,
     Emit,
@@ -205,7 +208,7 @@ class Runner:
         elif isinstance(message, _Observed):
             self._policies.on_message(message.event, self._state.now)
         elif isinstance(
-            message, (CallStarted, CallEnded, ObjectsPickled, RunInterrupted)
+            message, (CallStarted, CallEnded, ObjectsPickled, RunInterrupted, RestLeft)
         ):  # too many for observers
             self._policies.on_message(message, self._state.now)
         else:
@@ -271,6 +274,9 @@ class Runner:
                 self._pools[action.stage].feed(action.worker, -1, -1, ShrinkBatches())
             elif isinstance(action, EndAttempts):
                 self._pools[-1].feed(action.worker, -1, -1, EndEarly())
+            elif isinstance(action, AskForRest):
+                asked = LeaveRest(action.worth, action.shares)
+                self._pools[-1].feed(action.worker, action.shard, action.attempt, asked)
             elif isinstance(action, StopRun):
                 self.scheduler.stop()
             elif isinstance(action, ResizePool):

@@ -57,6 +57,16 @@ class EndAttempts(msgspec.Struct, frozen=True):
     worker: int
 
 
+class AskForRest(msgspec.Struct, frozen=True):
+    """Ask an attempt to leave a part of its shard to others; see ``LeaveRest``. It answers ``RestLeft``, or not."""
+
+    worker: int
+    shard: int
+    attempt: int
+    worth: float
+    shares: int = 2
+
+
 class StopRun(msgspec.Struct, frozen=True):
     """End the run without an error, once what is done is committed."""
 
@@ -88,7 +98,7 @@ class Release(msgspec.Struct, frozen=True):
 
 
 class DivideShard(msgspec.Struct, frozen=True):
-    """Replace a shard by ``parts``; the first has its number. ``early``: the first part is done already."""
+    """Replace a shard by ``parts``; the first has its number. ``early``: it is done already, or under way."""
 
     parts: Sequence[Shard]
     early: bool = False
@@ -111,6 +121,7 @@ Action = (
     | EndWorker
     | ShrinkBatch
     | EndAttempts
+    | AskForRest
     | ResizePool
     | Restrict
     | Release

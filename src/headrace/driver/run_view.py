@@ -83,6 +83,10 @@ class RunView:
         """Return the workers of a stage that have begun something and not ended it, even if it is paused."""
         return self._scheduler.open_workers(stage)
 
+    def at_work(self) -> Mapping[int, tuple[int, int]]:
+        """Return the shard and the attempt that workers of the last stage are at, unless they wait or only end it."""
+        return self._scheduler.at_work
+
     def is_current(self, outcome: Outcome) -> bool:
         """Say whether an outcome is of the attempt that is open at its shard."""
         return self._scheduler.attempt_of(outcome.shard) == outcome.attempt

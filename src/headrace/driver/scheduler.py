@@ -138,6 +138,15 @@ class Scheduler:
             return self.blocks.open_workers(stage)
         return {attempt.worker for attempt in self._open.values()}
 
+    @property
+    def at_work(self) -> dict[int, tuple[int, int]]:
+        """The shard and the attempt that each worker is at, unless that is paused or only closes its part."""
+        found: dict[int, tuple[int, int]] = {}
+        for shard, attempt in self._open.items():
+            if not attempt.paused and not attempt.finishing and attempt.prepared is None:
+                found.setdefault(attempt.worker, (shard, attempt.number))
+        return found
+
     def tasks_waiting(self, stage: int) -> int:
         """Return how many shards, or tasks of an earlier stage, wait for a worker."""
         if stage < self.last_stage:

@@ -45,16 +45,21 @@ def parts_of(shard: Shard, rows: int, following: int, family: Collection[Place] 
 
 
 def split_off(shard: Shard, rest: Remainder, number: int, family: Collection[Place] = ()) -> list[Shard]:
-    """Divide a shard of which all but ``rest`` is done: the rest gets ``number``, and the place right behind.
+    """Divide a shard at a rest: that gets ``number``, and the place right behind.
 
-    ``family`` are the places of all parts of the same planned shard.
+    A shard that has no row behind there, as it was divided already, is returned as it is. ``family`` are the places
+    of all parts of the same planned shard.
 
     >>> [part.name or part.index for part in split_off(Shard(7, (Split(0, 0, 9, 9),)), Remainder(0, 4, 4), 12)]
     [7, '7.001']
     >>> shard = Shard(12, (Split(0, 0, 9, 9, low=4),), "7.001")
     >>> [part.name for part in split_off(shard, Remainder(0, 6, 2), 13, [(7,), (7, 1)])]
     ['7.001', '7.002']
+    >>> len(split_off(Shard(7, (Split(0, 0, 9, 9, high=4),)), Remainder(0, 4, 4), 12))
+    1
     """
+    if rest.split >= len(shard.splits) or 0 <= shard.splits[rest.split].high <= rest.row:
+        return [shard]
     split = shard.splits[rest.split]
     before, behind = shard.splits[: rest.split], shard.splits[rest.split + 1 :]
     if rest.row > split.low:

@@ -20,6 +20,7 @@ from headrace.driver.policies.memory_policy import MemoryPolicy
 from headrace.driver.policies.poison_rows import PoisonRowDetector
 from headrace.driver.policies.retries import ExternalDeaths, RetryBackoff
 from headrace.driver.policies.stall_detector import StallDetector
+from headrace.driver.policies.work_sharing import WorkSharing
 from headrace.driver.policies.worker_notes import BatchCeilings, PickleWarnings
 from headrace.driver.policy import Policy
 from headrace.driver.ports import Committer, RunPorts
@@ -36,8 +37,9 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     order. ``ahead``: attempts that each worker of the last stage is given at a time. ``memory_limit`` is in bytes,
     None where nobody watches memory; ``driver_memory`` measures that of this process. ``bounds`` has the least and
     most workers of each stage. ``raises``: a poison row ends the run; ``locate`` says where a row stands.
-    ``commit_every`` is in seconds, 0 for never. ``blocks`` decides on tasks of earlier stages. ``union``: the
-    number of the dataset of each planned shard, where only running tells their schemas.
+    ``commit_every`` is in seconds, 0 for never. ``shared``: workers may get a part of what others have left.
+    ``blocks`` decides on tasks of earlier stages. ``union``: the number of the dataset of each planned shard, where
+    only running tells their schemas.
     """
 
     shards: Sequence[Shard]
@@ -53,6 +55,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     batch_timeout: float | None = None
     stall_timeout: float = 300.0
     commit_every: float = 0.0
+    shared: bool = False
     memory_limit: int | None = None
     driver_memory: Callable[[], int] = lambda: 0
     bounds: Sequence[tuple[int, int]] = ()
@@ -111,8 +114,10 @@ def policies_of(spec: RunSpec, committer: Committer, *, dividable: bool) -> list
         memory = MemoryPolicy(spec.memory_limit, shard_too_big=spec.resumed.shard_too_big)
         policies.append(MemoryGuard(memory, spec.driver_memory, poison_rows))
     policies += [ExternalDeaths(), poison_rows, RetryBackoff(), BatchCeilings(committer), PickleWarnings()]
-    if spec.commit_every and dividable:
+    if dividable and (spec.commit_every or spec.shared):
         policies.append(EarlyCommit(spec.commit_every))
+    if dividable and spec.shared:
+        policies.append(WorkSharing(spec.bounds[-1][1]))
     policies.append(Interruption(waits=bool(spec.commit_every) and dividable))
     if any(least < most for least, most in spec.bounds):
         policies.append(PoolScaling(spec.bounds))

@@ -110,13 +110,15 @@ class RunContext(msgspec.Struct):
             How workers upload what they write, if they do not see where the output is staged.
         """
         from headrace.driver.ports import RunPorts
+        from headrace.plan import compile as compiler
         from headrace.session.build_runner import build_runner
         from headrace.session.resumed import Resumed
 
         execution, resumed = self.execution, resumed or Resumed()
         done = resumed.done
         pending = [shard for shard in shards if not (done and done[shard.index])]
-        execution.fit(pending)
+        shared = kind == "write" and not compiler.limits_of(plan.steps) and self.execution.most > 1
+        execution.fit(pending, shared=shared)
         traits = self.options.traits
         overlap = not (traits.in_process or traits.is_cluster)
         if traits.is_cluster:
@@ -126,12 +128,12 @@ class RunContext(msgspec.Struct):
         programs = execution.programs(plan, kind, pending, overlap=overlap, states=states, folder=folder)
         if uploads is not None:
             programs[-1] = msgspec.structs.replace(programs[-1], uploads=uploads)
-        spec = self._spec(plan, kind, shards, resumed, keeps=bool(folder))
+        spec = self._spec(plan, kind, shards, resumed, keeps=bool(folder), shared=shared)
         runner = build_runner(spec, committer, RunPorts(events) if events is not None else None)
         return Run(self, runner.scheduler, runner, programs)
 
     def _spec(
-        self, plan: Plan, kind: str, shards: Sequence[Shard], resumed: Resumed, *, keeps: bool
+        self, plan: Plan, kind: str, shards: Sequence[Shard], resumed: Resumed, *, keeps: bool, shared: bool
     ) -> RunSpec:
         from headrace.plan import compile as compiler
         from headrace.plan.accounts import Accounts
@@ -152,6 +154,7 @@ class RunContext(msgspec.Struct):
             batch_timeout=options.batch_timeout,
             stall_timeout=options.stall_timeout,
             commit_every=self._commit_every(plan, keeps=keeps) if kind == "write" else 0.0,
+            shared=shared,
             memory_limit=None
             if options.traits.is_cluster
             else execution.memory_limit,  # a cluster watches that of each machine
@@ -241,7 +244,7 @@ class Run(msgspec.Struct, frozen=True):
                 num_gpus=stage.num_gpus if any_gpus else None,
                 memory=stage.memory,
                 stall_timeout=options.stall_timeout,
-                most=stage.workers,
+                most=self.context.execution.bounds[i][1],
                 num_cpus=stage.num_cpus,
                 least=_least(stage),
                 sees=sees if last else "",

@@ -28,10 +28,11 @@ if TYPE_CHECKING:
 class ExecutionPlan:
     """A plan, its options, and what follows from both and from the capacity. No worker exists yet.
 
-    ``stages`` may have more workers than there is work for, until ``fit``.
+    ``stages`` may have more workers than there is work for, until ``fit``. ``most``: how many workers the last stage
+    may have later.
     """
 
-    __slots__ = ("_begins_here", "_partitioning", "_writes", "capacity", "options", "plan", "stages")
+    __slots__ = ("_begins_here", "_partitioning", "_writes", "capacity", "most", "options", "plan", "stages")
 
     def __init__(
         self, plan: Plan, options: RunOptions, *, supposes_gpus: bool = False, writes: bool = True
@@ -47,6 +48,7 @@ class ExecutionPlan:
         self.stages = _stages(plan, options, self.capacity, supposes_gpus=supposes_gpus)
         self._writes = writes
         self._begins_here: bool | None = None
+        self.most = self.stages[-1].workers
         self._partitioning: Partitioning | None = None
 
     @property
@@ -108,7 +110,8 @@ class ExecutionPlan:
     @property
     def bounds(self) -> list[tuple[int, int]]:
         """The lowest and the highest number of workers of each stage."""
-        return [(stage.least, stage.workers) for stage in self.stages]
+        *earlier, last = self.stages
+        return [*((stage.least, stage.workers) for stage in earlier), (last.least, self.most)]
 
     def fitted(self, shards: Sequence[Shard]) -> tuple[Stage, ...]:
         """Return the stages with no more workers than ``shards`` are work for."""
@@ -116,9 +119,13 @@ class ExecutionPlan:
 
         return stages_with_work(self.stages, self.partitioning, shards)
 
-    def fit(self, shards: Sequence[Shard]) -> None:
-        """Leave out the workers that ``shards`` are no work for; let the last stage overlap where cores are idle."""
+    def fit(self, shards: Sequence[Shard], *, shared: bool = False) -> None:
+        """Leave out the workers that ``shards`` are no work for; let the last stage overlap where cores are idle.
+
+        ``shared``: as shards may be divided, there may be work for them later.
+        """
         *earlier, last = self.fitted(shards)
+        self.most = self.stages[-1].workers if shared else last.workers
         busy = sum(stage.workers for stage in (*earlier, last))
         overlapped = last.overlapped or (busy < self.capacity.cpus and not self.options.traits.is_cluster)
         self.stages = (*earlier, msgspec.structs.replace(last, overlapped=overlapped))

@@ -26,9 +26,11 @@ from headrace.core.work import (
     Deferred,
     Done,
     Failed,
+    LeaveRest,
     Outcome,
     OutputBlocks,
     Proposal,
+    RestLeft,
     Split,
     Task,
 )
@@ -39,7 +41,7 @@ from headrace.worker.blocks import BLOCK_BYTES, BlockSize, packed_for, rows_of_t
 from headrace.worker.coordinates import UndeliveredRows, delivered_after
 from headrace.worker.copied_columns import CopiedColumns, read_for_copying
 from headrace.worker.copying import CannotCopy
-from headrace.worker.early_end import EarlyEnd, Speed
+from headrace.worker.early_end import EarlyEnd, PlaceLost, Speed
 from headrace.worker.inputs import (
     ArrivingBlocks,
     InputLost,
@@ -103,9 +105,10 @@ class Attempt:
     def begin_again(self, why: CannotCopy) -> None:
         """Forget all that was done, but for the schema that is settled; and decode everything.
 
-        Raises ``why`` where the stages before have not read everything: they do for the next attempt.
+        Raises ``why`` where the stages before have not read everything, or a part of the shard was left to others:
+        then the next attempt decodes.
         """
-        if self._arriving is not None:
+        if self._early_end.close() or self._arriving is not None:
             raise why
         self._copies = False
         self._begin()
@@ -122,6 +125,7 @@ class Attempt:
             program.steps,
             self._meter,
             every=task.every if program.kind == "write" else 0.0,
+            shared=task.shared and program.kind == "write",
             unit=program.parted,
             speed=self._speed,
             ready=lambda: self._schema is not None,
@@ -325,7 +329,7 @@ class Attempt:
             return self._early_end.pass_rows(self._arriving.rows(self._meter, self._early_end))
         if self._task.blocks:
             return rows_of_task(self._task, self._context, self._meter)
-        reads = reads_of_splits(self._task, self._read_split)
+        reads = reads_of_splits(self._task, self._early_end.splits(), self._read_split)
         reads = self._early_end.pass_reads(prefetched(reads) if self._program.overlapped else reads)
         rows = count_read(reads, self._meter)
         return self._growing_batches(rows) if self._program.kind == "look" else rows
@@ -360,7 +364,7 @@ class Attempt:
                     self._task.shard.index,
                     self._meter.done_rows,
                     self._meter.faults(words=self._program.policy.show_data),
-                    self._task.shard.rows,
+                    self._early_end.shard_rows,
                 )
             )
 
@@ -376,6 +380,13 @@ class Attempt:
         """True if the attempt has output rows, rejected rows or a big metric state to write."""
         big = bool(self._program.states) and any(len(state) > MOST_BYTES for state in self._states)
         return self._output.is_open or big
+
+    def leave(self, item: LeaveRest) -> None:
+        """Leave a part of the shard to others, if it is worth it; called from another thread."""
+        rest = self._early_end.leave(item.worth, item.shares)
+        if rest is not None:
+            failpoints.hit("attempt.left")
+            self._context.notify(RestLeft(self._task.shard.index, self._task.attempt, rest))
 
     def finish(self, done: Done) -> Outcome:
         """Close and sync the files, or upload them; runs in a thread of its own, after ``run`` has ended."""
@@ -393,7 +404,7 @@ class Attempt:
     def failure(self, error: BaseException) -> Outcome:
         """Return the outcome of an attempt that raised this error."""
         shard, attempt = self._task.shard.index, self._task.attempt
-        if isinstance(error, (InputLost, NodeLost)):
+        if isinstance(error, (InputLost, NodeLost, PlaceLost)):
             return AttemptLost(shard, attempt, str(error), charged=False)
         if isinstance(error, CannotCopy):
             return AttemptLost(shard, attempt, str(error), charged=False, decodes=True)

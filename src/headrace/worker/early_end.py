@@ -1,28 +1,41 @@
-"""Ends an attempt before the end of its shard, so that finished rows can be committed.
+"""Where an attempt ends before the end of its shard: at a *cut*, behind which is the rest, another shard.
 
-After some seconds the attempt reads no more rows: the steps process what they have, the part is closed, and the rest
-of the shard becomes another shard. The attempt ends where every step has processed whole batches, so that batches of
-a size that the user chose have the same boundaries as without the early end.
+After some seconds an attempt is cut where it is, so that finished rows can be committed: it reads no more rows, the
+steps process what they have, and the part is closed. It is cut where every step has processed whole batches, so that
+batches of a size that the user chose have the same boundaries as without the early end.
+
+And where another worker has nothing to do, an attempt is cut further ahead, and goes on up to there.
 """
 
 from __future__ import annotations
 
 import contextlib
+import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
+import numpy as np
 
 from headrace.core.work import Remainder, Shard, Split
 from headrace.plan.steps.base import Step
 from headrace.worker.batching import BATCH_ROWS, FIRST_ROWS
 from headrace.worker.meter import Meter
-from headrace.worker.reading import Read
+from headrace.worker.reading import Read, rejects_in_rows
 from headrace.worker.rows import Rows, RowSpan
 
 CLOCK_CHECKS = 30  # checks of the clock, at least, in the time after which the attempt ends
 LAST_PART = 10  # a shard is not cut if less than a tenth of that time is left to do
 GRACE = 1 / 3  # of that time: how long to wait for the end of a batch before ending without it
 SOON = 1.0  # seconds of work that are done to their end even where the run is to stop
+PORTION = 0.25  # seconds of work whose rows are passed at a time, at most, where others may get what is left
+PORTION_BY_ROW = 0.05  # the same, where each row is a call by itself
+READ_AGAIN = 1 / 2  # of the work that is left to others, at most: what they have to read once more
+LATELY = 0.2  # seconds, at least, over which the speed of late is taken
+
+
+class PlaceLost(Exception):
+    """Some rows of an earlier stage are not those of the source, so that it is not known where to end."""
 
 
 class Speed(msgspec.Struct):
@@ -31,12 +44,22 @@ class Speed(msgspec.Struct):
     rate: float = 0.0
 
 
-class EarlyEnd:
-    """Passes the rows of a shard on, and stops after ``every`` seconds; 0: never.
+class _Stretch(msgspec.Struct, frozen=True):
+    """``rows`` of a split that are ahead, from row ``first`` on; ``known``: it is no guess how many they are."""
 
-    ``unit``: the number of rows passed has to be a multiple of it. ``ready`` says whether the attempt may end
-    early at all, and ``stopping`` whether it is to do so now, as the run is interrupted. ``rest`` is the rest of the
-    shard, if there is one. ``speed`` outlives the attempt.
+    split: int
+    first: int
+    rows: int
+    known: bool
+
+
+class EarlyEnd:
+    """Passes the rows of a shard on, up to the cut if there is one.
+
+    It is cut after ``every`` seconds (0: never), and where others get a part of it if it is ``shared``. ``unit``: the
+    number of rows passed has to be a multiple of it. ``ready`` says whether the attempt may be cut at all, and
+    ``stopping`` whether it is to end now, as the run is interrupted. ``rest`` is the rest of the shard, if there is
+    one. ``speed`` outlives the attempt.
     """
 
     def __init__(
@@ -49,13 +72,15 @@ class EarlyEnd:
         unit: int,
         speed: Speed,
         ready: Callable[[], bool],
+        shared: bool = False,
         stopping: Callable[[], bool] = lambda: False,
         clock: Callable[[], float],
     ) -> None:
-        self._shard = shard
+        self._splits = shard.splits
         self._shard_rows = shard.rows  # a sum over its splits, which may be many small files
         self._meter = meter
-        self._every = every
+        self._every = every or float("inf")
+        self._shared = shared
         self._unit = max(unit, 1)
         self._speed = speed
         self._ready = ready
@@ -63,109 +88,163 @@ class EarlyEnd:
         self._clock = clock
         self._sized_steps = [(i, size) for i, step in enumerate(steps) for size in step.batch_sizes()]
         by_row = any(step.row_by_row for step in steps)
+        self._portion_seconds = self._every / CLOCK_CHECKS
+        if shared:
+            self._portion_seconds = min(self._portion_seconds, PORTION_BY_ROW if by_row else PORTION)
         self._first_portion = unit or (1 if by_row else FIRST_ROWS)  # while the speed is unknown
         self._started_at = 0.0
         self._stopped_at = float("inf")  # seconds after the start
+        self._asked = (0.0, 0)  # when others asked and more rows were done than before, and how many
+        self._lock = threading.Lock()  # others ask in a thread of their own
         self._rows_passed = 0
-        self._split_number = 0  # index of the split whose rows are passed
+        self._position = (0, shard.splits[0].low) if shard.splits else (0, 0)  # split and row that come next
+        self._failed_to = self._position  # all rows before that were passed, or failed
+        self._waiting: Rows | None = None  # rows that were read and are not passed
+        self._cut: tuple[int, int] | None = None  # split and row
+        self._over = False
         self._rows_match_source = True
         self._due = False  # the time is up: end as soon as batches are whole
-        self._next_row: tuple[int, int] | None = None  # split and row that come next, if none is missing
         self.rest: Remainder | None = None
+
+    @property
+    def _is_active(self) -> bool:
+        return self._shared or self._every < float("inf")
+
+    @property
+    def shard_rows(self) -> int:
+        """How many rows the shard has up to the cut; -1 if nobody knows."""
+        return self._shard_rows
+
+    def splits(self) -> Iterator[Split]:
+        """Yield the splits of which rows are to be passed."""
+        for number, split in enumerate(self._splits):
+            if self._cut is not None and self._cut <= (number, split.low):
+                return
+            yield split
+
+    def close(self) -> bool:
+        """Leave nothing to others any more; return whether something was."""
+        with self._lock:
+            self._over = True
+            return self._cut is not None
+
+    def _start(self) -> None:
+        self._started_at = self._clock()
+        self._asked = self._started_at, 0
 
     # ------------------------------------------------------------ rows of the source
 
     def pass_reads(self, reads: Iterator[Read]) -> Iterator[Read]:
         """Pass on what is read from the source."""
-        if not self._every:
+        if not self._is_active:
             yield from reads
             return
-        self._started_at = self._clock()
+        self._start()
         with contextlib.closing(reads):  # type: ignore[type-var]
             for read in reads:
-                if not len(read.rows):
-                    yield read
-                    continue
-                yield from self._until_due(read)
-                if self.rest is not None:
+                yield from self._until_cut(read)
+                if self._over:
                     return
+        self._end()
 
-    def _until_due(self, read: Read) -> Iterator[Read]:
-        rows, rejects, at = read.rows, list(read.rejects), 0
-        while at < len(rows):
-            must_end = self._must_end()
-            stop = at if must_end else min(at + self._rows_until_check(len(rows) - at), len(rows))
-            split, first = _first_row(rows.cut(stop, len(rows))) if stop < len(rows) else (None, 0)
-            passed = [reject for reject in rejects if split is None or reject.row < first]
-            if must_end:
-                assert split is not None
-                self._end_at(self._number(split), first)
-                if passed:
-                    yield Read(rows.cut(0, 0), tuple(passed))
+    def _until_cut(self, read: Read) -> Iterator[Read]:
+        rows, rejects = read.rows, read.rejects
+        number = self._position[0]
+        if rows.spans or rejects:
+            number = self._splits.index(rows.spans[0].split if rows.spans else rejects[0].split, number)
+        with self._lock:
+            if number > self._position[0]:
+                self._position = number, self._splits[number].low
+        while True:
+            with self._lock:
+                if len(rows) and self._must_end():
+                    self._cut_at((number, _first_number(rows)))
+                stop, end = self._portion(rows)
+                behind = rows.cut(stop, len(rows))
+                until = _first_number(behind) if stop < end else self._cut_in(number)
+                failed = rejects_in_rows(rejects, 0, until)
+                rejects = rejects_in_rows(rejects, until, sys.maxsize)
+                if failed:
+                    self._failed_to = max(self._failed_to, (number, failed[-1].last + 1))
+                if stop:
+                    self._position = number, _last_number(rows.cut(0, stop)) + 1
+                self._pass(stop, behind, at_end=stop == end < len(rows))
+            if stop or failed or not len(read.rows):
+                yield Read(rows.cut(0, stop), failed)
+            if self._over or not len(behind):
                 return
-            rejects = [reject for reject in rejects if reject not in passed]
-            part = rows.cut(at, stop)
-            self._rows_passed += len(part)
-            at = stop
-            yield Read(part, tuple(passed))
+            rows = behind
 
-    def _number(self, split: Split) -> int:
-        while self._shard.splits[self._split_number] != split:
-            self._split_number += 1
-        return self._split_number
+    def _cut_in(self, number: int) -> int:
+        """Return the first row of a split that is behind the cut."""
+        if self._cut is None or self._cut[0] > number:
+            return sys.maxsize
+        return self._cut[1] if self._cut[0] == number else 0
 
     # ------------------------------------------------------------ rows of the stage before
 
     def pass_rows(self, rows: Iterator[Rows]) -> Iterator[Rows]:
         """Pass on rows of the stage before.
 
-        The attempt can end early as long as these are the rows of the source, each once: only then is it known which
-        rows of the source the earlier stages have processed for those that were passed.
+        There can be a cut as long as these are the rows of the source, each once: only then is it known which rows of
+        the source the earlier stages have processed for those that were passed. Raises ``PlaceLost`` if they are
+        not, and there is a cut already.
         """
-        if not self._every:
+        if not self._is_active:
             yield from rows
             return
-        self._started_at = self._clock()
-        self._next_row = (0, self._shard.splits[0].low) if self._shard.splits else None
+        self._start()
         for part in rows:
-            at = 0
-            while at < len(part):
-                if self._rows_match_source and self._must_end():
-                    self._note_position((), part.cut(at, len(part)).spans[0])
-                if self._rows_match_source and self._must_end() and self._next_row is not None:
-                    self._end_at(*self._next_row)
+            while len(part):
+                with self._lock:
+                    stop = self._place_in(part)
+                    piece, part = part.cut(0, stop), part.cut(stop, len(part))
+                if stop:
+                    yield piece
+                if self._over:
                     self._meter.read_rows = self._rows_passed
                     return
-                stop = min(
-                    at + (self._rows_until_check(len(part) - at) if self._rows_match_source else len(part)),
-                    len(part),
-                )
-                piece = part.cut(at, stop)
-                self._note_position(piece.spans)
-                self._rows_passed += len(piece)
-                at = stop
-                yield piece
+        self._end()
+
+    def _place_in(self, part: Rows) -> int:
+        """Return how many rows of a part to pass now; note where they are in the source."""
+        ends = self._rows_match_source and self._must_end()
+        if ends or self._cut is not None:
+            self._note_position((), part.spans[0])
+        if ends and self._rows_match_source:
+            self._cut_at(self._position)
+        stop = end = len(part)
+        if self._rows_match_source:
+            stop, end = self._portion(part)
+            self._note_position(part.cut(0, stop).spans)
+        if self._cut is not None and not self._rows_match_source:
+            raise PlaceLost("rows are missing, or were added, before those that another worker was left")
+        self._pass(stop, part.cut(stop, len(part)), at_end=stop == end < len(part))
+        return stop
 
     def rows_failed_upstream(self) -> None:
-        """Note that rows have failed in an earlier stage, so that the attempt cannot end early."""
-        self._rows_match_source = False
+        """Note that rows have failed in an earlier stage. Raises ``PlaceLost`` if there is a cut already."""
+        with self._lock:
+            self._rows_match_source = False
+            if self._cut is not None:
+                raise PlaceLost("rows failed before those that another worker was left")
 
     def _note_position(self, spans: Sequence[RowSpan], following: RowSpan | None = None) -> None:
         """Note the position in the source after these rows; ``following`` are the next."""
         for span in (*spans, *((following,) if following is not None else ())):
-            if not self._rows_match_source or self._next_row is None:
+            if not self._rows_match_source:
                 return
             if not span.count:
                 continue
-            number, row = self._skip_ended(*self._next_row)
-            split = self._shard.splits[number] if number < len(self._shard.splits) else None
+            number, row = self._skip_ended(*self._position)
+            split = self._splits[number] if number < len(self._splits) else None
             fits = split == span.split and span.last is None and _is_consecutive(span, row)
             self._rows_match_source = fits
             if fits:
-                self._next_row = number, row + (0 if span is following else span.count)
+                self._position = number, row + (0 if span is following else span.count)
 
     def _skip_ended(self, number: int, row: int) -> tuple[int, int]:
-        splits = self._shard.splits
+        splits = self._splits
         while number < len(splits):
             split = splits[number]
             if split.length < 0 or row < split.low + split.length:
@@ -174,10 +253,140 @@ class EarlyEnd:
             row = splits[number].low if number < len(splits) else 0
         return number, row
 
-    # ------------------------------------------------------------ when
+    # ------------------------------------------------------------ up to the cut
 
-    def _end_at(self, number: int, row: int) -> None:
-        self.rest = Remainder(number, row, self._rows_passed)
+    def _portion(self, rows: Rows) -> tuple[int, int]:
+        """Return how many of ``rows`` to pass now, and how many are before the cut."""
+        end = self._rows_before_cut(rows) if self._cut is not None else len(rows)
+        return (min(self._rows_until_check(end), end) if end else 0), end
+
+    def _rows_before_cut(self, rows: Rows) -> int:
+        assert self._cut is not None
+        count, number = 0, self._position[0]
+        for span in rows.spans:
+            if not span.count:
+                continue
+            number = self._splits.index(span.split, number)
+            if number > self._cut[0]:
+                break
+            before = span.count
+            if number == self._cut[0]:
+                before = int(np.searchsorted(span.numbers(), self._cut[1]))
+            count += before
+            if before < span.count:
+                break
+        return count
+
+    def _cut_at(self, place: tuple[int, int]) -> None:
+        self._cut = place if self._cut is None else min(self._cut, place)
+
+    def _pass(self, count: int, waiting: Rows, *, at_end: bool) -> None:
+        """So many rows are passed; ``at_end``: the next one is behind the cut."""
+        self._rows_passed += count
+        self._waiting = waiting
+        if self._cut is not None and (at_end or self._skip_ended(*self._position) >= self._cut):
+            self._over = True
+            self.rest = Remainder(*self._cut, self._rows_passed)
+
+    def _end(self) -> None:
+        """All rows that there are were passed."""
+        with self._lock:
+            self._over = True
+            if self._cut is not None:
+                self.rest = Remainder(*self._cut, self._rows_passed)
+
+    # ------------------------------------------------------------ what others get
+
+    def leave(self, worth: float, shares: int) -> Remainder | None:
+        """Cut the shard ahead of what is done, and return the rest; None if that is not to be. From any thread.
+
+        One of ``shares`` equal parts of what is ahead is kept. All of it has to be ``worth`` seconds of work.
+        """
+        with self._lock:
+            if not self._shared or self._over or not self._rows_match_source or not self._ready():
+                return None
+            ahead = self._ahead()
+            per_row = self._seconds_per_row()
+            if per_row * sum(each.rows for each in ahead) < worth:
+                return None
+            cut, keep = self._cut_ahead(ahead, shares, per_row)
+            if cut is None or cut < self._failed_to:
+                return None
+            self._cut = cut
+            if self._shard_rows >= 0:
+                self._shard_rows = self._rows_passed + keep
+            return Remainder(*cut, self._rows_passed + keep)
+
+    def _ahead(self) -> list[_Stretch]:
+        """Return what is ahead, as far as it is known to be there."""
+        at, row = self._skip_ended(*max(self._position, self._failed_to))
+        last, high = self._cut or (len(self._splits), 0)
+        waiting = len(self._waiting) if self._waiting is not None else 0
+        seen = sum(split.bytes for split in self._splits[: at + 1])
+        rows_of_byte = (self._rows_passed + waiting) / seen if seen else 0.0
+        found = []
+        for i in range(at, min(last + 1, len(self._splits))):
+            split = self._splits[i]
+            first = row if i == at else split.low
+            known = i in (at, last) or split.length >= 0
+            if i == last:
+                rows = high - first
+            elif split.length >= 0:
+                rows = split.low + split.length - first
+            else:
+                rows = waiting if i == at else max(1, int(split.bytes * rows_of_byte))
+            if not known and self._unit > 1:
+                break  # nobody knows where its batches end
+            if rows > 0:
+                found.append(_Stretch(i, first, rows, known))
+        return found
+
+    def _seconds_per_row(self) -> float:
+        """Return what a row takes; more if it takes longer of late."""
+        now, done = self._clock(), self._meter.done_rows
+        since, before = self._asked
+        if not self._rows_passed:
+            return 0.0
+        if done > before and now - since >= LATELY:
+            self._asked = now, done
+        # Of the rows that are under way nobody knows how many are done.
+        of_late = (now - since) / max((done if done > before else self._rows_passed) - before, 1)
+        return max((now - self._started_at) / (done or self._rows_passed), of_late)
+
+    def _cut_ahead(
+        self, ahead: Sequence[_Stretch], shares: int, per_row: float
+    ) -> tuple[tuple[int, int] | None, int]:
+        """Return where to cut, and how many rows are kept: within a split, or between two if reading takes long."""
+        total = sum(each.rows for each in ahead)
+        keep = self._rounded_to_unit(-(-total // shares))
+        reading = self._meter.seconds["read"] + self._meter.seconds["decode"]
+        waiting = len(self._waiting) if self._waiting is not None else 0
+        again = reading / max(1, self._splits[0].low + self._rows_passed + waiting)
+        best: tuple[int, int] | None = None
+        kept = before = 0
+        for each in ahead:
+            inside = keep - before
+            cheap = again * (each.first + inside) <= READ_AGAIN * per_row * (total - keep)
+            if 0 < inside < each.rows and each.known and cheap:
+                return (each.split, self._row(each, inside)), keep
+            between = each.split > self._position[0] and each.first == self._splits[each.split].low
+            whole = not (self._rows_passed + before) % self._unit
+            if between and whole and (best is None or abs(before - keep) < abs(kept - keep)):
+                best, kept = (each.split, each.first), before
+            before += each.rows
+        return best, kept
+
+    def _row(self, stretch: _Stretch, inside: int) -> int:
+        """Return the number of a row within a stretch: what was read already may have gaps."""
+        if (
+            self._splits[stretch.split].length < 0
+            and self._waiting is not None
+            and inside < len(self._waiting)
+        ):
+            return _first_number(self._waiting.cut(inside, len(self._waiting)))
+        return stretch.first + inside
+
+    # ------------------------------------------------------------ when
 
     def _must_end(self) -> bool:
         """Say whether no more rows are to be passed."""
@@ -210,7 +419,7 @@ class EarlyEnd:
             )
             return min(rows, self._rounded_to_unit(0 if self._rows_passed % self._unit else missing))
         if self._speed.rate:
-            room = int(self._speed.rate * self._every / CLOCK_CHECKS)
+            room = int(self._speed.rate * self._portion_seconds)
         else:
             room = self._first_portion
             self._first_portion = min(2 * self._first_portion, BATCH_ROWS)
@@ -221,9 +430,13 @@ class EarlyEnd:
         return rows + -(self._rows_passed + rows) % self._unit
 
 
-def _first_row(rows: Rows) -> tuple[Split, int]:
-    span = next(span for span in rows.spans if span.count)
-    return span.split, int(span.numbers()[0])
+def _first_number(rows: Rows) -> int:
+    """Return the number of the first row within its split."""
+    return int(next(span for span in rows.spans if span.count).numbers()[0])
+
+
+def _last_number(rows: Rows) -> int:
+    return int([span for span in rows.spans if span.count][-1].numbers()[-1])
 
 
 def _is_consecutive(span: RowSpan, row: int) -> bool:

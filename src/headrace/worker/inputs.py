@@ -77,9 +77,11 @@ class ArrivingBlocks:
                 self._context.release_unused()  # another attempt may have released a block
 
 
-def reads_of_splits(task: Task, read: Callable[[Split], Iterator[Read]]) -> Iterator[Read]:
-    """Yield what is read of a task's splits, by ``read``."""
-    reads: Iterator[Iterator[Read]] = map(read, task.shard.splits)
+def reads_of_splits(
+    task: Task, splits: Iterator[Split], read: Callable[[Split], Iterator[Read]]
+) -> Iterator[Read]:
+    """Yield what is read of a task's ``splits``, by ``read``."""
+    reads: Iterator[Iterator[Read]] = map(read, splits)
     if task.skip or task.rows is not None:
         reads = reads_in_window(zip(task.shard.splits, reads, strict=False), task.skip, task.rows)
     for each in reads:

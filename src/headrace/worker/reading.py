@@ -85,17 +85,23 @@ def _reads_of_rows(reads: Iterator[Read], first: int, stop: int) -> Iterator[Rea
     for read in reads:
         numbers = np.concatenate([span.numbers() for span in read.rows.spans] or [np.empty(0, np.int64)])
         start, end = (int(at) for at in np.searchsorted(numbers, (first, stop)))
-        rejects = tuple(cut for reject in read.rejects for cut in _reject_in_rows(reject, first, stop))
+        rejects = rejects_in_rows(read.rejects, first, stop)
         if end > start or rejects:
             yield Read(read.rows.cut(start, end), rejects)
         if len(numbers) and numbers[-1] >= stop - 1:
             return
 
 
-def _reject_in_rows(reject: Reject, first: int, stop: int) -> Iterator[Reject]:
-    row, last = max(reject.row, first), min(reject.last, stop - 1)
-    if row <= last:
-        yield Reject(reject.split, row, last, reject.fault, reject.kept, last - row + 1)
+def rejects_in_rows(rejects: Sequence[Reject], first: int, stop: int) -> tuple[Reject, ...]:
+    """Return what was rejected of the rows from number ``first`` to before ``stop``."""
+    found = []
+    for reject in rejects:
+        row, last = max(reject.row, first), min(reject.last, stop - 1)
+        if (row, last) == (reject.row, reject.last):
+            found.append(reject)
+        elif row <= last:
+            found.append(Reject(reject.split, row, last, reject.fault, reject.kept, last - row + 1))
+    return tuple(found)
 
 
 def count_read(reads: Iterator[Read], meter: Meter) -> Iterator[Rows]:

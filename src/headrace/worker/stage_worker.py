@@ -19,6 +19,7 @@ from headrace.core.work import (
     Block,
     Done,
     EndEarly,
+    LeaveRest,
     Outcome,
     Pause,
     ShrinkBatches,
@@ -76,7 +77,7 @@ class StageWorker:
         self._speed = Speed()
         self._stopping = False
 
-    def feed(self, shard: int, attempt: int, item: StageInput | ShrinkBatches | EndEarly) -> None:
+    def feed(self, shard: int, attempt: int, item: StageInput | ShrinkBatches | EndEarly | LeaveRest) -> None:
         """Add the next block to the input of an attempt; None after the last one, a reason if its input is lost.
 
         Called from another thread than the other methods, possibly before the attempt starts.
@@ -86,6 +87,11 @@ class StageWorker:
             return
         if isinstance(item, EndEarly):
             self._stopping = True
+            return
+        if isinstance(item, LeaveRest):
+            known = self._attempts.get((shard, attempt))
+            if known is not None:
+                known[0].leave(item)
             return
         with self._queues_lock:
             inputs = None if (shard, attempt) in self._ended_attempts else self._input_queue(shard, attempt)

@@ -25,6 +25,7 @@ class FakeView:
     dividable: bool = True
     open: set[int] = field(default_factory=set)
     stale: bool = False
+    attempts: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     @property
     def stages(self) -> int:
@@ -45,6 +46,9 @@ class FakeView:
 
     def open_workers(self, stage: int) -> set[int]:
         return self.open
+
+    def at_work(self) -> dict[int, tuple[int, int]]:
+        return self.attempts
 
     def is_current(self, outcome: Outcome) -> bool:
         return not self.stale

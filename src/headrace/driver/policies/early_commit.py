@@ -25,6 +25,5 @@ class EarlyCommit(Policy):
         if not isinstance(outcome, Done) or outcome.rest is None or not view.is_current(outcome):
             return outcome
         shard = view.shard(outcome.shard)
-        return DivideShard(
-            split_off(shard, outcome.rest, view.shards, view.family(outcome.shard)), early=True
-        )
+        parts = split_off(shard, outcome.rest, view.shards, view.family(outcome.shard))
+        return DivideShard(parts, early=True) if len(parts) > 1 else outcome

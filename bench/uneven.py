@@ -1,0 +1,201 @@
+"""``python -m bench.uneven``: how near workers come to the ideal where rows differ in what they cost.
+
+Each row waits for as long as it is said to cost, so other work on the machine does not count much. The ideal is the
+sum of all costs, divided by the number of workers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+BAR = 1.1
+SECONDS = 20.0  # of waiting, in all
+GROUPS, ROWS = 20, 50  # groups of neighbouring rows that cost the same
+DOCUMENTS = 125
+
+
+def uniform() -> list[float]:
+    return [1.0] * GROUPS
+
+
+def lognormal() -> list[float]:
+    chance = random.Random(7)
+    return [chance.lognormvariate(0.0, 1.5) for _ in range(GROUPS)]
+
+
+def giant() -> list[float]:
+    return [1.0] * (GROUPS - 1) + [50.0]
+
+
+SHAPES: dict[str, Callable[[], list[float]]] = {"uniform": uniform, "lognormal": lognormal, "giant": giant}
+
+
+def costs(shape: str, rows: int) -> list[float]:
+    """The seconds that each row waits."""
+    groups = SHAPES[shape]()
+    each = [groups[row * GROUPS // rows] for row in range(rows)]
+    return [cost * SECONDS / sum(each) for cost in each]
+
+
+# ---------------------------------------------------------------- inputs
+
+
+def parquet(folder: Path, seconds: list[float]) -> None:
+    """One file for each group."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    for number in range(GROUPS):
+        part = range(number * ROWS, (number + 1) * ROWS)
+        table = pa.table({"id": list(part), "seconds": [seconds[row] for row in part]})
+        pq.write_table(table, folder / f"{number:02}.parquet")
+
+
+def one_parquet(folder: Path, seconds: list[float]) -> None:
+    """One file with one row group."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table({"id": list(range(len(seconds))), "seconds": seconds}), folder / "all.parquet")
+
+
+def json_lines(folder: Path, seconds: list[float]) -> None:
+    """One file."""
+    lines = (json.dumps({"id": row, "seconds": each}) for row, each in enumerate(seconds))
+    (folder / "all.jsonl").write_text("\n".join(lines) + "\n")
+
+
+def images(folder: Path, seconds: list[float]) -> None:
+    """A file for each row; its first pixels say what it costs."""
+    import numpy as np
+    from PIL import Image
+
+    for row, each in enumerate(seconds):
+        pixels = np.zeros((32, 32, 3), np.uint8)
+        pixels[0, 0] = (row >> 8, row & 255, 0)
+        microseconds = int(each * 1e6)
+        pixels[0, 1] = (microseconds >> 16, microseconds >> 8 & 255, microseconds & 255)
+        Image.fromarray(pixels).save(folder / f"{row:05}.png")
+
+
+def documents(folder: Path, seconds: list[float]) -> None:
+    """Documents of ten pieces each; what a piece costs is a tenth."""
+    one_parquet(folder, seconds)
+
+
+INPUTS: dict[str, tuple[Callable[[Path, list[float]], None], int]] = {
+    "parquet": (parquet, GROUPS * ROWS),
+    "one_parquet": (one_parquet, GROUPS * ROWS),
+    "json_lines": (json_lines, GROUPS * ROWS),
+    "images": (images, GROUPS * ROWS),
+    "documents": (documents, DOCUMENTS),
+}
+
+
+# ---------------------------------------------------------------- the job
+
+
+def waited(row: dict[str, Any]) -> dict[str, Any]:
+    time.sleep(row["seconds"])
+    return {"id": row["id"]}
+
+
+def waited_image(row: dict[str, Any]) -> dict[str, Any]:
+    (high, low, _), (first, second, third) = row["image"][0, :2].tolist()
+    time.sleep((first << 16 | second << 8 | third) * 1e-6)
+    return {"id": high << 8 | low}
+
+
+def pieces(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for piece in range(10):
+        yield {"id": row["id"] * 10 + piece, "seconds": row["seconds"] / 10}
+
+
+def waited_pieces(batch: dict[str, Any]) -> dict[str, Any]:
+    time.sleep(batch["seconds"].sum())
+    return {"id": batch["id"]}
+
+
+def job(kind: str, source: str, out: str, workers: int, engine: str) -> None:
+    import headrace as hr
+
+    if kind == "json_lines":
+        data = hr.read_json(source).map(waited)
+    elif kind == "images":
+        data = hr.read_images(source).map(waited_image)
+    elif kind == "documents":
+        data = hr.read_parquet(source).flat_map(pieces).map_batches(waited_pieces, batch_size=32)
+    else:
+        data = hr.read_parquet(source).map(waited)
+    data.with_options(workers=workers, engine=engine, progress=False).write_parquet(out)
+
+
+def timed(kind: str, source: Path, rows: int, workers: int, engine: str) -> float:
+    """Run a job in a process of its own; return its seconds, without those of importing."""
+    import pyarrow.parquet as pq
+
+    with tempfile.TemporaryDirectory(dir=source.parent) as folder:
+        out = os.path.join(folder, "out")
+        argv = [sys.executable, "-m", "bench.uneven", "--job", kind, str(source), out, str(workers), engine]
+        began = time.perf_counter()
+        subprocess.run(argv, check=True)
+        seconds = time.perf_counter() - began
+        ids = pq.read_table(out)["id"].to_pylist()
+        expected = list(range(rows * (10 if kind == "documents" else 1)))
+        if ids != expected:
+            raise SystemExit(f"{kind}: rows are missing, or in another order")
+    return seconds
+
+
+def main() -> int:
+    options = parser().parse_args()
+    if options.job:
+        kind, source, out, workers, engine = options.job
+        job(kind, source, out, int(workers), engine)
+        return 0
+    failed = False
+    with tempfile.TemporaryDirectory(prefix="uneven-", dir=options.data) as folder:
+        for kind, shape in itertools.product(options.inputs, options.shapes):
+            make, rows = INPUTS[kind]
+            source = Path(folder) / f"{kind}-{shape}"
+            source.mkdir()
+            make(source, costs(shape, rows))
+            for workers in options.workers:
+                tries = [timed(kind, source, rows, workers, options.engine) for _ in range(options.tries)]
+                ratio = statistics.median(tries) / (SECONDS / workers)
+                failed = failed or ratio > options.bar
+                print(
+                    f"{kind:12} {shape:10} {workers} workers: {statistics.median(tries):6.2f} s, "
+                    f"{ratio:.2f} of the ideal (bar: {options.bar:g})",
+                    flush=True,
+                )
+    return int(failed)
+
+
+def parser() -> argparse.ArgumentParser:
+    result = argparse.ArgumentParser(prog="python -m bench.uneven", description=__doc__)
+    result.add_argument("--inputs", nargs="+", choices=INPUTS, default=list(INPUTS))
+    result.add_argument("--shapes", nargs="+", choices=SHAPES, default=list(SHAPES))
+    result.add_argument("--workers", nargs="+", type=int, default=[2, 4])
+    result.add_argument("--engine", default="local")
+    result.add_argument("--tries", type=int, default=1)
+    result.add_argument("--bar", type=float, default=BAR)
+    result.add_argument("--data", type=Path, default=os.environ.get("BENCH_DATA"), help="where it writes")
+    result.add_argument("--job", nargs=5, help=argparse.SUPPRESS)
+    return result
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,122 @@
+"""Gives workers that have nothing to do a part of what others have left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from headrace.core.events import RowsRead, WorkerReady
+from headrace.core.work import RestLeft, RunInterrupted, Task
+from headrace.driver.policy import NEVER, Action, AskForRest, DivideShard, Policy
+from headrace.driver.run_view import RunView
+from headrace.driver.shard_division import split_off
+
+INTERVAL = 0.25  # seconds between two times of asking
+WORTH = 0.5  # seconds of work that have to be left, so that dividing them is worth a part and a commit
+HELPER = 1.0  # seconds of work that have to be left, so that starting another worker is worth it
+
+
+class _AtWork(msgspec.Struct):
+    """A worker at an attempt since ``since``, as far as is known: ``rows`` of ``of`` rows are done."""
+
+    shard: int
+    attempt: int
+    since: float
+    rows: int = 0
+    of: int = -1
+
+    def seconds_left(self, now: float) -> float:
+        """Estimate how long it takes yet; as long as it took so far, where nobody knows how many rows there are."""
+        elapsed = now - self.since
+        return elapsed if self.of < 0 or not self.rows else elapsed * max(0, self.of - self.rows) / self.rows
+
+
+class WorkSharing(Policy):
+    """Asks the attempts with most work left for a part of it, where workers are idle and no shard waits.
+
+    An attempt that is asked keeps one half, or a smaller share if several workers ask it. It decides by the speed
+    that it measures whether there is enough left, and answers at once, while it goes on. So it may be asked again and
+    again: the halves are as uneven as what is in them.
+
+    ``most``: how many workers the pool may have. Where it has fewer, the rest that an attempt leaves waits for
+    another worker, and the pool grows.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._workers: dict[int, _AtWork] = {}
+        self._ready: set[int] = set()  # workers that have their models
+        self._loading = 0.0  # the longest that a worker took for that
+        self._left: list[RestLeft] = []
+        self._next = 0.0  # when to ask again
+        self._unheard = 0  # how often those with most work left were asked, and none left any
+        self._ends = False
+
+    def before_submit(self, task: Task) -> Task:
+        """Let an attempt be asked."""
+        return msgspec.structs.replace(task, shared=True)
+
+    def on_message(self, message: Any, now: float) -> None:
+        """Note how far workers are, and what they leave."""
+        if isinstance(message, RowsRead):
+            known = self._workers.get(message.worker)
+            if known is not None and known.shard == message.shard:
+                known.rows, known.of = message.rows, message.of
+        elif isinstance(message, RestLeft):
+            self._left.append(message)
+            self._unheard = 0
+        elif isinstance(message, WorkerReady):
+            self._ready.add(message.worker)
+            self._loading = max(self._loading, message.seconds)
+        elif isinstance(message, RunInterrupted):
+            self._ends = True
+
+    def before_schedule(self, view: RunView) -> Iterable[Action]:
+        """Make shards of what was left."""
+        left, self._left = self._left, []
+        current = set(view.at_work().values()) if left else set()
+        for each in left:
+            if (each.shard, each.attempt) not in current:
+                continue  # it has ended, which said the same; or was lost, and the shard is whole
+            shard = view.shard(each.shard)
+            parts = split_off(shard, each.rest, view.shards, view.family(each.shard))
+            if len(parts) > 1:
+                yield DivideShard(parts, early=True)
+
+    def after_schedule(self, view: RunView) -> Iterable[Action]:
+        """Ask for work, where somebody has none."""
+        last = view.stages - 1
+        if view.now < self._next or self._ends:
+            return
+        self._next = view.now + INTERVAL
+        self._note(view)
+        if view.tasks_waiting(last) or view.attempts_waiting:
+            return
+        loads, open_workers = view.loads(last), view.open_workers(last)
+        idle = {worker for worker, calls in loads.items() if not calls and worker not in open_workers}
+        helpers = len(idle) or min(self._most - len(loads), len(loads))
+        if helpers < 1 or not self._workers:
+            return
+        worth = (WORTH if idle else HELPER) + (0.0 if idle & self._ready else self._loading)
+        busiest = sorted(self._workers, key=lambda worker: -self._workers[worker].seconds_left(view.now))
+        start = self._unheard * helpers % len(busiest)
+        self._unheard += 1
+        asked = (busiest[start:] + busiest[:start])[:helpers]
+        shares = 1 + -(-helpers // len(asked))
+        for worker in asked:
+            at = self._workers[worker]
+            yield AskForRest(worker, at.shard, at.attempt, worth, shares)
+
+    def _note(self, view: RunView) -> None:
+        """Note which worker is at what, and since when."""
+        before, self._workers = self._workers, {}
+        for worker, (shard, attempt) in view.at_work().items():
+            known = before.get(worker)
+            same = known is not None and (known.shard, known.attempt) == (shard, attempt)
+            self._workers[worker] = known if known and same else _AtWork(shard, attempt, view.now)
+
+    def next_wakeup(self, now: float) -> float:
+        """Return when to look again."""
+        return self._next if self._workers and not self._ends else NEVER
