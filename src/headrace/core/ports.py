@@ -16,6 +16,7 @@ from headrace.core.work import Durability, Split, StagedFile, Task
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from headrace.core.files.input_files import Mark
     from headrace.core.parquet.chunks import ChunkFile, Chunks
     from headrace.core.parquet.footer import Chunk, Footer
     from headrace.core.tables.changes import Seen
@@ -165,6 +166,12 @@ class Source(Protocol):
         from headrace.core.parquet.compact import NotUnderstood
 
         raise NotUnderstood("it is not read from Parquet files")
+
+    def note_marks(self, marks: Sequence[Mark]) -> None:
+        """Keep the marks of the files, one of each, by which ``read`` tells changed files from others of their size
+        and time. Called in the driver, before workers get the source. Default: they are not needed.
+        """
+        return
 
     def locate(self, split: Split, row: int) -> Location:
         """Return where row number ``row`` of ``split`` stands. May be slow."""

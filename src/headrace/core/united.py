@@ -5,12 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from headrace.core.files.input_files import Mark
 from headrace.core.ports import Bad, Source
 from headrace.core.row_keys import Keys, Numbers
 from headrace.core.work import Split
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+def note_marks(sources: Sequence[Source], marks: Sequence[Mark]) -> None:
+    """Give several sources the marks of their files, which are numbered on from one to the next."""
+    at = 0
+    for source in sources:
+        count = len(source.files())
+        source.note_marks(marks[at : at + count])
+        at += count
 
 
 class UnitedSource(Source, Protocol):

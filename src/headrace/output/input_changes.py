@@ -283,9 +283,9 @@ def _refuse_rewritten(source: Source, committer: ShardCommitter, changed: set[in
         more = f", and {plural(len(others) - 1, 'other file')}" if len(others) > 1 else ""
         raise InputChanged(
             f"The input file {path}{more} was written again since its rows were added to {committer.output} (it had "
-            f"{size:,} bytes, or another time or version). incremental=True adds the rows of new files and replaces "
-            "no rows. Nothing was touched: bring the old file back and give the new content another name, write to "
-            "another folder, or make the output again from all files with mode='overwrite' and without incremental."
+            f"{size:,} bytes, or another time, content or version). incremental=True adds the rows of new files and "
+            "replaces no rows. Nothing was touched: bring the old file back and give the new content another name, "
+            "write to another folder, or make the output again from all files with mode='overwrite' and without incremental."
         )
 
 

@@ -21,6 +21,7 @@ from headrace.core.ports import Sink
 from headrace.core.stores.addresses import in_object_store
 from headrace.core.warn import warn
 from headrace.errors import OutputExists, PlanChanged
+from headrace.output import input_marks
 from headrace.output.commit import ShardCommitter, begin
 from headrace.output.folder import SUCCESS, OutputFolder, check_parts, new_run_name
 from headrace.output.input_changes import (
@@ -194,7 +195,8 @@ class _JobOpener:
                 continue
             saved, state, contents = self._peek(run)
             unfinished = (not state.finished or run == swapped) and not state.hidden
-            same = saved.shape == self._shape and state.code == self.code and saved.files == self._files
+            same = saved.shape == self._shape and state.code == self.code
+            same = same and saved.files == input_marks.as_they_are(saved, self._files)
             same = same and (next(contents.in_force(), None) is not None or self._is_as_planned(saved))
             if (
                 unfinished
@@ -290,7 +292,7 @@ class _JobOpener:
 
     def _is_as_planned(self, saved: SavedPlan) -> bool:
         """Say whether a run would be planned now as it was: its files are the same, and its shards."""
-        if saved.files != self._files:
+        if saved.files != input_marks.as_they_are(saved, self._files):
             return False
         divided = any(shard.name for shard in saved.shards)  # which took time to find out
         return divided or saved.shards == self._request.partitioning.shards(self._plan.source)
@@ -365,7 +367,9 @@ class _JobOpener:
             compiler.unchanged_metrics(plan.steps),
             version_of(plan.source),
             "" if table is None else table.table_there(),
+            input_marks.marks_of(self._files),
         )
+        input_marks.note(plan.source, saved)
         pointer = "current" if self._output.current() is None else "next"
         committer = begin(self._output, saved, self._sink, durability=request.durability, pointer=pointer)
         return Job(plan, self._output, committer, resumed=False)
@@ -386,6 +390,8 @@ class _JobOpener:
                 incremental, refresh = request.incremental, request.refresh
                 plan = since(plan, committer, to_read, partitioning, incremental=incremental, refresh=refresh)
                 files = plan.source.files()
+            planned = committer.plan
+            files = input_marks.as_they_are(planned, files, warns=True)
             plan = reconcile(
                 plan,
                 committer,
@@ -394,6 +400,8 @@ class _JobOpener:
                 incremental=request.incremental,
                 refresh=self.code if request.refresh else None,
             )
+            input_marks.mark(plan.source, committer, planned, files)
+            input_marks.note(plan.source, committer.plan)
             if self._further:
                 reach(committer, plan)
             if state.code != self.code and 0 in state.done and not state.finished:

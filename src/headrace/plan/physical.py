@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import msgspec
 
+from headrace.core.files.input_files import Mark
 from headrace.core.ports import Sink, Source
 from headrace.core.united import UnitedSource
 from headrace.core.uploading.names import Uploads
@@ -102,8 +103,9 @@ class SavedPlan(msgspec.Struct, frozen=True):
     """The plan as it is persisted before the first attempt; resuming starts from it and from nothing else.
 
     ``shape`` is what must match, as JSON text. ``files`` are ``(path, size, mtime_ns)`` in the numbering that
-    the shards' splits use. ``unchanged_metrics``: as ``compile.unchanged_metrics``. ``input``: what was read of one
-    that has versions. ``table``: what tells the table that was there, to which the rows are to be added, from others.
+    the shards' splits use, and ``marks`` those of the first of them; empty where an earlier version has planned.
+    ``unchanged_metrics``: as ``compile.unchanged_metrics``. ``input``: what was read of one that has versions.
+    ``table``: what tells the table that was there, to which the rows are to be added, from others.
     """
 
     run: str
@@ -116,6 +118,7 @@ class SavedPlan(msgspec.Struct, frozen=True):
     unchanged_metrics: tuple[str, ...] = ()
     input: InputVersion | None = None
     table: str = ""
+    marks: Sequence[Mark] = ()
 
     def digits(self) -> int:
         """How many digits a shard's number has in file names."""

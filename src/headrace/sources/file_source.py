@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar
 
-from headrace.core.files.input_files import FileState, InputFile, check_unchanged
+from headrace.core.files.input_files import FileState, InputFile, Mark, check_unchanged
 from headrace.core.ports import Bad, Source
 from headrace.core.row_keys import Keys, Numbers, keyed, row_keys
 from headrace.core.stores.addresses import is_address
@@ -82,6 +82,7 @@ class FileSource(Source, Generic[Inspected]):
             )
         self._pins: tuple[str, ...] | None = None
         self._files: list[InputFile] = []
+        self._marks: Sequence[Mark] = ()
         self._inspected: Inspected | None = None
         self._states_read: _StatesRead = OrderedDict()
 
@@ -157,13 +158,13 @@ class FileSource(Source, Generic[Inspected]):
         files = self._listed() if self._pins is None else self._recorded(self._pins)
         if self._inspected is None or files != self._files:
             self._inspected = self.inspect(files)
-            self._files = files
+            self._files, self._marks = files, ()
         return self._inspected
 
     def only_extensions(self, extensions: tuple[str, ...]) -> None:
         """Read only files whose names end in one of these, in lower case and with the dot."""
         self._extensions = extensions
-        self._files, self._inspected = [], None
+        self._files, self._marks, self._inspected = [], (), None
 
     def _listed(self) -> list[InputFile]:
         files = expand(self.paths, self._extensions or self.suffixes, self._storage)
@@ -190,16 +191,23 @@ class FileSource(Source, Generic[Inspected]):
     def file(self, number: int) -> InputFile:
         """Return path, size and time of the file with this number, as they were when the source was planned."""
         self.inspected()
-        return self._files[number]
+        file = self._files[number]
+        return file._replace(mark=self._marks[number]) if self._marks else file
+
+    def note_marks(self, marks: Sequence[Mark]) -> None:
+        """Keep the marks of the files."""
+        self._marks = tuple(marks)
 
     def __getstate__(self) -> dict[str, Any]:
         self.inspected()  # workers must not list and inspect files themselves
         # Plain tuples: cloudpickle looks up each object of another class in what it knows of.
-        return {**self._without_handles(), "_files": [*map(tuple, self._files)]}
+        plain = {"_files": [file[:3] for file in self._files], "_marks": tuple(map(tuple, self._marks))}
+        return {**self._without_handles(), **plain}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._files = [InputFile(*file) for file in self._files]
+        self._marks = [Mark(*mark) for mark in self._marks]
 
     def _without_handles(self) -> dict[str, Any]:
         return {**self.__dict__, "_states_read": OrderedDict()}
@@ -230,5 +238,11 @@ class FileSource(Source, Generic[Inspected]):
     def pinned(self, paths: Sequence[str]) -> Self:
         """Return this source with exactly these files, in this order."""
         copy = object.__new__(type(self))
-        copy.__dict__ = {**self._without_handles(), "_pins": tuple(paths), "_files": [], "_inspected": None}
+        copy.__dict__ = {
+            **self._without_handles(),
+            "_pins": tuple(paths),
+            "_files": [],
+            "_marks": (),
+            "_inspected": None,
+        }
         return copy

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from headrace.core.files.input_files import Mark
 from headrace.core.locations import Location
 from headrace.core.ports import Bad, Source
 from headrace.core.row_keys import Keys, Numbers, row_keys
+from headrace.core.united import note_marks
 from headrace.core.work import Split
 from headrace.errors import SchemaMismatch
 
@@ -160,6 +162,10 @@ class UnionSource(Source):
         own = [name for name in target.names if name in names]
         read = source.read(inner, None if len(own) == len(names) else own, batch_rows, bad)
         return _conformed(read, target, f"dataset {number + 1}", texts=self._apart)
+
+    def note_marks(self, marks: Sequence[Mark]) -> None:
+        """Keep the marks of all files."""
+        note_marks(self._sources, marks)
 
     def check_unchanged(self, split: Split) -> None:
         """Check the files of a split."""

@@ -8,9 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
+from headrace.core.files.input_files import Mark
 from headrace.core.locations import Location
 from headrace.core.ports import Bad, Source
 from headrace.core.row_keys import Keys, Numbers
+from headrace.core.united import note_marks
 from headrace.core.work import Split
 from headrace.errors import ArgumentError
 
@@ -206,6 +208,10 @@ class ZipSource(Source):
             for stream in streams:
                 stream.skip(count)
             at += count
+
+    def note_marks(self, marks: Sequence[Mark]) -> None:
+        """Keep the marks of all files."""
+        note_marks(self._sources, marks)
 
     def check_unchanged(self, split: Split) -> None:
         """Check the files of a range."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from typing import NamedTuple
 
@@ -11,12 +12,31 @@ from headrace.errors import InputChanged, UnreadableFile
 _ADVICE = "Run again to plan with the input as it is now; files must not change while they are read."
 
 
+_WHOLE = 64 << 10  # bytes; of a bigger file, as many are looked at
+_SAMPLES = 16
+
+
+class Mark(NamedTuple):
+    """What tells a local file from another one of its size and time, and whether it only was touched or copied.
+
+    ``digest``: of its content, or of samples of a bigger one; empty where none was taken.
+    """
+
+    ctime_ns: int = 0
+    inode: int = 0
+    digest: bytes = b""
+
+
+UNMARKED = Mark()
+
+
 class InputFile(NamedTuple):
     """A file as it was when the input was listed; of an object, ``mtime_ns`` is a number made of its version."""
 
     path: str
     size: int
     mtime_ns: int
+    mark: Mark = UNMARKED
 
 
 class FileState(NamedTuple):
@@ -37,8 +57,8 @@ def check_unchanged(file: InputFile, before: FileState | None = None) -> FileSta
 
     ``before`` is its state when reading began. It tells of a file of the same size whose old time was set again: the
     time at which the system last changed anything about a file cannot be set. Other permissions, another owner or
-    a further link change that time, too, and are no change of the content. An object is not asked for: whoever
-    reads it says which version is meant.
+    a further link change that time, too, and are no change of the content. Without ``before``, the file's mark is
+    what tells. An object is not asked for: whoever reads it says which version is meant.
     """
     if isinstance(file.path, ObjectPath):
         return _OF_OBJECTS
@@ -71,9 +91,7 @@ def content_of(file: InputFile) -> tuple[bytes | None, FileState]:
         return None, check_unchanged(file)
     finally:
         os.close(handle)
-    state = _state(status)
-    if state.size != file.size or state.mtime_ns != file.mtime_ns:
-        _compared(file, status, None)
+    state = _compared(file, status, None)
     return content if len(content) == file.size else None, state
 
 
@@ -92,6 +110,11 @@ def _compared(file: InputFile, status: os.stat_result, before: FileState | None)
         told = " and ".join(changes)
         raise InputChanged(f"Input file {file.path!r} changed since the run was planned: {told}. {_ADVICE}")
     now = _state(status)
+    if before is None and _is_same_content(file, file.mark, status) is False:
+        raise InputChanged(
+            f"Input file {file.path!r} changed since the run was planned: its content is another, although its size "
+            f"and time of change are as before. {_ADVICE}"
+        )
     if before is not None and now.ctime_ns != before.ctime_ns:
         if now.inode == before.inode and now.access != before.access:
             return now
@@ -101,6 +124,55 @@ def _compared(file: InputFile, status: os.stat_result, before: FileState | None)
             f"as before. {_ADVICE}"
         )
     return now
+
+
+def mark_of(path: str, size: int, mtime_ns: int, *, digests: bool) -> Mark:
+    """Return the mark of a listed file; an empty one of an object, and of a file that is another by now."""
+    if not path.startswith("/"):
+        return UNMARKED
+    try:
+        status = os.stat(path)
+        if status.st_size != size or status.st_mtime_ns != mtime_ns:
+            return UNMARKED
+        digest = _digest(path, size) if digests else b""
+        if digest and os.stat(path).st_ctime_ns != status.st_ctime_ns:
+            return UNMARKED
+    except OSError:
+        return UNMARKED
+    return Mark(status.st_ctime_ns, status.st_ino, digest)
+
+
+def is_same_content(path: str, size: int, mark: Mark) -> bool | None:
+    """Say whether a file of the same size and time has the content that it was marked with; None: nobody knows."""
+    try:
+        return _is_same_content(InputFile(path, size, 0), mark, os.stat(path)) if mark.inode else None
+    except OSError:
+        return None
+
+
+def _is_same_content(file: InputFile, mark: Mark, status: os.stat_result) -> bool | None:
+    if (status.st_ctime_ns, status.st_ino) == mark[:2]:
+        return True
+    try:
+        return _digest(file.path, file.size) == mark.digest if mark.digest else None
+    except OSError:  # whoever reads it says so
+        return None
+
+
+def _digest(path: str, size: int) -> bytes:
+    """Return a digest of a file's content; of one of more than 64 KiB, of samples, the first and last bytes too."""
+    digest = hashlib.blake2b(digest_size=16)
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        if size <= _WHOLE:
+            digest.update(os.read(handle, size + 1))
+        else:
+            length = _WHOLE // _SAMPLES
+            for number in range(_SAMPLES):
+                digest.update(os.pread(handle, length, (size - length) * number // (_SAMPLES - 1)))
+    finally:
+        os.close(handle)
+    return digest.digest()
 
 
 def _time(mtime_ns: int) -> str:

@@ -60,7 +60,7 @@ def runs_since(
     for path, why in lost.items():
         if path in new or not seen.may_miss:
             raise not_there(table, path, why)
-    unread = {path: InputFile(path, *about) for path, *about in seen.files if path not in read}
+    unread = {file[0]: InputFile(*file) for file in seen.files if file[0] not in read}
     return Runs(position, unread, told, seen.forms), tuple(path for path in paths if path not in lost)
 
 
