@@ -107,7 +107,7 @@ def test_an_input_in_the_output_is_refused_behind_links_too(tmp_path: Path) -> N
     (tmp_path / "other").symlink_to(out)
 
     def check(*paths: Path) -> None:
-        check_apart(str(out), [], [InputFile(os.fspath(path), 0, 0) for path in paths])
+        check_apart(str(out), [], [(os.fspath(path), 0, 0) for path in paths])
 
     check(beside / "own.parquet")
     for path in (out / "part.parquet", beside / "link.parquet", tmp_path / "other" / "part.parquet"):
