@@ -285,7 +285,8 @@ def _refuse_rewritten(source: Source, committer: ShardCommitter, changed: set[in
             f"The input file {path}{more} was written again since its rows were added to {committer.output} (it had "
             f"{size:,} bytes, or another time, content or version). incremental=True adds the rows of new files and "
             "replaces no rows. Nothing was touched: bring the old file back and give the new content another name, "
-            "write to another folder, or make the output again from all files with mode='overwrite' and without incremental."
+            "write to another folder, or make the output again from all files with mode='overwrite' and without "
+            "incremental."
         )
 
 

@@ -45,7 +45,7 @@ def as_they_are(saved: SavedPlan, files: Sequence[InputFile], *, warns: bool = F
     for path, size, mtime_ns in files:
         i = listed.get(path)
         same: bool | None = True
-        if i is not None and saved.files[i] == (path, size, mtime_ns) and saved.marks[i].inode:
+        if i is not None and saved.files[i] == (path, size, mtime_ns):
             same = is_same_content(path, size, saved.marks[i])
         if same is None:
             unknown.append(path)

