@@ -22,7 +22,7 @@ from headrace.core.work import (
     Task,
 )
 from headrace.driver.loop import GROUP, Runner
-from headrace.driver.policies.early_commit import EarlyCommit
+from headrace.driver.policies.rests import EarlyCommit
 from headrace.driver.policies.retries import FIRST, RetryBackoff
 from headrace.driver.policies.stall_detector import DUMP, StallDetector
 from headrace.driver.policy import (

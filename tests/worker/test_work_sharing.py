@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 
 import headrace as hr
 from headrace.core.work import Fault, LeaveRest, Reject, Remainder, Shard, Split
-from headrace.driver.policies.early_commit import EarlyCommit
-from headrace.driver.policies.work_sharing import WorkSharing
+from headrace.driver.policies.rests import EarlyCommit, WorkSharing
 from headrace.driver.shard_division import split_off
 from headrace.session import build_runner
 from headrace.testing import FakeClock

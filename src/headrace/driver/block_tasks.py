@@ -324,13 +324,8 @@ class BlockTasks:
             key = task.task.shard.index, task.stage, task.index
             deaths = self._deaths[key] = self._deaths.get(key, 0) + 1
             if deaths >= self._max_attempts:
-                self.error = ErrorReport(
-                    "ShardFailed",
-                    f"A part of shard {task.task.shard.index} ended its worker {deaths} times, the last time "
-                    f"because: {gone.reason}. Something in its rows or in the function ends the process (a crash in "
-                    "native code, or too little memory). Finished work is kept: fix the function or the input, then "
-                    "run again.",
-                )
+                what = f"A part of shard {task.task.shard.index}"
+                self.error = ends_its_workers(what, deaths, gone.reason)
         if task.ended is None:
             self._restart(task, gone.reason)
 
@@ -403,3 +398,13 @@ class BlockBudget:
             size, attempt = self._blocks.pop(number)
             self.held -= size
             attempt.held -= size
+
+
+def ends_its_workers(what: str, deaths: int, reason: str) -> ErrorReport:
+    """Return the error for ``what``, over which so many workers died."""
+    return ErrorReport(
+        "ShardFailed",
+        f"{what} ended its worker {deaths} times, the last time because: {reason}. Something in its rows or in the "
+        "function ends the process (a crash in native code, or too little memory). Finished work is kept: fix the "
+        "function or the input, then run again.",
+    )

@@ -19,24 +19,19 @@ from headrace.core.work import (
     CallEnded,
     CallStarted,
     CommitRecord,
-    EndEarly,
     Failed,
-    LeaveRest,
     ObjectsPickled,
     Outcome,
     RestLeft,
     RunInterrupted,
-    ShrinkBatches,
 )
 from headrace.driver.calls import Answer, StageCalls
 from headrace.driver.orders import Begin, Order
 from headrace.driver.policy import (
     Action,
-    AskForRest,
     DivideShard,
     DumpStacks,
     Emit,
-    EndAttempts,
     EndRun,
     EndWorker,
     Policies,
@@ -44,8 +39,8 @@ from headrace.driver.policy import (
     Release,
     ResizePool,
     Restrict,
-    ShrinkBatch,
     StopRun,
+    Tell,
 )
 from headrace.driver.ports import BlockHolder, Committer, RunPorts
 from headrace.driver.run_view import RunView
@@ -270,13 +265,8 @@ class Runner:
                 self._restriction = action
             elif isinstance(action, EndWorker):
                 self._end_worker(action)
-            elif isinstance(action, ShrinkBatch):
-                self._pools[action.stage].feed(action.worker, -1, -1, ShrinkBatches())
-            elif isinstance(action, EndAttempts):
-                self._pools[-1].feed(action.worker, -1, -1, EndEarly())
-            elif isinstance(action, AskForRest):
-                asked = LeaveRest(action.worth, action.shares)
-                self._pools[-1].feed(action.worker, action.shard, action.attempt, asked)
+            elif isinstance(action, Tell):
+                self._pools[action.stage].feed(action.worker, action.shard, action.attempt, action.what)
             elif isinstance(action, StopRun):
                 self.scheduler.stop()
             elif isinstance(action, ResizePool):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from headrace.core.events import Event
-from headrace.core.work import ErrorReport, Outcome, Shard, Task
+from headrace.core.work import EndEarly, ErrorReport, LeaveRest, Outcome, Shard, ShrinkBatches, Task
 from headrace.driver.run_view import RunView
 
 if TYPE_CHECKING:
@@ -44,27 +44,14 @@ class EndWorker(msgspec.Struct, frozen=True):
     charged: bool = True
 
 
-class ShrinkBatch(msgspec.Struct, frozen=True):
-    """Have a worker give the user's code half as many rows at a time."""
+class Tell(msgspec.Struct, frozen=True):
+    """Tell a worker something, whatever it is doing; ``LeaveRest`` is for one of its attempts."""
 
     stage: int
     worker: int
-
-
-class EndAttempts(msgspec.Struct, frozen=True):
-    """Have a worker of the last stage end its attempts early: what they have done is committed."""
-
-    worker: int
-
-
-class AskForRest(msgspec.Struct, frozen=True):
-    """Ask an attempt to leave a part of its shard to others; see ``LeaveRest``. It answers ``RestLeft``, or not."""
-
-    worker: int
-    shard: int
-    attempt: int
-    worth: float
-    shares: int = 2
+    what: ShrinkBatches | EndEarly | LeaveRest
+    shard: int = -1
+    attempt: int = -1
 
 
 class StopRun(msgspec.Struct, frozen=True):
@@ -117,18 +104,7 @@ class EndRun(msgspec.Struct, frozen=True):
 
 
 Action = (
-    Emit
-    | EndWorker
-    | ShrinkBatch
-    | EndAttempts
-    | AskForRest
-    | ResizePool
-    | Restrict
-    | Release
-    | DivideShard
-    | DumpStacks
-    | EndRun
-    | StopRun
+    Emit | EndWorker | Tell | ResizePool | Restrict | Release | DivideShard | DumpStacks | EndRun | StopRun
 )
 Decision = Outcome | DivideShard | None
 """What becomes of an outcome: see ``Policy.on_outcome``."""

@@ -25,7 +25,7 @@ from headrace.core.work import (
     Shard,
     Task,
 )
-from headrace.driver.block_tasks import BlockTasks
+from headrace.driver.block_tasks import BlockTasks, ends_its_workers
 from headrace.driver.orders import Begin, Order, Proceed
 from headrace.driver.schema_settlement import Merge, SchemaSettlement, UnionSettlement, Unite
 from headrace.driver.shard_table import ShardTable
@@ -455,12 +455,7 @@ class Scheduler:
     def _retry(self, shard: int, reason: str, *, charged: bool = True) -> None:
         deaths = self._deaths[shard] = self._deaths.get(shard, 0) + charged
         if deaths >= self._max_attempts:
-            self.error = ErrorReport(
-                "ShardFailed",
-                f"Shard {shard} ended its worker {deaths} times, the last time because: {reason}. Something in its "
-                "rows or in the function ends the process (a crash in native code, or too little memory). Finished "
-                "work is kept: fix the function or the input, then run again.",
-            )
+            self.error = ends_its_workers(f"Shard {shard}", deaths, reason)
             return
         self.retries += 1
         heapq.heappush(self._retry_heap, shard)

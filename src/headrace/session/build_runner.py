@@ -13,14 +13,13 @@ from headrace.driver.block_tasks import BlockTasks
 from headrace.driver.loop import Runner
 from headrace.driver.policies.autoscaler import PoolScaling
 from headrace.driver.policies.commit_checks import ErrorBudget, LedgerCheck
-from headrace.driver.policies.early_commit import EarlyCommit
 from headrace.driver.policies.interruption import Interruption
 from headrace.driver.policies.memory_guard import MemoryGuard
 from headrace.driver.policies.memory_policy import MemoryPolicy
 from headrace.driver.policies.poison_rows import PoisonRowDetector
+from headrace.driver.policies.rests import EarlyCommit, WorkSharing
 from headrace.driver.policies.retries import ExternalDeaths, RetryBackoff
 from headrace.driver.policies.stall_detector import StallDetector
-from headrace.driver.policies.work_sharing import WorkSharing
 from headrace.driver.policies.worker_notes import BatchCeilings, PickleWarnings
 from headrace.driver.policy import Policy
 from headrace.driver.ports import Committer, RunPorts

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from headrace.core.events import MemoryTaken, RowsRead, Worked, WorkerRetired
-from headrace.core.work import AttemptLost, Failed, Shard, Split
+from headrace.core.work import AttemptLost, Failed, Shard, ShrinkBatches, Split
 from headrace.driver.policies.memory_guard import INTERVAL, INTERVAL_WHEN_SHORT, MemoryGuard
 from headrace.driver.policies.memory_policy import MemoryPolicy
 from headrace.driver.policies.poison_rows import PoisonRowDetector
@@ -15,7 +15,7 @@ from headrace.driver.policy import (
     EndRun,
     EndWorker,
     Restrict,
-    ShrinkBatch,
+    Tell,
     Verdict,
     WorkerDeath,
 )
@@ -63,8 +63,8 @@ def test_it_measures_now_and_then_and_more_often_when_memory_is_short() -> None:
 
 def test_where_memory_gets_short_less_is_begun_and_batches_shrink() -> None:
     actions = list(guard().before_schedule(view(0.0, 600, 270)))
-    assert kinds(actions) == [ShrinkBatch, MemoryTaken, Restrict]
-    assert actions[0] == ShrinkBatch(0, 1)
+    assert kinds(actions) == [Tell, MemoryTaken, Restrict]
+    assert actions[0] == Tell(0, 1, ShrinkBatches())
     assert actions[2] == Restrict(ahead=False, needed_only=True)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from headrace.core.work import RunInterrupted
-from headrace.driver.policy import NEVER, Action, EndAttempts, Policy, Restrict, StopRun
+from headrace.core.work import EndEarly, RunInterrupted
+from headrace.driver.policy import NEVER, Action, Policy, Restrict, StopRun, Tell
 from headrace.driver.run_view import RunView
 
 PATIENCE = 10.0  # seconds for the batches that are under way
@@ -38,7 +38,7 @@ class Interruption(Policy):
         if not at_work or view.now >= self._until:
             yield StopRun()
         for worker in sorted(at_work - self._asked):
-            yield EndAttempts(worker)
+            yield Tell(view.stages - 1, worker, EndEarly())
         self._asked |= at_work
 
     def next_wakeup(self, now: float) -> float:

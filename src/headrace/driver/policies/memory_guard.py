@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from headrace.core.events import MemoryTaken, RowsRead, Worked, WorkerRetired
-from headrace.core.work import AttemptLost, ErrorReport, Failed, Outcome
+from headrace.core.work import AttemptLost, ErrorReport, Failed, Outcome, ShrinkBatches
 from headrace.driver.policies.memory_policy import MemoryPolicy, MemorySample, Retirement
 from headrace.driver.policies.poison_rows import PoisonRowDetector
 from headrace.driver.policy import (
@@ -20,7 +20,7 @@ from headrace.driver.policy import (
     EndWorker,
     Policy,
     Restrict,
-    ShrinkBatch,
+    Tell,
     Verdict,
     WorkerDeath,
 )
@@ -87,7 +87,7 @@ class MemoryGuard(Policy):
         sample = MemorySample(self._driver_memory(), view.block_bytes, workers)
         retirement = memory.judge(sample, idle)
         if memory.shrink is not None:
-            yield ShrinkBatch(*memory.shrink)
+            yield Tell(*memory.shrink, ShrinkBatches())
         self._due = view.now + self._interval
         taken = tuple(sum(stage.values()) for stage in workers)
         yield Emit(MemoryTaken(sample.driver, sample.blocks, taken, memory.limit))

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 import pytest
 
 from headrace.core.events import RowsRead, WorkerReady
-from headrace.core.work import Remainder, RestLeft, RunInterrupted, Shard, Split, Task
-from headrace.driver.policies.work_sharing import HELPER, INTERVAL, WORTH, WorkSharing
-from headrace.driver.policy import AskForRest, DivideShard
+from headrace.core.work import LeaveRest, Remainder, RestLeft, RunInterrupted, Shard, Split, Task
+from headrace.driver.policies.rests import HELPER, INTERVAL, WORTH, WorkSharing
+from headrace.driver.policy import DivideShard, Tell
 
 from .views import FakeView
 
@@ -22,10 +22,10 @@ def view_of(at_work: dict[int, tuple[int, int]], idle: Iterable[int] = (), **mor
     return FakeView(calls=calls, open=set(at_work), attempts=at_work, planned=list(SHARDS), **more)  # type: ignore[arg-type]
 
 
-def asked(policy: WorkSharing, view: FakeView) -> list[AskForRest]:
+def asked(policy: WorkSharing, view: FakeView) -> list[Tell]:
     """Return who is asked a while later."""
     view.now += INTERVAL
-    return [action for action in policy.after_schedule(view) if isinstance(action, AskForRest)]
+    return [action for action in policy.after_schedule(view) if isinstance(action, Tell)]
 
 
 def test_every_attempt_may_be_asked() -> None:
@@ -39,9 +39,9 @@ def test_the_one_with_most_work_left_is_asked_for_the_worker_that_is_idle() -> N
         policy.on_message(RowsRead(worker, shard, rows, of=100), 1.0)
     policy.on_message(RestLeft(9, 9, Remainder(0, 5, 5)), 1.0)  # somebody left something, so begin anew
     view.now = 10.0
-    assert asked(policy, view) == [AskForRest(1, 1, 2, WORTH, 2)]
-    assert asked(policy, view) == [AskForRest(0, 0, 0, WORTH, 2)]  # the first has not left anything
-    assert asked(policy, view) == [AskForRest(1, 1, 2, WORTH, 2)]
+    assert asked(policy, view) == [Tell(0, 1, LeaveRest(WORTH, 2), 1, 2)]
+    assert asked(policy, view) == [Tell(0, 0, LeaveRest(WORTH, 2), 0, 0)]  # the first has not left anything
+    assert asked(policy, view) == [Tell(0, 1, LeaveRest(WORTH, 2), 1, 2)]
 
 
 def test_it_asks_no_more_often_than_it_says() -> None:
@@ -86,11 +86,13 @@ def test_a_paused_worker_is_not_idle() -> None:
 def test_a_pool_that_may_grow_has_work_wait_for_the_next_worker() -> None:
     policy, view = WorkSharing(2), view_of({0: (0, 0)})
     policy.on_message(WorkerReady(0, 7.0), 0.0)
-    assert asked(policy, view) == [AskForRest(0, 0, 0, HELPER + 7.0, 2)]  # it will load its model, too
+    assert asked(policy, view) == [
+        Tell(0, 0, LeaveRest(HELPER + 7.0, 2), 0, 0)
+    ]  # it will load its model, too
     view = view_of({0: (0, 0)}, [1], now=10.0)
-    assert asked(policy, view) == [AskForRest(0, 0, 0, WORTH + 7.0, 2)]
+    assert asked(policy, view) == [Tell(0, 0, LeaveRest(WORTH + 7.0, 2), 0, 0)]
     policy.on_message(WorkerReady(1, 7.0), 0.0)
-    assert asked(policy, view) == [AskForRest(0, 0, 0, WORTH, 2)]
+    assert asked(policy, view) == [Tell(0, 0, LeaveRest(WORTH, 2), 0, 0)]
 
 
 def test_what_is_left_becomes_a_shard() -> None:

@@ -1,4 +1,4 @@
-"""Gives workers that have nothing to do a part of what others have left."""
+"""Makes shards of what attempts leave of theirs: as it takes long, or as other workers have nothing to do."""
 
 from __future__ import annotations
 
@@ -8,14 +8,33 @@ from typing import Any
 import msgspec
 
 from headrace.core.events import RowsRead, WorkerReady
-from headrace.core.work import RestLeft, RunInterrupted, Task
-from headrace.driver.policy import NEVER, Action, AskForRest, DivideShard, Policy
+from headrace.core.work import Done, LeaveRest, Outcome, RestLeft, RunInterrupted, Task
+from headrace.driver.policy import NEVER, Action, Decision, DivideShard, Policy, Tell
 from headrace.driver.run_view import RunView
 from headrace.driver.shard_division import split_off
 
 INTERVAL = 0.25  # seconds between two times of asking
 WORTH = 0.5  # seconds of work that have to be left, so that dividing them is worth a part and a commit
 HELPER = 1.0  # seconds of work that have to be left, so that starting another worker is worth it
+
+
+class EarlyCommit(Policy):
+    """Lets an attempt end after ``seconds`` of work; the rest of its shard becomes a shard of its own."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def before_submit(self, task: Task) -> Task:
+        """Say after how long an attempt may end."""
+        return msgspec.structs.replace(task, every=self._seconds)
+
+    def on_outcome(self, outcome: Outcome, view: RunView) -> Decision:
+        """Divide a shard of which an attempt left the rest."""
+        if not isinstance(outcome, Done) or outcome.rest is None or not view.is_current(outcome):
+            return outcome
+        shard = view.shard(outcome.shard)
+        parts = split_off(shard, outcome.rest, view.shards, view.family(outcome.shard))
+        return DivideShard(parts, early=True) if len(parts) > 1 else outcome
 
 
 class _AtWork(msgspec.Struct):
@@ -107,7 +126,7 @@ class WorkSharing(Policy):
         shares = 1 + -(-helpers // len(asked))
         for worker in asked:
             at = self._workers[worker]
-            yield AskForRest(worker, at.shard, at.attempt, worth, shares)
+            yield Tell(last, worker, LeaveRest(worth, shares), at.shard, at.attempt)
 
     def _note(self, view: RunView) -> None:
         """Note which worker is at what, and since when."""
