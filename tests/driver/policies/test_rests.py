@@ -53,9 +53,12 @@ def test_it_asks_no_more_often_than_it_says() -> None:
 
 def test_many_idle_workers_ask_many_or_for_more_of_it() -> None:
     policy, view = WorkSharing(9), view_of({0: (0, 0), 1: (1, 0)}, [2, 3, 4, 5])
-    assert [(each.worker, each.shares) for each in asked(policy, view)] == [(0, 3), (1, 3)]
+    assert [(each.worker, each.what) for each in asked(policy, view)] == [
+        (0, LeaveRest(WORTH, 3)),
+        (1, LeaveRest(WORTH, 3)),
+    ]
     view = view_of({0: (0, 0), 1: (1, 0), 2: (2, 0)}, [3])
-    assert [(each.worker, each.shares) for each in asked(WorkSharing(9), view)] == [(0, 2)]
+    assert [(each.worker, each.what) for each in asked(WorkSharing(9), view)] == [(0, LeaveRest(WORTH, 2))]
 
 
 @pytest.mark.parametrize(
