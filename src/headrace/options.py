@@ -326,7 +326,7 @@ def _error_class(name: str) -> Any:
     found = getattr(builtins, name, None)
     if not (isinstance(found, type) and issubclass(found, BaseException)):
         raise ArgumentError(
-            f"retry_on: {name!r} is no class of errors of Python's own, such as TimeoutError or ConnectionError. "
+            f"retry_on: {name!r} is not one of Python's classes of errors, such as TimeoutError or ConnectionError. "
             "Others are given in a script: with_options(retry_on=…)."
         )
     return found

@@ -321,7 +321,7 @@ def test_arguments_that_came_with_ray(predictor: hr.BatchPredictor) -> None:
 
 def test_what_is_no_predictor_class() -> None:
     for kind in (dict, 3, nn.Linear):
-        with pytest.raises(ArgumentError, match="no predictor class"):
+        with pytest.raises(ArgumentError, match="not a predictor class"):
             hr.BatchPredictor.from_checkpoint(None, kind)
     with pytest.raises(ArgumentError, match="takes a checkpoint such as"):
         hr.BatchPredictor.from_checkpoint(NET, hr.TorchPredictor)

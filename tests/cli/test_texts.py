@@ -195,7 +195,7 @@ def test_debug_shows_all_that_python_knows(headrace: Headrace, monkeypatch: pyte
         (["--workers", "many"], "--workers many"),
         (["--workers", "0"], "--workers 0"),
         (["--max-errors", "2.5"], "--max-errors 2.5"),
-        (["--retry-on", "Timeout"], "no class of errors"),
+        (["--retry-on", "Timeout"], "classes of errors"),
         (["--progress", "--on-error", "rejekt"], "Did you mean 'reject'?"),
         (["--batch-size", "0"], "--batch-size 0"),
         (["--concurrency", "a-b"], "--concurrency a-b"),

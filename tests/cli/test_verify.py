@@ -321,5 +321,5 @@ def test_every_metric_of_ours_is_merged_again(place: Path, metric: Any) -> None:
 
 def test_what_is_no_output(place: Path, headrace: Headrace) -> None:
     said = headrace("verify", "trips")
-    assert (said.code, said.out) == (2, "") and "is no output of Headrace" in said.err
+    assert (said.code, said.out) == (2, "") and "is not an output of Headrace" in said.err
     assert "There is no folder" in headrace("verify", "trip").err

@@ -130,8 +130,8 @@ def test_what_has_no_answer_is_in_the_file_of_errors(files, capsys):
 def test_nothing_is_sent_for_a_file_with_a_bad_line(files):
     good = requests(chat("a"))
     wrong = {
-        "line 2: it is no request": good + "{\n",
-        "line 2: it is no request of a batch: Object missing": good + "{}\n",
+        "line 2: it is not a request": good + "{\n",
+        "line 2: it is not a request of a batch: Object missing": good + "{}\n",
         "line 3: its custom_id 'id-0' is that of line 1": good + "\n" + good,
         "its method is 'GET'": good.replace("POST", "GET"),
         "its url is '/v1/files', which is none": good.replace("/v1/chat/completions", "/v1/files"),

@@ -93,7 +93,7 @@ def test_chats_have_parts_and_tools() -> None:
         ([{"role": "user", "content": "Hi", "country": "NO"}], "has 'country'; a message has only"),
         (
             [{"role": "user", "content": [{"type": "input_audio", "input_audio": {"data": b"?"}}]}],
-            "no WAV, MP3, FLAC",
+            "not a WAV, MP3, FLAC",
         ),
         (CHATS[1], "has a message of the system, and system= gives another"),
     ],
@@ -138,11 +138,14 @@ def test_sounds_stand_in_messages() -> None:
     for start, kind in {b"ID3\x04": "mp3", b"\xff\xfb\x90": "mp3", b"fLaC": "flac", b"OggS": "ogg"}.items():
         (made,) = Template(message(data="{sound}")).render({"sound": start})
         assert made["content"][0]["input_audio"]["format"] == kind
-    for wrong, words in {b"?": "column 'sound' holds bytes that are no WAV", None: "'sound' is null"}.items():
+    for wrong, words in {
+        b"?": "column 'sound' holds bytes that are not a WAV",
+        None: "'sound' is null",
+    }.items():
         with pytest.raises(BadRow, match=words):
             Template(message(data="{sound}")).render({"sound": wrong})
     image = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "{sound}"}}]}]
-    with pytest.raises(BadRow, match="column 'sound' holds bytes that are no JPEG"):  # RIFF is WebP, too
+    with pytest.raises(BadRow, match="column 'sound' holds bytes that are not a JPEG"):  # RIFF is WebP, too
         Template(image).render({"sound": WAV})
 
 

@@ -70,7 +70,7 @@ def test_a_vector_that_holds_no_number_is_the_fault_of_its_row(value):
     rows = hr.from_items([{"text": text} for text in ("good", "bad", "fine")])
     with Broken(value) as server:
         made = inline(rows.embed("text", hr.llm.Endpoint(server.url, "m")), on_error="reject")
-        with pytest.warns(UserWarning, match="values that are no numbers"):
+        with pytest.warns(UserWarning, match="values that are not numbers"):
             assert [row["text"] for row in made.take_all()] == ["good", "fine"]
 
 

@@ -314,11 +314,11 @@ def test_wrong_arguments_are_told_before_anything_runs(monkeypatch):
         inline(WORDS.rename_columns({"id": "said_latency"}).prompt("{word}", model, output="said")).take_all()
     wrong = {
         "names no column": lambda: WORDS.prompt("Hello", model),
-        "is no name of a column": lambda: WORDS.prompt('{word} {"a": 1}', model),
+        "is not the name of a column": lambda: WORDS.prompt('{word} {"a": 1}', model),
         "cannot be read": lambda: WORDS.prompt("{word} {", model),
         "NO_KEY is not set": lambda: hr.llm.Endpoint("http://x/v1", "m", api_key_env="NO_KEY"),
         "and not the key": lambda: hr.llm.Endpoint("http://x/v1", "m", api_key_env="sk-abc-def"),
-        "no address of a server": lambda: hr.llm.Endpoint("localhost:8000", "m"),
+        "not the address of a server": lambda: hr.llm.Endpoint("localhost:8000", "m"),
         "leave '/chat/completions' out": lambda: hr.llm.Endpoint("http://x/v1/chat/completions", "m"),
         "holds a name or a password": lambda: hr.llm.Endpoint("http://u:p@x/v1", "m"),
         "the price of a token is not known": lambda: WORDS.prompt("{word}", model, max_cost=1),

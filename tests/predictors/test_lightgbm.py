@@ -238,9 +238,9 @@ def test_identity_is_in_the_trees_and_the_options() -> None:
 def test_what_is_no_trained_model() -> None:
     with pytest.raises(ModelError, match="LGBMClassifier is not fitted yet"):
         LightGBMPredictor(lightgbm.LGBMClassifier())
-    with pytest.raises(ArgumentError, match="LGBMClassifier is no trained model"):
+    with pytest.raises(ArgumentError, match="LGBMClassifier is not a trained model"):
         LightGBMPredictor(lightgbm.LGBMClassifier)
-    with pytest.raises(ArgumentError, match="dict is no trained model"):
+    with pytest.raises(ArgumentError, match="dict is not a trained model"):
         LightGBMPredictor({})
 
 
@@ -283,11 +283,11 @@ def test_a_file_with_bytes_lost_or_of_another_kind(tmp_path: Path) -> None:
         whole[:middle] + whole[middle + 9 :],
         "m.txt cannot be read: a trial in a process of its own was ended by SIG",
     )
-    refused("m.txt", whole[:middle] + b"\0" * 200 + whole[middle + 200 :], "holds bytes that are no text")
+    refused("m.txt", whole[:middle] + b"\0" * 200 + whole[middle + 200 :], "holds bytes that are not text")
     refused("m.txt", whole.replace(b"feature_names=distance", b"feature_names="), "cannot be read: ")
     refused("m.txt", b"hello", "is no LightGBM model")
     refused("m.model", b"{}", "is no LightGBM model")
-    refused("d.pkl", pickle.dumps({}), "dict is no trained model of LightGBM")
+    refused("d.pkl", pickle.dumps({}), "dict is not a trained model of LightGBM")
     with pytest.raises(ModelUnreadable, match="There is no model"):
         LightGBMPredictor(tmp_path / "none.txt")
 

@@ -328,10 +328,10 @@ def test_folders_that_are_no_model(models: Path, tmp_path: Path) -> None:
     refused((models / "columns" / "MLmodel").read_text(), "MLflow cannot read the model .*model.skops")
     with pytest.raises(ModelUnreadable, match="There is no model at"):
         MLflowPredictor("nowhere")
-    with pytest.raises(ArgumentError, match="LinearRegression is no path or URI"):
+    with pytest.raises(ArgumentError, match="LinearRegression is not a path or URI"):
         MLflowPredictor(line())  # type: ignore[arg-type]
     with pytest.raises(
-        ArgumentError, match=r"PyFuncModel is no path or URI .* model_uri that log_model gave"
+        ArgumentError, match=r"PyFuncModel is not a path or URI .* model_uri that log_model gave"
     ):
         MLflowPredictor(mlflow.pyfunc.load_model(str(models / "columns")))
 

@@ -277,9 +277,9 @@ def test_identity_is_in_the_trees_and_the_options() -> None:
 def test_what_is_no_trained_model() -> None:
     with pytest.raises(ModelError, match="XGBClassifier is not fitted yet"):
         XGBoostPredictor(xgboost.XGBClassifier())
-    with pytest.raises(ArgumentError, match="XGBClassifier is no trained model"):
+    with pytest.raises(ArgumentError, match="XGBClassifier is not a trained model"):
         XGBoostPredictor(xgboost.XGBClassifier)
-    with pytest.raises(ArgumentError, match="dict is no trained model"):
+    with pytest.raises(ArgumentError, match="dict is not a trained model"):
         XGBoostPredictor({})
 
 
@@ -324,7 +324,7 @@ def test_files_of_other_kinds(tmp_path: Path) -> None:
     with pytest.raises(ModelUnreadable, match="There is no model"):
         XGBoostPredictor(tmp_path / "none.ubj")
     (tmp_path / "d.pkl").write_bytes(pickle.dumps({}))
-    with pytest.raises(ModelUnreadable, match="dict is no trained model of XGBoost"):
+    with pytest.raises(ModelUnreadable, match="dict is not a trained model of XGBoost"):
         XGBoostPredictor(tmp_path / "d.pkl", trust_pickle=True).load()
 
 

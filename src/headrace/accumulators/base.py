@@ -164,7 +164,7 @@ class Metric:
     def _refuse(self, name: str, what: str, count: int) -> None:
         if self.nan == "raise":
             raise BadInput(
-                f"{self!r}: column {name!r} holds {count:,} {what}. Mend or filter such rows before, or set "
+                f"{self!r}: column {name!r} holds {count:,} {what}. Correct or filter such rows before, or set "
                 "nan='count': they are left out of the metric and counted apart."
             )
 

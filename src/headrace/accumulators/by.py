@@ -34,7 +34,9 @@ class By(Metric):
 
     def __init__(self, column: str, metric: Accumulator, *, most: int = _MOST) -> None:
         if not is_accumulator(metric):
-            raise ArgumentError(f"By({column!r}, {metric!r}): the second is no metric, such as hr.Mean('x').")
+            raise ArgumentError(
+                f"By({column!r}, {metric!r}): the second is not a metric, such as hr.Mean('x')."
+            )
         if isinstance(most, bool) or not isinstance(most, int) or most < 1:
             raise ArgumentError(f"most={most!r} is not a whole number, 1 or more.")
         self.column, self.most = column, most

@@ -57,7 +57,7 @@ class ConfusionMatrix(Metric):
         nan: Nan = "raise",
     ) -> None:
         if threshold is not None and (isinstance(threshold, (bool, str)) or not math.isfinite(threshold)):
-            raise ArgumentError(f"threshold={threshold!r} is no number.")
+            raise ArgumentError(f"threshold={threshold!r} is not a number.")
         self.label, self.prediction, self.threshold, self.weight = label, prediction, threshold, weight
         self._begin([label, prediction, weight], nan)
 
@@ -99,7 +99,7 @@ class ConfusionMatrix(Metric):
     def _check(self) -> None:
         if len(self._cells) > _MOST:
             raise BadInput(
-                f"{self!r}: more than {_MOST:,} pairs of label and prediction. These are no classes: if the "
+                f"{self!r}: more than {_MOST:,} pairs of label and prediction. These are not classes: if the "
                 "prediction is a score, set threshold=."
             )
 

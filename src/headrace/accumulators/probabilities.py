@@ -31,7 +31,7 @@ class _Binary(Averaged):
         scores = self._numbers(arrays, self.score)
         if len(scores) and not (scores.min() >= 0 and scores.max() <= 1):
             raise BadInput(
-                f"{self!r}: column {self.score!r} has numbers below 0 or above 1, which are no probabilities. "
+                f"{self!r}: column {self.score!r} has numbers below 0 or above 1, which are not probabilities. "
                 "Logits take a sigmoid first."
             )
         return scores
@@ -73,7 +73,7 @@ class LogLoss(_Binary):
         chosen = given[np.arange(len(given)), labels].astype(np.float64)
         if given.min() < 0 or np.abs(sums - 1).max() > 1e-3:
             raise BadInput(
-                f"{self!r}: the rows of column {self.score!r} are no probabilities that add up to 1."
+                f"{self!r}: the rows of column {self.score!r} are not probabilities that add up to 1."
             )
         return np.asarray(chosen / sums)
 

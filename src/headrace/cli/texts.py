@@ -110,7 +110,7 @@ def _spelled(char: str) -> str:
         return f"\\{char}"
     if char.isprintable():
         return char
-    if code < 0x80 or 0xDC80 <= code <= 0xDCFF:  # the latter stand for bytes that are no text
+    if code < 0x80 or 0xDC80 <= code <= 0xDCFF:  # the latter stand for bytes that are not text
         return f"\\x{code & 0xFF:02x}"
     return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
 

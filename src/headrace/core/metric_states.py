@@ -133,6 +133,6 @@ def _read(state: SideFile, folder: Path | None) -> bytes:
 
 def _lost(path: Path, how: str) -> str:
     return (
-        f"{path}, the state of a metric, {how}. What it counted is not known without it: restore the file from a "
-        "copy, or remove it and run the same command again, which does the shard anew."
+        f"{path}, the state of a metric, {how}. Without it, it is not known what it counted: restore the file from a "
+        "copy, or remove it and run the same command again, which does its rows again."
     )

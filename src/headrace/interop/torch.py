@@ -83,8 +83,8 @@ def iterable_dataset(batches: Any) -> Any:
         def __iter__(self) -> Iterator[Any]:
             if data.get_worker_info() is not None:
                 raise ArgumentError(
-                    "to_torch: each worker of a DataLoader would run the plan anew, and yield all of its rows. Leave "
-                    "num_workers at 0: the dataset's own workers run ahead of the reader."
+                    "to_torch: each worker of a DataLoader would run the plan again, and yield all of its rows. "
+                    "Leave num_workers at 0: the dataset's own workers run ahead of the reader."
                 )
             return iter(batches)
 
@@ -115,8 +115,8 @@ def _tensor(torch: Any, name: str, array: np.ndarray[Any, Any], dtype: Any) -> A
             "lists of different lengths, texts, bytes or nulls" if array.dtype == object else str(array.dtype)
         )
         raise ArgumentError(
-            f"iter_torch_batches: column {name!r} holds {held}, of which there are no tensors. Choose columns with "
-            "select_columns, or set collate_fn= for what becomes of a batch."
+            f"iter_torch_batches: column {name!r} holds {held}, which cannot become a tensor. Choose columns with "
+            "select_columns, or convert batches with collate_fn=."
         )
     tensor = torch.from_numpy(np.array(array))  # a copy: tensors are written to
     return tensor if dtype is None else tensor.to(dtype)

@@ -117,7 +117,7 @@ def line_of(path: str, number: int, raw: bytes, at: int = 0) -> BatchLine:
     try:
         line = _decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise _bad(path, number, f"it is no request of a batch: {error}") from None
+        raise _bad(path, number, f"it is not a request of a batch: {error}") from None
     if not line.custom_id:
         raise _bad(path, number, "its custom_id is empty")
     if line.params:

@@ -9,7 +9,7 @@ from headrace.llm.template import Messages
 
 
 def has_images(messages: Messages) -> bool:
-    """Say whether messages have parts that are no text."""
+    """Say whether messages have parts that are not text."""
     return any(isinstance(message["content"], list) for message in with_texts(messages))
 
 

@@ -105,7 +105,7 @@ class Embedder:
             if np.isfinite(vector).all():
                 vectors.update(dict.fromkeys(rows_of[text], vector))
             else:
-                no_vector = Malformed("the vector has values that are no numbers (null, NaN or infinite)")
+                no_vector = Malformed("the vector has values that are not numbers (null, NaN or infinite)")
                 errors.update(dict.fromkeys(rows_of[text], no_vector))
 
     async def _ask(self, texts: list[str]) -> np.ndarray[Any, Any]:

@@ -152,7 +152,7 @@ def _given_url(value: str) -> str:
         _ = parts.port
     except ValueError as error:
         raise ArgumentError(
-            f"{said}: base_url is no address of a server ({error}); it is one {example}."
+            f"{said}: base_url is not the address of a server ({error}); it is one {example}."
         ) from None
     if parts.username or parts.password:
         raise ArgumentError(
@@ -161,7 +161,7 @@ def _given_url(value: str) -> str:
         )
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
         raise ArgumentError(
-            f"{said}: base_url is no address of a server; it is one {example}, without ? and #."
+            f"{said}: base_url is not the address of a server; it is one {example}, without ? and #."
         )
     path = parts.path.rstrip("/")
     for ending in ("/chat/completions", "/completions", "/embeddings"):

@@ -210,7 +210,7 @@ def _given_command(command: Any) -> list[str]:
     try:
         parts = shlex.split(command) if isinstance(command, str) else [os.fspath(each) for each in command]
     except (TypeError, ValueError) as error:
-        raise ArgumentError(f"Server({command!r:.80}, …): it is no command: {error}.") from None
+        raise ArgumentError(f"Server({command!r:.80}, …): it is not a command: {error}.") from None
     if not parts or not any("{port}" in part for part in parts):
         raise ArgumentError(
             f"Server({command!r:.80}, …): the command has to say where the port belongs: "

@@ -168,7 +168,7 @@ class Spending:
         lost = spent.reserved_tokens + spent.lost_tokens
         unknown = (
             f", and up to {lost:,} tokens{f', {spent.reserved_cost + spent.lost_cost:,.4f}' if priced else ''} are "
-            "counted for requests of which nobody knows the end"
+            "counted for requests without a known end"
         )
         return SpendingCapReached(
             f"{self._label} has reached {cap}: {spent.requests:,} answers have used {spent.prompt_tokens:,} tokens "
@@ -191,7 +191,7 @@ def most_tokens(body: Mapping[str, Any], room: int | None = None) -> tuple[int, 
     """
     limits = [body[name] for name in ("max_completion_tokens", "max_tokens") if body.get(name) is not None]
     if not limits and room is None:
-        raise BadRow("a cap needs max_tokens in sampling=, as nobody knows how long this answer may be")
+        raise BadRow("a cap needs max_tokens in sampling=, because the length of this answer is not known")
     text = len(msgspec.json.encode(body))
     media = 0
     for part in _parts(body.get("messages")):

@@ -128,7 +128,7 @@ def _fields(text: str) -> list[tuple[str, str]]:
             or conversion
             or "{" in (form or "")
         ):
-            raise ArgumentError(f"prompt: {{{name}}} in the template is no name of a column. {doubled}")
+            raise ArgumentError(f"prompt: {{{name}}} in the template is not the name of a column. {doubled}")
         fields.append((name, form or ""))
     return fields
 
@@ -188,7 +188,7 @@ def _kind_of(data: bytes, kinds: Mapping[bytes, str]) -> str | None:
 def _data_url(data: bytes, where: str) -> str:
     kind = _kind_of(data, _IMAGES)
     if kind is None:
-        raise BadRow(f"{where} holds bytes that are no JPEG, PNG, GIF or WebP image")
+        raise BadRow(f"{where} holds bytes that are not a JPEG, PNG, GIF or WebP image")
     return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
 
 
@@ -196,7 +196,7 @@ def _sound(data: bytes, where: str) -> dict[str, str]:
     """Return a sound as a part of a message has it."""
     kind = _kind_of(data, _SOUNDS)
     if kind is None:
-        raise BadRow(f"{where} holds bytes that are no WAV, MP3, FLAC or Ogg file")
+        raise BadRow(f"{where} holds bytes that are not a WAV, MP3, FLAC or Ogg file")
     return {"data": base64.b64encode(data).decode(), "format": kind}
 
 

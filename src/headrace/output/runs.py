@@ -96,7 +96,7 @@ def check_is_output(root: Path) -> None:
         raise NothingMatched(f"There is no folder {str(root)!r}.{nearest(root.name, names)}")
     marked = (root / SUCCESS).exists()
     raise NothingMatched(
-        f"{str(root)!r} is no output of Headrace, or not any more: there is no folder {HOME} in it"
+        f"{str(root)!r} is not an output of Headrace, or not any more: there is no folder {HOME} in it"
         + (f", though there is a file {SUCCESS}" if marked else "")
         + "."
     )

@@ -46,7 +46,7 @@ def given_expression(value: Any, verb: str = "filter(expr=") -> Any:
     try:
         made = _of(ast.parse(value.strip(), mode="eval").body)
     except SyntaxError as error:
-        raise ArgumentError(f"{call}: this is no expression ({error.msg}); {_HELP}.") from None
+        raise ArgumentError(f"{call}: this is not an expression ({error.msg}); {_HELP}.") from None
     except (_Unknown, TypeError, pa.ArrowException) as error:
         raise ArgumentError(
             f"{call}: {error}. Columns, values, + - * /, comparisons, in, and, or, not, is None are "

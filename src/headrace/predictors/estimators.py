@@ -176,7 +176,7 @@ class BoosterPredictor(EstimatorPredictor):
         if not known:
             given = model.__name__ if isinstance(model, type) else type(model).__name__
             raise ArgumentError(
-                f"{given} is no trained model of {self.library_name}: give a Booster or a fitted "
+                f"{given} is not a trained model of {self.library_name}: give a Booster or a fitted "
                 f"{self.estimator_class}."
             )
         if hasattr(model, "fit") and not model.__sklearn_is_fitted__():

@@ -107,7 +107,7 @@ def _check_shards(artifact: Artifact, folder: str, index: str, trust_pickle: boo
     shards = described.get("weight_map") if isinstance(described, dict) else None
     if not isinstance(shards, dict) or not all(isinstance(shard, str) for shard in shards.values()):
         raise ModelUnreadable(
-            f"{os.path.join(folder, index)} is no index of weights. Download or save the model again."
+            f"{os.path.join(folder, index)} is not an index of weights. Download or save the model again."
         )
     for shard in sorted(set(shards.values())):
         if not inside(shard):

@@ -215,7 +215,7 @@ class LightGBMPredictor(BoosterPredictor):
         with open_regular(artifact.path) as file:
             text = file.read().decode()
         if "\nend of trees" not in text or "\0" in text:  # LightGBM would end the process
-            raise NotReadable("its end is missing, or it holds bytes that are no text")
+            raise NotReadable("its end is missing, or it holds bytes that are not text")
         return lightgbm.Booster(model_str=text)
 
 

@@ -232,7 +232,7 @@ def _no_place(given: Any) -> ArgumentError:
             " Give what it was loaded from, such as 'models:/fare/3', or the model_uri that log_model gave: each "
             "worker loads its own."
         )
-    return ArgumentError(f"{type(given).__name__} is no path or URI of a model that MLflow logged.{hint}")
+    return ArgumentError(f"{type(given).__name__} is not a path or URI of a model that MLflow logged.{hint}")
 
 
 def _imported() -> Any:

@@ -41,7 +41,7 @@ def read_mlmodel(folder: str) -> dict[str, Any]:
             raise NotReadable("a flavour in it is no mapping")
     except FileNotFoundError as error:
         raise ModelUnreadable(
-            f"{folder} is no model that MLflow logged: there is no file MLmodel in it."
+            f"{folder} is not a model that MLflow logged: there is no file MLmodel in it."
         ) from error
     except KeyError as error:
         raise ModelUnreadable(
@@ -88,7 +88,7 @@ def signature_inputs(folder: str, described: dict[str, Any]) -> list[dict[str, A
         inputs = (described.get("signature") or {}).get("inputs")
         fields = from_json(inputs) if inputs else []
         if not isinstance(fields, list) or not all(isinstance(field, dict) for field in fields):
-            raise NotReadable("its inputs are no list of columns")
+            raise NotReadable("its inputs are not a list of columns")
         for field in fields:
             if field.get("type") == "tensor":
                 np.dtype(field["tensor-spec"]["dtype"])

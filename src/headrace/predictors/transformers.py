@@ -73,7 +73,7 @@ class TransformersPredictor(Direct, TextPredictor):
         Pins the content of the folder.
 
     Raises ``ModelUnreadable``, ``ModelChanged`` and ``UntrustedPickle`` for the folder (also if it lacks the task's
-    weights), ``BadInput`` for columns that are no texts.
+    weights), ``BadInput`` for columns that are not texts.
 
     >>> TransformersPredictor("bert-base-uncased")
     Traceback (most recent call last):

@@ -16,7 +16,7 @@ def given_parse_options(options: Any) -> Mapping[str, Any]:
 
     if not isinstance(options, json.ParseOptions):
         raise ArgumentError(
-            f"parse_options={options!r} is no pyarrow.json.ParseOptions; schema= says the fields."
+            f"parse_options={options!r} is not a pyarrow.json.ParseOptions; schema= says the fields."
         )
     schema, others = options.explicit_schema, options.unexpected_field_behavior
     if schema is None and others == "infer":

@@ -18,7 +18,7 @@ _DIGITS = 309  # the most that a float64 has before the point
 
 
 def rounded(text: str) -> str | None:
-    """Return what becomes of a number that float64 does not hold; None if it holds it, or if it is no number.
+    """Return what becomes of a number that float64 does not hold; None if it holds it, or if it is not a number.
 
     >>> rounded("9007199254740993")
     'a whole number that float64 would round to 9007199254740992'

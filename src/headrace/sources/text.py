@@ -160,7 +160,7 @@ def tolerant_chunks(path: str, split: Split, encoding: str = "utf8") -> Iterator
 
 
 def transcoded(chunks: Iterable[bytes], encoding: str, errors: str = "strict") -> Iterator[bytes]:
-    """Yield the same text in UTF-8. Before bytes that are no text, what comes before them is given."""
+    """Yield the same text in UTF-8. Before bytes that are not text, what comes before them is given."""
     decoder = codecs.getincrementaldecoder(encoding)(errors)
     for chunk in chunks:
         state = decoder.getstate()
@@ -175,7 +175,7 @@ def transcoded(chunks: Iterable[bytes], encoding: str, errors: str = "strict") -
 
 
 def _as_unreadable(error: UnicodeError) -> tuple[str, int]:
-    """Stand in for bytes that are no text: ``surrogateescape`` makes it 0xFF again, which no UTF-8 has."""
+    """Stand in for bytes that are not text: ``surrogateescape`` makes it 0xFF again, which no UTF-8 has."""
     if not isinstance(error, UnicodeDecodeError):
         raise error
     return "\udcff", error.end

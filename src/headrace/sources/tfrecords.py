@@ -281,7 +281,7 @@ def _checked(field: pa.Field, values: list[Any]) -> list[Any]:
         try:
             return [None if value is None else value.decode() for value in values]
         except UnicodeDecodeError:
-            raise ValueError(f"its feature {field.name!r} is no text in UTF-8, as the column is") from None
+            raise ValueError(f"its feature {field.name!r} is not text in UTF-8, as in the column") from None
     if pa.types.is_boolean(type_):
         if not {*values} <= {0, 1, None}:
             raise ValueError(f"its feature {field.name!r} has numbers other than 0 and 1")

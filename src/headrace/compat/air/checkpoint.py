@@ -333,7 +333,7 @@ def _manifest_at(place: str) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise ModelUnreadable(f"{path} cannot be read: {error}. Get the checkpoint again.") from error
     if not isinstance(manifest, dict) or manifest.get("headrace_checkpoint") != 1:
-        raise ModelUnreadable(f"{path} is no checkpoint that this version of Headrace can read.")
+        raise ModelUnreadable(f"{path} is not a checkpoint that this version of Headrace can read.")
     files: Any = manifest.get("files")
     kind: Any = manifest.get("kind")
     needed = [each.file for each in _kinds() if each.kind == kind]

@@ -95,7 +95,7 @@ class XGBoostCheckpoint(Checkpoint):
         kind = getattr(xgboost, str(self._manifest.get("class", "Booster")), None)
         if not isinstance(kind, type) or not issubclass(kind, (xgboost.Booster, xgboost.XGBModel)):
             raise ModelUnreadable(
-                f"{self._path} names the class {self._manifest.get('class')!r}, which is no model of this XGBoost."
+                f"{self._path} names the class {self._manifest.get('class')!r}, which is not a model of this XGBoost."
             )
         model = kind()
         model.load_model(artifact.path)

@@ -34,7 +34,7 @@ class FunctionScoring:
         return f"PandasUDF={getattr(self._function, '__name__', self._function)!s}"
 
     def preprocessor(self) -> None:
-        """Return None: there is no checkpoint that could have one."""
+        """Return None: there is not a checkpoint that could have one."""
 
     def argument_names(self) -> tuple[str, ...] | None:
         """Return the names of arguments that ``predict`` may be given for it; None: any."""

@@ -65,8 +65,8 @@ class ModelScoring:
         if not isinstance(self._kind, type) or not callable(getattr(self._kind, "from_checkpoint", None)):
             name = getattr(self._kind, "__name__", repr(self._kind))
             raise ArgumentError(
-                f"from_checkpoint: {name} is no predictor class. It takes hr.TorchPredictor or one of its like, or a "
-                "class with the class method from_checkpoint(checkpoint) and the method predict(batch)."
+                f"from_checkpoint: {name} is not a predictor class. It takes hr.TorchPredictor or one of its like, "
+                "or a class with the class method from_checkpoint(checkpoint) and the method predict(batch)."
             )
         UserPredictor(self._kind, self._checkpoint, self.options, {}, COLUMN)
 

@@ -227,5 +227,5 @@ def _imported(named: Mapping[str, Any], where: str) -> Any:
             "model=Net() with a module of the same architecture."
         )
     if not isinstance(found, type) or not issubclass(found, torch.nn.Module):
-        raise ModelUnreadable(f"{where} names {name}, which is no torch.nn.Module, so it is not made.")
+        raise ModelUnreadable(f"{where} names {name}, which is not a torch.nn.Module, so it is not made.")
     return found

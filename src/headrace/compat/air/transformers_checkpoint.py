@@ -118,7 +118,7 @@ class TransformersCheckpoint(Checkpoint):
         found = getattr(transformers, name, None)
         if not isinstance(found, type) or not issubclass(found, transformers.PreTrainedModel):
             raise ModelUnreadable(
-                f"{self._path} names the class {name!r}, which is no model of this version of transformers. Say "
+                f"{self._path} names the class {name!r}, which is not a model of this version of transformers. Say "
                 "which one reads it: get_model(AutoModelForSequenceClassification)."
             )
         return found

@@ -180,7 +180,7 @@ def schema_from(data: bytes) -> pa.Schema:
     except (pa.ArrowException, OSError, ValueError) as error:
         raise JournalDamaged(
             f"The schema that was kept with the output cannot be read: {str(error).rstrip('.')}. Restore the output "
-            "from a copy, or make it anew with mode='overwrite'."
+            "from a copy, or make it again with mode='overwrite'."
         ) from error
     for i, field in enumerate(schema):
         if pa.types.is_null(field.type) and field.metadata == _OBJECT_FIELD:

@@ -93,7 +93,7 @@ def parse(uri: str, verb: str) -> Database:
     where = "uri=" if given == uri else f"the environment variable {uri[4:]!r}"
     if not mark or not re.fullmatch(r"[A-Za-z0-9+_.-]{1,30}", scheme):
         raise ArgumentError(
-            f"{verb}: {where} is no address of a database. It looks like sqlite:///file, duckdb:///file or "
+            f"{verb}: {where} is not the address of a database. It looks like sqlite:///file, duckdb:///file or "
             "postgresql://host/name; or env:NAME for an environment variable that holds such an address."
         )
     known = _SCHEMES.get(scheme.lower())

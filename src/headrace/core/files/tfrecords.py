@@ -70,12 +70,12 @@ def records(file: Readable) -> Iterator[bytes | Damage]:
             yield Damage("the file was cut short, in the length of a record", True)
             return
         if not begins_a_record(head):
-            yield Damage("its length is damaged, by its checksum; what is behind it was not read", True)
+            yield Damage("its length is damaged, by its checksum; what comes after it was not read", True)
             return
         (length,) = _LENGTH.unpack(head[:8])
         if length > _MOST:
             yield Damage(
-                f"it has {length:,} bytes, more than a message may; what is behind it was not read", True
+                f"it has {length:,} bytes, more than a message may; what comes after it was not read", True
             )
             return
         record, check = file.read(length), file.read(4)

@@ -68,7 +68,7 @@ def number(field: tuple[int, Any] | None, default: int = 0) -> int:
     value = value >> 1 ^ -(value & 1)
     limit = _LIMITS[field[0]]
     if not -limit <= value < limit:  # which others would cut to another number
-        raise NotUnderstood(f"{value} is no integer of the type {field[0]}")
+        raise NotUnderstood(f"{value} is not an integer of the type {field[0]}")
     return value
 
 
@@ -76,7 +76,7 @@ def of_number(type_: int, value: int) -> tuple[int, bytes]:
     """Return a field of an integer type."""
     limit = _LIMITS[type_]
     if not -limit <= value < limit:
-        raise NotUnderstood(f"{value} is no integer of the type {type_}")
+        raise NotUnderstood(f"{value} is not an integer of the type {type_}")
     return type_, varint(value << 1 if value >= 0 else (-value << 1) - 1)
 
 

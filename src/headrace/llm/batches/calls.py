@@ -92,6 +92,6 @@ class PatientCalls:
 
     def _refusal(self, error: RowError) -> EndpointRefused:
         return EndpointRefused(
-            f"{self._where} refuses the batch: {error}. What was answered before is kept: run the same command again "
-            "once that is mended."
+            f"{self._where} refuses the batch: {error}. What was answered before is kept: fix that, and run the same "
+            "command again."
         )

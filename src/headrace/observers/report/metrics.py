@@ -148,7 +148,7 @@ _SQUARE = ("roc", "precision-recall", "calibration", "confusion")
 _TITLES = {
     "roc": "ROC curve: positive rows found over negative rows taken for positive, at each threshold",
     "precision-recall": "Precision over recall, at each threshold",
-    "calibration": "Calibration: how often what is said to have a probability comes true",
+    "calibration": "Calibration: how often rows with a predicted probability are positive",
     "confusion": "Confusion matrix: labels in rows, predictions in columns",
     "histogram": "How many rows have a value in each interval",
     "bars": "One bar for each value",
