@@ -286,12 +286,14 @@ class EarlyEnd:
         self._waiting = waiting
         if self._cut is not None and (at_end or self._skip_ended(*self._position) >= self._cut):
             self._over = True
+            self._waiting = None  # it keeps its whole block in memory
             self.rest = Remainder(*self._cut, self._rows_passed)
 
     def _end(self) -> None:
         """All rows that there are were passed."""
         with self._lock:
             self._over = True
+            self._waiting = None
             if self._cut is not None:
                 self.rest = Remainder(*self._cut, self._rows_passed)
 
