@@ -22,6 +22,7 @@ from headrace.core.work import (
     OutputBlocks,
     Proposal,
     Shard,
+    Split,
     Task,
     Timings,
 )
@@ -222,7 +223,11 @@ def test_every_shard_is_committed_exactly_once(
 def test_limits_are_exact_and_in_order(
     plan: list[Content], workers: int, first: int, second: int, data: st.DataObject
 ) -> None:
-    scheduler = Scheduler(shards(len(plan)), merge=merge, limits=[first, second])
+    planned = shards(len(plan))
+    if data.draw(st.booleans(), label="the rows of shards are known; some do not pass"):
+        rows = [content.rows + data.draw(st.integers(0, 9)) for content in plan]
+        planned = [Shard(i, (Split(i, 0, 1, each),)) for i, each in enumerate(rows)]
+    scheduler = Scheduler(planned, merge=merge, limits=[first, second])
     world = World(scheduler, plan)
     play(world, workers, data)
     total = sum(content.rows for content in plan)
@@ -230,6 +235,22 @@ def test_limits_are_exact_and_in_order(
     assert sum(record.ledger.written for record in world.committed) == min(total, first, second)
     if min(first, second) > total:
         assert len(world.committed) == len(plan)
+
+
+def test_no_worker_reads_on_where_others_have_enough_for_a_limit() -> None:
+    planned = [Shard(i, (Split(i, 0, 1, 100),)) for i in range(5)]
+    scheduler = Scheduler(planned, merge=merge, schema=WHOLE, limits=[200])
+
+    def begun(workers: int) -> list[int]:
+        orders = scheduler.ready([dict.fromkeys(range(workers), 0)])
+        return [order.task.shard.index for order in orders if isinstance(order, Begin)]
+
+    assert begun(3) == [0, 1] and scheduler.tasks_waiting(0) == 0
+    scheduler.complete(Done(0, 0, (), Ledger(100, 50), Timings(), passed=(50,)))
+    assert scheduler.tasks_waiting(0) == 3  # half of the rows pass, so these two are not enough
+    assert begun(3) == [2, 3]
+    scheduler.complete(Done(2, 0, (), Ledger(100, 100), Timings(), passed=(100,)))
+    assert begun(3) == []
 
 
 @FEW

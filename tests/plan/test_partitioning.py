@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import headrace as hr
 from headrace.core.work import Split
+from headrace.options import RunOptions
 from headrace.plan.compile import make_shards
 from headrace.plan.partitioning import MODEL_ROWS, MOST_READ_TWICE, Partitioning, row_ranges
+from headrace.session.execution_plan import ExecutionPlan
 from headrace.sources.range import RangeSource
 
 
@@ -133,3 +137,53 @@ def test_a_model_that_gets_one_row_group_is_with_each_worker() -> None:
     split = Split(0, 0, 1, 500, 8_000)
     shards = Partitioning((256,), False, 256, 256, True, 2, few=256).shards(FakeSource([split]))
     assert [(part.low, part.high) for shard in shards for part in shard.splits] == [(0, 256), (256, 500)]
+
+
+@given(
+    st.lists(st.integers(0, 900), max_size=12),
+    st.sampled_from([0, 32]),
+    st.integers(1, 9),
+    st.integers(1, 3_000),
+    st.sampled_from([0, 40]),
+)
+def test_the_rows_that_a_limit_may_let_pass_have_shards_of_their_own(
+    rows: list[int], batch: int, workers: int, first: int, few: int
+) -> None:
+    plan = Partitioning((batch,), False, batch, batch, True, workers, few=few, first=first)
+    shards = plan.shards(FakeSource(splits_of(rows)))
+    found = [
+        (split.start, row)
+        for shard in shards
+        for split in shard.splits
+        for row in range(split.low, split.low + split.length)
+    ]
+    assert found == [(n, row) for n, count in enumerate(rows) for row in range(count)]
+    assert [shard.index for shard in shards] == list(range(len(shards)))
+    needed = plan.needed(shards)
+    assert sum(shard.rows for shard in shards[:needed]) == min(first, sum(rows))
+    assert needed == len(shards) or sum(shard.rows for shard in shards[: needed - 1]) < first
+
+
+def test_a_limit_leaves_what_nobody_has_counted_as_it_is() -> None:
+    plan = Partitioning((0,), False, 0, 0, True, 2, first=10)
+    shards = plan.shards(FakeSource([Split(0, 0, 1, -1, 8_000), Split(0, 1, 2, 100, 8_000)]))
+    assert [shard.splits for shard in shards] == [(Split(0, 0, 1, -1, 8_000), Split(0, 1, 2, 100, 8_000))]
+    assert plan.needed(shards) == 1
+
+
+class Model:
+    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+        return batch
+
+
+def pieces(row: dict[str, Any]) -> list[dict[str, Any]]:
+    return [row] * 30
+
+
+@pytest.mark.parametrize("declared", [{}, {"concurrency": 2}])
+def test_a_batch_size_behind_a_flat_map_says_nothing_about_rows_of_input(declared: dict[str, int]) -> None:
+    data = hr.range(125).flat_map(pieces).map_batches(Model, batch_size=512, **declared)
+    execution = ExecutionPlan(data._plan, RunOptions(workers=None if declared else 2))
+    assert [shard.rows for shard in execution.shards] == [62, 63]
+    plain = hr.range(125).map_batches(Model, batch_size=512, **declared)
+    assert len(ExecutionPlan(plain._plan, RunOptions(workers=None if declared else 2)).shards) == 1

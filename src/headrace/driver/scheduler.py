@@ -81,6 +81,8 @@ class Scheduler:
         self.error: ErrorReport | None = None
         self._revision = revision
         self._limits = list(limits)  # rows that may still pass
+        self._passed = [0] * len(limits)  # each limit, of the rows of shards that this driver committed:
+        self._read = 0
         self._ordered = ordered or bool(limits) or reading
         self._reading = reading
         self._max_attempts = max_attempts
@@ -151,7 +153,7 @@ class Scheduler:
         """Return how many shards, or tasks of an earlier stage, wait for a worker."""
         if stage < self.last_stage:
             return self.blocks.tasks_waiting(stage)
-        return max(0, self._shards.left - len(self._open) - len(self._uncommitted))
+        return 0 if self._has_enough else max(0, self._shards.left - len(self._open) - len(self._uncommitted))
 
     @property
     def count(self) -> int:
@@ -294,6 +296,8 @@ class Scheduler:
             if wanted is not None:
                 self._asked.add(wanted)
             return wanted
+        if self._has_enough:
+            return None
         while self._next < len(self._shards) and (
             self._shards.is_committed(self._next) or self._next in self._asked
         ):
@@ -302,6 +306,19 @@ class Scheduler:
             return None
         self._next += 1
         return self._next - 1
+
+    @property
+    def _has_enough(self) -> bool:
+        """True if a limit will be reached by the shards that were begun, if of their rows as many pass as so far."""
+        rows = [self._shards[shard].rows for shard in self._open]
+        if not self._limits or min(rows, default=0) < 0:
+            return False
+        for i, left in enumerate(self._limits):
+            passed = sum(done.passed[i] for done in self._uncommitted.values())
+            share = self._passed[i] / self._read if self._read else 1.0
+            if passed + sum(rows) * share >= left:
+                return True
+        return False
 
     @property
     def _one_by_one(self) -> bool:
@@ -395,6 +412,8 @@ class Scheduler:
                 heapq.heappush(self._retry_heap, next_.shard)  # earlier shards used its budget up
                 break
             self._limits = [left - passed for passed, left in zip(next_.passed, self._limits, strict=True)]
+            self._passed = [sum(each) for each in zip(next_.passed, self._passed, strict=True)]
+            self._read += next_.ledger.read
             records.append(self._commit(next_))
             if any(left == 0 for left in self._limits):
                 self._close()

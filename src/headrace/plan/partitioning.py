@@ -22,7 +22,9 @@ from headrace.plan.steps.union import paths_of, union_in
 MOST_ROWS = 65_536  # a common multiple of several sizes that is bigger than this is not sought
 READ_AGAIN = 4  # a split that two row ranges share is at most this part of one
 SHARES = 3  # blocks for each worker of the next stage, at least, as far as batches allow
+FEW_ROWS = 16  # of a shard, at least, where the rows up to a limit go to all workers
 MODEL_ROWS = 256  # of a shard, about, where a model is loaded and there are few rows: it may be slow
+ROWS_MADE = 16  # of one row, about, where a step makes several
 MOST_READ_TWICE = 16 << 20  # bytes of a split that several workers may read, each for some of its rows
 
 
@@ -49,14 +51,42 @@ class Partitioning(msgspec.Struct, frozen=True):
     apart: bool = False
     few: int = 0
     merged: bool = False
+    first: int = 0
 
     def shards(self, source: Source) -> list[Shard]:
         """Return the shards of a source."""
         splits = self._splits(source)
         if not self.apart:
-            return self._spread(self.shards_of(splits))
+            return self._up_to_limit(splits) or self._spread(self.shards_of(splits), self.few)
         datasets = [cast("UnitedSource", source).dataset_of(split) for split in splits]
         return self.shards_of(splits, {i for i, (a, b) in enumerate(pairwise(datasets), 1) if a != b})
+
+    def _up_to_limit(self, splits: Sequence[Split]) -> list[Shard]:
+        """Return shards of the rows that a limit may let pass, and others behind these; [] without such a limit.
+
+        So workers get equal parts of what there is to do, and none reads on where others have enough.
+        """
+        rows = [split.length for split in splits]
+        if not self.first or min(rows, default=-1) < 0 or sum(rows) <= self.first:
+            return []
+        needed, *beyond = in_windows(splits, [self.first])
+        shards = self._spread(self.shards_of(needed), self.few or FEW_ROWS)
+        others = self.shards_of([split for group in beyond for split in group])
+        return [*shards, *(Shard(len(shards) + each.index, each.splits) for each in others)]
+
+    def begins_with_one(self, shards: Sequence[Shard]) -> bool:
+        """Say whether one worker may be through with so few rows, up to a limit, before another is started."""
+        rows = sum(shard.rows for shard in shards[: self.needed(shards)])
+        return bool(self.first) and not self.few and 0 <= rows < compiler.LEAST_ROWS * self.workers
+
+    def needed(self, shards: Sequence[Shard]) -> int:
+        """Return how many of some shards have enough rows for a limit, if every row passes it."""
+        rows = 0
+        for i, shard in enumerate(shards):
+            if self.first and rows >= self.first:
+                return i
+            rows += max(0, shard.rows)
+        return len(shards)
 
     def shards_of(self, splits: Sequence[Split], begins: Collection[int] = ()) -> list[Shard]:
         """Group splits into shards; those with the numbers in ``begins`` each begin one."""
@@ -72,18 +102,19 @@ class Partitioning(msgspec.Struct, frozen=True):
             few=self.merged,
         )
 
-    def _spread(self, shards: list[Shard]) -> list[Shard]:
-        """Return a shard for each worker at least, as far as rows go, where few rows may be much work.
+    def _spread(self, shards: list[Shard], few: int) -> list[Shard]:
+        """Return a shard for each worker at least, as far as rows go, where ``few`` rows may be much work.
 
         Several workers then read one split, such as the only row group of a small file, each for its own rows.
         """
         splits = [split for shard in shards for split in shard.splits]
-        if not self.few or self.shard_rows is not None or any(split.rows < 0 for split in splits):
+        if not few or self.shard_rows is not None or any(split.rows < 0 for split in splits):
             return shards
         rows, unit = sum(split.length for split in splits), self.batch or 1
         batches = -(-rows // unit)
-        pieces = min(self.workers, (rows + self.few // 2) // self.few, batches)
-        if pieces <= len(shards) or max(split.bytes for split in splits) > MOST_READ_TWICE:
+        pieces = min(self.workers, (rows + few // 2) // few, batches)
+        enough = pieces < len(shards) or (pieces == len(shards) and not self.first)
+        if enough or max((split.bytes for split in splits), default=0) > MOST_READ_TWICE:
             return shards
         ends = [batches * piece // pieces * unit for piece in range(pieces)]
         sizes = [end - start for start, end in pairwise(ends)]
@@ -112,15 +143,18 @@ def partitioning_of(
     *,
     divides: bool = False,
     begun: bool = False,
+    writes: bool = False,
 ) -> Partitioning:
     """Return how the input of these stages is divided.
 
     ``divides``: the run divides shards that take long, so few of them are enough. ``begun``: it does so where a model
-    is slow, too, as one process begins before others are started.
+    is slow, too, as one process begins before others are started. ``writes``: the rows are written, so that shards up
+    to a limit may be done at a time.
     """
     units = tuple(map(unit_of, stages))
     steps = [step for stage in stages for step in stage.steps]
-    sizes = sizes_of(steps)
+    counted = _with_rows_of_input(steps) if len(stages) == 1 else steps
+    sizes = sizes_of(counted)
     asks = any(step.keeps_answers for stage in stages for step in stage.steps)
     small = any(map(is_declared, stages)) and not asks
     whole = (
@@ -141,17 +175,29 @@ def partitioning_of(
         shard_rows,
         shares,
         apart=union_in(steps) is not None,
-        few=0 if len(stages) > 1 or asks or begun else _few(steps, sizes, declared=small),
+        few=0
+        if len(stages) > 1 or asks or begun
+        else _few(steps, sizes, declared=small, made=len(counted) < len(steps)),
+        first=next(iter(compiler.limits_of(steps)), 0) if writes else 0,
         merged=divides and len(stages) == 1 and not asks and not small and not compiler.limits_of(steps),
     )
 
 
-def _few(steps: Sequence[Step], sizes: Sequence[int], *, declared: bool) -> int:
-    """Return how many rows are enough for a worker; 0 if the steps look as if it had better get many."""
+def _with_rows_of_input(steps: Sequence[Step]) -> Sequence[Step]:
+    """Return the steps up to the first that makes other rows: the input does not say how many come behind it."""
+    makers = (i for i, step in enumerate(steps, 1) if step.makes_rows and step.changes_row_count)
+    return steps[: next(makers, len(steps))]
+
+
+def _few(steps: Sequence[Step], sizes: Sequence[int], *, declared: bool, made: bool) -> int:
+    """Return how many rows are enough for a worker; 0 if the steps look as if it had better get many.
+
+    ``made``: a step makes other rows of them, many as a rule.
+    """
     if declared and sizes:
         return max(sizes)
     loads = any(function.loads for step in steps for function in step.functions())
-    return max([MODEL_ROWS, *sizes]) if loads else 0
+    return max([MODEL_ROWS // ROWS_MADE if made else MODEL_ROWS, *sizes]) if loads else 0
 
 
 def unit_of(stage: Stage) -> int:
@@ -245,11 +291,18 @@ def stages_with_work(
     stages: Sequence[Stage], partitioning: Partitioning, shards: Sequence[Shard]
 ) -> tuple[Stage, ...]:
     """Return the stages with no more workers than can have work: row ranges for the first, shards for the last."""
-    work = {len(stages) - 1: max(1, len(shards))}
+    last = len(stages) - 1
+    alone = partitioning.begins_with_one(shards)
+    shards = shards[: partitioning.needed(shards)]
+    work = {last: max(1, len(shards))}
     if len(stages) > 1:
         work[0] = max(1, sum(len(partitioning.row_ranges(shard)) for shard in shards))
     return tuple(
-        msgspec.structs.replace(stage, least=min(stage.least, work[i]), workers=min(stage.workers, work[i]))
+        msgspec.structs.replace(
+            stage,
+            least=1 if alone and i == last else min(stage.least, work[i]),
+            workers=min(stage.workers, work[i]),
+        )
         if i in work
         else stage
         for i, stage in enumerate(stages)

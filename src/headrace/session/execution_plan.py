@@ -63,6 +63,7 @@ class ExecutionPlan:
                 self.options.shard_rows,
                 divides=self._writes and (self.inline or self.begins_here),
                 begun=self._writes and self.begins_here,
+                writes=self._writes,
             )
         return self._partitioning
 
