@@ -46,7 +46,7 @@ import pyarrow as pa
 from headrace.plan.fingerprint import fingerprint
 from headrace.plan.functions import Function
 
-UpstreamPools = list[Callable[[], Any]]
+ValuePools = list[Callable[[], Any]]
 
 
 class Point(NamedTuple):
@@ -209,7 +209,7 @@ def _structured(order: str) -> Any:
     return np.zeros(2, [("a", f"{order}i4"), ("b", "f8")])
 
 
-VALUES: dict[str, UpstreamPools] = {
+VALUES: dict[str, ValuePools] = {
     "one of each type": [lambda: 1, lambda: 1.0, lambda: True, lambda: "1", lambda: b"1", lambda: 1 + 0j],
     "in a list": [lambda: [1], lambda: [1.0], lambda: [True], lambda: ["1"], lambda: (1,), lambda: {1}],
     "kinds of sets": [lambda: {1, 2}, lambda: frozenset({1, 2}), lambda: [1, 2], lambda: {1: 2}],
