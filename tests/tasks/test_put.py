@@ -258,7 +258,7 @@ def test_sending_the_same_thing_again_is_told_once(fresh: hr.Executor) -> None:
 def test_things_without_weak_references(fresh: hr.Executor, make: Callable[[], Any]) -> None:
     thing = make()
     fresh.submit(len, thing)
-    with pytest.warns(UserWarning, match="by value"):
+    with pytest.warns(UserWarning, match="again: each time"):
         fresh.submit(len, thing)
 
 
