@@ -9,6 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from headrace.testing.expect import check, same
+
 
 class AccumulatorContract:
     """The contract of the ``Accumulator`` port. Override ``make`` and ``batches``."""
@@ -23,7 +25,7 @@ class AccumulatorContract:
 
     def same(self, one: Any, other: Any) -> None:
         """Assert that two results are the same; override it where ``==`` does not tell."""
-        assert one == other
+        same(other, one, "the result")
 
     def _of(self, batches: Sequence[pa.RecordBatch]) -> Any:
         made = self.make().empty()
@@ -47,7 +49,7 @@ class AccumulatorContract:
 
     def test_parts_give_what_the_whole_gives_in_any_order(self) -> None:
         batches = list(self.batches())
-        assert len(batches) >= 3
+        check(len(batches) >= 3, f"batches() shall return three or more, not {len(batches)}")
         a, b, c = self._of(batches[:1]), self._of(batches[1:2]), self._of(batches[2:])
         whole = self._of(batches).result()
         for merged in (
@@ -61,7 +63,7 @@ class AccumulatorContract:
     def test_it_travels_as_bytes_and_by_pickle(self) -> None:
         made = self._of(self.batches())
         data = made.to_bytes()
-        assert isinstance(data, bytes)
+        check(isinstance(data, bytes), f"to_bytes() returns bytes, not {type(data).__name__}")
         self.same(self.make().from_bytes(data).result(), made.result())
         self.same(pickle.loads(pickle.dumps(self.make())).from_bytes(data).result(), made.result())
 
@@ -82,4 +84,4 @@ class AccumulatorContract:
         made = self._of(self.batches())
         before = made.to_bytes()
         made.update(self.batches()[0].slice(0, 0).select(list(made.columns)))
-        assert made.to_bytes() == before
+        same(made.to_bytes(), before, "its bytes after a batch without rows")

@@ -20,6 +20,7 @@ from headrace.core.arrow.batch_formats import to_numpy
 from headrace.core.engine_ports import Engine, Pool, PoolSpec, WorkerContext
 from headrace.core.work import BlockRef, BlocksFreed
 from headrace.errors import WorkerDied
+from headrace.testing.expect import check, same
 
 WITHIN = 30.0
 
@@ -28,8 +29,14 @@ def until(true: Callable[[], bool]) -> None:
     """Wait for something to become true; engines may place workers, and end them, in their own time."""
     deadline = time.monotonic() + WITHIN
     while not true():
-        assert time.monotonic() < deadline, f"not within {WITHIN:.0f} s"
+        check(time.monotonic() < deadline, f"what the test waits for was not so within {WITHIN:.0f} s")
         time.sleep(0.01)
+
+
+def answers(pool: Pool, expected: Any, method: str, *args: Any, worker: int | None = None) -> None:
+    """Check what a call gives."""
+    found = pool.submit(method, *args, worker=worker).result(WITHIN)
+    same(found, expected, f"the answer to {method!r}")
 
 
 class Hosted:
@@ -162,29 +169,29 @@ class EngineContract:
     def test_calls_are_answered(self, start: Callable[..., Pool]) -> None:
         pool = start()
         for value in (1, "ü", {"a": [None]}, b"x" * 10_000_000):
-            assert pool.submit("echo", value).result(WITHIN) == value
+            answers(pool, value, "echo", value)
 
     def test_a_worker_knows_who_it_is(self, start: Callable[..., Pool]) -> None:
         pool = start()
         for worker in pool.loads():
             future = pool.submit("about", worker=worker)
             number, threads, process = future.result(WITHIN)
-            assert (number, threads) == (worker, 3)
-            assert future.worker == worker  # type: ignore[attr-defined]
-            assert (process != os.getpid()) == self.processes
+            same((number, threads), (worker, 3), "the worker's number and its threads")
+            same(future.worker, worker, "the worker that the future names")  # type: ignore[attr-defined]
+            same(process != os.getpid(), self.processes, "whether a worker is another process")
 
     def test_one_worker_keeps_the_order(self, start: Callable[..., Pool]) -> None:
         pool = start()
         worker = next(iter(pool.loads()))
         for value in range(100):
             pool.submit("echo", value, worker=worker)
-        assert pool.submit("seen", worker=worker).result(WITHIN) == list(range(100))
+        answers(pool, list(range(100)), "seen", worker=worker)
 
     def test_loads_go_back_to_zero(self, start: Callable[..., Pool]) -> None:
         pool = start()
         for future in [pool.submit("echo", value) for value in range(10)]:
             future.result(WITHIN)
-        assert set(pool.loads().values()) == {0}
+        same(set(pool.loads().values()), {0}, "the loads after all calls")
 
     @pytest.mark.parametrize("kind", [ValueError, WorkerDied, ZeroDivisionError])
     def test_an_exception_is_a_result(self, start: Callable[..., Pool], kind: type[Exception]) -> None:
@@ -195,19 +202,19 @@ class EngineContract:
             pool.submit("fail_oddly").result(WITHIN)
         with pytest.raises(AttributeError, match="no_such_method"):
             pool.submit("no_such_method").result(WITHIN)
-        assert pool.submit("echo", 1).result(WITHIN) == 1
+        answers(pool, 1, "echo", 1)
 
     def test_notes_arrive_before_the_answer(self, start: Callable[..., Pool], notes: list[Any]) -> None:
         pool = start()
         for value in range(3):
             future = pool.submit("notify", value)
-            assert future.result(WITHIN) == "notified"
-            assert notes[-1] == (future.worker, value)  # type: ignore[attr-defined]
+            same(future.result(WITHIN), "notified", "the answer")
+            same(notes[-1:], [(future.worker, value)], "the last note at that time")  # type: ignore[attr-defined]
 
     def test_an_answer_may_come_later(self, start: Callable[..., Pool]) -> None:
         pool = start(size=1)
         first, second = pool.submit("later", 1), pool.submit("echo", 2)
-        assert (first.result(WITHIN), second.result(WITHIN)) == (1, 2)
+        same((first.result(WITHIN), second.result(WITHIN)), (1, 2), "the two answers")
 
     def test_what_cannot_be_made_fails_every_call(self, start: Callable[..., Pool]) -> None:
         with pytest.raises(LookupError, match="cannot be made"):
@@ -219,11 +226,11 @@ class EngineContract:
         pool = start(str(tmp_path))
         ids = {pool.submit("about", worker=worker).result(WITHIN)[2] for worker in pool.loads()}
         before = [psutil.Process(pid) for pid in ids - {os.getpid()}]
-        assert bool(before) == self.processes
+        same(bool(before), self.processes, "whether workers are other processes")
         engine.close()
         engine.close()
         pool.close()
-        assert len(list(tmp_path.glob("closed-*"))) == (2 if self.sizes else 1)
+        same(len(list(tmp_path.glob("closed-*"))), 2 if self.sizes else 1, "the objects that were closed")
         until(lambda: not any(process.is_running() for process in before))
 
     def test_pools_have_the_size_asked_for(self, start: Callable[..., Pool]) -> None:
@@ -233,10 +240,10 @@ class EngineContract:
         pool.resize(3)
         until(lambda: len(pool.loads()) == 3)
         for worker in pool.loads():
-            assert pool.submit("about", worker=worker).result(WITHIN)[0] == worker
+            same(pool.submit("about", worker=worker).result(WITHIN)[0], worker, "the worker's number")
         pool.resize(1)
-        assert len(pool.loads()) == 1
-        assert pool.submit("echo", 1).result(WITHIN) == 1
+        same(len(pool.loads()), 1, "the workers after resize(1)")
+        answers(pool, 1, "echo", 1)
 
     def test_a_lost_worker_is_an_answer_and_is_replaced(self, start: Callable[..., Pool]) -> None:
         if not self.processes:
@@ -248,10 +255,11 @@ class EngineContract:
             with pytest.raises(WorkerDied):
                 future.result(WITHIN)
         until(lambda: len(pool.loads()) == 2)  # somebody takes the place of the worker that died
-        assert victim not in pool.loads() and other in pool.loads()
+        check(victim not in pool.loads(), f"worker {victim} died, and is among the workers")
+        check(other in pool.loads(), f"worker {other} lives, and is not among the workers")
         (new,) = set(pool.loads()) - {other}
-        assert pool.submit("seen", worker=new).result(WITHIN) == []
-        assert pool.submit("echo", 2, worker=other).result(WITHIN) == 2
+        answers(pool, [], "seen", worker=new)
+        answers(pool, 2, "echo", 2, worker=other)
         with pytest.raises(WorkerDied):
             pool.submit("echo", 3, worker=victim).result(WITHIN)
 
@@ -266,14 +274,16 @@ class EngineContract:
             with pytest.raises(WorkerDied, match="it takes too much"):
                 waiting.result(WITHIN)
             until(lambda: len(pool.loads()) == left and victim not in pool.loads())  # noqa: B023
-        assert pool.submit("echo", 1).result(WITHIN) == 1
+        answers(pool, 1, "echo", 1)
 
     def test_pools_report_the_memory_of_their_workers(self, start: Callable[..., Pool]) -> None:
         pool = start(size=2)
         for worker in pool.loads():
             pool.submit("echo", 1, worker=worker).result(WITHIN)
         memory = pool.memory()
-        assert not memory or (set(memory) == set(pool.loads()) and all(size >= 0 for size in memory.values()))
+        if memory:
+            same(set(memory), set(pool.loads()), "the workers whose memory is reported")
+            check(min(memory.values()) >= 0, f"a worker has less than no memory: {memory}")
 
     # ------------------------------------------------------------ blocks
 
@@ -282,14 +292,13 @@ class EngineContract:
         (worker,) = pool.loads()
         for value in range(3):
             pool.feed(worker, value, "x")
-        assert [pool.submit("next_fed").result(WITHIN) for _ in range(3)] == [
-            (value, "x") for value in range(3)
-        ]
+        found = [pool.submit("next_fed").result(WITHIN) for _ in range(3)]
+        same(found, [(value, "x") for value in range(3)], "what was fed")
         pool.feed(worker + 1_000_000 if self.sizes else worker, "nobody is there")
         if self.processes:
             waiting = pool.submit("next_fed", worker=worker)
             pool.feed(worker, "while a call is at work")
-            assert waiting.result(WITHIN) == ("while a call is at work",)
+            same(waiting.result(WITHIN), ("while a call is at work",), "what was fed to a worker at work")
 
     def test_blocks_go_from_worker_to_worker(
         self, engine: Engine, start: Callable[..., Pool], notes: list[tuple[int, Any]]
@@ -299,16 +308,16 @@ class EngineContract:
         numbers = []
         for value in range(1, 8):
             ref = makers.submit("share", value, 100_000).result(WITHIN)
-            assert ref.size >= 800_000
+            check(ref.size >= 800_000, f"a block of 800,000 bytes says that it has {ref.size:,}")
             numbers.append(ref.number)
             if value % 2:
-                assert readers.submit("total", ref).result(WITHIN) == 100_000 * value
+                answers(readers, 100_000 * value, "total", ref)
             else:
                 readers.feed(reader, ref)
-                assert readers.submit("total_fed").result(WITHIN) == 100_000 * value
-        assert readers.submit("echo", 1).result(WITHIN) == 1
+                answers(readers, 100_000 * value, "total_fed")
+        answers(readers, 1, "echo", 1)
         freed = [number for _, note in notes if isinstance(note, BlocksFreed) for number in note.numbers]
-        assert sorted(freed) == sorted(numbers), "every block is freed, and reported, once"
+        same(sorted(freed), sorted(numbers), "the blocks that are reported as freed, each once")
 
     def test_a_block_stays_as_long_as_somebody_looks_at_it(
         self, engine: Engine, start: Callable[..., Pool], notes: list[tuple[int, Any]]
@@ -318,11 +327,11 @@ class EngineContract:
         readers.submit("total", kept, True).result(WITHIN)
         for value in range(2, 9):
             ref = makers.submit("share", value, 50_000).result(WITHIN)
-            assert readers.submit("total", ref).result(WITHIN) == 50_000 * value
+            answers(readers, 50_000 * value, "total", ref)
         dropped = makers.submit("share", 9, 50_000).result(WITHIN)
         engine.release(dropped)
         makers.submit("share", 10, 50_000).result(WITHIN)
-        assert readers.submit("held_total").result(WITHIN) == 50_000
+        answers(readers, 50_000, "held_total")
 
     def test_a_block_that_is_kept_may_be_read_twice(
         self, engine: Engine, start: Callable[..., Pool], notes: list[tuple[int, Any]]
@@ -331,14 +340,16 @@ class EngineContract:
         ref = makers.submit("share", 3, 100_000).result(WITHIN)
         engine.hold(ref)
         for _ in range(2):
-            assert not any(isinstance(note, BlocksFreed) and ref.number in note.numbers for _, note in notes)
-            assert readers.submit("total", ref).result(WITHIN) == 300_000
+            freed = [
+                note for _, note in notes if isinstance(note, BlocksFreed) and ref.number in note.numbers
+            ]
+            same(freed, [], "notes that a block is freed that is held")
+            answers(readers, 300_000, "total", ref)
             for value in range(3):  # would lie where it lay
                 makers.submit("share", value, 100_000).result(WITHIN)
-        assert readers.submit("echo", 1).result(WITHIN) == 1
-        assert [number for _, note in notes if isinstance(note, BlocksFreed) for number in note.numbers] == [
-            ref.number
-        ]
+        answers(readers, 1, "echo", 1)
+        freed = [number for _, note in notes if isinstance(note, BlocksFreed) for number in note.numbers]
+        same(freed, [ref.number], "the blocks that are reported as freed")
         unread = makers.submit("share", 4, 100_000).result(WITHIN)
         engine.hold(unread)
         engine.release(unread)
@@ -353,9 +364,9 @@ class EngineContract:
             makers.submit("die").result(WITHIN)
         while not makers.loads():
             time.sleep(0.01)
-        assert makers.submit("share", 3, 200_000).result(WITHIN)
-        assert readers.submit("total", late).result(WITHIN) == 400_000
-        assert readers.submit("held_total").result(WITHIN) == 200_000
+        check(makers.submit("share", 3, 200_000).result(WITHIN), "a new worker makes no block")
+        answers(readers, 400_000, "total", late)
+        answers(readers, 200_000, "held_total")
 
     def test_a_dead_reader_holds_nothing(
         self, start: Callable[..., Pool], notes: list[tuple[int, Any]]
@@ -371,7 +382,7 @@ class EngineContract:
 
     def test_two_pools_side_by_side(self, start: Callable[..., Pool]) -> None:
         left, right = start(size=1), start(size=1)
-        assert left.submit("echo", "l").result(WITHIN) == "l"
-        assert right.submit("seen").result(WITHIN) == []
+        answers(left, "l", "echo", "l")
+        answers(right, [], "seen")
         left.close()
-        assert right.submit("echo", "r").result(WITHIN) == "r"
+        answers(right, "r", "echo", "r")

@@ -18,6 +18,7 @@ from headrace.dataset.dataset import Dataset
 from headrace.errors import BadInput
 from headrace.plan.fingerprint import fingerprint
 from headrace.sources.memory import MemorySource
+from headrace.testing.expect import check, same
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 _ONLY = "the result"
@@ -67,15 +68,20 @@ class PredictorContract:
         predictor.close()
 
     def test_there_is_something_to_test(self, predictor: Any) -> None:
-        assert row_count(self.batch()) >= 8
-        assert _kind(self.batch()) == predictor.batch_format
+        check(row_count(self.batch()) >= 8, "batch() shall return eight rows or more")
+        same(
+            _kind(self.batch()),
+            predictor.batch_format,
+            "the kind of batch(), by the predictor's batch_format",
+        )
 
     def test_predicts_what_the_library_predicts(self, predictor: Any) -> None:
         self._same(predictor.predict(sealed(self.batch())), self.expected())
 
     def test_there_is_one_result_per_row(self, predictor: Any) -> None:
         batch = sealed(self.batch())
-        assert {len(array) for array in _columns(predictor.predict(batch)).values()} == {row_count(batch)}
+        lengths = {len(array) for array in _columns(predictor.predict(batch)).values()}
+        same(lengths, {row_count(batch)}, "the number of results of a batch")
 
     def test_predicts_the_same_again(self, predictor: Any) -> None:
         first, second = (predictor.predict(sealed(self.batch())) for _ in range(2))
@@ -94,7 +100,10 @@ class PredictorContract:
         predictor.load()
         predictor.predict(sealed(self.batch()))
         data = cloudpickle.dumps(predictor, protocol=5)
-        assert len(data) < before + 1024
+        grown = len(data) - before
+        check(
+            grown < 1024, f"pickled after load(), it is {grown:,} bytes bigger: what was loaded travels, too"
+        )
         predictor.close()
         worker = cloudpickle.loads(data)
         worker.load()
@@ -127,7 +136,7 @@ class PredictorContract:
         batch = sealed(self.batch())
         before = copy.deepcopy(batch)
         predictor.predict(batch)
-        assert equal(batch, before)
+        check(equal(batch, before), "predict() has written to the batch that it was given")
 
     def test_results_outlive_the_next_batch(self, predictor: Any) -> None:
         batch = self.batch()
@@ -140,26 +149,30 @@ class PredictorContract:
         for bad, words in self.bad_batches():
             with pytest.raises(BadInput) as refused:
                 predictor.predict(sealed(bad))
-            assert words in str(refused.value)
+            check(words in str(refused.value), f"the error shall have {words!r} in it: {refused.value}")
         self._same(predictor.predict(sealed(self.batch())), self.expected())
 
     def test_what_submits_is_tested_for_it(self) -> None:
-        pair = (getattr(self.make(), name, None) for name in ("submit", "collect"))
-        assert [callable(method) for method in pair] == [self.submits] * 2
+        for name in ("submit", "collect"):
+            there = callable(getattr(self.make(), name, None))
+            same(there, self.submits, f"whether it has {name}(), which SubmittingPredictorContract is for")
 
     def test_has_a_label_and_says_where_weights_are(self) -> None:
         predictor = self.make()
         for words in (predictor.label, predictor.weights()):
-            assert isinstance(words, str)
-            assert words.strip()
+            named = isinstance(words, str) and words.strip()
+            check(named, f"label and weights() are texts that are not empty, not {words!r}")
 
     def test_identity_is_that_of_the_model(self) -> None:
-        assert fingerprint(self.make().identity()) == fingerprint(self.make().identity())
+        one, other = (fingerprint(self.make().identity()) for _ in range(2))
+        same(other, one, "the identity of another predictor of the same model")
 
     def test_identity_travels(self) -> None:
         predictor = self.make()
         worker = cloudpickle.loads(cloudpickle.dumps(predictor, protocol=5))
-        assert fingerprint(worker.identity()) == fingerprint(predictor.identity())
+        same(
+            fingerprint(worker.identity()), fingerprint(predictor.identity()), "the identity of a pickled one"
+        )
 
     def test_use_leaves_the_model_as_it_was(self) -> None:
         predictor = self.make()
@@ -167,7 +180,7 @@ class PredictorContract:
         predictor.load()
         predictor.predict(sealed(self.batch()))
         predictor.close()
-        assert fingerprint(predictor.identity()) == before
+        same(fingerprint(predictor.identity()), before, "the identity after use")
 
     def test_works_as_a_step_of_a_dataset(self) -> None:
         self._works_as_a_step()
@@ -182,17 +195,17 @@ class PredictorContract:
             .predict(self.make(), **how)
         )
         made = predicted.to_arrow().combine_chunks()
-        assert made.select(given.column_names).equals(given)
+        same(made.select(given.column_names), given, "the columns that go past the step")
         new = [name for name in made.column_names if name not in given.column_names]
         wanted = _columns(self.expected())
-        assert new == (["prediction"] if list(wanted) == [_ONLY] else list(wanted))
+        same(new, ["prediction"] if list(wanted) == [_ONLY] else list(wanted), "the new columns")
         for name, array in zip(new, wanted.values(), strict=True):
             got = to_numpy(one_array(made.column(name)))
             array = array.reshape(-1) if array.shape[1:] == (1,) else array
             if array.dtype.kind in "biufc":
                 np.testing.assert_allclose(got, array, rtol=0, atol=max(self._when_batched(), 1e-12))
             else:
-                assert made.column(name).to_pylist() == _listed(np.asarray(array, object))
+                same(made.column(name).to_pylist(), _listed(np.asarray(array, object)), f"column {name!r}")
 
     def _when_batched(self) -> float:
         return self.tolerance if self.batching_tolerance is None else self.batching_tolerance
@@ -200,12 +213,15 @@ class PredictorContract:
     def _same(self, made: Any, wanted: Any, tolerance: float | None = None) -> None:
         close = self.tolerance if tolerance is None else tolerance
         left, right = _columns(made), _columns(wanted)
-        assert list(left) == list(right)
+        same(list(left), list(right), "the names of the results")
         for name, array in left.items():
-            assert array.shape == right[name].shape, name
+            same(array.shape, right[name].shape, f"the shape of {name!r}")
             if close == 0.0 or array.dtype.kind not in "fc":
-                assert array.dtype == right[name].dtype, name
-                assert _listed(array) == _listed(right[name]), name
+                same(array.dtype, right[name].dtype, f"the dtype of {name!r}")
+                if _listed(array) != _listed(right[name]):
+                    raise AssertionError(
+                        f"the values of {name!r}: expected {right[name]}, and they are {array}"
+                    )
             else:
                 np.testing.assert_allclose(array, right[name], rtol=0, atol=close, err_msg=name)
 

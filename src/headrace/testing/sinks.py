@@ -18,6 +18,7 @@ from headrace.core.work import Durability, Shard, StagedFile, Task
 from headrace.errors import ArgumentError, OutputWriteFailed
 from headrace.output.names import run_of
 from headrace.sinks.files import FileSink
+from headrace.testing.expect import check, same
 
 SCHEMA = pa.schema([("id", pa.int64()), ("word", pa.string()), ("score", pa.float64())])
 
@@ -95,40 +96,49 @@ class FileSinkContract:
     def test_rows_keep_their_order_and_content(self, sink: FileSink) -> None:
         file = self.stage(sink, rows(0, 7), rows(7, 7), rows(7, 1000), rows(1000, 1003))
         sink.publish(file)
-        assert self.read(Path(sink.root, file.name)).equals(pa.Table.from_batches([rows(0, 1003)]))
-        assert file.rows == 1003
+        same(
+            self.read(Path(sink.root, file.name)),
+            pa.Table.from_batches([rows(0, 1003)]),
+            "what is in the file",
+        )
+        same(file.rows, 1003, "the rows that the part tells")
 
     def test_slices_are_written_as_slices(self, sink: FileSink) -> None:
         file = self.stage(sink, rows(0, 100).slice(10, 20), rows(0, 100).slice(99))
         sink.publish(file)
-        assert self.read(Path(sink.root, file.name))["id"].to_pylist() == [*range(10, 30), 99]
+        found = self.read(Path(sink.root, file.name))["id"].to_pylist()
+        same(found, [*range(10, 30), 99], "the column 'id' of the file")
 
     def test_size_and_checksum_are_those_of_the_file(self, sink: FileSink) -> None:
         file = self.stage(sink, rows(0, 500))
         data = Path(sink._staging, file.staged).read_bytes()
-        assert (file.size, file.crc32) == (len(data), zlib.crc32(data))
+        same((file.size, file.crc32), (len(data), zlib.crc32(data)), "size and checksum that the part tells")
 
     def test_names(self, sink: FileSink) -> None:
         file = self.stage(sink, rows(0, 1), shard=12, attempt=2)
-        assert file.name == f"part-0012-r1.{sink.suffix}"
-        assert file.staged.startswith(f"0012-2-{os.getpid()}-") and file.staged.endswith(".staged")
-        assert self.stage(sink, rows(0, 1), shard=12, attempt=2).staged != file.staged
+        same(file.name, f"part-0012-r1.{sink.suffix}", "the name of the part")
+        begins = f"0012-2-{os.getpid()}-"
+        named = file.staged.startswith(begins) and file.staged.endswith(".staged")
+        check(named, f"a staged file is named {begins}….staged, not {file.staged}")
+        again = self.stage(sink, rows(0, 1), shard=12, attempt=2)
+        check(again.staged != file.staged, f"two staged files have one name, {file.staged}")
 
     def test_an_output_knows_its_parts_again(self, sink: FileSink) -> None:
         run = "k3f9a2xq"
         sink = sink.bind(run=run, staging=sink.staging, digits=4, durability="process")
-        assert run_of(self.stage(sink, rows(0, 1)).name) == run
+        name = self.stage(sink, rows(0, 1)).name
+        same(run_of(name), run, f"the run that is read from the name {name!r}")
 
     def test_an_attempt_without_rows_leaves_no_file(self, sink: FileSink) -> None:
         writer = sink.open(task(), SCHEMA)
         writer.abort()
-        assert self.staged(sink) == []
+        same(self.staged(sink), [], "staged files that are left")
 
     def test_a_part_can_be_empty(self, sink: FileSink) -> None:
         file = self.stage(sink)
         sink.publish(file)
-        assert file.rows == 0
-        assert self.read(Path(sink.root, file.name)).num_rows == 0
+        same(file.rows, 0, "the rows that the part tells")
+        same(self.read(Path(sink.root, file.name)).num_rows, 0, "the rows in the file")
 
     @pytest.mark.parametrize("when", ["written", "closed", "synced"])
     def test_abort_leaves_nothing(self, sink: FileSink, tmp_path: Path, when: str) -> None:
@@ -139,35 +149,35 @@ class FileSinkContract:
             writer.close()
         if when == "synced":
             writer.sync()
-        assert len(self.staged(sink)) == 1
+        same(len(self.staged(sink)), 1, "the number of staged files before abort()")
         writer.abort()
         writer.abort()
-        assert self.staged(sink) == []
+        same(self.staged(sink), [], "staged files that are left")
         del writer
-        assert open_below(tmp_path) == before
+        same(open_below(tmp_path), before, "open descriptors")
 
     @pytest.mark.parametrize("durability", ["power", "process"])
     def test_no_descriptor_is_left_open(self, tmp_path: Path, durability: Durability) -> None:
         sink = bound(self.make(tmp_path), tmp_path, durability)
         before = open_below(tmp_path)
         self.stage(sink, rows(0, 10))
-        assert open_below(tmp_path) == before
+        same(open_below(tmp_path), before, "open descriptors")
 
     def test_state_and_publish(self, sink: FileSink) -> None:
         file = self.stage(sink, rows(0, 10))
-        assert sink.state(file) == "staged"
+        same(sink.state(file), "staged", "the state of the part")
         sink.publish(file)
-        assert sink.state(file) == "published"
+        same(sink.state(file), "published", "the state of the part")
         sink.publish(file)
-        assert sink.state(file) == "published"
-        assert self.staged(sink) == []
+        same(sink.state(file), "published", "the state of the part")
+        same(self.staged(sink), [], "staged files that are left")
 
     def test_a_truncated_file_is_missing(self, sink: FileSink) -> None:
         file = self.stage(sink, rows(0, 10))
         os.truncate(Path(sink._staging, file.staged), file.size - 1)
-        assert sink.state(file) == "missing"
+        same(sink.state(file), "missing", "the state of the part")
         os.rename(Path(sink._staging, file.staged), Path(sink.root, file.name))
-        assert sink.state(file) == "missing"
+        same(sink.state(file), "missing", "the state of the part")
         with pytest.raises(OutputWriteFailed, match="publish"):
             sink.publish(file)
 
@@ -180,8 +190,8 @@ class FileSinkContract:
     def test_finish(self, sink: FileSink) -> None:
         sink.finish(b"one")
         sink.finish(b"two")
-        assert Path(sink.root, "_SUCCESS").read_bytes() == b"two"
-        assert self.staged(sink) == []
+        same(Path(sink.root, "_SUCCESS").read_bytes(), b"two", "_SUCCESS after finish(b'two')")
+        same(self.staged(sink), [], "staged files that are left")
 
     @pytest.mark.parametrize(
         ("point", "code", "words"),
@@ -202,10 +212,12 @@ class FileSinkContract:
             writer.write(rows(0, 1000))
             writer.close()
             writer.sync()
-        assert isinstance(caught.value.__cause__, OSError)
-        assert sink._staging in str(caught.value) and code in str(caught.value)
+        cause = caught.value.__cause__
+        check(isinstance(cause, OSError), f"the cause of the error is the system's, not {cause!r}")
+        for words in (sink._staging, code):
+            check(words in str(caught.value), f"the error shall have {words!r} in it: {caught.value}")
         writer.abort()
-        assert self.staged(sink) == []
+        same(self.staged(sink), [], "staged files that are left")
 
     def test_a_failed_part_cannot_be_closed(self, sink: FileSink) -> None:
         failpoints.activate({"stage.write": "ENOSPC"})
@@ -224,13 +236,13 @@ class FileSinkContract:
         with pytest.raises(OutputWriteFailed, match="read-only"):
             sink.publish(file)
         sink.publish(file)
-        assert sink.state(file) == "published"
+        same(sink.state(file), "published", "the state of the part")
 
     def test_a_fault_before_success_leaves_none(self, sink: FileSink) -> None:
         failpoints.activate({"finish.success": "ENOSPC"})
         with pytest.raises(OutputWriteFailed, match="Free some space"):
             sink.finish(b"{}")
-        assert not Path(sink.root, "_SUCCESS").exists()
+        check(not Path(sink.root, "_SUCCESS").exists(), "finish() failed, and _SUCCESS is there")
         sink.finish(b"{}")
 
     def test_without_lasting_durability_nothing_is_synced(
@@ -253,13 +265,14 @@ class FileSinkContract:
 
     def test_addresses_of_stores_are_taken_as_they_are(self) -> None:
         kind = self.make(Path("x")).__class__
-        assert kind("s3a://bucket/x/").root == "s3://bucket/x"
+        same(kind("s3a://bucket/x/").root, "s3://bucket/x", "the root of s3a://bucket/x/")
         with pytest.raises(ArgumentError, match="conditional"):
             kind("http://host/x")
 
     def test_describe_is_plain_and_knows_no_folder(self, sink: FileSink) -> None:
         told = sink.describe()
-        assert told["kind"] == sink.kind
-        assert all(isinstance(v, str | int | bool | None) for v in told.values())
-        assert sink.root not in str(told)
-        assert told == self.make(Path("elsewhere")).describe()
+        same(told["kind"], sink.kind, "the kind in describe()")
+        odd = {name: v for name, v in told.items() if not isinstance(v, str | int | bool | None)}
+        same(odd, {}, "values in describe() that are no text, number, truth value or None")
+        check(sink.root not in str(told), f"describe() names the folder: {told}")
+        same(self.make(Path("elsewhere")).describe(), told, "describe() of a sink to another folder")

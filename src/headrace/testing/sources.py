@@ -15,6 +15,7 @@ from headrace.core.locations import Location
 from headrace.core.ports import Bad, Source
 from headrace.core.work import Split
 from headrace.errors import InputChanged, SourceError, UnknownColumn
+from headrace.testing.expect import check, same
 
 
 def read_all(
@@ -50,8 +51,10 @@ def read_sound(source: Source, split: Split, columns: list[str] | None = None, r
 
     def bad(row: int, count: int, error: Exception) -> None:
         nonlocal at
-        assert (row, count > 0) == (at, True), f"row {row} is told after row {at}"
-        assert isinstance(error, SourceError), f"bad() takes a SourceError, not {error!r}"
+        check(
+            row == at and count > 0, f"bad() was told of {count} rows from row {row} on; the next row is {at}"
+        )
+        check(isinstance(error, SourceError), f"bad() takes a SourceError, not {error!r}")
         told[range(row, row + count)] = error
         at += count
 
@@ -67,8 +70,8 @@ def read_sound(source: Source, split: Split, columns: list[str] | None = None, r
 
 
 def _check_rows(batch: pa.RecordBatch, most: int) -> None:
-    assert batch.num_rows > 0, "a batch without rows"
-    assert batch.num_rows <= most, f"a batch of {batch.num_rows} rows where batch_rows is {most}"
+    check(batch.num_rows > 0, "read() gave a batch without rows")
+    check(batch.num_rows <= most, f"read() gave a batch of {batch.num_rows} rows where batch_rows is {most}")
 
 
 def read_told(source: Source) -> tuple[list[dict[str, Any]], dict[int, str]]:
@@ -84,7 +87,11 @@ def read_told(source: Source) -> tuple[list[dict[str, Any]], dict[int, str]]:
         count = len(sound.numbers) + sum(map(len, sound.bad))
         for number in range(0, count, max(1, count // 500)):
             location = source.locate(split, number)
-            assert location.number == at + number + (location.unit == "line")
+            same(
+                location.number,
+                at + number + (location.unit == "line"),
+                f"the place of row {number} of {split}",
+            )
         at += count
     return rows, bad
 
@@ -113,41 +120,53 @@ class SourceContract:
         return self.make()
 
     def test_there_is_something_to_test(self, source: Source) -> None:
-        assert len(source.splits()) > 1
-        assert read_all(source).num_rows > 2
+        check(len(source.splits()) > 1, "make() shall return a source of two splits or more")
+        check(read_all(source).num_rows > 2, "make() shall return a source of three rows or more")
 
     def test_splits_are_the_same_every_time(self, source: Source) -> None:
-        assert list(source.splits()) == list(source.splits()) == list(self.make().splits())
+        splits = list(source.splits())
+        same(list(source.splits()), splits, "splits() called again")
+        same(list(self.make().splits()), splits, "splits() of another source of the same data")
 
     def test_batches_have_the_schema(self, source: Source) -> None:
         for split in source.splits():
             for batch in source.read(split, None, 1000):
-                assert batch.schema.equals(source.schema(), check_metadata=True)
+                if not batch.schema.equals(source.schema(), check_metadata=True):
+                    same(str(batch.schema), str(source.schema()), f"the schema of a batch of {split}")
                 batch.validate(full=True)
 
     def test_a_worker_reads_the_same(self, source: Source) -> None:
         splits = source.splits()
         worker: Source = pickle.loads(pickle.dumps(source, protocol=5))
-        assert read_all(worker, splits).equals(read_all(source, splits))
+        same(read_all(worker, splits), read_all(source, splits), "what a pickled source reads")
 
     def test_splits_read_in_any_order_and_again(self, source: Source) -> None:
         splits = source.splits()
         once = [read_all(source, [split]) for split in splits]
         again = [read_all(source, [split]) for split in reversed(splits)]
-        assert all(a.equals(b) for a, b in zip(once, reversed(again), strict=True))
-        assert pa.concat_tables(once).equals(read_all(source, splits))
+        for split, before, after in zip(splits, once, reversed(again), strict=True):
+            same(after, before, f"{split} read again, in another order")
+        same(pa.concat_tables(once), read_all(source, splits), "the splits one by one")
 
     def test_two_splits_read_by_turns(self, source: Source) -> None:
         first, second, *_ = source.splits()
         pairs = zip(source.read(first, None, 1), source.read(second, None, 1), strict=False)
         left, right = next(iter(pairs))
-        assert left.equals(read_all(source, [first]).to_batches(max_chunksize=1)[0])
-        assert right.equals(read_all(source, [second]).to_batches(max_chunksize=1)[0])
+        same(
+            left, read_all(source, [first]).to_batches(max_chunksize=1)[0], "the first row of the first split"
+        )
+        same(
+            right,
+            read_all(source, [second]).to_batches(max_chunksize=1)[0],
+            "the first row of the second split",
+        )
 
     @pytest.mark.parametrize("rows", [1, 2, 7])
     def test_batch_rows_bound_batches_and_change_nothing_else(self, source: Source, rows: int) -> None:
         splits = source.splits()
-        assert read_all(source, splits, rows=rows).equals(read_all(source, splits))
+        same(
+            read_all(source, splits, rows=rows), read_all(source, splits), f"the rows with batch_rows={rows}"
+        )
         for split in splits:
             for batch in source.read(split, None, rows):
                 _check_rows(batch, rows)
@@ -156,8 +175,8 @@ class SourceContract:
         for split in source.splits():
             for rows in (2, 1000):
                 sound = read_sound(source, split, rows=rows)
-                assert not sound.bad
-                assert sound.table.equals(read_all(source, [split]))
+                check(not sound.bad, f"good rows of {split} are told as bad: {sound.bad}")
+                same(sound.table, read_all(source, [split]), f"the rows of {split} with bad= given")
 
     @pytest.mark.parametrize("rows", [1, 2, 1000])
     def test_bad_rows_are_told_in_their_turn(self, tmp_path: Path, rows: int) -> None:
@@ -172,7 +191,7 @@ class SourceContract:
             sound = read_sound(source, split, rows=rows)
             found += [at + row for told in sound.bad for row in told]
             at += len(sound.numbers) + sum(map(len, sound.bad))
-        assert found == sorted(numbers), "other rows are bad"
+        same(found, sorted(numbers), "the rows that were told as bad")
         with pytest.raises(SourceError):  # without ``bad``, they are an error
             read_all(source, rows=rows)
             pytest.fail("bad is None, and read() raised nothing at rows that make no sense")
@@ -195,13 +214,14 @@ class SourceContract:
         splits, names = source.splits(), source.schema().names
         whole = read_all(source, splits)
         for columns in (names[::-1], names[-1:], names[:1]):
-            assert read_all(source, splits, columns).equals(whole.select(columns))
+            same(read_all(source, splits, columns), whole.select(columns), f"the columns {columns}")
 
     def test_no_columns_still_count_rows(self, source: Source) -> None:
         for split in source.splits():
             batches = list(source.read(split, [], 3))
-            assert all(batch.num_columns == 0 for batch in batches)
-            assert sum(batch.num_rows for batch in batches) == read_all(source, [split]).num_rows
+            same({batch.num_columns for batch in batches} - {0}, set(), "columns, where none were asked for")
+            counted, rows = sum(batch.num_rows for batch in batches), read_all(source, [split]).num_rows
+            same(counted, rows, f"the rows of {split} without columns")
 
     def test_an_unknown_column_is_refused_with_the_nearest(self, source: Source) -> None:
         name = source.schema().names[0]
@@ -212,44 +232,55 @@ class SourceContract:
         before: dict[int, int] = {}
         for split in source.splits():
             rows = read_all(source, [split]).num_rows
-            assert split.rows in (-1, rows)
-            assert split.bytes > 0
-            assert split.first in (-1, before.get(split.file, 0))
+            check(split.rows in (-1, rows), f"{split} says rows={split.rows}, and has {rows}; -1: not known")
+            check(split.bytes > 0, f"{split} says bytes={split.bytes}; it is 1 or more")
+            first = before.get(split.file, 0)
+            check(
+                split.first in (-1, first),
+                f"{split} says first={split.first}, and {first} rows are before it",
+            )
             before[split.file] = before.get(split.file, 0) + rows
 
     def test_files_are_numbered_as_in_splits(self, source: Source) -> None:
         files = source.files()
         seen = [number for split in source.splits() for number in source.files_of(split)]
-        assert seen == sorted(seen)
-        assert set(seen) == set(range(len(files)))
+        same(seen, sorted(seen), "the numbers of the files, in the order of the splits")
+        same(set(seen), set(range(len(files))), "the numbers of the files that splits read")
 
     def test_pinned_keeps_files_and_splits(self, source: Source) -> None:
         files = source.files()
         pinned = source.pinned([path for path, _, _ in files])
-        assert pinned.files() == files
-        assert list(pinned.splits()) == list(source.splits())
-        assert read_all(pinned).equals(read_all(source))
+        same(pinned.files(), files, "the files of the pinned source")
+        same(list(pinned.splits()), list(source.splits()), "the splits of the pinned source")
+        same(read_all(pinned), read_all(source), "the rows of the pinned source")
 
     def test_description_is_plain_and_steady(self, source: Source) -> None:
         before = source.describe()
         source.splits()
-        assert json.loads(json.dumps(before)) == before == source.describe() == self.make().describe()
+        same(json.loads(json.dumps(before)), before, "describe() by way of JSON")
+        same(source.describe(), before, "describe() called again")
+        same(self.make().describe(), before, "describe() of another source of the same data")
 
     def test_rows_can_be_located(self, source: Source) -> None:
         split = source.splits()[-1]
         first, second = source.locate(split, 0), source.locate(split, 1)
-        assert isinstance(first, Location)
-        assert first != second
-        assert str(first) != str(second)
+        check(isinstance(first, Location), f"locate() returns a Location, not {first!r}")
+        check(first != second, f"two rows are both at {first!r}")
+        check(str(first) != str(second), f"two rows are both said to be at {first}")
         files = [path for path, _, _ in source.files()]
-        assert not files or {first.file, second.file} <= set(files)
+        for location in (first, second):
+            check(
+                not files or location.file in files,
+                f"locate() names {location.file!r}, which files() has not",
+            )
 
     def test_splits_for_batches_hold_the_same_rows(self, source: Source) -> None:
         whole = read_all(source)
         for rows in (1, 2, 7):
             splits = source.splits_in_batches(rows)
-            assert list(splits) == list(source.splits_in_batches(rows))
-            assert read_all(source, splits).equals(whole)
+            again = list(source.splits_in_batches(rows))
+            same(again, list(splits), f"splits_in_batches({rows}) called again")
+            same(read_all(source, splits), whole, f"the rows of splits_in_batches({rows})")
 
     def test_splits_of_the_last_files_read_no_others(self, source: Source) -> None:
         count = len(source.files())
@@ -257,19 +288,23 @@ class SourceContract:
             return
         for file in range(count + 1):
             splits = source.splits_from(file)
-            assert splits is not None
-            assert {number for split in splits for number in source.files_of(split)} == set(
-                range(file, count)
-            )
-        assert read_all(source, source.splits_from(0)).equals(read_all(source))
+            if splits is None:
+                raise AssertionError(f"splits_from({file}) is None, and splits_from({count}) is not")
+            read = {number for split in splits for number in source.files_of(split)}
+            same(read, set(range(file, count)), f"the files that splits_from({file}) reads")
+        same(read_all(source, source.splits_from(0)), read_all(source), "the rows of splits_from(0)")
 
     def test_what_it_says_of_columns_and_batches(self, source: Source) -> None:
         source.splits()
-        assert set(source.forms()) <= set(source.schema().names)
-        assert {source.decodes, source.shares_memory} <= {True, False}
+        same(set(source.forms()) - set(source.schema().names), set(), "columns of forms() that it has not")
+        check(source.decodes in (True, False), f"decodes is True or False, not {source.decodes!r}")
+        check(
+            source.shares_memory in (True, False),
+            f"shares_memory is True or False, not {source.shares_memory!r}",
+        )
 
     def test_close_is_not_the_end(self, source: Source) -> None:
         whole = read_all(source)
         source.close()
         source.close()
-        assert read_all(source).equals(whole)
+        same(read_all(source), whole, "what is read after close()")

@@ -15,6 +15,7 @@ from headrace.dataset.dataset import Dataset
 from headrace.errors import BadReturn, UnknownColumn
 from headrace.plan.steps.base import Step
 from headrace.readers.from_memory import from_arrow
+from headrace.testing.expect import check, same
 from headrace.worker.meter import Meter, StepCounts
 from headrace.worker.rows import Rows, RowSpan
 from headrace.worker.step_chain import StepChain
@@ -48,7 +49,7 @@ class StepContract:
             made = [part.batch for part in chain.run(_cut(table, cut), meter, budgets) if len(part)]
         finally:
             chain.close()
-        assert made, "no row comes out: make() and rows() shall give some"
+        check(made, "no row comes out: make() and rows() shall give some")
         return pa.Table.from_batches(made), meter.steps[0]
 
     def _planned(self, *steps: Step) -> Dataset:
@@ -59,8 +60,9 @@ class StepContract:
 
     def test_there_is_something_to_test(self) -> None:
         rows = self.rows()
-        assert rows.num_rows >= 10
-        assert set(rows.column_names) - set(self.make().reads()), "a column is missing that it does not read"
+        check(rows.num_rows >= 10, f"rows() shall return ten or more, not {rows.num_rows}")
+        spare = set(rows.column_names) - set(self.make().reads())
+        check(spare, "rows() shall have a column that the step does not read")
         expected = self.expected()
         if expected is not None:
             _same(self._run(self.make())[0].to_pylist(), list(expected))
@@ -68,42 +70,56 @@ class StepContract:
     def test_a_step_that_has_travelled_does_the_same(self) -> None:
         step = self.make()
         travelled: Step = cloudpickle.loads(cloudpickle.dumps(step))
-        assert (travelled.label(), travelled.shape()) == (step.label(), step.shape())
+        same(
+            (travelled.label(), travelled.shape()),
+            (step.label(), step.shape()),
+            "label and shape after pickle",
+        )
         _same(self._run(travelled)[0].to_pylist(), self._run(step)[0].to_pylist())
 
     @pytest.mark.parametrize("cut", CUTS)
     def test_any_cut_of_the_rows_gives_the_same(self, cut: int) -> None:
         whole, _ = self._run(self.make())
         found, _ = self._run(self.make(), cut)
-        assert found.schema.equals(whole.schema), "the types depend on where batches end"
+        same(found.schema, whole.schema, f"the types, from batches of {cut} rows instead of one")
         _same(found.to_pylist(), whole.to_pylist())
 
     @pytest.mark.parametrize("cut", CUTS)
     def test_every_row_is_counted(self, cut: int) -> None:
         made, counts = self._run(self.make(), cut)
-        assert counts.given == made.num_rows
+        same(counts.given, made.num_rows, "the rows that are counted as given")
         came, went = counts.taken + counts.added, counts.given + counts.rejected + counts.dropped
-        assert came == went, (
-            "rows that are dropped or added are counted by context.count_dropped and count_added"
+        check(
+            came == went,
+            f"{came} rows came or were added, and {went} went, were rejected or dropped: rows that are dropped or "
+            "added are counted by context.count_dropped and count_added",
         )
 
     def test_it_tells_how_many_rows_come_out(self) -> None:
         step, rows = self.make(), self.rows().num_rows
         made = self._run(step)[0].num_rows
-        assert step.rows_after(rows) in (None, made)
-        assert not step.one_to_one or made == rows, "one_to_one = True, and rows are dropped or added"
-        assert step.makes_rows or made <= rows, "rows are added, and makes_rows is False"
-        assert self._planned(step).count() == made
+        told = step.rows_after(rows)
+        check(
+            told in (None, made), f"rows_after({rows}) says {told}, and {made} rows come out; None: not known"
+        )
+        check(not step.one_to_one or made == rows, f"one_to_one = True, and {rows} rows become {made}")
+        check(step.makes_rows or made <= rows, f"makes_rows is False, and {rows} rows become {made}")
+        same(self._planned(step).count(), made, "count() of a dataset with the step")
 
     def test_it_tells_which_columns_come_out(self) -> None:
         step, rows = self.make(), self.rows()
         made, _ = self._run(step)
         told = step.columns_after(list(rows.column_names))
-        assert told in (None, made.column_names)
+        check(
+            told in (None, made.column_names),
+            f"columns_after() says {told}, and {made.column_names} come out",
+        )
         carried = step.carried({name: name for name in rows.column_names})
-        assert set(carried) <= set(made.column_names)
+        same(set(carried) - set(made.column_names), set(), "columns of carried() that do not come out")
         for name, before in carried.items():
-            assert made.schema.field(name).type == rows.schema.field(before).type
+            same(
+                made.schema.field(name).type, rows.schema.field(before).type, f"the type of {name!r}, carried"
+            )
             if step.passes_values and step.one_to_one:
                 _same(made[name].to_pylist(), rows[before].to_pylist())
 
@@ -114,8 +130,8 @@ class StepContract:
             empty = running(self.make()).on_no_rows(batch.slice(0, 0))
         except BadReturn:
             pytest.skip("only rows would tell")
-        assert empty.num_rows == 0
-        assert empty.schema.remove_metadata().equals(made.schema.remove_metadata())
+        same(empty.num_rows, 0, "the rows of on_no_rows()")
+        same(empty.schema.remove_metadata(), made.schema.remove_metadata(), "the columns of on_no_rows()")
 
     def test_what_it_needs_is_read(self) -> None:
         step = self.make()
@@ -139,10 +155,13 @@ class StepContract:
 
     def test_it_has_a_name_and_a_shape(self) -> None:
         step, again = self.make(), self.make()
-        assert step.label().startswith(step.verb)
+        check(
+            step.label().startswith(step.verb), f"label() begins with {step.verb!r}, unlike {step.label()!r}"
+        )
         shape = step.shape()
-        assert json.loads(json.dumps(shape)) == shape == again.shape()
-        assert shape["verb"] == step.verb
+        same(json.loads(json.dumps(shape)), shape, "shape() by way of JSON")
+        same(again.shape(), shape, "shape() of another step like it")
+        same(shape["verb"], step.verb, "the verb in shape()")
 
 
 def _cut(table: pa.Table, size: int) -> Iterator[Rows]:
@@ -153,4 +172,4 @@ def _cut(table: pa.Table, size: int) -> Iterator[Rows]:
 
 def _same(found: Any, expected: Any) -> None:
     """Compare by the texts of values, so that NaN is like NaN."""
-    assert repr(found) == repr(expected)
+    same(repr(found), repr(expected), "the rows")

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from headrace.errors import BadInput
+from headrace.testing.expect import check
 from headrace.testing.predictors import PredictorContract, cut, equal, row_count, sealed
 
 
@@ -19,13 +20,15 @@ class SubmittingPredictorContract(PredictorContract):
     submits = True
 
     def test_several_in_flight_come_out_as_predict_gives_them(self, predictor: Any) -> None:
-        assert getattr(predictor, "in_flight", 2) >= 1
+        number = getattr(predictor, "in_flight", 2)
+        check(number >= 1, f"in_flight is 1 or more, not {number!r}")
         parts = self._parts()
         before = copy.deepcopy(parts)
         wanted = [copy.deepcopy(predictor.predict(part)) for part in parts]
         handles = [predictor.submit(part) for part in parts]
         made = [predictor.collect(handle) for handle in handles]
-        assert all(equal(part, was) for part, was in zip(parts, before, strict=True))
+        unchanged = all(equal(part, was) for part, was in zip(parts, before, strict=True))
+        check(unchanged, "it has written to a batch that it was given")
         for got, want in zip(made, wanted, strict=True):  # all are collected: results outlive one another
             self._same(got, want)
 
@@ -48,7 +51,7 @@ class SubmittingPredictorContract(PredictorContract):
         for bad, words in self.bad_batches():
             before = predictor.submit(batch)
             refused = _refused(predictor, sealed(bad), lambda: predictor.submit(batch))
-            assert words in str(refused)
+            check(words in str(refused), f"the error of a bad batch shall have {words!r} in it: {refused}")
             self._same(predictor.collect(before), self.expected())
         self._same(predictor.collect(predictor.submit(batch)), self.expected())
 
