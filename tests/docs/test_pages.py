@@ -140,6 +140,7 @@ def test_the_blocks_run(page: Path, tmp_path: Path) -> None:
         return
     given = GIVEN.get(page.name, Given())
     given.files(tmp_path)
+    text = f"{text}\n{given.last}"
     printed = [
         on_any_machine(line.replace(str(tmp_path), HOME))
         for line in ended(tmp_path, given, text, given.names)

@@ -340,10 +340,10 @@ class EngineContract:
         ref = makers.submit("share", 3, 100_000).result(WITHIN)
         engine.hold(ref)
         for _ in range(2):
-            freed = [
+            early = [
                 note for _, note in notes if isinstance(note, BlocksFreed) and ref.number in note.numbers
             ]
-            same(freed, [], "notes that a block is freed that is held")
+            same(early, [], "notes that a block is freed that is held")
             answers(readers, 300_000, "total", ref)
             for value in range(3):  # would lie where it lay
                 makers.submit("share", value, 100_000).result(WITHIN)
