@@ -22,6 +22,7 @@ from headrace.core.work import (
     LeaveRest,
     Outcome,
     Pause,
+    RestLeft,
     ShrinkBatches,
     Task,
 )
@@ -90,8 +91,10 @@ class StageWorker:
             return
         if isinstance(item, LeaveRest):
             known = self._attempts.get((shard, attempt))
-            if known is not None:
-                known[0].leave(item)
+            left = known[0].leave(item) if known is not None else None
+            if left is not None:
+                with contextlib.suppress(RuntimeError):  # it is being closed
+                    self._finisher.submit(self._report_left, left)  # this thread must not wait for the driver
             return
         with self._queues_lock:
             inputs = None if (shard, attempt) in self._ended_attempts else self._input_queue(shard, attempt)
@@ -99,6 +102,10 @@ class StageWorker:
             inputs.put(item)
         else:
             self._discard(item)
+
+    def _report_left(self, left: RestLeft) -> None:
+        failpoints.hit("attempt.left")
+        self._context.notify(left)
 
     def _discard(self, item: StageInput) -> None:
         """Fetch a block that is not needed any more, so that its memory is released."""
