@@ -12,8 +12,8 @@ import pytest
 
 import headrace as hr
 from headrace.core.files.input_files import InputFile
-from headrace.core.locations import Location
 from headrace.core.ports import Bad
+from headrace.core.row_keys import Location
 from headrace.core.work import Split, StagedFile
 from headrace.errors import OutputWriteFailed, SinkError, SourceError
 from headrace.sinks.files import FileSink

@@ -9,7 +9,7 @@ import pytest
 
 from headrace.core.install import install_hint
 from headrace.errors import MissingLibrary
-from headrace.interop.libraries import library
+from headrace.interop.indexes import library
 
 ROOT = Path(__file__).parents[2]
 SOURCES = {path: path.read_text() for path in (ROOT / "src").rglob("*.py")}

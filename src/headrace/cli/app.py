@@ -28,7 +28,6 @@ from headrace.cli import (
     verify,
 )
 from headrace.cli.answer import Answer, OutputWriter, answer_of
-from headrace.cli.ends import as_interrupts, code_of_interrupt
 from headrace.cli.exits import (
     CLOSED_PIPE,
     DONE,
@@ -37,7 +36,9 @@ from headrace.cli.exits import (
     ScriptFailed,
     Stopped,
     UsageMistake,
+    as_interrupts,
     code_of,
+    code_of_interrupt,
 )
 from headrace.cli.flat import flat
 from headrace.cli.help import HelpCommand, HelpGroup

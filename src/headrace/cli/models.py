@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from headrace.cli.code_location import check_outside_output
 from headrace.cli.exits import UsageMistake
+from headrace.cli.scripts import check_outside_output
 from headrace.core.files.paths import here
 from headrace.errors import ArgumentError, ModelUnreadable, UntrustedPickle, nearest
 from headrace.plan.modules import file_of, with_parents

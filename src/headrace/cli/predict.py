@@ -11,13 +11,11 @@ import typer
 
 from headrace.cli import outcome
 from headrace.cli.answer import Answer
-from headrace.cli.code_location import check_outside_output
-from headrace.cli.ends import code_of_interrupt
-from headrace.cli.exits import FAILED, Stopped, UsageMistake, code_of
+from headrace.cli.exits import FAILED, Stopped, UsageMistake, code_of, code_of_interrupt
 from headrace.cli.failures import complain
 from headrace.cli.flags import Flags
 from headrace.cli.prediction import Prediction
-from headrace.cli.scripts import Script, script_at
+from headrace.cli.scripts import Script, check_outside_output, script_at
 from headrace.cli.writes import Output
 from headrace.errors import HeadraceError
 from headrace.session import invocation

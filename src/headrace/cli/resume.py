@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headrace.cli.answer import Answer, answer_of
-from headrace.cli.code_location import check_outside_output
 from headrace.cli.exits import DONE, REJECTS, UsageMistake
+from headrace.cli.scripts import check_outside_output
 from headrace.cli.texts import in_flags, in_shell, output_of
 from headrace.core.files.paths import absolute
 from headrace.core.stores.addresses import is_address

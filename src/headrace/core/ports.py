@@ -9,8 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from headrace.core.events import Event
-from headrace.core.locations import Location
-from headrace.core.row_keys import Keys, Numbers, keyed, row_keys
+from headrace.core.row_keys import Keys, Location, Numbers, keyed, row_keys
 from headrace.core.work import Durability, Split, StagedFile, Task
 
 if TYPE_CHECKING:

@@ -20,9 +20,8 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from headrace.core.events import Event, ShardCommitted
-from headrace.core.locations import Location
 from headrace.core.ports import Bad, Source
-from headrace.core.row_keys import Keys, Numbers
+from headrace.core.row_keys import Keys, Location, Numbers
 from headrace.core.united import UnitedSource
 from headrace.core.work import Split
 from headrace.dataset.estimate_tokens import TokenUse, token_use

@@ -23,7 +23,7 @@ _OWN = {
 
 def check_images(asked: Any, model: Any) -> None:
     """Refuse images for models that are asked with text alone."""
-    from headrace.llm.chat import has_images
+    from headrace.llm.template import has_images
 
     if (
         not is_endpoint(model)

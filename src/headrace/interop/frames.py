@@ -16,7 +16,7 @@ from headrace.core.arrow.objects import is_objects, kinds_of
 from headrace.core.arrow.ragged import RaggedTensorType
 from headrace.core.arrow.values import ConversionError, column_from
 from headrace.errors import ArgumentError, MissingLibrary
-from headrace.interop.libraries import library
+from headrace.interop.indexes import library
 
 # ---------------------------------------------------------------- to others
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from headrace.core.arrow.batch_formats import NUMPY_OF
 from headrace.errors import ArgumentError, unknown_column
-from headrace.interop.libraries import library
+from headrace.interop.indexes import library
 
 Batch = Mapping[str, np.ndarray[Any, Any]]
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from headrace.core.arrow.values import ConversionError, column_from, from_columns, from_rows
 from headrace.errors import ArgumentError
-from headrace.interop.libraries import library
+from headrace.interop.indexes import library
 
 # ---------------------------------------------------------------- to PyTorch
 

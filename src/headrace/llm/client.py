@@ -20,7 +20,7 @@ from headrace.errors import EndpointRefused, MissingLibrary
 from headrace.llm.endpoint import RETRIES, Endpoint
 from headrace.llm.hedge import HEDGED, Latencies, first_of
 from headrace.llm.limiter import SILENT_SECONDS, Limiter, SharedState, pause_of, state_path
-from headrace.llm.order import made_order
+from headrace.llm.order import Slots, made_order
 from headrace.llm.proxies import on_the_way, proxy_of
 from headrace.llm.refusals import (
     Again,
@@ -36,7 +36,6 @@ from headrace.llm.refusals import (
     refusal_of,
     unavailable,
 )
-from headrace.llm.slots import Slots
 from headrace.llm.spending import Bill, Spending
 from headrace.llm.template import text_of
 

@@ -13,8 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from headrace.llm.order import Order
-from headrace.llm.slots import Slots
+from headrace.llm.order import Order, Slots
 
 FIRST_WINDOW = 32
 MOST_WINDOW = 8_192

@@ -16,9 +16,8 @@ from headrace.llm.client import FIRST_WAIT, LONGEST_WAIT, Client, Reply
 from headrace.llm.endpoint import Endpoint
 from headrace.llm.endpoints import Endpoints
 from headrace.llm.hedge import HEDGED, Latencies, first_of
-from headrace.llm.order import made_order
+from headrace.llm.order import Slots, made_order
 from headrace.llm.refusals import ConnectionLost, Malformed, NoAnswer, RateLimited, ServerFailed
-from headrace.llm.slots import Slots
 from headrace.llm.spending import Spending
 from headrace.llm.template import text_of
 

@@ -8,6 +8,7 @@ import shlex
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -19,11 +20,61 @@ from typing import TYPE_CHECKING, Any
 from headrace.core.arguments import known_arguments
 from headrace.core.failures import shortened
 from headrace.errors import ArgumentError, EndpointUnavailable
-from headrace.llm.child_guard import ChildGuard
 from headrace.llm.endpoint import Endpoint
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+_GUARD = """
+import os, signal, sys
+guarded = []
+for word in sys.stdin.readline().split():
+    try:
+        guarded.append((int(word), os.pidfd_open(int(word)) if hasattr(os, "pidfd_open") else None))
+    except OSError:
+        pass
+print("on guard", flush=True)
+sys.stdin.read()
+for pid, fd in guarded:
+    try:
+        if sys.argv[1:]:
+            os.killpg(pid, signal.SIGKILL)
+        elif fd is None:
+            os.kill(pid, signal.SIGKILL)
+        else:
+            signal.pidfd_send_signal(fd, signal.SIGKILL)
+    except OSError:
+        pass
+"""
+
+
+class ChildGuard:
+    """A small process that waits for the end of this one, and then kills ``pids``; ``close`` has it do so at once.
+
+    ``groups``: each is the number of a group of processes, and all of these are killed.
+    """
+
+    def __init__(self, pids: Sequence[int], *, groups: bool = False) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", _GUARD, *["groups"] * groups],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+            text=True,
+        )
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(" ".join(map(str, pids)) + "\n")
+        self._process.stdin.flush()
+        self._process.stdout.readline()  # it has hold of them: whoever gets their numbers later is safe
+        self._process.stdout.close()
+
+    def close(self) -> None:
+        """Kill those that are left, and wait for the guard's end."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        self._process.wait()
+
 
 LOOK_SECONDS = 0.2
 END_SECONDS = 15.0

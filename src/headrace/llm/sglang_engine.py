@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from headrace.core.files.artifacts import shortened
-from headrace.engines.local.descendants import descendants
+from headrace.engines.local.machine import descendants
 from headrace.errors import ArgumentError, EndpointUnavailable, MissingLibrary, ModelUnreadable, nearest
-from headrace.llm.child_guard import ChildGuard
 from headrace.llm.engine_model import EngineModel
 from headrace.llm.refusals import RequestRefused
+from headrace.llm.server import ChildGuard
 from headrace.llm.vllm_engine import EngineRequest, Generated, tokenizer_of
 from headrace.predictors.huggingface import set_library_defaults
 

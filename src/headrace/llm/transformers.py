@@ -16,10 +16,9 @@ from headrace.core.arguments import known_arguments
 from headrace.core.files.artifacts import Artifact
 from headrace.errors import ArgumentError, nearest
 from headrace.llm.answers import AnswerColumns, Asked, added
-from headrace.llm.chat import prompt_tokens
 from headrace.llm.refusals import BadRow, ContextTooLong, RowError
 from headrace.llm.store import Answer
-from headrace.llm.template import Messages
+from headrace.llm.template import Messages, prompt_tokens
 from headrace.predictors.huggingface import json_in
 from headrace.predictors.text import TextPredictor
 

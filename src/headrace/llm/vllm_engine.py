@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.core.files.artifacts import shortened
-from headrace.engines.local.descendants import descendants
+from headrace.engines.local.machine import descendants
 from headrace.errors import (
     ArgumentError,
     EndpointRefused,
@@ -20,9 +20,9 @@ from headrace.errors import (
     ModelUnreadable,
     nearest,
 )
-from headrace.llm.child_guard import ChildGuard
 from headrace.llm.engine_model import EngineModel
 from headrace.llm.refusals import ContextTooLong, RequestRefused, is_about_schema
+from headrace.llm.server import ChildGuard
 from headrace.predictors.huggingface import json_in, set_library_defaults
 
 _QUIET = {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from headrace.core.arrow.output_schema import merge
-from headrace.core.locations import Location
+from headrace.core.row_keys import Location
 from headrace.core.work import Shard, Split
 from headrace.driver.block_tasks import BlockTasks
 from headrace.driver.loop import Runner

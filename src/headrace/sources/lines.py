@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from headrace.core.files.input_files import InputFile
-from headrace.core.locations import Location
 from headrace.core.ports import Bad
+from headrace.core.row_keys import Location
 from headrace.core.work import Split
 from headrace.errors import ArgumentError
 from headrace.sources.file_source import FileSource, block_of

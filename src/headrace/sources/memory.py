@@ -24,8 +24,8 @@ from headrace.core.arrow.ragged import as_ragged, joinable
 from headrace.core.arrow.ragged import joined as one_schema
 from headrace.core.arrow.values import ConversionError, column_from, from_columns, from_rows
 from headrace.core.human import short_repr
-from headrace.core.locations import Location
 from headrace.core.ports import Bad, Source
+from headrace.core.row_keys import Location
 from headrace.core.warn import warn_of_pickling
 from headrace.core.work import Split
 from headrace.errors import ArgumentError

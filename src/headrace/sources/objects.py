@@ -13,7 +13,7 @@ from typing import TypeAlias
 from headrace.core.files.input_files import InputFile
 from headrace.core.stores.addresses import WEB, Address, parse
 from headrace.core.stores.clients import Client, Entry, client_for
-from headrace.core.stores.object_path import ObjectPath
+from headrace.core.stores.objects import ObjectPath
 from headrace.core.stores.options import Options
 from headrace.core.warn import warn
 from headrace.errors import NothingMatched, UnreadableFile

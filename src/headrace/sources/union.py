@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from headrace.core.files.input_files import Mark
-from headrace.core.locations import Location
 from headrace.core.ports import Bad, Source
-from headrace.core.row_keys import Keys, Numbers, row_keys
+from headrace.core.row_keys import Keys, Location, Numbers, row_keys
 from headrace.core.united import note_marks
 from headrace.core.work import Split
 from headrace.errors import SchemaMismatch

@@ -8,10 +8,8 @@ from itertools import repeat
 from typing import BinaryIO
 
 from headrace.core.files.input_files import FileState, InputFile
-from headrace.core.locations import Location
-from headrace.core.row_keys import Keys, Numbers, file_keys
-from headrace.core.stores.object_path import ObjectPath
-from headrace.core.stores.objects import contents
+from headrace.core.row_keys import Keys, Location, Numbers, file_keys
+from headrace.core.stores.objects import ObjectPath, contents
 from headrace.core.work import Split
 from headrace.sources.file_source import FileSource, Inspected
 

@@ -9,9 +9,8 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from headrace.core.files.input_files import Mark
-from headrace.core.locations import Location
 from headrace.core.ports import Bad, Source
-from headrace.core.row_keys import Keys, Numbers
+from headrace.core.row_keys import Keys, Location, Numbers
 from headrace.core.united import note_marks
 from headrace.core.work import Split
 from headrace.errors import ArgumentError

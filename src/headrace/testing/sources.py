@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pytest
 
-from headrace.core.locations import Location
 from headrace.core.ports import Bad, Source
+from headrace.core.row_keys import Location
 from headrace.core.work import Split
 from headrace.errors import InputChanged, SourceError, UnknownColumn
 from headrace.testing.expect import check, same

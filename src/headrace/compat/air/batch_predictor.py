@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Any
 from headrace.compat.air.checkpoint import Checkpoint
 from headrace.compat.air.preprocessing import Preprocessing, preparing_method
 from headrace.compat.air.scored_data import Prepared, given_data
-from headrace.compat.air.scoring_arguments import (
+from headrace.compat.air.scoring_functions import (
     BATCH_SIZE,
     OUTPUT,
+    FunctionScoring,
+    bounds,
     named_options,
+    needs_of,
 )
-from headrace.compat.air.scoring_functions import FunctionScoring
 from headrace.compat.air.scoring_models import ModelScoring, is_ours
-from headrace.compat.air.scoring_needs import bounds, needs_of
 from headrace.core.arguments import known_arguments, unframed
 from headrace.errors import ArgumentError, UnknownArgument, nearest
 from headrace.plan.parameters import given_batch_bytes, given_batch_size, given_names

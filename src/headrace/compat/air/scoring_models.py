@@ -7,9 +7,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from headrace.compat.air.scored_data import Prepared, ScoredData
-from headrace.compat.air.scoring_arguments import OUTPUT, argument_names, column_named
+from headrace.compat.air.scoring_functions import (
+    OUTPUT,
+    argument_names,
+    checked_only,
+    column_named,
+    fits_one_process,
+)
 from headrace.compat.air.scoring_hosts import CachedPredictor, InProcessPredictor, UserPredictor, method_of
-from headrace.compat.air.scoring_needs import checked_only, fits_one_process
 from headrace.core.direct_predictor import COLUMN, Direct
 from headrace.errors import ArgumentError, ColumnExists
 from headrace.session.models import given_predict

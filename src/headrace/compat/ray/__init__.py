@@ -20,8 +20,7 @@ from typing import Any
 from headrace.compat.ray.calls import cancel, get, get_actor, kill, method, put, wait
 from headrace.compat.ray.context import get_runtime_context
 from headrace.compat.ray.offered import missing
-from headrace.compat.ray.references import ObjectRef, ObjectRefGenerator
-from headrace.compat.ray.remote import remote
+from headrace.compat.ray.remote import ObjectRef, ObjectRefGenerator, remote
 from headrace.compat.ray.session import (
     available_resources,
     cluster_resources,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import weakref
+from abc import ABC
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -14,8 +15,10 @@ from headrace.compat.ray.session import session
 from headrace.core.warn import warn
 from headrace.errors import ArgumentError, HeadraceError, UnknownArgument
 from headrace.plan.functions import callable_name
+from headrace.tasks import CallFuture, Ref
 from headrace.tasks.actors import actor_order
 from headrace.tasks.calls import TaskOrder
+from headrace.tasks.streams import ResultStream
 
 _CALLS = ("num_cpus", "num_gpus", "memory", "max_retries", "num_returns")
 _ACTORS = {
@@ -215,3 +218,20 @@ def _check(options: Mapping[str, Any], known: tuple[str, ...]) -> None:
         if name not in known and not (name in OPTIONS and OPTIONS[name].takes(value)):
             why = OPTIONS[name].reason if name in OPTIONS else ""
             raise not_offered(f"ray.remote({name}=…)", known, why)
+
+
+# ----------------------------------------------------------------
+# Ray's one name for what ``put`` and what calls return.
+
+
+class ObjectRef(ABC):  # noqa: B024 - only a name: nobody implements it
+    """A reference to a value that is put, or to the result of a call."""
+
+
+class ObjectRefGenerator(ABC):  # noqa: B024 - only a name, too
+    """The references to what a generator yields."""
+
+
+ObjectRefGenerator.register(ResultStream)
+ObjectRef.register(Ref)
+ObjectRef.register(CallFuture)

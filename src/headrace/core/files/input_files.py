@@ -6,7 +6,7 @@ import hashlib
 import os
 from typing import NamedTuple
 
-from headrace.core.stores.object_path import ObjectPath
+from headrace.core.stores.objects import ObjectPath
 from headrace.errors import InputChanged, UnreadableFile
 
 _ADVICE = "Run again to plan with the input as it is now; files must not change while they are read."

@@ -11,8 +11,7 @@ from headrace.core.files.input_files import InputFile, check_unchanged
 from headrace.core.parquet.compact import NotUnderstood
 from headrace.core.parquet.footer import TAIL, Chunk, Footer, parse, read_tail, why_not_copied
 from headrace.core.parquet.pages import check_pages
-from headrace.core.stores.object_path import ObjectPath
-from headrace.core.stores.objects import RangesAhead, coalesced
+from headrace.core.stores.objects import ObjectPath, RangesAhead, coalesced
 
 _BUFFER = 512 << 10  # more does not fit into the cache of a core, and is slower
 _FIRST = 64 << 10  # bytes at the end of an object that most footers have room in

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from headrace.core.events import WorkerRetired
-from headrace.core.locations import Location, row_range
+from headrace.core.row_keys import Location, row_range
 from headrace.core.work import (
     CallEnded,
     CallStarted,

@@ -12,8 +12,7 @@ import pyarrow.parquet as pq
 from headrace.core.files import safe_files
 from headrace.core.stores.addresses import Address, is_address, parse
 from headrace.core.stores.clients import client_for
-from headrace.core.stores.object_path import ObjectPath
-from headrace.core.stores.objects import open_arrow
+from headrace.core.stores.objects import ObjectPath, open_arrow
 from headrace.core.stores.options import Options
 
 _AT_ONCE = 16

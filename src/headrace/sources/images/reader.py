@@ -21,8 +21,7 @@ from headrace.core.arrow.ragged import RaggedTensorType, ragged_column
 from headrace.core.decoding import decoding
 from headrace.core.files.input_files import InputFile
 from headrace.core.ports import Bad
-from headrace.core.stores.object_path import ObjectPath
-from headrace.core.stores.objects import open_binary
+from headrace.core.stores.objects import ObjectPath, open_binary
 from headrace.errors import HeadraceError, UnreadableFile
 from headrace.sources.images.options import ImageOptions, ImageSizes
 from headrace.sources.signatures import another_reader

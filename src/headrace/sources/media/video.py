@@ -11,9 +11,9 @@ from headrace.core.decoding import decoding
 from headrace.core.files.artifacts import require
 from headrace.core.files.formats import suffixes_read_by
 from headrace.core.files.input_files import InputFile
-from headrace.core.locations import Location
 from headrace.core.ports import Bad
-from headrace.core.stores.object_path import ObjectPath
+from headrace.core.row_keys import Location
+from headrace.core.stores.objects import ObjectPath
 from headrace.core.work import Split
 from headrace.errors import ArgumentError, UnreadableFile
 from headrace.sources.file_source import FileSource

@@ -19,8 +19,7 @@ from headrace.core.arrow.forms import EXACT, form_of
 from headrace.core.arrow.values import column_from
 from headrace.core.files.input_files import InputFile
 from headrace.core.parquet import compact
-from headrace.core.stores.object_path import ObjectPath
-from headrace.core.stores.objects import open_arrow
+from headrace.core.stores.objects import ObjectPath, open_arrow
 from headrace.core.work import Split
 from headrace.errors import SchemaMismatch
 from headrace.sources.folder_columns import folder_fields, folder_values

@@ -12,8 +12,7 @@ import pyarrow.parquet as pq
 from headrace.core.arrow.batch import concat
 from headrace.core.files.input_files import InputFile
 from headrace.core.ports import Bad
-from headrace.core.stores.object_path import ObjectPath
-from headrace.core.stores.objects import ObjectReader
+from headrace.core.stores.objects import ObjectPath, ObjectReader
 from headrace.core.work import Split
 from headrace.errors import UnreadableFile
 from headrace.sources.folder_columns import constant

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from headrace.core.files.formats import suffixes_read_by
 from headrace.core.files.hive import hive_values
 from headrace.core.files.input_files import FileState, InputFile
-from headrace.core.locations import Location
 from headrace.core.ports import Bad
-from headrace.core.row_keys import Keys, Numbers, row_keys
-from headrace.core.stores.object_path import ObjectPath
+from headrace.core.row_keys import Keys, Location, Numbers, row_keys
+from headrace.core.stores.objects import ObjectPath
 from headrace.core.work import Split
 from headrace.errors import ArgumentError
 from headrace.sources.file_source import FileSource
@@ -194,7 +193,7 @@ class ParquetSource(FileSource["ParquetLayout"]):
         """Return the file that a split lies in, and the columns that are read from it as they are there."""
         from headrace.core.parquet.chunks import MOST_FOOTERS, ChunkFile, ChunkObject
         from headrace.core.parquet.compact import NotUnderstood
-        from headrace.sources.path_column import PATH
+        from headrace.sources.folder_columns import PATH
 
         if split.stop < 0:
             raise NotUnderstood("its row groups are small, and are put together")

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from headrace.core.databases.addresses import Database, quoted
-from headrace.core.locations import Location
 from headrace.core.ports import Bad, Source
+from headrace.core.row_keys import Location
 from headrace.core.tables.changes import Seen
 from headrace.core.work import Split
 from headrace.errors import ArgumentError, InputChanged, SourceError, unknown_column
-from headrace.sources.sql import ranges
+from headrace.sources.sql import connections
 from headrace.sources.sql.connections import Column, Connection
 from headrace.sources.sql.opening import opened
 
@@ -97,12 +97,12 @@ class SqlSource(Source):
             sql = f"SELECT {low} AS low, {high} AS high, count(*) AS n FROM ({self._query}\n) AS q"
             least, most, rows = connection.rows(sql)[0]
             count = self._partitions or max(1, -(-int(rows) // _ROWS))
-            cuts = ranges.cuts(least, most, min(count, ranges.MOST))
+            cuts = connections.cuts(least, most, min(count, connections.MOST))
         name = f"q.{quoted(by.name)}" if by is not None else ""
-        totals = self._totals(connection, columns, ranges.number(name, cuts))
+        totals = self._totals(connection, columns, connections.number(name, cuts))
         return Answer(
             tuple(columns),
-            tuple(ranges.conditions(name, cuts)),
+            tuple(connections.conditions(name, cuts)),
             tuple(totals.get(i, (0, ""))[0] for i in range(len(cuts) + 1)),
             tuple(totals.get(i, (0, ""))[1] for i in range(len(cuts) + 1)),
             connection.snapshot,

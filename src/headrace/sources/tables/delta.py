@@ -9,16 +9,19 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
+import msgspec
+
 from headrace.core.files.input_files import InputFile
+from headrace.core.stores.objects import contents
 from headrace.core.stores.options import Options
-from headrace.core.tables.changes import Seen, new_files, older_version, other_table
+from headrace.core.tables.changes import Change, Kind, Seen, new_files, no_history, older_version, other_table
 from headrace.core.tables.delta import check_readable, opened, told
-from headrace.core.tables.places import inside
+from headrace.core.tables.places import inside, within
 from headrace.core.warn import warn
 from headrace.core.work import Split
 from headrace.errors import InputChanged, NothingMatched, SourceError, UnreadableFile
+from headrace.sources.files import record
 from headrace.sources.parquet.source import ParquetSource
-from headrace.sources.tables.delta_log import changes_since
 from headrace.sources.tables.further_runs import Runs, position_at, runs_since
 
 if TYPE_CHECKING:
@@ -26,6 +29,43 @@ if TYPE_CHECKING:
     import pyarrow.compute as pc
 
     from headrace.sources.parquet.files import ParquetLayout
+
+
+def changes_since(place: str, options: Options, after: int, until: int) -> list[Change]:
+    """Return what the versions after one did to the files. Raises ``InputChanged`` where the log is not there."""
+    return [
+        _change(place, version, _actions(place, options, version)) for version in range(after + 1, until + 1)
+    ]
+
+
+def _actions(place: str, options: Options, version: int) -> list[dict[str, Any]]:
+    path = within(place, f"_delta_log/{version:020}.json")
+    try:
+        data = b"".join(bytes(part) for part in contents([record(path, options).path]))
+    except UnreadableFile as error:
+        why = f"its log of version {version} is gone: a table removes old logs after some time"
+        raise no_history(f"The Delta table {place}", why) from error
+    try:
+        return [msgspec.json.decode(line, type=dict[str, Any]) for line in data.splitlines() if line.strip()]
+    except msgspec.DecodeError as error:
+        raise SourceError(f"The log {path} of the Delta table {place} is damaged: {error}.") from error
+
+
+def _change(place: str, version: int, actions: list[dict[str, Any]]) -> Change:
+    found = [(kind, about) for each in actions for kind, about in each.items() if kind in ("add", "remove")]
+    added = [_place(place, about) for kind, about in found if kind == "add"]
+    removed = {_place(place, about) for kind, about in found if kind == "remove"}
+    operation = next(
+        (str(each["commitInfo"].get("operation", "")) for each in actions if "commitInfo" in each), ""
+    )
+    name = f"version {version} ({operation})" if operation else f"version {version}"
+    changes = any(about.get("dataChange", True) for _, about in found)
+    kind: Kind = ("change" if removed else "append") if changes else "rewrite"
+    return Change(name, version - 1, kind, added, removed)
+
+
+def _place(place: str, about: dict[str, Any]) -> str:
+    return inside(place, str(about["path"]), f"The Delta table {place}")
 
 
 _EXACT_DIGITS = 15  # of a decimal that went through a float

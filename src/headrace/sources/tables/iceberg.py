@@ -8,20 +8,81 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from headrace.core.files.input_files import InputFile
-from headrace.core.locations import Location
 from headrace.core.ports import Bad
+from headrace.core.row_keys import Location
 from headrace.core.stores.addresses import is_address
-from headrace.core.tables.changes import Seen, new_files, other_table
+from headrace.core.tables.changes import Change, Kind, Seen, new_files, no_history, older_version, other_table
 from headrace.core.tables.iceberg import Catalog, opened, place_of, store_options, told
 from headrace.core.warn import warn
 from headrace.core.work import Split
 from headrace.errors import InputChanged, NothingMatched, SourceError, UnreadableFile
 from headrace.sources.file_source import FileSource
 from headrace.sources.tables.further_runs import Runs, position_at, runs_since
-from headrace.sources.tables.iceberg_history import ancestors, changes_since, check_later
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+_DELETIONS = "rows of other files"  # stands for files of which rows are deleted by further files
+
+
+def check_later(table: str, metadata: Any, after: int | None, until: int | None) -> None:
+    """Raise ``InputChanged`` if a snapshot comes before the one up to which the table was read."""
+    before = [each.snapshot_id for each in _ancestors(metadata, after)]
+    if until != after and (until is None or until in before):
+        raise older_version(table, f"snapshot {until}", f"snapshot {after}")
+
+
+def changes_since(table: str, metadata: Any, io: Any, after: int | None, until: int | None) -> list[Change]:
+    """Return what the snapshots after one did to the files; raises ``InputChanged`` if some are not known now."""
+    chain = []
+    for snapshot in _ancestors(metadata, until):
+        if snapshot.snapshot_id == after:
+            break
+        chain.append(snapshot)
+    first = after if not chain else chain[-1].parent_snapshot_id
+    if first != after:
+        why = f"its snapshots do not go back to {after}: they have expired, or the table was rolled back"
+        raise no_history(table, why)
+    with told("read the manifests of", table):
+        return [_change(snapshot, io) for snapshot in reversed(chain)]
+
+
+def ancestors(metadata: Any, snapshot: int | None, until: int | None) -> list[int]:
+    """Return the snapshots before one, the latest first, as far as they come after another one."""
+    found = [int(each.snapshot_id) for each in _ancestors(metadata, snapshot)][1:]
+    return found[: found.index(until)] if until in found else found
+
+
+def _ancestors(metadata: Any, snapshot: int | None) -> Iterator[Any]:
+    found = None if snapshot is None else metadata.snapshot_by_id(snapshot)
+    while found is not None:
+        yield found
+        parent = found.parent_snapshot_id
+        found = None if parent is None else metadata.snapshot_by_id(parent)
+
+
+def _change(snapshot: Any, io: Any) -> Change:
+    from pyiceberg.manifest import ManifestContent, ManifestEntryStatus
+
+    added: list[str] = []
+    removed: set[str] = set()
+    operation = "" if snapshot.summary is None else str(snapshot.summary.operation.value)
+    for manifest in snapshot.manifests(io):
+        if manifest.added_snapshot_id != snapshot.snapshot_id:
+            continue
+        for entry in manifest.fetch_manifest_entry(io, discard_deleted=False):
+            if entry.status == ManifestEntryStatus.EXISTING:
+                continue
+            if manifest.content == ManifestContent.DELETES:
+                if operation != "replace":
+                    removed.add(_DELETIONS)
+            elif entry.status == ManifestEntryStatus.ADDED:
+                added.append(place_of(entry.data_file.file_path))
+            else:
+                removed.add(place_of(entry.data_file.file_path))
+    kind: Kind = "rewrite" if operation == "replace" else "change" if removed else "append"
+    name = f"snapshot {snapshot.snapshot_id} ({operation or 'without an operation'})"
+    return Change(name, snapshot.parent_snapshot_id, kind, added, removed)
 
 
 @dataclass(frozen=True)

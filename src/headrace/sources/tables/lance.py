@@ -7,8 +7,8 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headrace.core.locations import Location
 from headrace.core.ports import Bad, Source
+from headrace.core.row_keys import Location
 from headrace.core.stores.addresses import is_address
 from headrace.core.stores.options import Options
 from headrace.core.tables.changes import Change, Seen, new_files, no_history, older_version, other_table

@@ -17,7 +17,7 @@ from headrace.compat.ray.data import extensions as extensions
 from headrace.compat.ray.data import preprocessors as preprocessors
 from headrace.compat.ray.data.context import DataContext
 from headrace.compat.ray.data.context import ExecutionOptions as ExecutionOptions
-from headrace.compat.ray.data.listing import existing, with_extensions
+from headrace.compat.ray.data.datasource.partitioning import existing, with_extensions
 from headrace.compat.ray.data.pairs import Pairs
 from headrace.compat.ray.data.schema import Schema
 from headrace.compat.ray.offered import names_of_headrace
