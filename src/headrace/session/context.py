@@ -120,7 +120,8 @@ class RunContext(msgspec.Struct):
         shared = kind == "write" and not compiler.limits_of(plan.steps) and self.execution.most > 1
         execution.fit(pending, shared=shared)
         traits = self.options.traits
-        overlap = not (traits.in_process or traits.is_cluster)
+        small = kind == "write" and execution.begins_here  # threads would take longer than they save
+        overlap = not (traits.in_process or traits.is_cluster or small)
         if traits.is_cluster:
             for stage in execution.stages:
                 for step in stage.steps:
