@@ -61,7 +61,7 @@ class ExecutionPlan:
                 self.stages,
                 self.plan.source,
                 self.options.shard_rows,
-                divides=self._writes and (self.inline or self.begins_here),
+                divides=self._writes and not self.options.traits.is_cluster,
                 begun=self._writes and self.begins_here,
                 writes=self._writes,
             )
