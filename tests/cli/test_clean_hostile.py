@@ -15,8 +15,8 @@ import headrace as hr
 from headrace.core.work import StagedFile
 from headrace.errors import ForeignOutput, HeadraceError, JournalDamaged, RunLocked
 from headrace.output import clean as cleaning
-from headrace.output.folder import OutputFolder
 from headrace.output.journal import Journal, Revoked
+from headrace.output.layout import open_output
 from headrace.output.recover import peek
 from headrace.output.saved_plan import read_plan
 
@@ -174,7 +174,7 @@ def test_a_journal_with_paths_of_others_is_refused(
     import msgspec
 
     run = the_run(out)
-    folder = OutputFolder(out)
+    folder = open_output(out)
     record = next(peek(folder, run, read_plan(folder, run))[2].in_force())
     journal, _ = Journal.open(out / "_headrace" / run / "journal", "process")
     journal.append(Revoked(record.shard))

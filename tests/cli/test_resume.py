@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import headrace as hr
-from headrace.output.folder import OutputFolder
+from headrace.output.layout import open_output
 
 from .test_predict import rows_of
 
@@ -249,7 +249,7 @@ def test_a_complete_output_stays_unless_all_is_said(half: Path, place: Path, hea
 
 def test_never_while_somebody_writes(half: Path, headrace: Headrace) -> None:
     litter(half)
-    folder = OutputFolder(half)
+    folder = open_output(half)
     try:
         said = headrace("clean", half, "--all", "--yes")
         assert said.code == 1 and f"being written by process {os.getpid()}" in said.err

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import headrace as hr
-from headrace.output.folder import OutputFolder
+from headrace.output.layout import open_output
 
 FORMATS = ["parquet", "csv", "json"]
 Headrace = Callable[..., Any]
@@ -238,7 +238,7 @@ def test_a_run_that_is_not_finished(place: Path, headrace: Headrace) -> None:
 
 def test_a_run_that_is_going_on(place: Path, headrace: Headrace) -> None:
     out = made(place)
-    folder = OutputFolder(out)
+    folder = open_output(out)
     try:
         said = headrace("verify", out, "--json")
         assert (said.code, said.json["status"]) == (1, "running")

@@ -22,10 +22,10 @@ ELSEWHERE = {
     "core/files/durable.py: os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)",  # a folder, to sync it
     "observers/record.py: os.open(self._path, flags | os.O_CLOEXEC | os.O_NONBLOCK, 384)",  # log=
     "observers/report/page.py: (ASSETS / name).read_bytes()",
-    "output/lock.py: Path('/proc/locks').read_text()",
-    "output/folder.py: self.root.mkdir(parents=True, exist_ok=True)",  # which may well be a link
-    "output/stores/lease.py: Path('/proc/sys/kernel/random/boot_id').read_text()",
-    "output/stores/lease.py: Path(f'/proc/{pid}/stat').read_text()",
+    "output/places/folder.py: Path('/proc/locks').read_text()",
+    "output/places/folder.py: self.root.mkdir(parents=True, exist_ok=True)",  # which may well be a link
+    "output/places/lease.py: Path('/proc/sys/kernel/random/boot_id').read_text()",
+    "output/places/lease.py: Path(f'/proc/{pid}/stat').read_text()",
     "sinks/webdataset.py: tarfile.open(fileobj=stream, mode='w', format=tarfile.PAX_FORMAT)",  # what is staged
     "worker/fast_road.py: value.copy()",  # an array
     "worker/batching.py: _WAITS.read_text()",

@@ -225,7 +225,9 @@ def workers_elsewhere() -> contextlib.AbstractContextManager[Any]:
     """Have workers upload what they write into a store by themselves, as on a cluster."""
     from headrace.session import write
 
-    return mock.patch.object(write, "_uploads", lambda job, _: job.output.uploads(job.committer.plan.run))
+    return mock.patch.object(
+        write, "_uploads", lambda job, _: job.output.place.uploads(job.committer.plan.run)
+    )
 
 
 class Driver:

@@ -11,8 +11,8 @@ import psutil
 import pytest
 
 from headrace.errors import RunLocked
-from headrace.output.folder import OutputFolder
-from headrace.output.lock import holder
+from headrace.output.layout import open_output
+from headrace.output.places.place import place_at
 
 from .invariants import check, parts
 from .job import Job
@@ -52,7 +52,7 @@ def test_one_of_many_that_come_and_go_holds_it(tmp_path: Path) -> None:
     def visit(number: int) -> int:
         nonlocal most
         try:
-            folder = OutputFolder(tmp_path / "out")
+            folder = open_output(tmp_path / "out")
         except RunLocked:
             return 0
         with door:
@@ -68,23 +68,23 @@ def test_one_of_many_that_come_and_go_holds_it(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as threads:
         entered = sum(threads.map(visit, range(400)))
     assert most == 1 and entered > 0
-    OutputFolder(tmp_path / "out").close(forget=True)
+    open_output(tmp_path / "out").close(forget=True)
 
 
 def test_who_only_looks_keeps_no_driver_out(tmp_path: Path) -> None:
     """`headrace status --watch` in another terminal asks again and again whether the lock is free."""
-    OutputFolder(tmp_path / "out").close()
+    open_output(tmp_path / "out").close()
     done = threading.Event()
 
     def look() -> None:
         while not done.is_set():
-            holder(tmp_path / "out")
+            place_at(tmp_path / "out").writer()
 
     with ThreadPoolExecutor(1) as threads:
         looking = threads.submit(look)
         try:
             for _ in range(300):
-                OutputFolder(tmp_path / "out").close()
+                open_output(tmp_path / "out").close()
         finally:
             done.set()
         looking.result()

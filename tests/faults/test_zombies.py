@@ -9,7 +9,7 @@ import pytest
 
 from headrace.core.work import Shard, Task
 from headrace.errors import HeadraceError, OutputWriteFailed
-from headrace.output.folder import OutputFolder
+from headrace.output.layout import open_output
 from headrace.output.saved_plan import read_plan
 from headrace.sinks.parquet import ParquetSink
 
@@ -32,7 +32,7 @@ def cut(job: Job) -> ParquetSink:
     """Interrupt a run; return the sink as a worker of it holds it."""
     with pytest.raises(HeadraceError):
         job.here({"attempt.started": "EIO@4"})
-    output = OutputFolder(Path(job.output))
+    output = open_output(Path(job.output))
     run = output.current()
     assert run is not None
     digits = read_plan(output, run).digits()

@@ -16,7 +16,7 @@ from headrace.observers.model_use import ModelUse
 from headrace.observers.progress_text import progress_line, progress_object
 from headrace.observers.prometheus import families
 from headrace.observers.run_state import RunState
-from headrace.output.follow import follow
+from headrace.output.follow import Follower
 from headrace.testing import FakeLLMServer
 
 
@@ -39,7 +39,7 @@ def test_the_run_says_what_was_answered_and_what_was_paid(tmp_path):
         result = asked.with_options(**options).write_parquet(tmp_path / "out")
     assert (result.rows, result.rejected) == (9, 1)
     tokens = [0, 1, 2, 3, 4, 4, 4, 9, 10 + 20, 10 + 30]
-    told = follow(tmp_path / "out").poll().data()["language_model"]
+    told = Follower(tmp_path / "out").poll().data()["language_model"]
     assert (told["rows"], told["rows_failed"]) == (10, 1)
     assert (told["truncated"], told["asked_longer"], told["repaired"]) == (1, 1, 0)
     assert told["completion_tokens"] == sum(tokens) and told["prompt_tokens"] == 2 * (10 + 2)
@@ -63,7 +63,7 @@ def test_answers_that_were_repaired_are_told(tmp_path):
         asked = rows.prompt("{n}", hr.llm.Endpoint(server.url, "m"), schema=["yes", "maybe"], repairs=1)
         options = {"engine": "inline", "progress": False}
         asked.with_options(**options).write_parquet(tmp_path / "out")
-    told = follow(tmp_path / "out").poll().data()["language_model"]
+    told = Follower(tmp_path / "out").poll().data()["language_model"]
     assert (told["rows"], told["rows_failed"], told["repaired"], told["truncated"]) == (6, 0, 6, 0)
     assert told["paid"]["answers"] == 12
 
@@ -84,7 +84,7 @@ def test_answers_that_others_follow_are_kept_too(tmp_path):
             with contextlib.nullcontext() if cap is None else pytest.raises(SpendingCapReached):
                 asked.with_options(**options).write_parquet(tmp_path / "out")
     assert 80 <= len(server.requests) <= 80 + 2  # what was under way when the cap was reached
-    told = follow(tmp_path / "out").poll().data()["language_model"]
+    told = Follower(tmp_path / "out").poll().data()["language_model"]
     assert (told["rows"], told["repaired"], told["completion_tokens"]) == (40, 40, 80)
     assert told["paid"]["answers"] == 80
     assert told["prompt_tokens"] == told["paid"]["prompt_tokens"]
@@ -97,7 +97,7 @@ def test_rows_of_a_stage_before_the_last_count_too(tmp_path):
         asked = rows.prompt("a b {n}", model, num_cpus=0.5).map_batches(lambda each: each, num_cpus=0.25)
         options = {"workers": 1, "progress": False}
         asked.with_options(**options).write_parquet(tmp_path / "out")
-    told = follow(tmp_path / "out").poll().data()["language_model"]
+    told = Follower(tmp_path / "out").poll().data()["language_model"]
     assert (told["rows"], told["prompt_tokens"], told["completion_tokens"]) == (40, 120, 120)
     assert told["paid"]["answers"] == 40
 
@@ -109,7 +109,7 @@ def test_two_prompts_of_a_run_are_paid_for_once(tmp_path):
         other = hr.llm.Endpoint(server.url, "other", prices={"input": 1e6, "output": 1e6})
         asked = rows.prompt("a {n}", model).prompt("then {answer}", other, output="second")
         asked.with_options(engine="inline", progress=False).write_parquet(tmp_path / "out")
-    told = follow(tmp_path / "out").poll().data()["language_model"]
+    told = Follower(tmp_path / "out").poll().data()["language_model"]
     assert (told["rows"], told["prompt_tokens"], told["completion_tokens"]) == (40, 20 * 5, 20 * 5)
     paid = told["paid"]
     assert paid["answers"] == 40 and paid["prompt_tokens"] == paid["completion_tokens"] == 20 * 5

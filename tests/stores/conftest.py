@@ -86,3 +86,8 @@ class Bucket:
 
         obstore.put(self.store, f"{self.prefix}/{key}", data)
         return f"{self.url}/{key}"
+
+    def content(self, key):
+        import obstore
+
+        return bytes(obstore.get(self.store, f"{self.prefix}/{key}").bytes())

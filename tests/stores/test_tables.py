@@ -12,7 +12,7 @@ import pytest
 import forked
 import headrace as hr
 from headrace.errors import NothingMatched, SinkError
-from headrace.output.follow import follow
+from headrace.output.follow import Follower
 from tables.test_delta import JOB, hundred
 
 HTTP = {"allow_http": "true"}
@@ -70,7 +70,7 @@ def test_a_finished_run_looks_whether_the_table_has_its_rows(bucket, what, port,
             SinkError, match=r"has none of the 100 rows|is gone, and with it|cannot be read: "
         ):
             hundred().write_delta(url, output="run")
-        assert follow(f"{url}/run").poll().gone
+        assert Follower(f"{url}/run").poll().gone
     assert not hr.verify(f"{url}/run").good
 
 

@@ -23,9 +23,9 @@ from headrace.core.stores.writing import StoreWriter
 from headrace.core.uploading.uploader import Uploader
 from headrace.core.work import StagedFile
 from headrace.errors import OutputWriteFailed, RunLocked
-from headrace.output.stores import lease
-from headrace.output.stores.cleaning import leftovers
-from headrace.output.stores.snapshots import looked_at
+from headrace.output.clean import leftovers
+from headrace.output.places import lease
+from headrace.output.places.place import looked_at
 from stores import outputs
 from stores.conftest import KEY, SECRET
 
@@ -91,7 +91,7 @@ def test_workers_that_see_the_folder_leave_it_to_the_driver(bucket, tmp_path, mo
     def uploads(job, _):
         seen = tmp_path / "seen"
         seen.touch()
-        return msgspec.structs.replace(job.output.uploads(job.committer.plan.run), sees=str(seen))
+        return msgspec.structs.replace(job.output.place.uploads(job.committer.plan.run), sees=str(seen))
 
     monkeypatch.setattr(write, "_uploads", uploads)
     result = inline(hr.range(3)).write_csv(f"{bucket.url}/out")

@@ -21,9 +21,10 @@ from headrace.errors import (
     StepError,
     UnsafeStore,
 )
-from headrace.output.stores import folder, lease, publishing
-from headrace.output.stores.folder import StoreFolder
-from headrace.output.stores.numbered import NumberedObjects
+from headrace.output.layout import open_output
+from headrace.output.places import lease, store_parts
+from headrace.output.places import store as store_place
+from headrace.output.places.numbered import NumberedObjects
 from stores import outputs
 from stores.conftest import KEY, SECRET
 
@@ -78,7 +79,7 @@ def test_every_format_is_written_and_read_back(bucket):
 
 
 def test_a_part_is_one_request_and_nothing_is_a_secret(job, bucket, proxy, monkeypatch, tmp_path):
-    monkeypatch.setattr(publishing, "_GROUP", 600.0)  # seconds; a busy machine takes long for few records
+    monkeypatch.setattr(store_parts, "_GROUP", 600.0)  # seconds; a busy machine takes long for few records
     job.here()
     puts = [asked for asked in proxy.asked if asked.method == "PUT"]
     assert len([asked for asked in puts if is_part(asked)]) == FILES
@@ -253,12 +254,12 @@ def test_a_driver_that_lives_is_not_disturbed(bucket, monkeypatch):
         inline(hr.range(3)).map_batches(lambda batch: inline(hr.range(3)).write_csv(out) and batch).write_csv(
             out
         )
-    first = StoreFolder(out, ())
+    first = open_output(out)
     try:
         monkeypatch.setattr(lease, "is_here", lambda holder: None)
         with pytest.raises(RunLocked, match="is being written by process"):
-            StoreFolder(out, ())
-        first.lease.check()
+            open_output(out)
+        first.place.lease.check()
     finally:
         first.close()
     assert inline(hr.range(3)).write_csv(out).rows == 3
@@ -266,7 +267,7 @@ def test_a_driver_that_lives_is_not_disturbed(bucket, monkeypatch):
 
 def test_a_driver_whose_record_takes_long_to_upload_renews_its_lease(bucket, proxy, monkeypatch):
     monkeypatch.setattr(lease, "BEAT", 0.02)
-    monkeypatch.setattr(folder, "_RECORDED", 0.02)
+    monkeypatch.setattr(store_place, "_RECORDED", 0.02)
     uploading, renewed, beats = threading.Event(), threading.Event(), []
 
     def slow(asked):
@@ -279,7 +280,7 @@ def test_a_driver_whose_record_takes_long_to_upload_renews_its_lease(bucket, pro
                 renewed.set()
 
     proxy.fault = slow
-    held = StoreFolder(f"{bucket.url}/out", ())
+    held = open_output(f"{bucket.url}/out")
     try:
         held.make("aaaaaaaa")
         (held.folder("aaaaaaaa") / "events.jsonl").write_text("{}")
@@ -291,7 +292,7 @@ def test_a_driver_whose_record_takes_long_to_upload_renews_its_lease(bucket, pro
 
 def test_what_was_written_last_is_uploaded_last(bucket, proxy, monkeypatch):
     """A record that is uploaded while the output is closed must not replace the one that ``close`` has uploaded."""
-    monkeypatch.setattr(folder, "_RECORDED", 0.02)
+    monkeypatch.setattr(store_place, "_RECORDED", 0.02)
     uploading, goes_on = threading.Event(), threading.Event()
 
     def slow(asked):
@@ -300,7 +301,7 @@ def test_what_was_written_last_is_uploaded_last(bucket, proxy, monkeypatch):
             assert goes_on.wait(60)
 
     proxy.fault = slow
-    held = StoreFolder(f"{bucket.url}/out", ())
+    held = open_output(f"{bucket.url}/out")
     held.make("aaaaaaaa")
     record = held.folder("aaaaaaaa") / "events.jsonl"
     record.write_text("old")
@@ -316,14 +317,14 @@ def test_what_was_written_last_is_uploaded_last(bucket, proxy, monkeypatch):
 def test_a_driver_that_was_silent_gives_a_sign_of_life_before_it_commits(bucket, proxy, monkeypatch):
     monkeypatch.setattr(lease, "BEAT", 1_000.0)
     monkeypatch.setattr(lease, "SILENCE", 0.0)
-    held = StoreFolder(f"{bucket.url}/out", ())
+    held = open_output(f"{bucket.url}/out")
     try:
         before = len([asked for asked in proxy.asked if asked.path.endswith("_headrace/lock")])
-        held.lease.ensure()
+        held.place.lease.ensure()
         assert len([asked for asked in proxy.asked if asked.path.endswith("_headrace/lock")]) == before + 1
         bucket.put("out/_headrace/lock", b'{"token": "other", "who": "process 1 on another machine"}')
         with pytest.raises(RunLocked, match="was taken over by process 1 on another machine"):
-            held.lease.ensure()
+            held.place.lease.ensure()
     finally:
         held.close()
 
@@ -364,11 +365,11 @@ def test_the_journal_has_one_writer(bucket):
 
 def test_a_lease_that_this_process_lost_sight_of_is_taken_again(bucket):
     out = f"{bucket.url}/out"
-    lost = StoreFolder(out, ())
+    lost = open_output(out)
     lease._held.clear()  # as after an interrupt at the wrong moment
     assert inline(hr.range(3)).write_csv(out).rows == 3
     with pytest.raises(RunLocked, match="was taken over"):
-        lost.lease.check()
+        lost.place.lease.check()
     lost.close()
     assert hr.verify(out).good
 
@@ -412,7 +413,8 @@ def test_commands_take_addresses(job, bucket, tmp_path, run_cli):
     assert run_cli("clean", out)[1]["status"] == "nothing to do"
     bucket.put("out/_headrace/aaaaaaaa/plan", b"x")
     bucket.put("out/part-00099-aaaaaaaa.parquet", b"x")
-    assert [each["path"] for each in run_cli("clean", out)[1]["items"]] == ["_headrace/aaaaaaaa/plan"]
+    left = ["_headrace/aaaaaaaa", "part-00099-aaaaaaaa.parquet"]
+    assert [each["path"] for each in run_cli("clean", out)[1]["items"]] == left
     assert run_cli("clean", out, "--all", "--yes")[1]["removed"] is True
     assert outputs.names(bucket) == set()
     with pytest.raises(NothingMatched):

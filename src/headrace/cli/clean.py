@@ -11,8 +11,6 @@ import typer
 from headrace.cli.answer import Answer, wants_json
 from headrace.cli.exits import DONE, UsageMistake
 from headrace.cli.texts import in_shell, output_of
-from headrace.core.files.paths import absolute
-from headrace.core.stores.addresses import is_address
 from headrace.core.terminal import say
 
 EXAMPLES = """\
@@ -47,23 +45,18 @@ def clean(
     """
     from headrace.core import human
     from headrace.output import clean as cleaning
-    from headrace.output.stores import cleaning as stores
+    from headrace.output.places.place import place_at
 
     if all and unfinished:
         raise UsageMistake("--all includes --unfinished: give one of them.", "headrace clean")
     given = output_of(out)
-    root = given if is_address(given) else Path(absolute(given, "The output path"))
-    found = (
-        stores.leftovers(root, unfinished=unfinished, everything=all)
-        if isinstance(root, str)
-        else cleaning.leftovers(root, unfinished=unfinished, everything=all)
-    )
+    found = cleaning.leftovers(given, unfinished=unfinished, everything=all)
     size = sum(each.bytes for each in found)
     data = {
         "command": "clean",
         "status": "nothing to do" if not found else "dry run",
         "exit_code": DONE,
-        "output": str(root),
+        "output": place_at(given).name,
         "bytes": size,
         "items": [{"path": each.path, "bytes": each.bytes, "why": each.why} for each in found],
         "removed": False,
@@ -82,9 +75,6 @@ def clean(
     if not yes:
         last = f"{total}. Nothing was removed; to remove it: headrace clean {in_shell([given])}{flag} --yes"
         return Answer(DONE, data, "\n".join([*lines, last]))
-    if isinstance(root, str):
-        stores.remove(root, found, unfinished=unfinished, everything=all)
-    else:
-        cleaning.remove(root, found, unfinished=unfinished, everything=all)
+    cleaning.remove(given, found, unfinished=unfinished, everything=all)
     data |= {"status": "done", "removed": True}
     return Answer(DONE, data, "\n".join([*lines, f"Removed {total}."]))

@@ -14,7 +14,7 @@ from headrace.core.terminal import one_line
 
 if TYPE_CHECKING:
     from headrace.output.journal_listing import Entry, JournalListing
-    from headrace.output.stores.snapshots import Looked
+    from headrace.output.places.place import Place
 
 _SPLITS = 5  # of a shard that are printed
 
@@ -44,13 +44,13 @@ def journal(
     journal is printed up to the damage. Nothing is changed, and nothing in OUT is executed. Exit code 0: every record
     is valid; 1: damaged.
     """
-    from headrace.output.stores.snapshots import looked_at
+    from headrace.output.places.place import looked_at
 
     with looked_at(output_of(out)) as output:
         return _listed(output, run)
 
 
-def _listed(output: Looked, run: str | None) -> Answer:
+def _listed(output: Place, run: str | None) -> Answer:
     from headrace.output.journal_listing import list_journal
 
     folder = _folder(output.root, run)
@@ -83,14 +83,14 @@ def _listed(output: Looked, run: str | None) -> Answer:
         ],
     }
     return Answer(
-        code, data, "\n".join(map(one_line, _lines(found, place, totals, alive=output.writer is not None)))
+        code, data, "\n".join(map(one_line, _lines(found, place, totals, alive=output.writer() is not None)))
     )
 
 
 def _folder(root: Path, run: str | None) -> Path:
     """Return the folder of a run: the one that is asked for, or the one that ``status`` shows."""
     from headrace.core.files import safe_files
-    from headrace.output.folder import HOME
+    from headrace.output.layout import HOME
     from headrace.output.reporting import folder_of
 
     if run is None:

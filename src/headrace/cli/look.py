@@ -148,9 +148,9 @@ def _has_parts(root: Path) -> bool:
 def _output(root: Path) -> tuple[dict[str, Any], list[str]]:
     """Describe an output of ours: the current run, and one that will replace it."""
     from headrace.output import runs as outputs
-    from headrace.output.lock import holder
+    from headrace.output.places.place import place_at
 
-    somebody = holder(root)
+    somebody = place_at(root).writer()
     runs, lines = (
         [],
         [f"{root}: an output of Headrace" + (f", being written by {somebody}" if somebody else "")],

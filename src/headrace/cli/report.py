@@ -14,7 +14,7 @@ from headrace.cli.exits import DONE, UsageMistake
 if TYPE_CHECKING:
     from headrace.observers.report.facts import Facts
     from headrace.observers.report.history import History
-    from headrace.output.stores.snapshots import Looked
+    from headrace.output.places.place import Place
 
 _REJECTED = 5  # files of rejected rows that are looked into
 
@@ -87,23 +87,23 @@ def report(
 def _read(out: Path, *, values: bool) -> tuple[str, Path | None, tuple[History, Facts]]:
     """Return an output's name, the folder of its run unless it is in a store, and what is known of it."""
     from headrace.output import reporting
-    from headrace.output.stores.snapshots import looked_at
+    from headrace.output.places.place import looked_at
 
     with looked_at(texts.output_of(out)) as output:
         folder = reporting.folder_of(output.root)
-        if output.store is not None:
+        if output.copied:
             _copy_rejected(output)
-        alive = output.writer is not None
+        alive = output.writer() is not None
         found = reporting.read(output.root, folder, alive=alive, values=values, output=output.name)
-        return output.name, folder if output.store is None else None, found
+        return output.name, None if output.copied else folder, found
 
 
-def _copy_rejected(output: Looked) -> None:
+def _copy_rejected(output: Place) -> None:
     """Copy some of the rejected rows of an output in a store, for the report."""
     from headrace.core.work import REJECTED
 
     (output.root / REJECTED).mkdir()
-    rejected = sorted(name for name in output.there if name.startswith(f"{REJECTED}/part-"))
+    rejected = sorted(name for name in output.listed(REJECTED) if name.startswith(f"{REJECTED}/part-"))
     for name in rejected[:_REJECTED]:
         with output.opened(name) as path:
             path.rename(output.root / REJECTED / name.rpartition("/")[2])

@@ -59,11 +59,11 @@ def resume(
     somebody else may have written. A run that is complete is left alone.
     """
     from headrace.output.compacted import gone
-    from headrace.output.stores.snapshots import Looked
+    from headrace.output.places.place import place_at
 
     root = _output(out)
     run = _last_run(root)
-    if run.finished and run.standing(root) and not gone(Looked(root, str(root), None), run):
+    if run.finished and run.standing(root) and not gone(place_at(root), run):
         code = REJECTS if run.state.ledger.rejected else DONE
         data = {
             "command": "resume",

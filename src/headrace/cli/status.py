@@ -17,7 +17,7 @@ from headrace.core.terminal import one_line, say
 if TYPE_CHECKING:
     from rich.console import Group
 
-    from headrace.output.follow import Follower, RunStatus, StoreFollower
+    from headrace.output.follow import Follower, RunStatus
 
 EXAMPLES = """\
   headrace status fares/
@@ -40,9 +40,9 @@ def status(
     May be asked at any time, from any terminal. Exit code 0: complete, or under way; 1: it ended and is not complete,
     so the same command, run again, goes on from there; or files, or the table with its rows, are gone since.
     """
-    from headrace.output.follow import follow
+    from headrace.output.follow import Follower
 
-    follower = follow(texts.output_of(out))
+    follower = Follower(texts.output_of(out))
     found = follower.poll()
     if watch and not found.ended:
         found = _watched(follower, found, shown=not wants_json())
@@ -61,7 +61,7 @@ def _text(found: RunStatus) -> str:
     return "\n".join([found.facts.output, *(f"  {name:<{width}}  {words}" for name, words in lines)])
 
 
-def _watched(follower: Follower | StoreFollower, found: RunStatus, *, shown: bool) -> RunStatus:
+def _watched(follower: Follower, found: RunStatus, *, shown: bool) -> RunStatus:
     """Follow a run until it has ended, or until Ctrl-C."""
     try:
         if shown and sys.stdout.isatty():
@@ -78,7 +78,7 @@ def _watched(follower: Follower | StoreFollower, found: RunStatus, *, shown: boo
     return found
 
 
-def _live(follower: Follower | StoreFollower, found: RunStatus) -> RunStatus:
+def _live(follower: Follower, found: RunStatus) -> RunStatus:
     from rich.live import Live
 
     with Live(_drawn(found), refresh_per_second=4, transient=True) as live:

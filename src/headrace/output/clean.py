@@ -6,18 +6,18 @@ import contextlib
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import msgspec
 
-from headrace.core.files import hive, safe_files
+from headrace.core.files import safe_files
 from headrace.core.metric_states import STATES, side_files
+from headrace.core.uploading.names import PARTS
 from headrace.core.work import REJECTED
 from headrace.errors import ForeignOutput, JournalDamaged, RunLocked
-from headrace.output.folder import HOME, SUCCESS, OutputFolder, is_part
-from headrace.output.lock import holder
+from headrace.output.layout import HOME, SUCCESS, open_output
+from headrace.output.names import is_part
+from headrace.output.places.place import Place, looked_at
 from headrace.output.runs import SavedRun, check_is_output, current_run, next_run, pointer
-from headrace.output.small_files import remove_tree
 
 TABLES = ("Delta table", "Iceberg table", "Lance table")  # kinds of sinks
 
@@ -31,92 +31,99 @@ class Leftover:
     why: str
 
 
-def leftovers(root: Path, *, unfinished: bool = False, everything: bool = False) -> list[Leftover]:
+def leftovers(
+    path: str | os.PathLike[str], *, unfinished: bool = False, everything: bool = False
+) -> list[Leftover]:
     """List what may go; nothing is touched.
 
     By default that is what no run needs, not even to be resumed. ``unfinished``: also runs that are not complete,
     with their parts. ``everything``: all that is ours, the complete output included; files of others never.
 
-    Raises ``NothingMatched`` for a folder that is no output, ``RunLocked`` while a driver writes it, and
+    Raises ``NothingMatched`` for a place that is no output, ``RunLocked`` while a driver writes it, and
     ``JournalDamaged`` where it is not known what is needed; ``everything`` needs no journal.
     """
-    check_is_output(root)
-    writer = holder(root)
-    if writer is not None:
-        raise RunLocked(f"{root} is being written by {writer}. Clean it when that is done.")
-    if unfinished or everything:
-        check_no_table(root, str(root))
-    return _listed(root, unfinished=unfinished, everything=everything)
+    with looked_at(path) as output:
+        check_is_output(output.root)
+        writer = output.writer()
+        if writer is not None:
+            raise RunLocked(f"{output.name} is being written by {writer}. Clean it when that is done.")
+        if unfinished or everything:
+            _check_no_table(output)
+        return _listed(output, unfinished=unfinished, everything=everything)
 
 
-def check_no_table(root: Path, name: str) -> None:
+def _check_no_table(output: Place) -> None:
     """Refuse to remove runs whose parts may be rows of a table: only the table itself knows which are."""
     with contextlib.suppress(JournalDamaged):
-        for run in filter(None, (current_run(root), next_run(root))):
+        for run in filter(None, (current_run(output.root), next_run(output.root))):
             about = msgspec.json.decode(run.plan.shape).get("sink") or {}
             if about.get("kind") in TABLES:
                 raise ForeignOutput(
-                    f"The files in {name} may hold rows of the {about['kind']} table that contains this folder, so "
-                    "nothing was removed. Use the table's own clean-up, such as VACUUM or the removal of orphan "
-                    "files: it removes the files that the table does not use."
+                    f"The files in {output.name} may hold rows of the {about['kind']} table that contains this "
+                    "folder, so nothing was removed. Use the table's own clean-up, such as VACUUM or the removal of "
+                    "orphan files: it removes the files that the table does not use."
                 )
 
 
-def _listed(root: Path, *, unfinished: bool, everything: bool) -> list[Leftover]:
-    found = _all(root) if everything else _unneeded(root, unfinished=unfinished)
-    return [Leftover(path, _size(root / path), why) for path, why in found]
+def _listed(output: Place, *, unfinished: bool, everything: bool) -> list[Leftover]:
+    found = _all(output) if everything else _unneeded(output, unfinished=unfinished)
+    return [Leftover(path, _size(output, path), why) for path, why in found]
 
 
 def remove(
-    root: Path, found: Sequence[Leftover], *, unfinished: bool = False, everything: bool = False
+    path: str | os.PathLike[str],
+    found: Sequence[Leftover],
+    *,
+    unfinished: bool = False,
+    everything: bool = False,
 ) -> None:
-    """Remove what ``leftovers`` listed, under the output's lock; ``_SUCCESS`` and pointers before what they name.
+    """Remove what ``leftovers`` listed, as the output's driver; ``_SUCCESS`` and pointers before what they name.
 
     Raises ``RunLocked``, and removes nothing, if the output has changed: a run may have been resumed since it was
     listed, and what was a leftover then may be its committed rows now.
     """
-    output = OutputFolder(root)
-    changed = True
+    output = open_output(path)
+    place, changed = output.place, True
     try:
-        _check_same(root, found, _listed(root, unfinished=unfinished, everything=everything))
-        changed = False
-        drop = [name for name in (output.next(), output.current()) if name is not None]
-        if unfinished and not everything:
-            drop = [
-                run.name
-                for run in (next_run(root), current_run(root))
-                if run is not None and not run.standing(root)
-            ]
-        if unfinished or everything:
-            for name in drop:
+        with place.naming():
+            _check_same(place, found, _listed(place, unfinished=unfinished, everything=everything))
+            changed = False
+            runs = [name for name in (output.next(), output.current()) if name is not None]
+            if not everything:
+                runs = [
+                    run.name
+                    for run in (next_run(output.root), current_run(output.root))
+                    if unfinished and run is not None and not run.standing(output.root)
+                ]
+            for name in runs:
                 output.forget(name)
-        for each in found:
-            path = root / each.path
-            if safe_files.is_folder(path):
-                remove_tree(path)
-            elif each.path != HOME:
-                path.unlink(missing_ok=True)
-        _remove_empty(root / REJECTED)
-        hive.remove_empty(root, [each.path for each in found])
+            names = [each.path for each in found if each.path != HOME]
+            for name in names:
+                if name.startswith(f"{HOME}/"):
+                    place.remove_below(name)
+            place.remove(names)
     finally:
         output.close(forget=(everything or unfinished) and not changed)
     if everything:
-        _remove_empty(root)
+        with contextlib.suppress(OSError):
+            output.root.rmdir()
 
 
-def _check_same(root: Path, found: Sequence[Leftover], now: Sequence[Leftover]) -> None:
+def _check_same(output: Place, found: Sequence[Leftover], now: Sequence[Leftover]) -> None:
     """Refuse if what may go is not what was shown; opening the output has removed some of it already."""
     shown, may_go = {each.path for each in found}, {each.path for each in now}
-    kept = {path for path in shown - may_go if os.path.lexists(root / path)}
+    kept = {path for path in shown - may_go if output.size_of(path) >= 0 or output.listed(path)}
     if kept or may_go - shown:
         raise RunLocked(
-            f"{root} was written to since its leftovers were listed ({min(kept or may_go - shown)} is not as it "
-            "was). Nothing that was listed was removed: run `headrace clean` again, and look at what it lists now."
+            f"{output.name} was written to since its leftovers were listed ({min(kept or may_go - shown)} is not as "
+            "it was). Nothing that was listed was removed: run `headrace clean` again, and look at what it lists now."
         )
 
 
-def _unneeded(root: Path, *, unfinished: bool) -> Iterator[tuple[str, str]]:
+def _unneeded(output: Place, *, unfinished: bool) -> Iterator[tuple[str, str]]:
+    root = output.root
     runs = [run for run in (current_run(root), next_run(root)) if run is not None]
+    named = {run.name for run in runs}
     if unfinished:
         for run in runs:
             if not run.standing(root):
@@ -124,76 +131,68 @@ def _unneeded(root: Path, *, unfinished: bool) -> Iterator[tuple[str, str]]:
                 report = "the record and report of a run that ended before it committed anything"
                 yield f"{HOME}/{run.name}", parts if run.records else report
                 yield from (
-                    (name, "a part of a run that is not complete") for name in _parts(root, {run.name})
+                    (name, "a part of a run that is not complete") for name in _parts(output, {run.name})
                 )
         runs = [run for run in runs if run.standing(root)]
-    named = {pointer(root, "current"), pointer(root, "next")}
-    for entry in sorted((root / HOME).iterdir()):
-        path = f"{HOME}/{entry.name}"
-        if safe_files.is_folder(entry) and entry.name not in named:
-            yield path, "a run that was abandoned, or replaced"
-            yield from ((name, "a part of that run") for name in _parts(root, {entry.name}))
-        elif entry.suffix == safe_files.TEMPORARY:
-            yield path, "a file that was being written"
+    folders = output.folders(HOME)
+    for entry in sorted({*_within(output, HOME), *folders} - named):
+        if entry in folders:
+            yield f"{HOME}/{entry}", "a run that was abandoned, or replaced"
+            yield from ((name, "a part of that run") for name in _parts(output, {entry}))
+        elif entry.endswith(safe_files.TEMPORARY):
+            yield f"{HOME}/{entry}", "a file that was being written"
     for run in runs:
-        yield from _leftovers_of(root, run)
+        yield from _leftovers_of(output, run)
 
 
-def _leftovers_of(root: Path, run: SavedRun) -> Iterator[tuple[str, str]]:
+def _leftovers_of(output: Place, run: SavedRun) -> Iterator[tuple[str, str]]:
     """Yield what a run itself does not need of its folder and parts."""
     home = f"{HOME}/{run.name}"
-    staging, states = run.folder / "staging", run.folder / STATES
-    staged = {file.staged for record in run.records for file in record.files}
-    if safe_files.is_folder(staging):
-        if _is_complete(root, run):
-            yield f"{home}/staging", "files of work that was begun"
-        else:
-            for name in sorted(set(os.listdir(staging)) - staged):
-                yield f"{home}/staging/{name}", "work that was begun and not finished"
-    if _is_complete(root, run) and safe_files.is_folder(run.folder / safe_files.KEPT):
-        yield f"{home}/{safe_files.KEPT}", "what models kept while the run went on"
-    if safe_files.is_folder(states):
-        named = {name for record in run.records for name in side_files(record)}
-        for name in sorted(set(os.listdir(states)) - named):
-            yield f"{home}/{STATES}/{name}", "what a metric counted in work that was begun and not finished"
-    for path in sorted(run.folder.glob(f"*{safe_files.TEMPORARY}")):
-        yield f"{home}/{path.name}", "a file that was being written"
-    if not run.hidden:
+    complete = run.finished and not run.hidden and (output.root / SUCCESS).exists()
+    folders = output.folders(home)
+    if complete:
+        for name, why in (
+            ("staging", "files of work that was begun"),
+            (safe_files.KEPT, "what models kept while the run went on"),
+            (PARTS, "parts that were hidden until all were there, or that no record names"),
+        ):
+            if name in folders:
+                yield f"{home}/{name}", why
+    else:
+        staged = {file.staged for record in run.records for file in record.files}
+        for name in sorted(_within(output, f"{home}/staging") - staged):
+            yield f"{home}/staging/{name}", "work that was begun and not finished"
+    named = {name for record in run.records for name in side_files(record)}
+    for name in sorted(_within(output, f"{home}/{STATES}") - named):
+        yield f"{home}/{STATES}/{name}", "what a metric counted in work that was begun and not finished"
+    for name in sorted(_within(output, home)):
+        if name.endswith(safe_files.TEMPORARY):
+            yield f"{home}/{name}", "a file that was being written"
+    if not run.hidden and (complete or output.renames):  # else a record may be about to name it
         published = {file.name for record in run.records for file in record.files} | run.leaving
-        for name in _parts(root, {run.name}):
+        for name in _parts(output, {run.name}):
             if name not in published:
                 yield name, "a part that no record names"
 
 
-def _all(root: Path) -> Iterator[tuple[str, str]]:
-    known = {entry.name for entry in (root / HOME).iterdir() if safe_files.is_folder(entry)}
-    known |= {name for name in (pointer(root, "current"), pointer(root, "next")) if name is not None}
-    if (root / SUCCESS).exists():
+def _all(output: Place) -> Iterator[tuple[str, str]]:
+    pointers = {pointer(output.root, "current"), pointer(output.root, "next")}
+    if output.size_of(SUCCESS) >= 0:
         yield SUCCESS, "the file that marks the output as complete"
-    for name in _parts(root, known):
+    for name in _parts(output, {*output.folders(HOME), *filter(None, pointers)}):
         yield name, "rejected rows" if name.startswith(f"{REJECTED}/") else "a part"
     yield HOME, "plans and journals"
 
 
-def _is_complete(root: Path, run: SavedRun) -> bool:
-    return run.finished and not run.hidden and (root / SUCCESS).exists()
+def _parts(output: Place, runs: set[str]) -> list[str]:
+    """Return the parts of some runs that are in the output, and their rejected rows."""
+    return sorted(name for name in (*output.visible(), *output.listed(REJECTED)) if is_part(name, runs))
 
 
-def _parts(root: Path, runs: set[str]) -> list[str]:
-    """Return the parts of some runs that are in the folder, and their rejected rows."""
-    found = [name for name in hive.entries(root) if is_part(name, runs)]
-    rejected = root / REJECTED
-    if safe_files.is_folder(rejected):
-        found += [f"{REJECTED}/{name}" for name in os.listdir(rejected) if is_part(name, runs)]
-    return sorted(found)
+def _within(output: Place, folder: str) -> set[str]:
+    """Return the names of what is in a folder: files, and folders that are not empty."""
+    return {name.removeprefix(f"{folder}/").split("/")[0] for name in output.listed(folder)}
 
 
-def _size(path: Path) -> int:
-    if not safe_files.is_folder(path):
-        return max(0, safe_files.size(path))
-    return sum((Path(folder) / name).lstat().st_size for folder, _, names in os.walk(path) for name in names)
-
-
-def _remove_empty(folder: Path) -> None:
-    with contextlib.suppress(OSError):
-        folder.rmdir()
+def _size(output: Place, path: str) -> int:
+    return max(0, output.size_of(path)) + sum(output.listed(path).values())

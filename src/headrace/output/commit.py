@@ -23,7 +23,6 @@ from headrace.core.uploading.names import is_uploaded
 from headrace.core.work import CommitRecord, Durability, Shard, SideFile
 from headrace.errors import OutputWriteFailed, PlanChanged
 from headrace.output import journal as journals
-from headrace.output.folder import OutputFolder
 from headrace.output.journal import (
     Divided,
     Finished,
@@ -39,6 +38,7 @@ from headrace.output.journal import (
     Swapping,
 )
 from headrace.output.journal_state import JournalState
+from headrace.output.layout import Output
 from headrace.output.publishing import table_of
 from headrace.output.run_list import RunEntry, RunTotals
 from headrace.output.saved_plan import divided, grown, write_plan
@@ -55,7 +55,7 @@ class ShardCommitter:
 
     def __init__(
         self,
-        output: OutputFolder,
+        output: Output,
         plan: SavedPlan,
         sink: Sink,
         journal: Journal,
@@ -72,7 +72,7 @@ class ShardCommitter:
         self.folder = output.folder(plan.run)
         self.sink = sink
         self._journal = journal
-        self.publisher = output.publisher(sink, plan.run, hidden=hidden)
+        self.publisher = output.place.publisher(sink, plan.run, hidden=hidden)
         self.left_out: tuple[str, ...] = ()  # input files that came after the run was planned
         self.gone: tuple[str, ...] = ()  # input files that are not there any more; their rows stay
         self.runs: list[dict[str, Any]] = []  # as _SUCCESS names them
@@ -145,7 +145,7 @@ class ShardCommitter:
             self._journal.append(Reached(reached))
         self._journal.sync()
         for record in beyond:
-            self.output.remove_named([file.name for file in record.files])
+            self.output.place.remove([file.name for file in record.files])
         self.plan = grown(self.plan, grown_by)
         state.done.extend(bytes(len(shards)))
         state.grow(grown_by)
@@ -158,7 +158,7 @@ class ShardCommitter:
         if aside:
             self.hidden = True
             self.publisher.close()
-            self.publisher = self.output.publisher(self.sink, self.plan.run, hidden=True)
+            self.publisher = self.output.place.publisher(self.sink, self.plan.run, hidden=True)
 
     def plan_anew(self, files: Sequence[tuple[str, int, int]], shards: Sequence[Shard]) -> None:
         """Save other shards for the last run, none of which is done; there are as many as before, or more."""
@@ -217,7 +217,7 @@ class ShardCommitter:
         for record in records:
             self.state.done[record.shard] = 0
             if not self.hidden:
-                self.output.remove_named([file.name for file in record.files])
+                self.output.place.remove([file.name for file in record.files])
             for file in record.files:
                 if not is_uploaded(file):
                     (self.folder / "staging" / file.staged).unlink(missing_ok=True)
@@ -286,7 +286,7 @@ class ShardCommitter:
         if not table.committed():
             self.publisher.check_complete(since=self.state.runs[-1].shard)
             if self.durability == "power":
-                self.output.sync_published()
+                self.output.place.sync_names()
         schema = None if self.state.schema is None else schema_from(self.state.schema)
         parts = [file for record in self.of_last_run() for file in record.files if file.is_part]
         table.add_to_table(parts, schema)
@@ -312,7 +312,7 @@ class ShardCommitter:
         # Parts of earlier runs may be gone where they are a table's: it may have been compacted.
         self.publisher.publish(self.committed() if table_of(self.sink) is None else self.of_last_run())
         self.publisher.settle()
-        self.output.sync_published()
+        self.output.place.sync_names()
         if old != self.plan.run:
             self.output.point("current", self.plan.run)
         failpoints.hit("swap.pointed")
@@ -356,7 +356,7 @@ class ShardCommitter:
 
 def bind_sink(
     sink: Sink,
-    output: OutputFolder,
+    output: Output,
     plan: SavedPlan,
     durability: Durability,
     runs: Sequence[RunEntry] = (),
@@ -368,14 +368,14 @@ def bind_sink(
 
 
 def begin(
-    output: OutputFolder, plan: SavedPlan, sink: Sink, *, durability: Durability, pointer: str
+    output: Output, plan: SavedPlan, sink: Sink, *, durability: Durability, pointer: str
 ) -> ShardCommitter:
     """Start a new run: its plan and an empty journal are on disk before the first attempt."""
     journal = None
     try:
         folder = output.make(plan.run)
         write_plan(output, plan, named=False)
-        journal = output.create_journal(plan.run, durability)
+        journal = output.place.create_journal(plan.run, durability)
         journal.append(Opened(plan.run, plan.headrace))
         journal.append(Revision(0, plan.code))
         journal.sync()
@@ -383,7 +383,7 @@ def begin(
         sync_folder(output.home)  # the run is durable before a pointer names it
         output.point(pointer, plan.run)
         if durability == "power":
-            output.sync_made()
+            output.place.sync_made()
         failpoints.hit("run.opened")
     except BaseException:
         if journal is not None:

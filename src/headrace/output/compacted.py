@@ -14,8 +14,8 @@ from headrace.core.ports import InsertingSink, TableSink
 from headrace.core.stores.options import Options
 from headrace.core.work import StagedFile
 from headrace.errors import ArgumentError, HeadraceError
+from headrace.output.places.place import Place
 from headrace.output.runs import SavedRun
-from headrace.output.stores.snapshots import Looked
 from headrace.output.tables import parts_of
 from headrace.output.verification import Finding
 
@@ -58,7 +58,7 @@ def in_table(
     return findings, notes
 
 
-def gone(output: Looked, run: SavedRun, options: Options = ()) -> str:
+def gone(output: Place, run: SavedRun, options: Options = ()) -> str:
     """Say what is gone of a finished output, as far as names, sizes and tables tell; "" if nothing is.
 
     No part is read, and no row of a database is compared: ``verify`` does.
@@ -75,7 +75,7 @@ def gone(output: Looked, run: SavedRun, options: Options = ()) -> str:
             f"another size{others}"
         )
     try:
-        sink = _sink_of(about, str(output.place), options, run, Reached())
+        sink = _sink_of(about, str(output.at()), options, run, Reached())
         if isinstance(sink, str):
             return ""
         for name, parts in _parts_by_run(sink, run):

@@ -6,16 +6,14 @@ import contextlib
 import math
 import os
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from headrace.core.files import safe_files
-from headrace.core.files.paths import absolute
 from headrace.core.human import clock, duration, per_second, percent, plural, size
-from headrace.core.stores.addresses import is_address
 from headrace.errors import HeadraceError
 from headrace.observers.model_text import (
     answer_words,
@@ -32,86 +30,85 @@ from headrace.observers.record_reader import lines_of, replay
 from headrace.observers.report.facts import Facts, facts
 from headrace.observers.run_state import RunState, memory_of
 from headrace.observers.time_spent import all_parts, stage_times, told
-from headrace.output.folder import HOME
-from headrace.output.lock import holder
+from headrace.output.layout import HOME
+from headrace.output.places.place import Place, looked_at
 from headrace.output.reporting import REPORT, committed_in, folder_of, number_in, success_of
 from headrace.output.runs import load
-from headrace.output.stores.snapshots import Looked, looked_at
 
 _SILENT = 10.0  # seconds without an event after which `status` says so
 _RESUME = "run the same command again to resume it"
 
 
 class Follower:
-    """Reads the record of an output's run as it grows.
+    """Reads the record of an output's run as it grows; of one in a store, as much as its driver has uploaded."""
 
-    Raises ``NothingMatched`` if there is no run in the folder.
-    """
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = path
+        self._run = ""
+        self.pause = 0.5  # seconds between two looks
+        self._begin()
 
-    pause = 0.5  # seconds between two looks
-
-    def __init__(self, root: Path, name: str = "") -> None:
-        """``name``: what the output is called, where ``root`` is a copy of what is elsewhere."""
-        self._root = root
-        self._name = name or str(root)
-        self._begin(folder_of(root))
-
-    def _begin(self, folder: Path) -> None:
-        self._folder = folder
+    def _begin(self) -> None:
         self._state = RunState()
         self._at = 0
         self._rest = b""
 
     def poll(self) -> RunStatus:
-        """Return how the run is now."""
-        folder = folder_of(self._root)
-        if folder != self._folder:  # another run took its place
-            self._begin(folder)
-        return self.told(folder, Looked(self._root, self._name, holder(self._root)))
+        """Return how the run is now. Raises ``NothingMatched`` if there is none."""
+        with looked_at(self._path) as output:
+            folder = folder_of(output.root)
+            if folder.name != self._run:  # another run took its place
+                self._run = folder.name
+                self._begin()
+            if output.copied:
+                self.pause = 5.0  # the record is not uploaded more often
+            return self._told(folder, output)
 
-    def told(self, folder: Path, output: Looked) -> RunStatus:
-        """Return how the run in a folder is."""
-        alive = output.writer is not None
-        self._read()
-        state = self._state
-        success = success_of(self._root, folder.name, number_in(state))
+    def _told(self, folder: Path, output: Place) -> RunStatus:
+        alive = output.writer() is not None
+        self._read(folder / EVENTS)
+        state, root = self._state, output.root
+        success = success_of(root, folder.name, number_in(state))
         ended = state.last is None or state.last.finished is not None
         complete = success is not None and (ended or not alive)
         committed = committed_in(folder) if not complete and not alive else None
         known = facts(
             state,
-            output=self._name,
+            output=output.name,
             success=success if complete else None,
             alive=alive,
             committed=committed,
-            runs=runs_in(success_of(self._root, folder.name) or {}),
+            runs=runs_in(success_of(root, folder.name) or {}),
             number=number_in(state),
         )
-        report = folder / REPORT
-        page, lost = (
-            report if report.exists() else None,
+        report = f"{HOME}/{folder.name}/{REPORT}"
+        return RunStatus(
+            state,
+            known,
+            output.at(report) if output.size_of(report) >= 0 else None,
+            _silent(folder / EVENTS) if alive and not output.copied else 0.0,
             "" if alive or not complete else _gone(output, folder),
         )
-        return RunStatus(state, known, page, self._silent() if alive else 0.0, lost)
 
-    def _silent(self) -> float:
-        """Return the seconds since the record was last written."""
+    def _read(self, record: Path) -> None:
         with contextlib.suppress(OSError):
-            return max(0.0, time.time() - (self._folder / EVENTS).lstat().st_mtime)
-        return 0.0
-
-    def _read(self) -> None:
-        with contextlib.suppress(OSError):
-            if (self._folder / EVENTS).lstat().st_size < self._at:  # a further run has begun its own
-                self._begin(self._folder)
-        data = safe_files.read(self._folder / EVENTS, self._at)
+            if record.lstat().st_size < self._at:  # a further run has begun its own
+                self._begin()
+        data = safe_files.read(record, self._at)
         self._at += len(data)
         whole, newline, self._rest = (self._rest + data).rpartition(b"\n")
         if newline:
             replay(self._state, lines_of(whole))
 
 
-def _gone(output: Looked, folder: Path) -> str:
+def _silent(record: Path) -> float:
+    """Return the seconds since a record was last written."""
+    with contextlib.suppress(OSError):
+        return max(0.0, time.time() - record.lstat().st_mtime)
+    return 0.0
+
+
+def _gone(output: Place, folder: Path) -> str:
     """Say what is gone of the output that ``_SUCCESS`` speaks of; "" if nothing is, or nobody can tell."""
     from headrace.output.compacted import gone  # only where a run has ended
 
@@ -120,32 +117,6 @@ def _gone(output: Looked, folder: Path) -> str:
         return gone(output, run.before_further_run() if run.state.hidden else run)
     except HeadraceError:
         return ""
-
-
-class StoreFollower:
-    """Reads the record of a run whose output lies in a store: as much of it as its driver has uploaded."""
-
-    pause = 5.0  # seconds: the record is not uploaded more often
-
-    def __init__(self, address: str) -> None:
-        self._address = address
-
-    def poll(self) -> RunStatus:
-        """Return how the run is, as far as the store knows."""
-        with looked_at(self._address) as output:
-            follower = Follower(output.root, output.name)
-            folder = folder_of(output.root)
-            found = follower.told(folder, output)
-            report = f"{HOME}/{folder.name}/{REPORT}"
-            assert output.store is not None
-            place = output.store.url(report) if report in output.there else None
-            return replace(found, report=place, silent=0.0)
-
-
-def follow(path: str | os.PathLike[str]) -> Follower | StoreFollower:
-    """Return what reads the record of an output's run: a folder's, or that of an address."""
-    text = os.fspath(path)
-    return StoreFollower(text) if is_address(text) else Follower(Path(absolute(text, "The output path")))
 
 
 @dataclass(frozen=True, slots=True)

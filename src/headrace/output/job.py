@@ -11,7 +11,7 @@ import msgspec
 from headrace.core.work import Durability, Shard
 from headrace.errors import REFUSALS, HeadraceError
 from headrace.output.commit import ShardCommitter
-from headrace.output.folder import OutputFolder
+from headrace.output.layout import Output
 from headrace.output.small_files import remove_tree
 from headrace.plan.logical import Plan
 from headrace.plan.partitioning import Partitioning
@@ -35,7 +35,7 @@ class Job:
     def __init__(
         self,
         plan: Plan,
-        output: OutputFolder,
+        output: Output,
         committer: ShardCommitter,
         *,
         resumed: bool,

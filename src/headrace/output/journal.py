@@ -14,7 +14,7 @@ import struct
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -281,12 +281,50 @@ def _is_commit(payload: memoryview) -> bool:
     return payload[1 : 1 + len(_COMMIT)] == _COMMIT  # after the byte that opens a short array
 
 
-class Journal:
-    """An open journal, positioned at its end. One driver holds it, under the output's lock."""
+class Log(Protocol):
+    """Where frames are appended, so that they last."""
 
-    def __init__(self, path: Path, fd: int, length: int, durability: Durability) -> None:
+    def append(self, frames: bytes) -> None:
+        """Add frames behind those that are there; all of them last once this returns."""
+        ...
+
+
+class FileLog:
+    """A file to which frames are appended."""
+
+    def __init__(self, fd: int, durability: Durability) -> None:
+        self.fd = fd
+        self._durability = durability
+
+    def append(self, frames: bytes) -> None:
+        """Write frames, and sync them if they are to outlive a loss of power."""
+        failpoints.hit("journal.append")
+        written = 0
+        while written < len(frames):
+            written += os.write(self.fd, memoryview(frames)[written:])
+        failpoints.hit("journal.sync")
+        if self._durability == "power":
+            sync_fd(self.fd)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+
+class Journal:
+    """An open journal, positioned at its end. One driver holds it, as it holds the output.
+
+    ``first``: a log in which frames must last before the file at ``path`` has them, which is then a copy of it.
+    """
+
+    def __init__(
+        self, path: Path, fd: int, length: int, durability: Durability, first: Log | None = None
+    ) -> None:
         self._path = path
-        self._fd = fd
+        self._file = FileLog(fd, durability)
+        self._logs: list[Log] = [self._file] if first is None else [first, self._file]
         self.durability = durability
         self._synced = length
         self._length = length
@@ -297,16 +335,16 @@ class Journal:
             self._length = len(MAGIC)
 
     @classmethod
-    def create(cls, path: Path, durability: Durability) -> Self:
+    def create(cls, path: Path, durability: Durability, *, first: Log | None = None) -> Self:
         """Make a new journal; its folder must exist."""
         try:
             fd = safe_files.opened(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         except OSError as error:
             raise _cannot_write(path, error) from error
-        return cls(path, fd, 0, durability)
+        return cls(path, fd, 0, durability, first)
 
     @classmethod
-    def open(cls, path: Path, durability: Durability) -> tuple[Self, Contents]:
+    def open(cls, path: Path, durability: Durability, *, first: Log | None = None) -> tuple[Self, Contents]:
         """Open a journal for going on, and return it with what it holds; cuts a torn tail.
 
         What a driver that was killed had written but not synced counts as committed, so it is synced here,
@@ -330,7 +368,7 @@ class Journal:
         except JournalDamaged:
             os.close(fd)
             raise
-        return cls(path, fd, end, durability), Contents(path, data, end)
+        return cls(path, fd, end, durability, first), Contents(path, data, end)
 
     def append(self, record: Record) -> None:
         """Add a record; it lasts from the next ``sync`` on."""
@@ -350,16 +388,11 @@ class Journal:
             raise OutputWriteFailed(f"The journal {self._path} failed before; nothing more is written to it.")
         if not self._buffer:
             return
-        data, self._buffer = b"".join(self._buffer), []
+        frames, self._buffer = b"".join(self._buffer), []
         self._broken = True
         try:
-            failpoints.hit("journal.append")
-            written = 0
-            while written < len(data):
-                written += os.write(self._fd, memoryview(data)[written:])
-            failpoints.hit("journal.sync")
-            if self.durability == "power":
-                sync_fd(self._fd)
+            for log in self._logs:
+                log.append(frames)
         except OSError as error:
             raise _cannot_write(self._path, error) from error
         self._broken = False
@@ -368,9 +401,7 @@ class Journal:
 
     def close(self) -> None:
         """Let go of the file; what was not synced is dropped."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        self._file.close()
 
 
 def read(path: Path) -> Contents:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from headrace.core.files import hive, safe_files
@@ -29,6 +29,20 @@ def run_of(part: str) -> str | None:
     """
     match = _PART.fullmatch(hive.file_name(part))
     return match[1] if match is not None else None
+
+
+def is_part(name: str, runs: Collection[str]) -> bool:
+    """Say whether a file name is that of a part of one of ``runs``, or of rows that one has rejected."""
+    return run_of(name.removeprefix(f"{REJECTED}/")) in runs
+
+
+def first_names(names: Sequence[str]) -> str:
+    """Return some of these names, for a message.
+
+    >>> first_names(["a", "b", "c", "d", "e"])
+    'a, b, c and 2 more'
+    """
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def check_run(run: str, where: Path) -> str:

@@ -16,7 +16,7 @@ def table_of(sink: Sink) -> TableSink | None:
     return cast("TableSink", sink) if hasattr(sink, "add_to_table") else None
 
 
-Place = Literal["published", "staged", "missing"]
+FileState = Literal["published", "staged", "missing"]
 
 
 class Publisher(Protocol):
@@ -43,7 +43,7 @@ class Publisher(Protocol):
         """Wait until all that ``publish`` was asked for is done, or raise why it is not."""
         ...
 
-    def state(self, file: StagedFile) -> Place:
+    def state(self, file: StagedFile) -> FileState:
         """Say where a committed file is. A file of another size than recorded is missing."""
         ...
 
@@ -92,7 +92,7 @@ class FilePublisher:
     def settle(self) -> None:
         """What was renamed has its name."""
 
-    def state(self, file: StagedFile) -> Place:
+    def state(self, file: StagedFile) -> FileState:
         """Ask the sink."""
         found = self._sink.state(file)
         return "missing" if found == "staged" and is_uploaded(file) else found

@@ -11,7 +11,6 @@ from headrace.core.ports import Sink
 from headrace.core.work import CommitRecord, Durability
 from headrace.output import journal as journals
 from headrace.output.commit import ShardCommitter, bind_sink
-from headrace.output.folder import OutputFolder
 from headrace.output.journal import (
     Contents,
     Divided,
@@ -27,6 +26,7 @@ from headrace.output.journal import (
     Swapping,
 )
 from headrace.output.journal_state import JournalState
+from headrace.output.layout import Output
 from headrace.output.names import check_names
 from headrace.output.publishing import table_of
 from headrace.output.run_list import RunEntry
@@ -37,14 +37,14 @@ from headrace.plan.physical import SavedPlan
 from headrace.version import __version__
 
 
-def peek(output: OutputFolder, run: str, plan: SavedPlan) -> tuple[SavedPlan, JournalState, Contents]:
+def peek(output: Output, run: str, plan: SavedPlan) -> tuple[SavedPlan, JournalState, Contents]:
     """Read a run's journal except for the commits, and its plan as that has changed it; change nothing."""
     contents = journals.read(output.folder(run) / "journal")
     return *replay(plan, contents.notes()), contents
 
 
 def recover(
-    output: OutputFolder,
+    output: Output,
     run: str,
     plan: SavedPlan,
     sink: Sink,
@@ -59,7 +59,7 @@ def recover(
     """
     output.check_folders(run)
     folder = output.folder(run)
-    journal, contents = output.open_journal(run, durability)
+    journal, contents = output.place.open_journal(run, durability)
     try:
         failpoints.hit("recover.opened")
         opened = [record for record in contents.notes() if isinstance(record, Opened)]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import time
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -18,12 +17,10 @@ from headrace.core.arrow.batch import schema_from
 from headrace.core.arrow.output_schema import describe_difference
 from headrace.core.files import safe_files
 from headrace.core.ports import Sink
-from headrace.core.stores.addresses import in_object_store
 from headrace.core.warn import warn
 from headrace.errors import OutputExists, PlanChanged
 from headrace.output import input_marks
 from headrace.output.commit import ShardCommitter, begin
-from headrace.output.folder import SUCCESS, OutputFolder, check_parts, new_run_name
 from headrace.output.input_changes import (
     InputFile,
     check_apart,
@@ -42,6 +39,7 @@ from headrace.output.input_versions import (
 from headrace.output.job import Job, OpenRequest
 from headrace.output.journal import Contents
 from headrace.output.journal_state import JournalState
+from headrace.output.layout import SUCCESS, Output, new_run_name, open_output
 from headrace.output.publishing import table_of
 from headrace.output.recover import peek, recover
 from headrace.output.refresh import check_refresh
@@ -63,9 +61,9 @@ def open_job(plan: Plan, request: OpenRequest) -> Job:
         plan.sink.check_source(described)
     files = plan.source.files()
     check_apart(plan.sink.root, described.get("paths", ()), files)
-    output = opened_output(plan.sink)
+    output = open_output(plan.sink.root, getattr(plan.sink, "storage_options", ()))
     try:
-        with output.named():
+        with output.place.naming():
             opener = _JobOpener(plan, output, files, request)
             job = opener.job()
             job.code = opener.code
@@ -75,21 +73,10 @@ def open_job(plan: Plan, request: OpenRequest) -> Job:
         raise
 
 
-def opened_output(sink: Sink) -> OutputFolder:
-    """Open the output of a sink, under its lock: a folder, or a place in an object store."""
-    if not in_object_store(sink.root):
-        return OutputFolder(Path(sink.root))
-    from headrace.output.stores.folder import StoreFolder  # only where outputs lie in stores
-
-    return StoreFolder(sink.root, getattr(sink, "storage_options", ()))
-
-
 class _JobOpener:
     """Opens an output: ``job`` decides between a new run, a resumed one and an error."""
 
-    def __init__(
-        self, plan: Plan, output: OutputFolder, files: list[InputFile], request: OpenRequest
-    ) -> None:
+    def __init__(self, plan: Plan, output: Output, files: list[InputFile], request: OpenRequest) -> None:
         sink, given = plan.sink, plan.source
         assert sink is not None
         self._output = output
@@ -152,7 +139,7 @@ class _JobOpener:
         swapped = self._finish_swap()
         output = self._output
         hidden, current = output.next(), output.current()
-        check_parts(output, {run for run in (hidden, current) if run is not None})
+        output.check_parts({run for run in (hidden, current) if run is not None})
         if self._request.mode == "overwrite":
             return self._overwrite(hidden, current, swapped)
         if current is not None and self._request.mode in ("ignore", "error", "append"):

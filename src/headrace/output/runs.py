@@ -14,8 +14,8 @@ import msgspec
 from headrace.core.work import CommitRecord, Shard
 from headrace.errors import JournalDamaged, NothingMatched, nearest
 from headrace.output import journal as journals
-from headrace.output.folder import HOME, SUCCESS
 from headrace.output.journal_state import JournalState
+from headrace.output.layout import HOME, SUCCESS
 from headrace.output.names import check_names, read_pointer
 from headrace.output.recover import replay
 from headrace.output.saved_plan import read_plan_at

@@ -11,8 +11,8 @@ import msgspec
 
 from headrace.core.files import safe_files
 from headrace.errors import JournalDamaged
-from headrace.output.folder import OutputFolder
 from headrace.output.journal import Divided, Grown
+from headrace.output.layout import Output
 from headrace.plan.physical import SavedPlan
 from headrace.version import __version__
 
@@ -36,13 +36,13 @@ def grown(plan: SavedPlan, record: Grown) -> SavedPlan:
     )
 
 
-def write_plan(output: OutputFolder, plan: SavedPlan, *, named: bool = True) -> None:
+def write_plan(output: Output, plan: SavedPlan, *, named: bool = True) -> None:
     """Save a run's plan, with its hash in front. ``named`` False: the caller syncs its folder."""
     data = plan.encode()
     output.save(plan.run, "plan", hashlib.sha256(data).digest() + data, named=named)
 
 
-def read_plan(output: OutputFolder, run: str) -> SavedPlan:
+def read_plan(output: Output, run: str) -> SavedPlan:
     """Read a run's saved plan; a damaged one is refused."""
     return read_plan_at(output.folder(run))
 

@@ -11,7 +11,7 @@ from headrace.core.tables.remaining import Lost
 from headrace.core.warn import warn
 from headrace.core.work import CommitRecord, StagedFile
 from headrace.errors import SinkError
-from headrace.output.folder import OutputFolder
+from headrace.output.layout import Output
 from headrace.output.publishing import table_of
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def check_in_table(committer: ShardCommitter, *, incremental: bool) -> None:
 
 
 def check_inserted(
-    sink: Sink, output: OutputFolder, records: Iterable[CommitRecord], *, finished: bool, go_on: bool
+    sink: Sink, output: Output, records: Iterable[CommitRecord], *, finished: bool, go_on: bool
 ) -> bool:
     """Look whether the table of a database has the rows that drivers of a run have inserted, one part after another.
 

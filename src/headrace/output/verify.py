@@ -16,7 +16,7 @@ import msgspec
 
 from headrace.core.arguments import known_arguments
 from headrace.core.arrow.batch import schema_from
-from headrace.core.files import hive, safe_files
+from headrace.core.files import safe_files
 from headrace.core.human import plural
 from headrace.core.stores.options import Options, checked
 from headrace.core.uploading.names import is_uploaded, uploaded_name
@@ -24,11 +24,11 @@ from headrace.core.work import REJECTED, StagedFile
 from headrace.errors import JournalDamaged
 from headrace.output import remeasure as remeasuring
 from headrace.output.compacted import Reached, in_table, without_compacted
-from headrace.output.names import run_of
+from headrace.output.names import is_part
 from headrace.output.part_files import bytes_of, rows_of
+from headrace.output.places.place import Place, looked_at
 from headrace.output.reporting import success_of
 from headrace.output.runs import SavedRun, check_is_output, current_run, named_run, pointer
-from headrace.output.stores.snapshots import Looked, looked_at
 from headrace.output.verification import Finding, Verification, are_steps, steps_of, verbs
 from headrace.plan.accounts import is_counted, wrong_in_record
 from headrace.plan.parameters import given_folder
@@ -99,12 +99,13 @@ def verify(
 
 
 def _verified(
-    output: Looked, options: Options, threads: int, on_file: OnFile, reached: Reached
+    output: Place, options: Options, threads: int, on_file: OnFile, reached: Reached
 ) -> Verification:
-    root, place = output.root, output.place
+    root, place = output.root, output.at()
     check_is_output(root)
-    if output.writer is not None:
-        return Verification(place, named_run(root), "running", note=output.writer)
+    writer = output.writer()
+    if writer is not None:
+        return Verification(place, named_run(root), "running", note=writer)
     try:
         name = pointer(root, "current")
         pointer(root, "next")
@@ -127,19 +128,16 @@ def _verified(
     return _Verifier(output, run, options, reached).verification(threads, on_file, further=further)
 
 
-def _no_pointer(output: Looked) -> tuple[Finding, ...]:
+def _no_pointer(output: Place) -> tuple[Finding, ...]:
     """Return the finding that no run is current: nothing was written yet, or the pointer is gone."""
-    parts = [
-        name for name in (*os.listdir(output.root), *output.visible()) if not name.startswith(("_", "."))
-    ]
-    what = "though there are parts: it was removed" if parts else "so nothing was written yet"
+    what = "though there are parts: it was removed" if output.visible() else "so nothing was written yet"
     return (Finding("unfinished", "_headrace/current", f"it is not there, {what}."),)
 
 
 class _Verifier:
     """One verification, step by step."""
 
-    def __init__(self, output: Looked, run: SavedRun, options: Options, reached: Reached) -> None:
+    def __init__(self, output: Place, run: SavedRun, options: Options, reached: Reached) -> None:
         self._output = output
         self._reached = reached
         self._options = options
@@ -156,7 +154,7 @@ class _Verifier:
         success = self._success()
         self._check_files(threads, on_file)
         notes: list[str] = []
-        about, place = self._shape.get("sink") or {}, str(self._output.place)
+        about, place = self._shape.get("sink") or {}, str(self._output.at())
         if about.get("kind") == "Delta table":
             self._findings, compacted = without_compacted(place, self._options, self._files, self._findings)
             notes.append(compacted)
@@ -176,7 +174,7 @@ class _Verifier:
         begun = "an overwrite" if overwrite else "a further run"
         begun = f"{begun} has started and is not complete; until it is, this output is valid"
         return Verification(
-            self._output.place,
+            self._output.at(),
             run.name,
             "damaged" if damaged else "unfinished" if unfinished else "good",
             tuple(self._findings),
@@ -213,11 +211,11 @@ class _Verifier:
 
     def _check_file(self, file: StagedFile) -> Finding | None:
         aside = uploaded_name(self._run.name, file) if is_uploaded(file) else ""
-        if aside in self._output.there:  # it has not been copied to its place yet
+        if aside and self._output.size_of(aside) >= 0:  # it has not been copied to its place yet
             with self._output.opened(aside) as path:
                 return self._checked(file, path)
         with self._output.opened(file.name) as path:
-            if path.exists() or self._output.store is None or not self._run.state.hidden:
+            if path.exists() or not self._run.state.hidden:
                 return self._checked(file, path)
         with self._output.opened(f"_headrace/{self._run.name}/parts/{file.name}") as path:
             return self._checked(file, path)
@@ -247,21 +245,14 @@ class _Verifier:
         return None
 
     def _check_extra(self) -> None:
-        if self._output.store is not None:  # where parts are put before the record that names them
-            mine = {self._run.name} if not self._run.finished else set()
-            there = self._output.visible()
-            self._add_extra([name for name in there if run_of(name.removeprefix(f"{REJECTED}/")) not in mine])
-            return
-        there = list(hive.entries(self._root))
-        rejected = self._root / REJECTED
-        if safe_files.is_folder(rejected):
-            there += [f"{REJECTED}/{name}" for name in os.listdir(rejected) if not name.startswith(".")]
-        elif os.path.lexists(rejected):
+        output, rejected = self._output, self._root / REJECTED
+        if os.path.lexists(rejected) and not safe_files.is_folder(rejected):
             self._add_finding("extra", REJECTED, "it is not a folder, and no run puts anything else there.")
-        self._add_extra(there)
-
-    def _add_extra(self, there: list[str]) -> None:
-        for name in sorted(set(there) - self._files.keys() - self._run.leaving):
+        aside = [name for name in output.listed(REJECTED) if not name.startswith(f"{REJECTED}/.")]
+        # Where parts are put before their record, one may be about to come.
+        to_come = set() if self._run.finished or output.renames else {self._run.name}
+        there = {name for name in (*output.visible(), *aside) if not is_part(name, to_come)}
+        for name in sorted(there - self._files.keys() - self._run.leaving):
             self._add_finding(
                 "extra", name, "no record names it, and a reader of the folder would take it for output."
             )
@@ -298,7 +289,7 @@ class _Verifier:
             words = (
                 f"{left:,} of {len(run.state.done):,} shards are still to do" if left else "it was not closed"
             )
-            how = "`headrace resume`" if self._output.store is None else "the same command, given again,"
+            how = "the same command, given again," if self._output.copied else "`headrace resume`"
             self._add_finding(
                 "unfinished", "_SUCCESS", f"the run is not finished: {words}. {how} resumes it."
             )
@@ -441,7 +432,7 @@ class _Verifier:
         sink = self._shape.get("sink") or {}
         if (
             sink.get("kind") != "Parquet"
-            or self._output.store is not None  # they would be fetched once more
+            or self._output.copied  # they would be fetched once more
             or not measured.unchanged_columns
             or self._findings
             or measured.metric is None

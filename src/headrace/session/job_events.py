@@ -10,7 +10,7 @@ from headrace.core.tables.changes import position_text, taken_in
 from headrace.observers.record_reader import listed
 from headrace.observers.time_left import LAST_SHARDS
 from headrace.output import reporting
-from headrace.output.folder import HOME
+from headrace.output.layout import HOME
 from headrace.output.run_list import older_rows
 from headrace.output.seen_keys import key_step
 from headrace.result import Metrics, Result
@@ -140,8 +140,8 @@ def result_of(job: Job, event: RunFinished, metrics: Metrics, rows_before: int =
         rejected=event.ledger.rejected,
         metrics=metrics,
         ledger=event.ledger,
-        report=job.output.place(f"{HOME}/{event.run}/{reporting.REPORT}"),
-        path=job.output.place(),
+        report=job.output.place.at(f"{HOME}/{event.run}/{reporting.REPORT}"),
+        path=job.output.place.at(),
         run=event.run,
         files=event.files,
         bytes=event.bytes,

@@ -86,7 +86,7 @@ def write(context: RunContext, complete: Callable[[Plan], Plan], started: float)
                 result = _finished_before(job, options)
             else:
                 if command is not None:
-                    command.record(job.output.folder(job.committer.plan.run), job.output.place())
+                    command.record(job.output.folder(job.committer.plan.run), job.output.place.at())
                 prepare_keys(job.committer, job.plan, on_error=options.on_error)
                 result = _write(job, context, options, progress, started)
             if command is not None:
@@ -167,7 +167,7 @@ def _composed(job: Job, context: RunContext, events: EventBus, started: float) -
         events=events,
         states=str(committer.folder / STATES),
         # Where the output is an object store, the run's folder here does not outlive its driver.
-        folder=str(committer.folder / KEPT) if isinstance(job.output.place(), Path) else "",
+        folder=str(committer.folder / KEPT) if isinstance(job.output.place.at(), Path) else "",
         uploads=_uploads(job, context.options),
     )
     _announce(job, plan, context, events, started)
@@ -177,7 +177,7 @@ def _composed(job: Job, context: RunContext, events: EventBus, started: float) -
 
 def _uploads(job: Job, options: RunOptions) -> Uploads | None:
     """Return how workers upload that do not see where the output is staged, as those on other machines."""
-    return job.output.uploads(job.committer.plan.run) if options.traits.is_cluster else None
+    return job.output.place.uploads(job.committer.plan.run) if options.traits.is_cluster else None
 
 
 def _announce(job: Job, plan: Plan, context: RunContext, events: EventBus, started: float) -> None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from headrace.testing.engines import EngineContract
     from headrace.testing.llm_engine import SimulatedLLMEngine, SimulatedPrefixCache
     from headrace.testing.llm_server import FakeLLMServer
+    from headrace.testing.places import PlaceContract
     from headrace.testing.predictors import PredictorContract
     from headrace.testing.sinks import FileSinkContract
     from headrace.testing.sources import SourceContract
@@ -35,6 +36,7 @@ __all__ = [
     "FakeLLMServer",
     "FakePool",
     "FileSinkContract",
+    "PlaceContract",
     "PredictorContract",
     "SimulatedLLMEngine",
     "SimulatedPrefixCache",
@@ -49,6 +51,7 @@ _HOMES = {
     "EngineContract": "engines",
     "FakeLLMServer": "llm_server",
     "FileSinkContract": "sinks",
+    "PlaceContract": "places",
     "PredictorContract": "predictors",
     "SimulatedLLMEngine": "llm_engine",
     "SimulatedPrefixCache": "llm_engine",

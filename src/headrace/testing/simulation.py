@@ -22,7 +22,7 @@ from headrace.core.work import Done, Ledger, Outcome, Proposal, Shard, Split, St
 from headrace.driver.ports import RunPorts
 from headrace.errors import WorkerDied
 from headrace.output.commit import ShardCommitter, begin
-from headrace.output.folder import OutputFolder
+from headrace.output.layout import Output, open_output
 from headrace.plan.physical import SavedPlan
 from headrace.session.build_runner import RunSpec, build_runner
 from headrace.session.resumed import Resumed
@@ -97,10 +97,10 @@ def drive(load: Load, folder: Path) -> Driven:
         output.close()
 
 
-def _committer(shards: list[Shard], folder: Path) -> tuple[ShardCommitter, OutputFolder]:
+def _committer(shards: list[Shard], folder: Path) -> tuple[ShardCommitter, Output]:
     from headrace.sinks.parquet import ParquetSink
 
-    output = OutputFolder(folder)
+    output = open_output(folder)
     plan = SavedPlan("simulate", "{}", {}, [], shards, 0.0, "0")
     sink = ParquetSink(str(folder))
     return begin(output, plan, sink, durability="power", pointer="current"), output

@@ -19,9 +19,8 @@ from headrace.core.stores.writing import Found, StoreWriter
 from headrace.core.uploading.names import CRC_NOTE, RUN_NOTE, is_uploaded, notes_of, uploaded_name
 from headrace.core.work import REJECTED, StagedFile
 from headrace.errors import OutputWriteFailed
-from headrace.output.publishing import Place
-from headrace.output.stores.copies import Listing
-from headrace.output.stores.lease import Lease
+from headrace.output.places.lease import Lease
+from headrace.output.publishing import FileState
 
 SAMPLES = 5  # files of rejected rows that are kept on this machine, for the report
 _AT_ONCE = 32  # requests that move no bytes of ours
@@ -29,23 +28,24 @@ _MOST_WAITING = 256  # copies that have not ended
 _REMOVED_AT_ONCE = 200
 
 
-class AsideOutput(Protocol):
+class AsidePlace(Protocol):
     """What is needed of an output in a store."""
 
-    root: Path
-    store: StoreWriter
+    objects: StoreWriter
     lease: Lease
-    there: Listing
+    there: dict[str, int]
 
-    def remove_named(self, names: Collection[str]) -> None: ...
+    @property
+    def root(self) -> Path: ...
+    def remove(self, names: Collection[str]) -> None: ...
 
 
 class UploadedParts:
     """Those of one run."""
 
-    def __init__(self, output: AsideOutput, run: str) -> None:
-        self._output = output
-        self._store = output.store
+    def __init__(self, place: AsidePlace, run: str) -> None:
+        self._place = place
+        self._store = place.objects
         self._run = run
         self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="headrace-copies")
         self._copying: deque[Future[None]] = deque()
@@ -62,21 +62,21 @@ class UploadedParts:
                 f"{self._store.url(name)}, which a worker has uploaded, {how}. Finished work is kept: run again, and "
                 "its rows are processed once more."
             )
-        self._output.there[name] = file.size
+        self._place.there[name] = file.size
         if not file.is_part:
             self._keep_sample(file, name)
 
     def _keep_sample(self, file: StagedFile, name: str) -> None:
         """Fetch the first rejected rows, for the report."""
-        rejected = self._output.root / REJECTED
+        rejected = self._place.root / REJECTED
         safe_files.make_folder(rejected)
         if len(os.listdir(rejected)) < SAMPLES:
-            with safe_files.new_file(self._output.root / file.name) as opened:
+            with safe_files.new_file(self._place.root / file.name) as opened:
                 self._store.fetch(name, opened)
 
     def publish(self, file: StagedFile) -> None:
         """Have the store copy a part that a record names, meanwhile; raises what went wrong with others before."""
-        name, there = uploaded_name(self._run, file), self._output.there
+        name, there = uploaded_name(self._run, file), self._place.there
         if name not in there and there.get(file.name) == file.size:
             return
         while self._copying and (len(self._copying) >= _MOST_WAITING or self._copying[0].done()):
@@ -86,7 +86,7 @@ class UploadedParts:
             self._remove_copied()
 
     def _copy(self, file: StagedFile, name: str) -> None:
-        self._output.lease.ensure()
+        self._place.lease.ensure()
         failpoints.hit("publish.rename")
         if not self._store.duplicate_if_there(name, file.name):
             found = self._store.look(file.name)
@@ -95,7 +95,7 @@ class UploadedParts:
                     f"{self._store.url(name)}, which a worker has uploaded, is gone, and was not copied to "
                     f"{file.name}. Run again: its rows are processed once more."
                 )
-        self._output.there[file.name] = file.size
+        self._place.there[file.name] = file.size
         self._published.add(file.name)
         failpoints.hit("publish.renamed")
         self._copied.append(name)
@@ -109,11 +109,11 @@ class UploadedParts:
     def _remove_copied(self) -> None:
         names = [self._copied.popleft() for _ in range(len(self._copied))]
         if names:
-            self._output.remove_named(names)
+            self._place.remove(names)
 
-    def state(self, file: StagedFile) -> Place:
+    def state(self, file: StagedFile) -> FileState:
         """Say where a committed file is; what is aside still has to be copied, whatever has its name by now."""
-        name, there = uploaded_name(self._run, file), self._output.there
+        name, there = uploaded_name(self._run, file), self._place.there
         if there.get(name) == file.size:
             return "staged"
         if there.get(file.name) == file.size:

@@ -196,6 +196,17 @@ class Lease:
         return json.dumps(known).encode() + b"\n"
 
 
+def writer_of(store: StoreWriter) -> str | None:
+    """Return who writes an output in a store now: its lease is held, and was renewed not long ago."""
+    found = store.get(LOCK)
+    lease = parsed(found[0]) if found is not None else {}
+    if found is None or not lease.get("held"):
+        return None
+    here = is_here(lease)
+    alive = time.time() - found[1].written.timestamp() < SILENCE if here is None else here
+    return str(lease.get("who")) if alive else None
+
+
 def parsed(data: bytes) -> dict[str, Any]:
     """Return what a lease says; nothing if it is none."""
     with contextlib.suppress(ValueError):

@@ -8,15 +8,12 @@ has begun cannot append any more: the condition fails, and what stands there has
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 from headrace.core import failpoints
-from headrace.core.files import safe_files
 from headrace.core.stores.writing import ABSENT, StoreWriter, Taken
 from headrace.errors import JournalDamaged, RunLocked
-from headrace.output.journal import Contents, Journal
 from headrace.output.journal_frames import MAGIC
-from headrace.output.stores.lease import Lease
+from headrace.output.places.lease import Lease
 
 _HEAD = b"headrlog"
 _TOKEN = 16
@@ -25,7 +22,7 @@ _TRIES = 20
 
 
 class NumberedObjects:
-    """The objects of one run's journal."""
+    """The objects of one run's journal: a log, whose copy is a file of this machine."""
 
     def __init__(self, store: StoreWriter, run: str, lease: Lease | None = None) -> None:
         self._store = store
@@ -55,7 +52,7 @@ class NumberedObjects:
     def append(self, frames: bytes) -> None:
         """Put the next object; raises ``RunLocked`` if another driver has put one of this number."""
         assert self._lease is not None
-        data = _HEAD + self._lease.token.encode() + frames
+        data = _HEAD + self._lease.token.encode() + frames.removeprefix(MAGIC)
         name = self._name(self._next)
         failpoints.hit("store.append")
         try:
@@ -102,42 +99,3 @@ class NumberedObjects:
                 "copy, or write to another place."
             )
         return data[len(_HEAD) + _TOKEN :]
-
-
-class StoreJournal(Journal):
-    """A journal whose truth is in the store; a copy of it lies on this machine, for reading it again."""
-
-    objects: NumberedObjects
-
-    @classmethod
-    def begin(cls, path: Path, objects: NumberedObjects) -> StoreJournal:
-        """Make the journal of a new run."""
-        journal = cls.create(path, "process")
-        journal.objects = objects
-        return journal
-
-    @classmethod
-    def go_on(cls, path: Path, objects: NumberedObjects) -> tuple[StoreJournal, Contents]:
-        """Open the journal of a run whose objects were copied to ``path``; no other driver can append from now on."""
-        late = objects.claim()
-        if late:
-            safe_files.write(path, safe_files.content(path) + late, lasting=False)
-        journal, contents = cls.open(path, "process")
-        journal.objects = objects
-        return journal, contents
-
-    def sync(self) -> None:
-        """Put what was appended, then write it to the copy. Whatever interrupts it ends the journal."""
-        if self._buffer and not self._broken:
-            frames = b"".join(part for part in self._buffer if part != MAGIC)
-            self._broken = True
-            self.objects.append(frames)
-            self._broken = False
-        super().sync()
-
-
-def copy_of(store: StoreWriter, run: str, path: Path, lease: Lease | None, *, listed: int) -> NumberedObjects:
-    """Write a run's journal to a file of this machine, and return its objects."""
-    objects = NumberedObjects(store, run, lease)
-    safe_files.write(path, MAGIC + objects.read(listed=listed), lasting=False)
-    return objects

@@ -9,28 +9,30 @@ attempt that was never committed, are replaced on the condition that they are st
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
+import threading
 import time
 import zlib
 from collections import deque
-from collections.abc import Collection, Container, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Protocol
 
 from headrace.core import failpoints
 from headrace.core.files import safe_files
-from headrace.core.metric_states import side_files
+from headrace.core.metric_states import STATES, side_files
 from headrace.core.ports import Sink
 from headrace.core.stores.writing import ABSENT, StoreWriter, Taken, Version
 from headrace.core.uploading.names import CRC_NOTE, PARTS, RUN_NOTE, is_uploaded, notes_of
-from headrace.core.work import HOME, REJECTED, CommitRecord, StagedFile
+from headrace.core.work import HOME, REJECTED, SUCCESS, CommitRecord, StagedFile
 from headrace.errors import ForeignOutput, OutputWriteFailed
 from headrace.output import journal as journals
-from headrace.output.publishing import Place, table_of
-from headrace.output.stores.copies import Listing
-from headrace.output.stores.lease import Lease
-from headrace.output.stores.uploaded import SAMPLES, UploadedParts
+from headrace.output.names import is_part
+from headrace.output.places.lease import Lease
+from headrace.output.places.uploaded import SAMPLES, UploadedParts
+from headrace.output.publishing import FileState, table_of
 
 _AT_ONCE = 8  # uploads
 _MOST_WAITING = 64  # records whose files are not uploaded yet
@@ -38,34 +40,35 @@ _GROUP = 0.25  # seconds: records that come faster than this share one object of
 _TRIES = 5
 
 
-class StoreOutput(Protocol):
+class StorePlace(Protocol):
     """What a publisher needs of an output in a store."""
 
-    root: Path
-    store: StoreWriter
+    objects: StoreWriter
     lease: Lease
-    there: Listing
+    there: dict[str, int]
 
-    def folder(self, run: str) -> Path: ...
+    @property
+    def root(self) -> Path: ...
     def list_again(self) -> None: ...
-    def upload_states(self, run: str, names: Collection[str]) -> None: ...
-    def remove_parts(self, run: str, *, but: Container[str] = ()) -> None: ...
-    def remove_named(self, names: Collection[str]) -> None: ...
-    def write_success(self, data: bytes) -> None: ...
+    def visible(self) -> list[str]: ...
+    def listed(self, folder: str) -> Mapping[str, int]: ...
+    def write(self, name: str, data: bytes) -> None: ...
+    def remove(self, names: Collection[str]) -> None: ...
 
 
 class StorePublisher:
     """Uploads files of one run; ``hidden`` ones aside, from where the store copies them when all are there."""
 
-    def __init__(self, output: StoreOutput, sink: Sink, run: str, *, hidden: bool) -> None:
-        self._output = output
-        self._store = output.store
+    def __init__(self, place: StorePlace, sink: Sink, run: str, *, hidden: bool) -> None:
+        self._place = place
+        self._store = place.objects
         self._sink = sink
         self._staging = sink.staging
         self._run = run
         self._hidden = hidden
         self._aside = f"{HOME}/{run}/{PARTS}/"
-        self._uploaded = UploadedParts(output, run)
+        self._uploaded = UploadedParts(place, run)
+        self._fetching = threading.Lock()
         self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="headrace-uploads")
         self._waiting: deque[tuple[CommitRecord, list[Future[None]]]] = deque()
         self._journalled = 0.0
@@ -75,7 +78,7 @@ class StorePublisher:
         uploads = [self._threads.submit(self._upload, file) for file in record.files]
         states = side_files(record)
         if states:
-            uploads.append(self._threads.submit(self._output.upload_states, self._run, states))
+            uploads.append(self._threads.submit(self._upload_states, states))
         self._waiting.append((record, uploads))
         if len(self._waiting) > _MOST_WAITING:
             wait(self._waiting[0][1])
@@ -108,7 +111,7 @@ class StorePublisher:
 
     def publish(self, records: Iterable[CommitRecord]) -> None:
         """Have the store copy what is hidden, or was uploaded by workers; all else has its name from the start."""
-        there = self._output.there
+        there = self._place.there
         hidden = []
         for record in records:
             for file in record.files:
@@ -123,7 +126,7 @@ class StorePublisher:
         """Wait until what workers have uploaded has its name."""
         self._uploaded.settle()
 
-    def state(self, file: StagedFile) -> Place:
+    def state(self, file: StagedFile) -> FileState:
         """Say where a committed file is, by the listing; what is not so in it is looked at again."""
         if is_uploaded(file):
             return self._uploaded.state(file)
@@ -132,7 +135,7 @@ class StorePublisher:
         return "staged" if self._is_there(self._aside + file.name, file.size) else "missing"
 
     def _is_there(self, name: str, size: int) -> bool:
-        there = self._output.there
+        there = self._place.there
         if there.get(name) == size:
             return True
         if name.startswith(self._aside) and not self._hidden and name not in there:
@@ -145,24 +148,24 @@ class StorePublisher:
 
     def finish(self, success: bytes) -> None:
         """See that every part is there and no other of this run, then put ``_SUCCESS`` in place."""
-        output = self._output
+        place = self._place
         if table_of(self._sink) is None:
             self.check_complete()
         else:  # its parts are its own by now
             self.settle()
-            output.list_again()
+            place.list_again()
         # Before the mark: what lies aside could be copied by a driver that was replaced and does not know it.
-        output.remove_named(
-            [name for name in list(output.there) if name.startswith((self._aside, "_headrace/uploads/"))]
-        )
-        output.write_success(success)
+        place.remove([*place.listed(self._aside[:-1]), *place.listed(f"{HOME}/uploads")])
+        place.lease.check()
+        failpoints.hit("finish.success")
+        place.write(SUCCESS, success)
 
     def check_complete(self, *, since: int = 0) -> None:
         """See that every part of the shards from number ``since`` on is there, and remove others of this run."""
         self.settle()
-        output = self._output
-        output.list_again()
-        contents = journals.read(output.folder(self._run) / "journal")
+        place = self._place
+        place.list_again()
+        contents = journals.read(place.root / HOME / self._run / "journal")
         named = {
             file.name: (record.shard, file.size) for record in contents.in_force() for file in record.files
         }
@@ -174,7 +177,8 @@ class StorePublisher:
                 )
         records = (record for record in contents.in_force() if record.shard >= since)
         self._uploaded.compare(file for record in records for file in record.files)
-        output.remove_parts(self._run, but=named)
+        ours = [name for name in (*place.visible(), *place.listed(REJECTED)) if is_part(name, {self._run})]
+        place.remove([name for name in ours if name not in named])
 
     def close(self) -> None:
         """Let uploads that have begun end, and drop the others."""
@@ -186,7 +190,7 @@ class StorePublisher:
     def _copy(self, file: StagedFile) -> None:
         failpoints.hit("publish.rename")
         self._store.duplicate(self._aside + file.name, file.name)
-        self._output.there[file.name] = file.size
+        self._place.there[file.name] = file.size
         failpoints.hit("publish.renamed")
 
     def _upload(self, file: StagedFile) -> None:
@@ -200,13 +204,40 @@ class StorePublisher:
                 self._put(name, path, file)
             failpoints.hit("store.uploaded")
             if not is_uploaded(file):
-                self._output.there[name] = file.size
+                self._place.there[name] = file.size
                 self._drop(path, file)
         except OSError as error:
             raise OutputWriteFailed(
                 f"Cannot upload {path} to {self._store.url(name)}: {error.strerror}. Finished work is kept: fix the "
                 "cause, then run the same command again."
             ) from error
+
+    def _upload_states(self, names: Collection[str]) -> None:
+        """Upload big states of metrics, which are named by what is in them; fetch those that workers uploaded."""
+        for name in names:
+            key = f"{HOME}/{self._run}/{STATES}/{name}"
+            path = self._place.root / key
+            with self._fetching:  # two shards may have the same
+                if not path.exists():
+                    self._fetch_state(key, path)
+            if key not in self._place.there:
+                data = safe_files.content(path)
+                with contextlib.suppress(Taken):
+                    self._store.put(key, data, when=ABSENT)
+                self._place.there[key] = len(data)
+
+    def _fetch_state(self, key: str, path: Path) -> None:
+        """Fetch a state that a worker on another machine has uploaded."""
+        found = self._store.get(key)
+        if found is None or hashlib.sha256(found[0]).hexdigest() != path.name:
+            how = "gone" if found is None else "damaged"
+            raise OutputWriteFailed(
+                f"{self._store.url(key)}, the state of a metric that a worker has uploaded, is {how}. Remove it and "
+                "run again: its rows are processed once more."
+            )
+        safe_files.make_folder(path.parent, 0o700)
+        safe_files.write(path, found[0], lasting=False)
+        self._place.there[key] = len(found[0])
 
     def _put(self, name: str, path: str, file: StagedFile) -> None:
         notes = notes_of(self._run, file)
@@ -241,15 +272,15 @@ class StorePublisher:
                 f"{self._store.url(name)} is there already, and was not written by this run. It was not touched: "
                 "remove it, or write to another place, then run again."
             )
-        self._output.lease.check()  # after looking: who replaced us since then has changed the version, too
+        self._place.lease.check()  # after looking: who replaced us since then has changed the version, too
         return found.version
 
     def _drop(self, path: str, file: StagedFile) -> None:
         """Make room for the next: the store has it. The first rejected rows are kept for the report."""
-        rejected = self._output.root / REJECTED
+        rejected = self._place.root / REJECTED
         if not file.is_part:
             safe_files.make_folder(rejected)
             if len(os.listdir(rejected)) < SAMPLES:
-                os.rename(path, self._output.root / file.name)
+                os.rename(path, self._place.root / file.name)
                 return
         os.unlink(path)

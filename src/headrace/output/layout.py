@@ -1,0 +1,191 @@
+"""What an output holds, wherever it lies, and which run is in force.
+
+::
+
+    OUT/part-00007-k3f9a2xq.parquet     published parts
+    OUT/part-00008.1-k3f9a2xq.parquet   of a shard that was divided
+    OUT/day=1/part-00007-k3f9a2xq.parquet   with partition_by
+    OUT/_SUCCESS                        the output is complete
+    OUT/_rejected/part-00007-k3f9a2xq.arrow   rejected rows
+    OUT/_headrace/lock                  held by the driver that works here; in a store, renewed every few seconds
+    OUT/_headrace/current               names the run whose parts are in OUT
+    OUT/_headrace/next                  names the hidden run of mode="overwrite" that will take its place
+    OUT/_headrace/<run>/plan            the saved plan
+    OUT/_headrace/<run>/journal         the only truth about what is done; in a store, journal/0000000001, …
+    OUT/_headrace/<run>/states/         big states of metrics, named by what is in them
+    OUT/_headrace/<run>/staging/        what attempts write; dropped when the run ends
+    OUT/_headrace/<run>/parts/          in a store only: parts that no reader is to see yet
+    OUT/_headrace/<run>/manifest        the published files, once complete
+    OUT/_headrace/<run>/events.jsonl    what happened, for people; nothing is decided by it
+    OUT/_headrace/<run>/report.html     the same as a page
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Container
+from pathlib import Path
+
+from headrace.core.files import safe_files
+from headrace.core.stores.options import Options
+from headrace.core.uploading.names import PARTS
+from headrace.core.work import HOME as HOME
+from headrace.core.work import REJECTED
+from headrace.core.work import SUCCESS as SUCCESS
+from headrace.errors import ForeignOutput, JournalDamaged
+from headrace.output.names import check_run, first_names, is_part, read_pointer, run_of
+from headrace.output.places.place import Place, place_at
+from headrace.output.small_files import failed, foreign_entry
+
+
+def new_run_name() -> str:
+    """Return a fresh run name: eight random characters."""
+    alphabet = "abcdefghijkmnpqrstuvwxyz23456789"
+    return "".join(alphabet[byte % 32] for byte in os.urandom(8))
+
+
+def open_output(path: str | os.PathLike[str], options: Options | None = None) -> Output:
+    """Open an output for writing; raises ``RunLocked`` if another driver holds it."""
+    return Output(place_at(path, options))
+
+
+class Output:
+    """An output that we hold, wherever it lies. Close it, or nobody else gets it until this process ends."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        place.take()
+        self.root = place.root
+        self.home = place.root / HOME
+        try:
+            with place.naming():
+                self._remove_abandoned()
+        except BaseException:
+            place.close()
+            raise
+
+    def __str__(self) -> str:
+        return self.place.name
+
+    def _remove_abandoned(self) -> None:
+        """Drop runs that no pointer names: their driver died before it began, or after it was swapped."""
+        named = {self.current(), self.next()}
+        runs = self.place.folders(HOME)
+        if named == {None}:
+            self._check_pointer(runs)
+        for run in runs - named:
+            self.place.remove_below(f"{HOME}/{run}")
+
+    def _check_pointer(self, runs: set[str]) -> None:
+        """Refuse an output in which parts of a run stand that no pointer names: it was there, and is lost."""
+        for run in {run_of(name) for name in self.place.visible()} & runs:
+            raise JournalDamaged(
+                f"{self.home / 'current'} is missing, but {self.root} holds files of the run {run}. Nothing was "
+                f"touched: write {run} into that file and run again, or remove the whole output."
+            )
+
+    # ------------------------------------------------------------ pointers
+
+    def current(self) -> str | None:
+        """The run whose parts are in the output."""
+        return read_pointer(self.home / "current")
+
+    def next(self) -> str | None:
+        """The hidden run that will take the place of the current one."""
+        return read_pointer(self.home / "next")
+
+    def point(self, pointer: str, run: str | None) -> None:
+        """Make ``pointer`` name ``run`` (None: remove it), at once or not at all."""
+        if run is None:
+            self.place.remove([f"{HOME}/{pointer}"])
+        else:
+            self.place.write(f"{HOME}/{pointer}", f"{run}\n".encode())
+
+    # ------------------------------------------------------------ runs
+
+    def folder(self, run: str) -> Path:
+        """The folder of this machine that holds a run's plan, journal and staging."""
+        return self.home / check_run(run, self.home)
+
+    def make(self, run: str) -> Path:
+        """Make a run's folder and its staging folder, as far as they are not there."""
+        folder = self.folder(run)
+        self.check_folders(run)
+        try:
+            safe_files.make_folder(folder, 0o700)
+            safe_files.make_folder(folder / "staging", 0o700)
+        except OSError as error:
+            raise failed("make", folder, error) from error
+        self.place.show(run)
+        return folder
+
+    def check_folders(self, run: str) -> None:
+        """Refuse an output where a link leads elsewhere what a run writes or removes."""
+        folder = self.folder(run)
+        for path in (
+            folder,
+            folder / "staging",
+            folder / "states",
+            folder / safe_files.KEPT,
+            self.root / REJECTED,
+        ):
+            try:
+                safe_files.check_folder(path)
+            except safe_files.NotOurs as error:
+                raise foreign_entry(error) from error
+
+    def save(self, run: str, name: str, data: bytes, *, named: bool = True) -> None:
+        """Write a small file of a run, at once or not at all. ``named`` False: the caller syncs the folder."""
+        self.place.write(f"{HOME}/{check_run(run, self.home)}/{name}", data, named=named)
+
+    def remove_run(self, run: str) -> None:
+        """Remove a run's folder."""
+        self.place.remove_below(f"{HOME}/{check_run(run, self.home)}")
+
+    def is_marked(self, run: str) -> bool:
+        """Say whether the marks of a finished run are there: its manifest and ``_SUCCESS``."""
+        return (self.folder(run) / "manifest").exists() and (self.root / SUCCESS).exists()
+
+    def forget(self, run: str) -> None:
+        """Remove a run: its published parts (``_SUCCESS`` goes first), its pointer, its folder."""
+        if self.current() == run:
+            self.remove_success()
+        self.remove_parts(run)
+        for pointer in ("next", "current"):
+            if read_pointer(self.home / pointer) == run:
+                self.point(pointer, None)
+        self.remove_run(run)
+
+    # ------------------------------------------------------------ parts
+
+    def remove_success(self) -> None:
+        """Remove ``_SUCCESS`` durably: only then may the files that it covers be removed."""
+        self.place.remove([SUCCESS])
+
+    def remove_parts(self, run: str, *, but: Container[str] = ()) -> None:
+        """Remove what a run has published, except what is named in ``but``, for good."""
+        published = [*self.place.visible(), *self.place.listed(REJECTED)]
+        self.place.remove([name for name in published if is_part(name, {run}) and name not in but])
+
+    def sweep_parts(self, run: str, named: Container[str], *, finished: bool) -> None:
+        """Remove parts of a run that no record names, when it is opened again; ``finished``: nothing is to do.
+
+        Where parts are put before their record, those of an unfinished run are replaced, or removed at its end. A
+        driver that was replaced and does not know it could else remove what its successor has just put there.
+        """
+        if self.place.renames or finished:
+            self.remove_parts(run, but=named)
+            self.place.remove([*self.place.listed(f"{HOME}/{run}/{PARTS}")])
+
+    def check_parts(self, runs: Collection[str]) -> None:
+        """Refuse an output in which files stand that none of ``runs`` made."""
+        foreign = sorted(name for name in self.place.visible() if not is_part(name, runs))
+        if foreign:
+            raise ForeignOutput(
+                f"The output folder {self} holds files that Headrace did not write ({first_names(foreign)}). A "
+                "reader of the folder would take them for predictions. Move them away, then run again."
+            )
+
+    def close(self, *, forget: bool = False) -> None:
+        """Let the output go; with ``forget``, remove what this object made if no run is in it."""
+        self.place.close(forget=forget and self.current() is None and self.next() is None)

@@ -1,0 +1,1 @@
+"""Where outputs lie: a port, with one adapter for folders and one for object stores."""

@@ -1,0 +1,277 @@
+"""An output in a folder: its driver holds a lock, and gives parts their names by renaming them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Collection, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from headrace.core import waiting
+from headrace.core.files import hive, safe_files
+from headrace.core.ports import Sink
+from headrace.core.uploading.names import Uploads
+from headrace.core.work import HOME, REJECTED, Durability
+from headrace.errors import ForeignOutput, OutputWriteFailed, RunLocked
+from headrace.output.journal import Contents, Journal
+from headrace.output.names import first_names
+from headrace.output.publishing import FilePublisher, Publisher
+from headrace.output.small_files import (
+    failed,
+    foreign_entry,
+    remove_file,
+    remove_tree,
+    sync_folder,
+    write_whole,
+)
+
+_PATIENCE = 0.1  # seconds: a process that only looks at a lock holds it for an instant
+_LOCK_ATTEMPTS = 100
+
+
+class Folder:
+    """A ``Place`` that is a folder."""
+
+    copied = False
+    renames = True
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.name = str(root)
+        self._first_made: Path | None = None
+        self._lock = -1
+
+    # ------------------------------------------------------------ who holds it
+
+    def look(self) -> None:
+        """All is there to be read."""
+
+    def take(self) -> None:
+        """Take the lock, which makes the folder; what its last driver was writing when it was killed is removed."""
+        self._first_made = _first_missing(self.root)
+        _check_foreign(self.root)
+        try:
+            self._take_lock()
+            for entry in (self.root / HOME).iterdir():
+                if entry.suffix == safe_files.TEMPORARY and not safe_files.is_folder(entry):
+                    entry.unlink(missing_ok=True)
+        except OSError as error:
+            self.close(forget=self._lock < 0)
+            raise OutputWriteFailed(
+                f"The output folder {self.root} cannot be written: {error.strerror}. Choose another folder, or "
+                "change its permissions."
+            ) from error
+
+    def _take_lock(self) -> None:
+        home = self.root / HOME
+        path = home / "lock"
+        if home.is_symlink():
+            raise ForeignOutput(
+                f"{home} is a link to {os.path.realpath(home)}. Headrace would remove files there, so "
+                "nothing was touched: replace the link with the folder itself, or choose another output."
+            )
+        for attempts_left in reversed(range(_LOCK_ATTEMPTS)):
+            try:
+                self.root.mkdir(parents=True, exist_ok=True)
+                safe_files.make_folder(home, 0o700)  # plans and journals are private
+                lock = safe_files.opened(path, os.O_RDWR | os.O_CREAT)
+            except (FileNotFoundError, FileExistsError):
+                if not attempts_left:
+                    raise
+                continue  # a driver that ends has just removed the folder
+            except safe_files.NotOurs as error:
+                raise foreign_entry(error) from error
+            try:
+                taken = waiting.lock(lock, patience=_PATIENCE)
+            except OSError:
+                os.close(lock)
+                raise
+            if not taken:
+                holder = os.pread(lock, 100, 0).decode(errors="replace").strip() or "another process"
+                os.close(lock)
+                raise RunLocked(
+                    f"The output folder {self.root} is being written by {holder}. Wait until it ends (or end "
+                    "it), then run again; two drivers never share an output."
+                )
+            if safe_files.is_at(path, lock):
+                self._lock = lock
+                os.ftruncate(lock, 0)
+                os.pwrite(lock, f"process {os.getpid()} on {os.uname().nodename}\n".encode(), 0)
+                return
+            os.close(lock)  # the file that we locked was removed meanwhile, so others lock another one
+        raise RunLocked(
+            f"Other runs write to the output folder {self.root} all the time. Run again when they are done."
+        )
+
+    def writer(self) -> str | None:
+        """Say who holds the lock, without taking it."""
+        try:
+            opened = safe_files.opened(self.root / HOME / "lock", os.O_RDONLY)
+        except OSError:
+            return None
+        try:
+            if _is_listed(opened) or not waiting.lock(opened, shared=True):
+                return os.pread(opened, 100, 0).decode(errors="replace").strip() or "another process"
+        except OSError:
+            return None
+        finally:
+            os.close(opened)
+        return None
+
+    def close(self, *, forget: bool = False) -> None:
+        """Release the lock; with ``forget``, remove the folders that ``take`` made, if they are empty."""
+        if self._lock >= 0 and forget:
+            remove_tree(self.root / HOME)
+        if forget and self._first_made is not None:
+            _remove_empty(self.root, self._first_made)
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    # ------------------------------------------------------------ names
+
+    def at(self, name: str = "") -> Path | str:
+        """Return the path."""
+        return self.root / name
+
+    def naming(self) -> AbstractContextManager[None]:
+        """Paths are what others know."""
+        return contextlib.nullcontext()
+
+    def visible(self) -> list[str]:
+        """Return what is not hidden, also in folders that are named for values."""
+        return list(hive.entries(self.root))
+
+    def listed(self, folder: str) -> Mapping[str, int]:
+        """Return what is there, links included."""
+        top = self.root / folder
+        return {
+            os.path.relpath(path, self.root): path.lstat().st_size
+            for above, _, names in (os.walk(top) if safe_files.is_folder(top) else ())
+            for path in (Path(above, name) for name in names)
+        }
+
+    def folders(self, folder: str) -> set[str]:
+        """Return those that are no links."""
+        return {entry.name for entry in (self.root / folder).iterdir() if safe_files.is_folder(entry)}
+
+    def size_of(self, name: str) -> int:
+        """Return the size of a regular file."""
+        try:
+            return safe_files.size(self.root / name)
+        except OSError:
+            return -1
+
+    def opened(self, name: str) -> AbstractContextManager[Path]:
+        """Return its path."""
+        return contextlib.nullcontext(self.root / name)
+
+    # ------------------------------------------------------------ small files
+
+    def write(self, name: str, data: bytes, *, named: bool = True) -> None:
+        """Write it under another name, and rename it."""
+        write_whole(self.root / name, data, named=named)
+
+    def remove(self, names: Collection[str]) -> None:
+        """Unlink files, and sync the folders in which they were."""
+        gone = [name for name in names if os.path.lexists(self.root / name)]
+        for name in gone:
+            remove_file(self.root / name)
+        hive.remove_empty(self.root, gone)
+        if any(name.startswith(f"{REJECTED}/") for name in gone):
+            with contextlib.suppress(OSError):
+                (self.root / REJECTED).rmdir()
+        for folder in {parent for name in gone for parent in Path(name).parents}:
+            if safe_files.is_folder(self.root / folder):
+                sync_folder(self.root / folder)
+
+    def remove_below(self, folder: str) -> None:
+        """Remove it as far as it can be removed."""
+        remove_tree(self.root / folder)
+
+    def sync_names(self) -> None:
+        """Sync all folders of parts. They may reach the disk in any order."""
+        for folder in (REJECTED, *hive.folders(self.root)):
+            if safe_files.is_folder(self.root / folder):
+                sync_folder(self.root / folder)
+        sync_folder(self.root)
+
+    def sync_made(self) -> None:
+        """Sync the folders from the output up to the first that was there before."""
+        folder = self.root
+        sync_folder(folder)
+        while self._first_made is not None and folder != self._first_made.parent:
+            folder = folder.parent
+            sync_folder(folder)
+
+    # ------------------------------------------------------------ a run
+
+    def show(self, run: str) -> None:
+        """Others read it where it is made."""
+
+    def create_journal(self, run: str, durability: Durability) -> Journal:
+        """Make a file."""
+        return Journal.create(self._journal(run), durability)
+
+    def open_journal(self, run: str, durability: Durability) -> tuple[Journal, Contents]:
+        """Open the file; the lock keeps others from appending to it."""
+        return Journal.open(self._journal(run), durability)
+
+    def _journal(self, run: str) -> Path:
+        return self.root / HOME / run / "journal"
+
+    def publisher(self, sink: Sink, run: str, *, hidden: bool) -> Publisher:
+        """Return what renames staged files; what is hidden stays staged."""
+        return FilePublisher(sink)
+
+    def uploads(self, run: str) -> Uploads | None:
+        """Workers write into the folder itself."""
+        return None
+
+
+def _first_missing(path: Path) -> Path | None:
+    missing = None
+    while not path.exists():
+        missing, path = path, path.parent
+    return missing
+
+
+def _remove_empty(folder: Path, top: Path) -> None:
+    with contextlib.suppress(OSError):
+        while True:
+            folder.rmdir()
+            if folder == top:
+                return
+            folder = folder.parent
+
+
+def _check_foreign(root: Path) -> None:
+    try:
+        others = sorted(name for name in os.listdir(root) if not name.startswith("."))
+    except FileNotFoundError:
+        return
+    except NotADirectoryError as error:
+        if not root.exists():  # one of its parents is a file: making the folder raises
+            return
+        raise ForeignOutput(
+            f"The output {root} is a file; an output is a folder. Choose another path."
+        ) from error
+    except OSError as error:
+        raise failed("list", root, error) from error
+    if others and HOME not in others:
+        raise ForeignOutput(
+            f"The output folder {root} holds files that Headrace did not write ({first_names(others)}). Nothing was "
+            "touched: choose an empty or a new folder."
+        )
+
+
+def _is_listed(opened: int) -> bool:
+    """Look in the kernel's list, where there is one: trying would hold the lock when a driver may start."""
+    with contextlib.suppress(OSError):
+        found = os.fstat(opened)
+        device = found.st_dev
+        inode = f" {os.major(device):02x}:{os.minor(device):02x}:{found.st_ino} "
+        locks = Path("/proc/locks").read_text()
+        return any("FLOCK" in line and inode in line for line in locks.splitlines())
+    return False

@@ -1,1 +1,0 @@
-"""Outputs in object stores: a journal of numbered objects, parts put on conditions, one driver at a time."""
