@@ -212,3 +212,11 @@ def test_what_was_listed_before_a_run_went_on_is_not_removed(place: Path, headra
         cleaning.remove(out, shown, unfinished=True)
     assert all_of(out) == before
     assert headrace("verify", out).code == 0
+
+
+def test_a_run_that_was_abandoned_goes_with_its_parts(out: Path, headrace: Headrace) -> None:
+    before = all_of(out)
+    (out / "_headrace" / "aaaaaaaa").mkdir()
+    (out / "part-00099-aaaaaaaa.csv").write_text("id\n")
+    assert headrace("clean", out, "--yes").code == 0
+    assert all_of(out) == before

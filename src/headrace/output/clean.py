@@ -14,9 +14,9 @@ from headrace.core.metric_states import STATES, side_files
 from headrace.core.uploading.names import PARTS
 from headrace.core.work import REJECTED
 from headrace.errors import ForeignOutput, JournalDamaged, RunLocked
-from headrace.output.layout import HOME, SUCCESS, open_output
+from headrace.output.layout import HOME, SUCCESS, Output
 from headrace.output.names import is_part
-from headrace.output.places.place import Place, looked_at
+from headrace.output.places.place import Place, looked_at, place_at
 from headrace.output.runs import SavedRun, check_is_output, current_run, next_run, pointer
 
 TABLES = ("Delta table", "Iceberg table", "Lance table")  # kinds of sinks
@@ -82,12 +82,13 @@ def remove(
     Raises ``RunLocked``, and removes nothing, if the output has changed: a run may have been resumed since it was
     listed, and what was a leftover then may be its committed rows now.
     """
-    output = open_output(path)
-    place, changed = output.place, True
+    place = place_at(path)
+    place.take()
+    emptied = False
     try:
         with place.naming():
             _check_same(place, found, _listed(place, unfinished=unfinished, everything=everything))
-            changed = False
+            output = Output(place)
             runs = [name for name in (output.next(), output.current()) if name is not None]
             if not everything:
                 runs = [
@@ -102,15 +103,16 @@ def remove(
                 if name.startswith(f"{HOME}/"):
                     place.remove_below(name)
             place.remove(names)
+            emptied = output.current() is None and output.next() is None
     finally:
-        output.close(forget=(everything or unfinished) and not changed)
+        place.close(forget=(everything or unfinished) and emptied)
     if everything:
         with contextlib.suppress(OSError):
-            output.root.rmdir()
+            place.root.rmdir()
 
 
 def _check_same(output: Place, found: Sequence[Leftover], now: Sequence[Leftover]) -> None:
-    """Refuse if what may go is not what was shown; opening the output has removed some of it already."""
+    """Refuse if what may go is not what was shown, but for what was removed as the output was taken."""
     shown, may_go = {each.path for each in found}, {each.path for each in now}
     kept = {path for path in shown - may_go if output.size_of(path) >= 0 or output.listed(path)}
     if kept or may_go - shown:

@@ -46,15 +46,19 @@ def new_run_name() -> str:
 
 def open_output(path: str | os.PathLike[str], options: Options | None = None) -> Output:
     """Open an output for writing; raises ``RunLocked`` if another driver holds it."""
-    return Output(place_at(path, options))
+    place = place_at(path, options)
+    place.take()
+    return Output(place)
 
 
 class Output:
-    """An output that we hold, wherever it lies. Close it, or nobody else gets it until this process ends."""
+    """An output that we hold, wherever it lies. Close it, or nobody else gets it until this process ends.
+
+    ``place`` was taken. What runs have left there that nobody goes on with is removed.
+    """
 
     def __init__(self, place: Place) -> None:
         self.place = place
-        place.take()
         self.root = place.root
         self.home = place.root / HOME
         try:
