@@ -116,7 +116,8 @@ class RunOptions:
         divided until the slow row is found. That row is treated as ``on_error`` says. Default: any time.
     commit_every
         Seconds of work after which a worker closes the part that it writes, so that what it has done is committed.
-        The rest of its shard becomes a new shard. None: each shard is committed as a whole.
+        The rest of its shard becomes a new shard. None: each shard is committed as a whole, and one worker does it,
+        even where others have nothing to do.
     stall_timeout
         Seconds after which a worker of this machine that the operating system has stopped (SIGSTOP) is given up and
         replaced, an eighth of that time later at most. A run in which no worker works ends after this time, and

@@ -144,3 +144,20 @@ def test_what_type_checkers_see_is_what_is_there() -> None:
         if "\n__all__ = [" in path.read_text()
     }
     assert files == set(readers.MODULES)
+
+
+def test_numbers_in_text_are_read_without_pandas(script: Callable[..., Any]) -> None:
+    ended = script(
+        """
+        import sys
+        import headrace as hr
+
+        texts = {"a.json": '{"x": 1.5, "y": [0.5, null]}\\n{"x": null}\\n', "a.csv": "x,y\\n1.5,2\\n,3.5\\n"}
+        for name, text in texts.items():
+            with open(name, "w") as file:
+                file.write(text)
+        sources = hr.read_json("a.json"), hr.read_csv("a.csv")
+        print([data.take_all()[0]["x"] for data in sources], "pandas" in sys.modules)
+        """
+    )
+    assert (ended.code, ended.out) == (0, "[1.5, 1.5] False\n"), ended.err

@@ -117,7 +117,12 @@ class RunContext(msgspec.Struct):
         execution, resumed = self.execution, resumed or Resumed()
         done = resumed.done
         pending = [shard for shard in shards if not (done and done[shard.index])]
-        shared = kind == "write" and not compiler.limits_of(plan.steps) and self.execution.most > 1
+        shared = (
+            kind == "write"
+            and not compiler.limits_of(plan.steps)
+            and self.options.commit_every is not None  # else each shard is one part
+            and execution.most > 1
+        )
         execution.fit(pending, shared=shared)
         traits = self.options.traits
         small = kind == "write" and execution.begins_here  # threads would take longer than they save

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
+from headrace.core.arrow.batch_formats import to_numpy
+
 _BEYOND = 2.0**53
 _WHOLE = re.compile(r"\s*[+-]?\d+\s*", re.ASCII)
 _DIGITS = 309  # the most that a float64 has before the point
@@ -54,9 +56,7 @@ def large(column: pa.Array) -> bool:
 
 
 def _large(column: pa.Array) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    found: np.ndarray[tuple[int], np.dtype[np.bool_]] = (
-        np.abs(column.to_numpy(zero_copy_only=False)) >= _BEYOND
-    )
+    found: np.ndarray[tuple[int], np.dtype[np.bool_]] = np.abs(to_numpy(column)) >= _BEYOND
     return found
 
 

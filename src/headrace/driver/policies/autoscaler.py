@@ -9,7 +9,7 @@ from headrace.core.events import PoolResized, WorkerRetired
 from headrace.driver.policy import Action, Emit, Policy, ResizePool
 from headrace.driver.run_view import RunView
 
-GROW_AFTER = 0.5  # seconds in which all workers were busy and work was waiting
+GROW_AFTER = 0.25  # seconds in which all workers were busy and work was waiting
 SHRINK_AFTER = 5.0  # seconds in which some worker had nothing to do
 
 
@@ -20,7 +20,7 @@ class Autoscaler:
     be idle for a moment only.
 
     >>> pool = Autoscaler(1, 8)
-    >>> [pool.wanted({1: 2}, waiting=9, now=now) for now in (0.0, 0.4, 0.5)]
+    >>> [pool.wanted({1: 2}, waiting=9, now=now) for now in (0.0, 0.2, 0.25)]
     [1, 1, 2]
     """
 
