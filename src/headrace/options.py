@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args, get_type_hints
 
-from headrace.core.engine_ports import Engine
-from headrace.core.engine_traits import ENGINES, EngineName, EngineTraits
+from headrace.core.engine_ports import ENGINES, Engine, EngineName, EngineTraits
 from headrace.core.option_values import check, given_price, plain
 from headrace.core.ray_cluster import Ray, is_address
 from headrace.core.work import Durability, OnError

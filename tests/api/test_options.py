@@ -11,8 +11,7 @@ import pytest
 
 import headrace as hr
 from headrace import options
-from headrace.core.engine_ports import PoolSpec
-from headrace.core.engine_traits import EngineTraits
+from headrace.core.engine_ports import EngineTraits, PoolSpec
 from headrace.engines.inline import InlineEngine
 from headrace.engines.local.engine import LocalEngine
 from headrace.errors import ArgumentError, UnknownArgument

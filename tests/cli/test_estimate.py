@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from headrace.core.work import Split
-from headrace.dataset.estimate import Commit, SampleObserver, extrapolated, sample_splits
-from headrace.dataset.ranges import Range
+from headrace.dataset.estimate import Commit, Range, SampleObserver, extrapolated, sample_splits
 
 Headrace = Callable[..., Any]
 

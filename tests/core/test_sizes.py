@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 import headrace as hr
-from headrace.core.sizes import given_bytes
+from headrace.core.human import given_bytes
 from headrace.errors import ArgumentError
 
 

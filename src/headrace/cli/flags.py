@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from headrace.cli import texts
-from headrace.core.engine_traits import ENGINES
+from headrace.core.engine_ports import ENGINES
 from headrace.errors import ArgumentError, UnknownArgument, nearest
 
 _RUN = "How it runs"

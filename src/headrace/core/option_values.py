@@ -8,9 +8,9 @@ import re
 from enum import Enum
 from typing import Any, get_args
 
-from headrace.core.engine_traits import ENGINES, EngineTraits
+from headrace.core.engine_ports import ENGINES, EngineTraits
+from headrace.core.human import given_bytes
 from headrace.core.ray_cluster import Ray, is_address
-from headrace.core.sizes import given_bytes
 from headrace.errors import ArgumentError, nearest
 
 _PRICE = re.compile(r"\s*([^\d\s.,+-]{0,8})\s*(\d+(?:\.\d+)?)\s*([^\d\s.,+-]{0,8})\s*")

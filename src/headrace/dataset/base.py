@@ -41,7 +41,7 @@ class DatasetBase:
         if it cannot stand behind those that are there.
 
         >>> import headrace as hr
-        >>> from headrace.plan.steps.limit import Limit
+        >>> from headrace.plan.steps.selection import Limit
         >>> hr.range(9).with_step(Limit(1)).take_all()
         [{'id': 0}]
         """

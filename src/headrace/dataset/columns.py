@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from headrace.plan.column_expressions import ColumnExpression
-    from headrace.plan.steps.random_sample import RandomSample
+    from headrace.plan.steps.selection import RandomSample
 
 
 class ColumnVerbs(DatasetBase):
@@ -113,7 +113,7 @@ class ColumnVerbs(DatasetBase):
         [{'km': 8, 'miles': 4.96}, {'km': None, 'miles': None}]
         """
         from headrace.plan.predicates import given_expression
-        from headrace.plan.steps.with_column import WithColumn
+        from headrace.plan.steps.columns import WithColumn
 
         if not isinstance(column_name, str) or not column_name:
             raise ArgumentError(
@@ -223,14 +223,14 @@ class ColumnVerbs(DatasetBase):
         >>> hr.range(1000).limit(2).take_all()
         [{'id': 0}, {'id': 1}]
         """
-        from headrace.plan.steps.limit import Limit
+        from headrace.plan.steps.selection import Limit
 
         return self.with_step(Limit(given_rows("limit", "limit", limit)))
 
 
 def _sample(plan: Plan, verb: str, part: Any, seed: Any) -> RandomSample:
     """Return the step that keeps the first ``part`` of the shares; a second one in a plan draws anew."""
-    from headrace.plan.steps.random_sample import RandomSample
+    from headrace.plan.steps.selection import RandomSample
     from headrace.plan.steps.union import innermost
 
     within = given_number(f"{verb}: {'fraction' if verb == 'random_sample' else 'test_size'}", part)

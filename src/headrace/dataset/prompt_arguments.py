@@ -50,8 +50,7 @@ def check_local(asked: Any, max_cost: Any, max_total_tokens: Any, cache: Any) ->
 
 def is_endpoint(model: Any) -> bool:
     """Say whether a model is an endpoint, or several of one model."""
-    from headrace.llm.endpoint import Endpoint
-    from headrace.llm.endpoints import Endpoints
+    from headrace.llm.endpoint import Endpoint, Endpoints
 
     return isinstance(model, (Endpoint, Endpoints))
 

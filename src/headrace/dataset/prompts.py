@@ -32,8 +32,7 @@ from headrace.plan.step_options import WorkerOptions
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
-    from headrace.llm.endpoint import Endpoint
-    from headrace.llm.endpoints import Endpoints
+    from headrace.llm.endpoint import Endpoint, Endpoints
     from headrace.llm.sglang import SGLang
     from headrace.llm.transformers import Transformers
     from headrace.llm.vllm import VLLM

@@ -359,7 +359,7 @@ class WriteVerbs(DatasetBase):
             options = options.updated({"on_change": "continue"})
         plan = self._plan
         if options.key:
-            from headrace.plan.steps.unseen import Unseen
+            from headrace.plan.steps.selection import Unseen
 
             plan = replace(plan, steps=(Unseen(tuple(options.key)), *plan.steps))
         started = time.monotonic()

@@ -14,8 +14,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
-from headrace.core.engine_ports import Engine, Pool, PoolSpec
-from headrace.core.engine_traits import EngineTraits
+from headrace.core.engine_ports import Engine, EngineTraits, Pool, PoolSpec
 from headrace.core.work import BlockRef, EndEarly, Pause
 from headrace.engines.inline import InlinePool
 from headrace.engines.local.process import WorkerProcess

@@ -8,8 +8,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from headrace.core.engine_ports import PoolSpec, WorkerContext
-from headrace.core.engine_traits import EngineTraits
+from headrace.core.engine_ports import EngineTraits, PoolSpec, WorkerContext
 from headrace.core.process import importing
 from headrace.core.work import BlockRef, BlocksFreed
 

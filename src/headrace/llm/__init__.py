@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headrace.llm.endpoint import Endpoint
-    from headrace.llm.endpoints import Endpoints
+    from headrace.llm.endpoint import Endpoint, Endpoints
     from headrace.llm.server import Server
     from headrace.llm.sglang import SGLang
     from headrace.llm.transformers import Transformers

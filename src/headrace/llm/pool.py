@@ -13,8 +13,7 @@ from typing import Any
 from headrace.core.waiting import backoff
 from headrace.errors import EndpointUnavailable
 from headrace.llm.client import FIRST_WAIT, LONGEST_WAIT, Client, Reply
-from headrace.llm.endpoint import Endpoint
-from headrace.llm.endpoints import Endpoints
+from headrace.llm.endpoint import Endpoint, Endpoints
 from headrace.llm.hedge import HEDGED, Latencies, first_of
 from headrace.llm.order import Slots, made_order
 from headrace.llm.refusals import ConnectionLost, Malformed, NoAnswer, RateLimited, ServerFailed

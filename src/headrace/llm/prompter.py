@@ -27,8 +27,7 @@ from headrace.llm.answers import (
     with_max_tokens,
 )
 from headrace.llm.client import Client, Reply
-from headrace.llm.endpoint import Endpoint
-from headrace.llm.endpoints import Endpoints
+from headrace.llm.endpoint import Endpoint, Endpoints
 from headrace.llm.limiter import own_folder
 from headrace.llm.refusals import BadRow
 from headrace.llm.spending import BYTES_PER_TOKEN, Spending

@@ -35,7 +35,7 @@ from headrace.errors import ArgumentError, BadInput, InputChanged, JournalDamage
 from headrace.output.commit import ShardCommitter
 from headrace.output.run_list import RunEntry
 from headrace.plan.logical import Plan
-from headrace.plan.steps.unseen import Unseen
+from headrace.plan.steps.selection import Unseen
 
 KEYS = "keys"
 _BATCH = 1 << 16  # rows

@@ -206,7 +206,7 @@ def _planned(plan: Plan, options: RunOptions) -> ExecutionPlan:
 
 def head(plan: Plan, rows: int, options: RunOptions) -> Iterator[pa.RecordBatch]:
     """Yield the first ``rows`` rows, made in this process; reads no further than needed."""
-    from headrace.plan.steps.limit import Limit
+    from headrace.plan.steps.selection import Limit
 
     return _stream(plan.then(Limit(rows)), replace(options, shard_rows=1), "look", look=True)
 

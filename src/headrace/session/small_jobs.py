@@ -19,8 +19,8 @@ from headrace.options import RunOptions
 from headrace.plan import compile as compiler
 from headrace.plan.logical import Plan
 from headrace.plan.physical import Stage
-from headrace.plan.resources import UNDECLARED
 from headrace.plan.steps.base import Step, is_of_headrace
+from headrace.plan.strategies import UNDECLARED
 
 MOST_BYTES = 16 << 20
 MOST_FILES = 64

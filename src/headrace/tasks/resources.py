@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from headrace.core.sizes import given_bytes
+from headrace.core.human import given_bytes
 from headrace.errors import ArgumentError, UnknownArgument, nearest
 from headrace.plan.parameters import given_number
 from headrace.tasks.admission import Needs

@@ -10,7 +10,7 @@ import msgspec
 from headrace.core.ports import Accumulator
 from headrace.errors import unknown_column
 from headrace.plan.functions import Function
-from headrace.plan.resources import Resources
+from headrace.plan.strategies import Resources
 
 if TYPE_CHECKING:
     import pyarrow as pa

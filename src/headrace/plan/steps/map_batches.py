@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from headrace.plan.functions import Function
-from headrace.plan.resources import UNDECLARED, Resources
 from headrace.plan.steps.base import ALL_COLUMNS, NeededColumns, Step, StepFunction
+from headrace.plan.strategies import UNDECLARED, Resources
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from headrace.errors import HeadraceError
-from headrace.plan.resources import Resources
 from headrace.plan.steps.base import Step, StepFunction, V
+from headrace.plan.strategies import Resources
 
 if TYPE_CHECKING:
     import pyarrow as pa
