@@ -286,7 +286,7 @@ def test_arguments_that_make_no_sense(sqlite: Store, tmp_path: Path) -> None:
         ({"partitions": 0, "partition_column": "a"}, "from 1 to 1,000"),
         ({"uri": "mysql://ada:pw@host/db"}, "no database is known for mysql"),
         ({"uri": "snowflake://ada:pw@host/db"}, "have it export a query as Parquet"),
-        ({"uri": "ada:pw@host/db"}, "no address"),
+        ({"uri": "ada:pw@host/db"}, "not the address of a database"),
         ({"uri": "sqlite://"}, "relative/path"),
         ({"uri": "sqlite:///:memory:"}, "in memory cannot"),
     ):

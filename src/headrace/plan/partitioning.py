@@ -273,8 +273,8 @@ def row_ranges(splits: Sequence[Split], unit: int, *, whole: bool = False) -> It
 def oversized_shards(shards: Sequence[Shard], shard_rows: int | None) -> str:
     """Return a warning if shards are much bigger than asked for, as the source is read in bigger units; "" if not.
 
-    >>> oversized_shards([Shard(0, (Split(0, 0, 1, 100_000),))], 1_000).partition(":")[0]
-    'shard_rows=1,000 is less than what the source is read by'
+    >>> oversized_shards([Shard(0, (Split(0, 0, 1, 100_000),))], 1_000).partition(".")[0]
+    'shard_rows=1,000 is less than the smallest part that the source can be read in'
     """
     units = [split.length for shard in shards for split in shard.splits if len(shard.splits) == 1]
     biggest = max(units, default=0)
