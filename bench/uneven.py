@@ -26,26 +26,26 @@ GROUPS, ROWS = 20, 50  # groups of neighbouring rows that cost the same
 DOCUMENTS = 125
 
 
-def uniform() -> list[float]:
-    return [1.0] * GROUPS
+def uniform(groups: int) -> list[float]:
+    return [1.0] * groups
 
 
-def lognormal() -> list[float]:
+def lognormal(groups: int) -> list[float]:
     chance = random.Random(7)
-    return [chance.lognormvariate(0.0, 1.5) for _ in range(GROUPS)]
+    return [chance.lognormvariate(0.0, 1.5) for _ in range(groups)]
 
 
-def giant() -> list[float]:
-    return [1.0] * (GROUPS - 1) + [50.0]
+def giant(groups: int) -> list[float]:
+    return [1.0] * (groups - 1) + [50.0]
 
 
-SHAPES: dict[str, Callable[[], list[float]]] = {"uniform": uniform, "lognormal": lognormal, "giant": giant}
+SHAPES: dict[str, Callable[[int], list[float]]] = {"uniform": uniform, "lognormal": lognormal, "giant": giant}
 
 
 def costs(shape: str, rows: int) -> list[float]:
-    """The seconds that each row waits."""
-    groups = SHAPES[shape]()
-    each = [groups[row * GROUPS // rows] for row in range(rows)]
+    """The seconds that each row waits: groups of 25 rows at least cost the same."""
+    groups = SHAPES[shape](min(GROUPS, rows // 25))
+    each = [groups[row * len(groups) // rows] for row in range(rows)]
     return [cost * SECONDS / sum(each) for cost in each]
 
 
@@ -136,7 +136,7 @@ def job(kind: str, source: str, out: str, workers: int, engine: str) -> None:
     elif kind == "images":
         data = hr.read_images(source).map(waited_image)
     elif kind == "documents":
-        data = hr.read_parquet(source).flat_map(pieces).map_batches(waited_pieces, batch_size=32)
+        data = hr.read_parquet(source).flat_map(pieces).map_batches(waited_pieces, batch_size=4)
     else:
         data = hr.read_parquet(source).map(waited)
     began = time.perf_counter()

@@ -14,7 +14,7 @@ def play(pool: Autoscaler, moments: list[tuple[float, int, int]]) -> list[int]:
 
 
 def test_it_doubles_while_work_waits() -> None:
-    pressed = [(i / 8, 2, 100) for i in range(12)]
+    pressed = [(i / 4, 2, 100) for i in range(12)]
     assert play(Autoscaler(1, 8), pressed) == [1, 1, 2, 2, 4, 4, 8, 8, 8, 8, 8, 8]
 
 
@@ -23,8 +23,16 @@ def test_it_grows_by_no_more_than_there_is_work_for() -> None:
 
 
 def test_it_does_not_grow_while_somebody_is_free_or_nothing_waits() -> None:
-    assert play(Autoscaler(1, 8), [(0, 1, 5), (0.2, 0, 5), (0.3, 1, 5), (0.5, 1, 5)]) == [1, 1, 1, 1]
+    assert play(Autoscaler(1, 8), [(0, 1, 5), (0.4, 0, 5), (0.6, 1, 5), (1.0, 1, 5)]) == [1, 1, 1, 1]
     assert play(Autoscaler(1, 8), [(i, 1, 0) for i in range(5)]) == [1] * 5
+
+
+def test_it_grows_at_once_for_work_that_is_worth_it() -> None:
+    pool = Autoscaler(1, 8)
+    pool.expect_work()
+    assert play(pool, [(0, 1, 1), (0.1, 1, 1), (0.4, 1, 1), (0.7, 1, 1)]) == [2, 2, 2, 3]
+    pool.expect_work()
+    assert play(pool, [(1.0, 0, 1), (1.1, 1, 1)]) == [3, 3]  # somebody was free
 
 
 def test_it_loses_one_at_a_time_while_nothing_is_to_do() -> None:

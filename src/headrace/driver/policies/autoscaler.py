@@ -6,10 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from headrace.core.events import PoolResized, WorkerRetired
+from headrace.core.work import RestLeft
 from headrace.driver.policy import Action, Emit, Policy, ResizePool
 from headrace.driver.run_view import RunView
 
-GROW_AFTER = 0.25  # seconds in which all workers were busy and work was waiting
+GROW_AFTER = 0.5  # seconds in which all workers were busy and work was waiting
 SHRINK_AFTER = 5.0  # seconds in which some worker had nothing to do
 
 
@@ -20,7 +21,7 @@ class Autoscaler:
     be idle for a moment only.
 
     >>> pool = Autoscaler(1, 8)
-    >>> [pool.wanted({1: 2}, waiting=9, now=now) for now in (0.0, 0.2, 0.25)]
+    >>> [pool.wanted({1: 2}, waiting=9, now=now) for now in (0.0, 0.4, 0.5)]
     [1, 1, 2]
     """
 
@@ -30,6 +31,7 @@ class Autoscaler:
         self._size = least
         self._busy_since: float | None = None  # all workers are busy and work waits
         self._idle_since: float | None = None  # some worker has nothing to do
+        self._certain = False  # what waits is worth another worker
 
     @property
     def size(self) -> int:
@@ -41,14 +43,21 @@ class Autoscaler:
         self._most = self._size = max(1, self._size - 1)
         self._least = min(self._least, self._most)
 
+    def expect_work(self) -> None:
+        """Grow at once if work waits: somebody has measured that it is worth another worker."""
+        self._certain = True
+
     def wanted(self, loads: Mapping[int, int], *, waiting: int, now: float) -> int:
         """Return how many workers there should be; ``loads`` counts each one's calls, ``waiting`` tasks."""
         busy = bool(loads) and all(loads.values())
+        certain, self._certain = self._certain, False
         if not (busy and waiting):
             self._busy_since = None
-        elif self._busy_since is None:
+        elif self._busy_since is None and not certain:
             self._busy_since = now
-        elif now - self._busy_since >= GROW_AFTER and self._size < self._most:
+        elif self._size < self._most and (
+            self._busy_since is None or certain or now - self._busy_since >= GROW_AFTER
+        ):
             self._size = min(self._most, self._size + min(self._size, waiting))
             self._busy_since = now
         if busy or waiting:
@@ -80,6 +89,8 @@ class PoolScaling(Policy):
                 yield Emit(PoolResized(stage, size))
 
     def on_message(self, message: Any, now: float) -> None:
-        """Count a worker that was ended for its memory and is not replaced."""
+        """Count a worker that was ended for its memory and is not replaced; note work that was left for another."""
         if isinstance(message, WorkerRetired) and not message.replaced and message.stage in self._scalers:
             self._scalers[message.stage].remove_worker()
+        elif isinstance(message, RestLeft) and self._scalers:
+            self._scalers[max(self._scalers)].expect_work()

@@ -13,8 +13,8 @@ from headrace.driver.policy import NEVER, Action, Decision, DivideShard, Policy,
 from headrace.driver.run_view import RunView
 from headrace.driver.shard_division import split_off
 
-INTERVAL = 0.25  # seconds between two times of asking
-WORTH = 0.5  # seconds of work that have to be left, so that dividing them is worth a part and a commit
+INTERVAL = 0.1  # seconds between two times of asking
+WORTH = 0.4  # seconds of work that have to be left, so that dividing them is worth a part and a commit
 HELPER = 1.0  # seconds of work that have to be left, so that starting another worker is worth it
 
 
