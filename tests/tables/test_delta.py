@@ -369,18 +369,18 @@ def test_columns_are_added_if_asked_for(tmp_path: Path) -> None:
 def test_a_table_that_changed_while_the_run_went_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = tmp_path / "t"
     deltalake.write_deltalake(table, pa.table({"id": pa.array([1], pa.int64())}))
-    sync = DeltaSink.add_to_table
+    sync = DeltaSink.reveal
 
     def meanwhile(self: DeltaSink, *args: Any) -> None:
         text = pa.table({"id": ["text"]})
         deltalake.write_deltalake(table, text, mode="overwrite", schema_mode="overwrite")
         sync(self, *args)
 
-    monkeypatch.setattr(DeltaSink, "add_to_table", meanwhile)
+    monkeypatch.setattr(DeltaSink, "reveal", meanwhile)
     for _ in range(2):
         with pytest.raises(SinkError, match=r"'id' is of type int64.*has it as string"):
             hundred().write_delta(table)
-    monkeypatch.setattr(DeltaSink, "add_to_table", sync)
+    monkeypatch.setattr(DeltaSink, "reveal", sync)
     with pytest.raises(SinkError, match="'id'"):
         hundred().write_delta(table)  # parts that are staged are not taken for texts
     assert deltalake.DeltaTable(str(table)).to_pyarrow_table()["id"].to_pylist() == ["text"]

@@ -6,7 +6,7 @@ Each has a contract suite in ``headrace.testing`` that every adapter passes.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from headrace.core.events import Event
 from headrace.core.row_keys import Keys, Location, Numbers, keyed, row_keys
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from headrace.core.files.input_files import Mark
     from headrace.core.parquet.chunks import ChunkFile, Chunks
     from headrace.core.parquet.footer import Chunk, Footer
+    from headrace.core.stores.options import Options
     from headrace.core.tables.changes import Seen
     from headrace.core.tables.remaining import Lost
 
@@ -223,11 +224,7 @@ class JoinedWriter(Writer, Protocol):
 
 
 class JoiningSink(Protocol):
-    """What a sink has besides if column chunks of Parquet files can be copied into its parts as they are."""
-
-    def why_not_joined(self) -> str:
-        """Say why none can, by the sink's own settings; "" if some may."""
-        ...
+    """What a sink has besides if it does not say ``why_not_joined``: chunks of columns are copied as they are."""
 
     def why_not_copied(self, field: pa.Field, chunk: Chunk) -> str:
         """Say why a chunk of a column of this type cannot; "" if it can."""
@@ -247,67 +244,45 @@ class JoiningSink(Protocol):
         ...
 
 
-class UploadingSink(Protocol):
-    """What a sink has besides whose output may lie in an object store."""
+class Target(Protocol):
+    """A table whose rows the parts of a run become.
 
-    def staged_in(self, folder: str) -> Sink:
-        """Return this sink, bound as it is, for a worker that stages in a folder of its own and uploads that."""
-        ...
+    Whatever a method does, doing it again changes nothing: a driver may have been killed at any moment. Subclass it:
+    what has a default here need not be written.
+    """
 
+    at_end: ClassVar[bool] = True
+    """All parts of a run become rows in one commit, at its end. Else in transactions of a database, as they are
+    published or when the sink finishes; its own records then say what is done."""
 
-class InsertingSink(Protocol):
-    """What a sink has besides if the rows of its parts are inserted into a table of a database."""
-
-    def inserted(self, files: Sequence[StagedFile]) -> Sequence[StagedFile]:
-        """Return which parts of an unfinished run were inserted, as far as the database and the folder say."""
-        ...
-
-    def rows_lost(
-        self, files: Sequence[StagedFile], missing: Sequence[StagedFile], run: str = ""
-    ) -> Lost | None:
-        """Say why the table has not all rows of parts that were inserted; None if it has them."""
-        ...
-
-    def table_gone(self, files: Sequence[StagedFile]) -> Lost | None:
-        """Say that there is no table any more into which parts were inserted; no row is compared."""
-        ...
-
-    def insert_again(self, files: Sequence[StagedFile]) -> bool:
-        """Insert parts again whose table is gone; False if ``finish`` must do it."""
-        ...
-
-    def mend_records(self, files: Sequence[StagedFile], *, finished: bool) -> int:
-        """Note parts again that are in the table, if what was noted of them is gone.
-
-        Return how many rows were inserted again, as neither the table nor what is noted had them.
-        """
-        ...
-
-
-class TableSink(Protocol):
-    """What a sink has besides if all parts of a run become rows of a table in one commit, at its end."""
-
-    def committed(self, run: str = "") -> bool:
-        """Say whether the table has that commit: then its parts are the table's, and are left as they are.
+    def revealed(self, run: str = "") -> bool:
+        """Say whether the one commit is there: then its parts are the table's, and are left as they are.
 
         Without ``run``, it is the run that the sink is bound to.
         """
-        ...
+        return False
 
-    def add_to_table(self, files: Sequence[StagedFile], schema: pa.Schema | None) -> None:
-        """Commit the parts, which have their final names, unless that was done. Doing it again changes nothing."""
+    def reveal(self, files: Sequence[StagedFile], schema: pa.Schema | None) -> None:
+        """Commit the parts, which have their final names; called when all of the run are there."""
+        return None
+
+    def kept_rows(self, run: str) -> str:
+        """Say why the rows that a run has in the table cannot be made anew; "" where they can."""
         ...
 
     def table_there(self) -> str:
-        """Return what tells the table that is there from others in its place; "" if there is none."""
-        ...
+        """Return what tells the table that is there from others in its place; "" if there is none, or it is not told.
+
+        A run notes it when it begins.
+        """
+        return ""
 
     def check_same(self, begun_with: str, *, needed: bool = False) -> None:
         """Raise ``SinkError`` if the table is not the one that ``table_there`` told of when the bound run began.
 
         ``needed``: earlier runs of the output have added rows to it, so it must be there.
         """
-        ...
+        return None
 
     def rows_lost(
         self, files: Sequence[StagedFile], missing: Sequence[StagedFile], run: str = ""
@@ -319,20 +294,54 @@ class TableSink(Protocol):
         """
         ...
 
+    def gone(self, files: Sequence[StagedFile], missing: Sequence[StagedFile], run: str = "") -> Lost | None:
+        """Say what ``rows_lost`` says, as far as it is told without comparing rows."""
+        return self.rows_lost(files, missing, run)
+
     def why_not_grown(self) -> str:
-        """Say why new input cannot become further parts of a run whose commit is done."""
-        ...
+        """Say why new input cannot become further parts of a run whose one commit is there."""
+        return ""
+
+    def inserted(self, files: Sequence[StagedFile]) -> Sequence[StagedFile]:
+        """Return which parts of an unfinished run have rows in the table, as far as it and the folder say."""
+        return ()
+
+    def insert_again(self, files: Sequence[StagedFile]) -> bool:
+        """Insert parts again whose table is gone; False if ``finish`` of the sink must do it."""
+        return False
+
+    def mend_records(self, files: Sequence[StagedFile], *, finished: bool) -> int:
+        """Note parts again that are in the table, if what was noted of them is gone.
+
+        Return how many rows were inserted again, as neither the table nor what is noted had them.
+        """
+        return 0
 
 
 class Sink(Protocol):
     """Where parts go. Workers stage, only the driver publishes; both hold a copy of the same sink.
 
-    A method ``close()``, if there is one, is called in the driver when it publishes no more; it may publish again.
+    ``headrace.sinks.files.FileSink`` has all of it for one that writes files.
     """
+
+    @property
+    def takes_further_runs(self) -> bool:
+        """True if an output may have several runs, each with what is new in its input."""
+        ...
 
     @property
     def root(self) -> str:
         """The folder that readers are pointed at."""
+        ...
+
+    @property
+    def options_of_store(self) -> Options:
+        """What is known of the store in which ``root`` lies; nothing for a folder."""
+        ...
+
+    @property
+    def target(self) -> Target | None:
+        """The table whose rows the parts become; None where readers find the parts themselves."""
         ...
 
     @property
@@ -344,12 +353,24 @@ class Sink(Protocol):
         """Return the shape that identifies this sink: plain JSON values, secrets left out."""
         ...
 
+    def check_source(self, source: Mapping[str, Any]) -> None:
+        """Raise ``SinkError`` if the rows cannot go where this source, which describes itself, reads."""
+        ...
+
+    def why_not_joined(self) -> str:
+        """Say why no column chunks of Parquet files can be copied into parts; "" for a ``JoiningSink``."""
+        ...
+
     def check_schema(self, schema: pa.Schema) -> None:
         """Raise ``SinkError`` when this format cannot hold ``schema``; names the column."""
         ...
 
     def bind(self, *, run: str, staging: str, digits: int, durability: Durability) -> Sink:
         """Return this sink for one run: its name, where to stage, how many digits shard numbers have."""
+        ...
+
+    def staged_in(self, folder: str) -> Sink:
+        """Return this sink, bound as it is, for a worker that stages in a folder of its own and uploads that."""
         ...
 
     def open(self, task: Task, schema: pa.Schema) -> Writer:
@@ -370,6 +391,10 @@ class Sink(Protocol):
 
     def finish(self, success: bytes) -> None:
         """Make all names last, then put ``_SUCCESS`` with these bytes in place, at once or not at all."""
+        ...
+
+    def close(self) -> None:
+        """Let go of what publishing holds; the driver calls it when it publishes no more, and may publish again."""
         ...
 
 

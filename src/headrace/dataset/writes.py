@@ -308,7 +308,7 @@ class WriteVerbs(DatasetBase):
         >>> data.write_to(JsonSink(f"{tempfile.mkdtemp()}/out")).rows
         3
         """
-        missing = [name for name in ("bind", "open", "publish", "finish") if not hasattr(sink, name)]
+        missing = [name for name in vars(Sink) if name[0] != "_" and not hasattr(sink, name)]
         if missing or isinstance(sink, type):
             raise ArgumentError(
                 f"write_to({sink!r}): it takes an object with the methods of the Sink port, such as an instance of a "

@@ -39,7 +39,6 @@ from headrace.output.journal import (
 )
 from headrace.output.journal_state import JournalState
 from headrace.output.layout import Output
-from headrace.output.publishing import table_of
 from headrace.output.run_list import RunEntry, RunTotals
 from headrace.output.saved_plan import divided, grown, write_plan
 from headrace.output.small_files import remove_tree, remove_unlisted_states, sync_folder
@@ -174,15 +173,16 @@ class ShardCommitter:
 
     def is_in_table(self) -> bool:
         """Say whether the rows of the last run are those of a table."""
-        table = table_of(self.sink)
-        return table is not None and table.committed()
+        target = self.sink.target
+        return target is not None and target.revealed()
 
     def check_not_in_table(self) -> None:
         """Refuse new input for a run whose rows are those of a table."""
-        table = table_of(self.sink)
-        if table is not None and table.committed():
+        target = self.sink.target
+        if target is not None and target.revealed():
             raise PlanChanged(
-                f"The run in {self.output} is finished, and new input cannot be added to it: {table.why_not_grown()}."
+                f"The run in {self.output} is finished, and new input cannot be added to it: "
+                f"{target.why_not_grown()}."
             )
 
     def of_last_run(self) -> Iterator[CommitRecord]:
@@ -255,7 +255,7 @@ class ShardCommitter:
         if self.hidden:
             self._swap(seconds, summary)
         digest = self._write_manifest() if further else digest
-        self._add_to_table()
+        self._reveal()
         success = {
             "run": self.plan.run,
             "rows": self.state.ledger.written,
@@ -278,18 +278,19 @@ class ShardCommitter:
         if (self.folder / STATES).exists():
             remove_unlisted_states(self.folder, set().union(*map(side_files, self.committed())))
 
-    def _add_to_table(self) -> None:
-        """Make the parts rows of a table, if that is what the sink writes to."""
-        table = table_of(self.sink)
-        if table is None:
+    def _reveal(self) -> None:
+        """See that all parts are there; make those of the last run rows of a table, if that is what they are for."""
+        target = self.sink.target
+        if target is None or not target.at_end:
+            self.publisher.check_complete()
             return
-        if not table.committed():
+        if not target.revealed():  # parts of earlier runs are the table's by now
             self.publisher.check_complete(since=self.state.runs[-1].shard)
             if self.durability == "power":
                 self.output.place.sync_names()
         schema = None if self.state.schema is None else schema_from(self.state.schema)
         parts = [file for record in self.of_last_run() for file in record.files if file.is_part]
-        table.add_to_table(parts, schema)
+        target.reveal(parts, schema)
 
     def _swap(self, seconds: float, summary: dict[str, Any]) -> None:
         """Replace the current run, or publish what a further run of it has made.
@@ -310,7 +311,8 @@ class ShardCommitter:
             self.output.remove_parts(self.plan.run, but=named)
         failpoints.hit("swap.removed")
         # Parts of earlier runs may be gone where they are a table's: it may have been compacted.
-        self.publisher.publish(self.committed() if table_of(self.sink) is None else self.of_last_run())
+        in_table = self.sink.target is not None and self.sink.target.at_end
+        self.publisher.publish(self.of_last_run() if in_table else self.committed())
         self.publisher.settle()
         self.output.place.sync_names()
         if old != self.plan.run:

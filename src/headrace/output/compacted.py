@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, NamedTuple
 
 import msgspec
 
 from headrace.core.human import plural
-from headrace.core.ports import InsertingSink, TableSink
+from headrace.core.ports import Target
 from headrace.core.stores.options import Options
 from headrace.core.work import StagedFile
 from headrace.errors import ArgumentError, HeadraceError
@@ -79,11 +79,7 @@ def gone(output: Place, run: SavedRun, options: Options = ()) -> str:
         if isinstance(sink, str):
             return ""
         for name, parts in _parts_by_run(sink, run):
-            found = (
-                sink.table_gone(parts)
-                if _inserts(sink)
-                else sink.rows_lost(parts, [file for file in parts if file in missing], name)
-            )
+            found = sink.gone(parts, [file for file in parts if file in missing], name)
             if found is not None and found.left != "unknown" and not found.by_run:
                 return found.why
     except HeadraceError:  # the table cannot be looked at from here
@@ -91,15 +87,9 @@ def gone(output: Place, run: SavedRun, options: Options = ()) -> str:
     return ""
 
 
-def _inserts(sink: TableSink | InsertingSink) -> TypeGuard[InsertingSink]:
-    return hasattr(sink, "inserted")
-
-
-def _parts_by_run(
-    sink: TableSink | InsertingSink, run: SavedRun
-) -> Iterator[tuple[str, Sequence[StagedFile]]]:
+def _parts_by_run(sink: Target, run: SavedRun) -> Iterator[tuple[str, Sequence[StagedFile]]]:
     """Yield the name and the parts of each run that the table must have; of a database, of all runs at once."""
-    if _inserts(sink):
+    if not sink.at_end:
         parts = [file for file in parts_of(run.records) if file.rows]
         yield run.name, parts if run.finished else sink.inserted(parts)
         return
@@ -111,7 +101,7 @@ def _parts_by_run(
 
 def _sink_of(
     about: Mapping[str, Any], place: str, options: Options, run: SavedRun, reached: Reached
-) -> TableSink | InsertingSink | str:
+) -> Target | str:
     """Return what opens the table; or why nothing does: nobody is connected to because an output says so."""
     if about["kind"] == DATABASE:
         from headrace.core.databases.addresses import parse

@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal, Protocol, cast
+from typing import Literal, Protocol
 
 from headrace.core.foreign import errors_of_publishing
-from headrace.core.ports import Sink, TableSink
+from headrace.core.ports import Sink
 from headrace.core.uploading.names import is_uploaded
 from headrace.core.work import CommitRecord, StagedFile
-
-
-def table_of(sink: Sink) -> TableSink | None:
-    """Return the sink if its parts become rows of a table at the end."""
-    return cast("TableSink", sink) if hasattr(sink, "add_to_table") else None
-
 
 FileState = Literal["published", "staged", "missing"]
 
@@ -107,7 +101,5 @@ class FilePublisher:
 
     def close(self) -> None:
         """Have the sink let go of what it holds."""
-        close = getattr(self._sink, "close", None)
-        if close is not None:
-            with errors_of_publishing(self._sink):
-                close()
+        with errors_of_publishing(self._sink):
+            self._sink.close()

@@ -28,7 +28,6 @@ from headrace.output.journal import (
 from headrace.output.journal_state import JournalState
 from headrace.output.layout import Output
 from headrace.output.names import check_names
-from headrace.output.publishing import table_of
 from headrace.output.run_list import RunEntry
 from headrace.output.saved_plan import divided, grown
 from headrace.output.small_files import remove_any, remove_unlisted_states
@@ -70,9 +69,8 @@ def recover(
             journal.sync()
         plan, state = replay(plan, contents.notes())
         sink = bind_sink(sink, output, plan, durability, state.runs)
-        table = table_of(sink)
-        if table is not None and not state.finished:
-            table.check_same(plan.table, needed=len(state.runs) > 1 and state.schema is not None)
+        if sink.target is not None and not state.finished:
+            sink.target.check_same(plan.table, needed=len(state.runs) > 1 and state.schema is not None)
         ended = state.finished and output.is_marked(run)
         known = check_names(contents.in_force(), run, folder)
         if not check_inserted(sink, output, known, finished=ended, go_on=go_on):
@@ -147,12 +145,13 @@ def _check_files(
     staged: set[str] = set()
     published: set[str] = set()
     states: set[str] = set()
-    table = table_of(committer.sink)
+    target = committer.sink.target
+    at_end = target is not None and target.at_end
     first = committer.state.runs[-1].shard
-    added = table is not None and table.committed()  # its parts may be compacted, and gone
+    added = target is not None and target.revealed()  # its parts may be compacted, and gone
     for record in records:
         places = [publisher.state(file) for file in record.files]
-        kept = added or (table is not None and record.shard < first)
+        kept = added or (at_end and record.shard < first)
         if ("missing" in places and not kept) or not are_there(record, committer.folder):
             lost.append(record)
             continue

@@ -8,7 +8,6 @@ from headrace.core.ports import Source
 from headrace.core.work import CommitRecord, Shard
 from headrace.errors import ArgumentError, PlanChanged
 from headrace.output.commit import ShardCommitter
-from headrace.output.publishing import table_of
 from headrace.plan.identity import unrecognised
 from headrace.plan.logical import Plan
 
@@ -21,7 +20,7 @@ def check_refresh(plan: Plan, code: Mapping[str, str], *, incremental: bool, on_
             f"refresh='changed' {other}: it is for incremental outputs, and makes the rows again that older code "
             "made. Write write_…(out, incremental=True, refresh='changed')."
         )
-    if plan.sink is not None and (table_of(plan.sink) is not None or hasattr(plan.sink, "kept_rows")):
+    if plan.sink is not None and plan.sink.target is not None:
         raise ArgumentError(
             "refresh='changed': rows are not removed from a table. mode='overwrite' makes all of them again, in one "
             "commit."

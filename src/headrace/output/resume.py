@@ -40,7 +40,6 @@ from headrace.output.job import Job, OpenRequest
 from headrace.output.journal import Contents
 from headrace.output.journal_state import JournalState
 from headrace.output.layout import SUCCESS, Output, new_run_name, open_output
-from headrace.output.publishing import table_of
 from headrace.output.recover import peek, recover
 from headrace.output.refresh import check_refresh
 from headrace.output.saved_plan import read_plan
@@ -57,11 +56,10 @@ def open_job(plan: Plan, request: OpenRequest) -> Job:
     assert plan.sink is not None
     check_keys(plan, incremental=request.incremental, refresh=request.refresh)
     described = plan.source.describe()
-    if hasattr(plan.sink, "check_source"):
-        plan.sink.check_source(described)
+    plan.sink.check_source(described)
     files = plan.source.files()
     check_apart(plan.sink.root, described.get("paths", ()), files)
-    output = open_output(plan.sink.root, getattr(plan.sink, "storage_options", ()))
+    output = open_output(plan.sink.root, plan.sink.options_of_store)
     try:
         with output.place.naming():
             opener = _JobOpener(plan, output, files, request)
@@ -158,21 +156,16 @@ class _JobOpener:
 
     def _check_not_in_table(self, run: str) -> None:
         """Refuse to remove parts that are rows of a table."""
-        why = self._sink.kept_rows(run) if hasattr(self._sink, "kept_rows") else ""
+        target = self._sink.target
+        if target is None:
+            return
+        names = [entry.name(run) for entry in self._peek(run)[1].runs]
+        why = next(filter(None, map(target.kept_rows, names)), "")
         if why:
             raise PlanChanged(
                 f"The run in {self._output} cannot start from the beginning: {why}. Nothing was touched. "
-                "on_change='continue' goes on with it; else delete its rows in the table, and write with another "
-                "output=."
-            )
-        table = table_of(self._sink)
-        if table is None:
-            return
-        names = [entry.name(run) for entry in self._peek(run)[1].runs]
-        if any(map(table.committed, names)):
-            raise PlanChanged(
-                f"The rows of the run in {self._output} are in the table already, so they cannot be replaced. "
-                "Nothing was touched: write with another output=; mode='overwrite' replaces the rows of the table."
+                "on_change='continue' goes on with a run that is not finished; another output= makes all rows again, "
+                "once those in the table are deleted. mode='overwrite' replaces all rows of the table."
             )
 
     def _overwrite(self, hidden: str | None, current: str | None, swapped: str | None) -> Job:
@@ -202,8 +195,8 @@ class _JobOpener:
         _, state, _ = self._peek(run)
         if not state.finished:
             return None
-        table = table_of(self._sink)
-        if self._request.mode == "error" and table is not None:
+        target = self._sink.target
+        if self._request.mode == "error" and target is not None and target.at_end:
             with contextlib.closing(self._recover(run, hidden=False)) as committer:
                 check_in_table(committer, incremental=False)
             raise OutputExists(
@@ -273,7 +266,7 @@ class _JobOpener:
         )
 
     def _elsewhere(self) -> str:
-        if table_of(self._sink) is not None or hasattr(self._sink, "kept_rows"):
+        if self._sink.target is not None:
             return "give this run a folder of its own with another output="
         return "write to another folder, or replace this output with mode='overwrite'"
 
@@ -342,7 +335,7 @@ class _JobOpener:
         for what in unrecognised(self.code)[:1]:
             warn(f"This run cannot be resumed, as {what} cannot be compared: give the step version='…'.")
         shards = request.partitioning.shards(plan.source)
-        table = table_of(self._sink)
+        target = self._sink.target
         saved = SavedPlan(
             new_run_name(),
             _encoded(shape_of(plan)),
@@ -353,7 +346,7 @@ class _JobOpener:
             request.version,
             compiler.unchanged_metrics(plan.steps),
             version_of(plan.source),
-            "" if table is None else table.table_there(),
+            "" if target is None else target.table_there(),
             input_marks.marks_of(self._files),
         )
         input_marks.note(plan.source, saved)

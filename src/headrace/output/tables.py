@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from headrace.core.human import plural
-from headrace.core.ports import InsertingSink, Sink
+from headrace.core.ports import Sink
 from headrace.core.tables.remaining import Lost
 from headrace.core.warn import warn
 from headrace.core.work import CommitRecord, StagedFile
 from headrace.errors import SinkError
 from headrace.output.layout import Output
-from headrace.output.publishing import table_of
 
 if TYPE_CHECKING:
     from headrace.output.commit import ShardCommitter
@@ -24,8 +23,8 @@ def check_in_table(committer: ShardCommitter, *, incremental: bool) -> None:
     ``incremental``: only a table that is gone, or is another one, is refused. Runs that follow one another go on
     where others take out rows that they do not need any more.
     """
-    table = table_of(committer.sink)
-    if table is None:
+    table = committer.sink.target
+    if table is None or not table.at_end:
         return
     parts = parts_of(committer.of_last_run())
     found = table.rows_lost(parts, [file for file in parts if committer.publisher.state(file) == "missing"])
@@ -51,9 +50,9 @@ def check_inserted(
     from the parts that the output keeps, and one that is there is taken as it is. Return False if the run must be
     finished once more for that.
     """
-    if not hasattr(sink, "inserted"):
+    table = sink.target
+    if table is None or table.at_end:
         return True
-    table = cast("InsertingSink", sink)
     parts = parts_of(records)
     inserted = parts if finished else table.inserted(parts)
     found = table.rows_lost(inserted, ())

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
-from typing import cast
 
 from headrace.core.foreign import is_foreign
-from headrace.core.ports import JoiningSink
 from headrace.core.work import Shard
 from headrace.plan import compile as compiler
 from headrace.plan.logical import Plan
@@ -21,9 +19,9 @@ _NAMES = 8
 def why_nothing_copied(plan: Plan) -> str:
     """Say why no column is copied, as far as plan and sink tell; "" if some may be."""
     sink = plan.sink
-    if sink is None or not hasattr(sink, "open_joined") or is_foreign(sink) or is_foreign(plan.source):
+    if sink is None or is_foreign(sink) or is_foreign(plan.source):
         return "columns are copied only from Parquet files to Parquet files"
-    return compiler.why_rows_change(plan.steps) or cast("JoiningSink", sink).why_not_joined()
+    return compiler.why_rows_change(plan.steps) or sink.why_not_joined()
 
 
 def columns_to_copy(

@@ -346,10 +346,9 @@ def _schema_without_rows(plan: Plan) -> tuple[bytes | None, list[str]]:
     For a table, which would keep such columns, nothing is guessed.
     """
     from headrace.core.arrow.batch import schema_bytes
-    from headrace.output.publishing import table_of
     from headrace.worker.schema_inference import schema_by_trying
 
     sink, guessed = plan.sink, list[str]()
-    kept = sink is not None and (table_of(sink) is not None or hasattr(sink, "kept_rows"))
+    kept = sink is not None and sink.target is not None
     schema = schema_by_trying(plan.steps, plan.source.schema(), guessed=None if kept else guessed)
     return (schema_bytes(schema) if schema is not None else None), guessed

@@ -22,7 +22,7 @@ from headrace.core.files.durable import sync_folder
 from headrace.core.files.formats import PART_SUFFIX
 from headrace.core.files.paths import absolute
 from headrace.core.foreign import is_foreign
-from headrace.core.ports import Writer
+from headrace.core.ports import Target, Writer
 from headrace.core.stores.addresses import is_address, parse_output
 from headrace.core.stores.options import Options, checked_for_output, unsigned
 from headrace.core.work import REJECTED, Durability, StagedFile, Task
@@ -99,6 +99,32 @@ class FileSink:
     def divides(self) -> bool:
         """True if parts lie in folders that are named for values."""
         return bool(self.partition_by)
+
+    @property
+    def options_of_store(self) -> Options:
+        """What is known of the store, as a tuple."""
+        assert isinstance(self.storage_options, tuple)
+        return self.storage_options
+
+    @property
+    def takes_further_runs(self) -> bool:
+        """Files may always be added."""
+        return True
+
+    @property
+    def target(self) -> Target | None:
+        """None: readers find the parts themselves."""
+        return None
+
+    def why_not_joined(self) -> str:
+        """Nothing is copied, whatever the settings."""
+        return "columns are copied only from Parquet files to Parquet files"
+
+    def check_source(self, source: Mapping[str, Any]) -> None:
+        """Files take rows of all sources."""
+
+    def close(self) -> None:
+        """Nothing is held."""
 
     def encoder(self, stream: StagedStream, schema: pa.Schema) -> Encoder:
         """Return a fresh encoder that writes to ``stream``."""

@@ -19,10 +19,9 @@ from headrace.core.arrow.objects import as_texts, is_objects
 from headrace.core.arrow.row_selection import column_taken, taken
 from headrace.core.foreign import errors_of_sink, opened
 from headrace.core.parquet.chunks import Chunks
-from headrace.core.ports import JoinedWriter, JoiningSink, Sink, Source, UploadingSink, Writer
+from headrace.core.ports import JoinedWriter, JoiningSink, Sink, Source, Writer
 from headrace.core.rejected import ERROR_FIELDS, rejected_schema
 from headrace.core.work import Reject, SideFile, Split, StagedFile, Task
-from headrace.errors import SinkError
 from headrace.plan.physical import Program
 from headrace.worker.meter import Meter
 from headrace.worker.reading import InputCheck, SplitReader
@@ -39,15 +38,10 @@ def by_itself(program: Program) -> tuple[Uploader | None, Program]:
     uploads = program.uploads
     if uploads is None or program.sink is None or (uploads.sees and os.path.exists(uploads.sees)):
         return None, program
-    if not hasattr(program.sink, "staged_in"):
-        raise SinkError(
-            f"{type(program.sink).__name__} has no method staged_in(folder), which workers on other machines need to "
-            "write into a folder of their own. Derive it from headrace.sinks.files.FileSink, which has the method."
-        )
     from headrace.core.uploading.uploader import Uploader
 
     uploader = Uploader(uploads)
-    sink = cast("UploadingSink", program.sink).staged_in(uploader.staging)
+    sink = program.sink.staged_in(uploader.staging)
     return uploader, msgspec.structs.replace(
         program, sink=sink, states=uploader.states if program.states else "", durability="process"
     )

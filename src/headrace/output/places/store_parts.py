@@ -32,7 +32,7 @@ from headrace.output import journal as journals
 from headrace.output.names import is_part
 from headrace.output.places.lease import Lease
 from headrace.output.places.uploaded import SAMPLES, UploadedParts
-from headrace.output.publishing import FileState, table_of
+from headrace.output.publishing import FileState
 
 _AT_ONCE = 8  # uploads
 _MOST_WAITING = 64  # records whose files are not uploaded yet
@@ -62,7 +62,6 @@ class StorePublisher:
     def __init__(self, place: StorePlace, sink: Sink, run: str, *, hidden: bool) -> None:
         self._place = place
         self._store = place.objects
-        self._sink = sink
         self._staging = sink.staging
         self._run = run
         self._hidden = hidden
@@ -147,13 +146,10 @@ class StorePublisher:
         return True
 
     def finish(self, success: bytes) -> None:
-        """See that every part is there and no other of this run, then put ``_SUCCESS`` in place."""
+        """Put ``_SUCCESS`` in place, once nothing lies aside any more."""
         place = self._place
-        if table_of(self._sink) is None:
-            self.check_complete()
-        else:  # its parts are its own by now
-            self.settle()
-            place.list_again()
+        self.settle()
+        place.list_again()
         # Before the mark: what lies aside could be copied by a driver that was replaced and does not know it.
         place.remove([*place.listed(self._aside[:-1]), *place.listed(f"{HOME}/uploads")])
         place.lease.check()

@@ -16,6 +16,7 @@ import msgspec
 from headrace.core import failpoints
 from headrace.core.files import safe_files
 from headrace.core.human import plural
+from headrace.core.ports import Target
 from headrace.core.tables.remaining import Lost
 from headrace.core.warn import warn
 from headrace.core.work import Durability, StagedFile
@@ -30,7 +31,7 @@ from headrace.sinks.sql.vectors import from_files
 
 
 @dataclass(frozen=True)
-class SqlSink(TableOfDatabase):
+class SqlSink(TableOfDatabase, Target):
     """Parts in a local folder, and their rows in a table.
 
     ``append``: each part's rows and its row in ``headrace_commits`` are one transaction. ``overwrite``: when all
@@ -39,7 +40,17 @@ class SqlSink(TableOfDatabase):
     inserted again, so the database's own word decides what is done.
     """
 
-    takes_further_runs: ClassVar[bool] = False  # parts of one would be inserted one by one
+    at_end: ClassVar[bool] = False
+
+    @property
+    def takes_further_runs(self) -> bool:
+        """Parts of a further run would be inserted one by one."""
+        return False
+
+    @property
+    def target(self) -> Target:
+        """The table."""
+        return self
 
     def bind(self, *, run: str, staging: str, digits: int, durability: Durability) -> FileSink:
         """Bind to a run; with ``error``, refuse a table with rows of others, with ``upsert`` one without that key."""
@@ -242,7 +253,7 @@ class SqlSink(TableOfDatabase):
         only the number.
         """
         files = [file for file in files if file.is_part and file.rows]
-        if found := self.table_gone(files):
+        if found := self.gone(files):
             return found
         if not files:
             return None
@@ -260,7 +271,9 @@ class SqlSink(TableOfDatabase):
             return Lost("some", f"{name} has not all of {added}: {others}{lost:,} of them")
         return None
 
-    def table_gone(self, files: Sequence[StagedFile]) -> Lost | None:
+    def gone(
+        self, files: Sequence[StagedFile], missing: Sequence[StagedFile] = (), run: str = ""
+    ) -> Lost | None:
         """Say that there is no table any more into which parts were inserted; None if there is one."""
         files = [file for file in files if file.is_part and file.rows]
         if files and self._no_database():

@@ -82,7 +82,7 @@ class DeltaSink(LakeSink):
         """Say whether a table has the transaction of a run."""
         return table.transaction_version(_application(run)) is not None
 
-    def add_to_table(self, files: Sequence[StagedFile], schema: pa.Schema | None) -> None:
+    def reveal(self, files: Sequence[StagedFile], schema: pa.Schema | None) -> None:
         """Commit the parts, on the very version of the table that they were compared with."""
         mark = int(digest_of(files)[:15], 16)
         parts: Parts | None = None

@@ -135,7 +135,7 @@ class IcebergSink(LakeSink):
             )
         return IcebergColumns(_arrow(table.schema()), fields=fields_of(table, self.identifier))
 
-    def add_to_table(self, files: Sequence[StagedFile], schema: pa.Schema | None) -> None:
+    def reveal(self, files: Sequence[StagedFile], schema: pa.Schema | None) -> None:
         """Commit the parts, on the very snapshot that they were compared with."""
         digest = digest_of(files)
         full = [file for file in files if file.rows]

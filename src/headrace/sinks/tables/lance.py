@@ -155,7 +155,7 @@ class LanceSink(LakeSink):
             )
         return LanceColumns(schema.remove_metadata(), format=version)
 
-    def add_to_table(self, files: Sequence[StagedFile], schema: pa.Schema | None) -> None:
+    def reveal(self, files: Sequence[StagedFile], schema: pa.Schema | None) -> None:
         """Commit the parts, unless the table has them."""
         digest = digest_of(files)
         parts: list[LancePart] | None = None

@@ -14,9 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.core.files.hive import folder_name, hive_values
+from headrace.core.ports import Target
 from headrace.core.stores.addresses import is_address, parse_output
 from headrace.core.stores.clients import client_for
-from headrace.core.stores.options import Options, checked
+from headrace.core.stores.options import checked
 from headrace.core.tables.places import within
 from headrace.core.tables.remaining import Lost, rows_lost
 from headrace.core.tables.types import fits, stored
@@ -45,8 +46,8 @@ class Columns:
 
 
 @dataclass(frozen=True)
-class LakeSink(ParquetSink):
-    """Parts in a folder of the table, which readers of the table do not see before ``add_to_table``.
+class LakeSink(ParquetSink, Target):
+    """Parts in a folder of the table, which readers of the table do not see before ``reveal``.
 
     A subclass looks at the table and commits; the name of the run in that commit decides whether it was done.
     """
@@ -62,6 +63,11 @@ class LakeSink(ParquetSink):
     adding: ClassVar[str] = "schema_mode='merge' adds columns"
 
     @property
+    def target(self) -> Target:
+        """The table."""
+        return self
+
+    @property
     def takes_further_runs(self) -> bool:
         """True if rows of later runs of the same output are added, each run's in a commit of its own."""
         return self.table_mode == "append"
@@ -72,12 +78,6 @@ class LakeSink(ParquetSink):
     def place(self) -> str:
         """Where the table is: the folder above."""
         return self.root.rpartition("/")[0] or "/"
-
-    @property
-    def options_of_store(self) -> Options:
-        """What is known of the store, as a tuple."""
-        assert isinstance(self.storage_options, tuple)
-        return self.storage_options
 
     def open_table(self) -> Any | None:
         """Return the table as it is now; None if there is none."""
@@ -91,7 +91,7 @@ class LakeSink(ParquetSink):
         """Say whether a table has the commit of a run."""
         raise NotImplementedError
 
-    def committed(self, run: str = "") -> bool:
+    def revealed(self, run: str = "") -> bool:
         """Say whether the table as it is now has the commit of this run, or of another."""
         table = self.open_table()
         return table is not None and self.has_run(table, run or self._run)
@@ -109,6 +109,10 @@ class LakeSink(ParquetSink):
             return None  # no column was known, so none was made
         gone = [self.key_of(file, run) for file in missing]
         return rows_lost(f"the {self.what} {self.place}", table, run, rows, gone)
+
+    def kept_rows(self, run: str) -> str:
+        """Say that the rows of a run are in the table: others may have changed them since."""
+        return f"its rows are in the {self.what} {self.place} already" if self.revealed(run) else ""
 
     def table_there(self) -> str:
         """Return what tells the table that is there from others in its place; "" if there is none."""
@@ -145,7 +149,7 @@ class LakeSink(ParquetSink):
         """Return what the table calls the file with the rows of a run's part."""
         return self.path_of(file.name)
 
-    def add_to_table(self, files: Sequence[StagedFile], schema: pa.Schema | None) -> None:
+    def reveal(self, files: Sequence[StagedFile], schema: pa.Schema | None) -> None:
         """Make the parts rows of the table in one commit, unless that was done. ``schema``: that of the run."""
         raise NotImplementedError
 
