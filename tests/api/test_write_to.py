@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -80,3 +81,9 @@ def test_a_suffix_that_no_part_can_have_is_refused(tmp_path: Path, suffix: str) 
     with pytest.raises(SinkError, match="cannot use to recognise its parts"):
         hr.range(10).with_options(engine="inline", progress=False).write_to(sink)
     assert not list(tmp_path.rglob("part-*"))
+
+
+def test_whatever_takes_new_input_takes_a_key() -> None:
+    verbs = [getattr(hr.Dataset, name) for name in dir(hr.Dataset) if name.startswith("write_")]
+    taken = {verb.__name__: set(inspect.signature(verb).parameters) for verb in verbs}
+    assert [name for name, names in taken.items() if "incremental" in names and "key" not in names] == []

@@ -169,6 +169,7 @@ class SampleWriteVerbs(WriteVerbs):
         on_change: OnChange | None = None,
         incremental: bool | None = None,
         refresh: Refresh | None = None,
+        key: str | Sequence[str] | None = None,
         durability: Durability | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> Result:
@@ -180,7 +181,7 @@ class SampleWriteVerbs(WriteVerbs):
 
         Parameters
         ----------
-        path, schema, min_rows_per_file, max_rows_per_file, mode, on_change, incremental, refresh, durability
+        path, schema, min_rows_per_file, max_rows_per_file, mode, on_change, incremental, refresh, key, durability
             As in ``write_parquet``.
         storage_options
             As in ``write_parquet``.
@@ -215,7 +216,7 @@ class SampleWriteVerbs(WriteVerbs):
                 max_rows_per_file=rows.most,
             )
 
-        return self._write(sink, schema, mode, on_change, durability, rows, incremental, refresh)
+        return self._write(sink, schema, mode, on_change, durability, rows, incremental, refresh, key)
 
     @known_arguments(also=ray_arguments.WRITE)
     def write_images(

@@ -284,10 +284,13 @@ class ShardCommitter:
         if target is None or not target.at_end:
             self.publisher.check_complete()
             return
-        if not target.revealed():  # parts of earlier runs are the table's by now
-            self.publisher.check_complete(since=self.state.runs[-1].shard)
-            if self.durability == "power":
-                self.output.place.sync_names()
+        # What was revealed is the table's, which may have been compacted since.
+        revealed = target.revealed()
+        self.publisher.check_complete(
+            since=len(self.state.done) + 1 if revealed else self.state.runs[-1].shard
+        )
+        if not revealed and self.durability == "power":
+            self.output.place.sync_names()
         schema = None if self.state.schema is None else schema_from(self.state.schema)
         parts = [file for record in self.of_last_run() for file in record.files if file.is_part]
         target.reveal(parts, schema)

@@ -1,9 +1,14 @@
 """A shard's files on their way into a store: uploaded first, journalled then.
 
-A part has its final name from the start: there is nothing to rename. It is put on the condition that there is none of
-its name. Where there is one, what is noted with it decides: the same bytes of the same run are ours, be it that an
-answer was lost, or that an earlier driver ended before it could journal them. Other bytes of the same run, of an
-attempt that was never committed, are replaced on the condition that they are still those.
+A part of a run whose parts are shown at once has its final name from the start. It is put on the condition that there
+is none of its name. Where there is one, what is noted with it decides: the same bytes of the same run are ours, be it
+that an answer was lost, or that an earlier driver ended before it could journal them. Other bytes of the same run, of
+an attempt that was never committed, are replaced on the condition that they are still those.
+
+All others lie *aside*, in ``_headrace/<run>/parts/``: what is to be hidden until all is there, and what workers on
+other machines have uploaded. It is what is done in a folder, with a copy in the place of a rename. What is copied is
+named by a record, so whoever does it, and however late, puts the same bytes there. When all is done, what lay aside
+is removed before ``_SUCCESS``.
 """
 
 from __future__ import annotations
@@ -24,17 +29,20 @@ from headrace.core import failpoints
 from headrace.core.files import safe_files
 from headrace.core.metric_states import STATES, side_files
 from headrace.core.ports import Sink
-from headrace.core.stores.writing import ABSENT, StoreWriter, Taken, Version
-from headrace.core.uploading.names import CRC_NOTE, PARTS, RUN_NOTE, is_uploaded, notes_of
+from headrace.core.stores.writing import ABSENT, Found, StoreWriter, Taken, Version
+from headrace.core.uploading.names import CRC_NOTE, PARTS, RUN_NOTE, is_uploaded, notes_of, uploaded_name
 from headrace.core.work import HOME, REJECTED, SUCCESS, CommitRecord, StagedFile
 from headrace.errors import ForeignOutput, OutputWriteFailed
 from headrace.output import journal as journals
 from headrace.output.names import is_part
 from headrace.output.places.lease import Lease
-from headrace.output.places.uploaded import SAMPLES, UploadedParts
 from headrace.output.publishing import FileState
 
 _AT_ONCE = 8  # uploads
+_COPIES_AT_ONCE = 32  # and other requests that move no bytes of ours
+_MOST_COPYING = 256  # copies that have not ended
+_REMOVED_AT_ONCE = 200
+_SAMPLES = 5  # files of rejected rows that are kept on this machine, for the report
 _MOST_WAITING = 64  # records whose files are not uploaded yet
 _GROUP = 0.25  # seconds: records that come faster than this share one object of the journal
 _TRIES = 5
@@ -65,8 +73,11 @@ class StorePublisher:
         self._staging = sink.staging
         self._run = run
         self._hidden = hidden
-        self._aside = f"{HOME}/{run}/{PARTS}/"
-        self._uploaded = UploadedParts(place, run)
+        self._parts = f"{HOME}/{run}/{PARTS}"
+        self._copiers = ThreadPoolExecutor(_COPIES_AT_ONCE, thread_name_prefix="headrace-copies")
+        self._copying: deque[Future[None]] = deque()
+        self._copied: deque[str] = deque()  # objects that are not needed any more
+        self._published: set[str] = set()
         self._fetching = threading.Lock()
         self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="headrace-uploads")
         self._waiting: deque[tuple[CommitRecord, list[Future[None]]]] = deque()
@@ -109,49 +120,65 @@ class StorePublisher:
         return bool(self._waiting)
 
     def publish(self, records: Iterable[CommitRecord]) -> None:
-        """Have the store copy what is hidden, or was uploaded by workers; all else has its name from the start."""
+        """Have the store copy what lies aside, meanwhile; raises what went wrong with others before."""
         there = self._place.there
-        hidden = []
-        for record in records:
-            for file in record.files:
-                if is_uploaded(file):
-                    self._uploaded.publish(file)
-                elif there.get(file.name) != file.size:
-                    hidden.append(file)
-        for _ in self._threads.map(self._copy, hidden):
-            pass
+        for file in (file for record in records for file in record.files):
+            aside = self._aside(file)
+            if aside not in there and there.get(file.name) == file.size:
+                continue
+            while self._copying and (len(self._copying) >= _MOST_COPYING or self._copying[0].done()):
+                self._copying.popleft().result()
+            self._copying.append(self._copiers.submit(self._copy, file, aside))
+            if len(self._copied) >= _REMOVED_AT_ONCE:
+                self._remove_copied()
 
     def settle(self) -> None:
-        """Wait until what workers have uploaded has its name."""
-        self._uploaded.settle()
+        """Wait until all is copied, and remove what it was copied from."""
+        while self._copying:
+            self._copying.popleft().result()
+        self._remove_copied()
+
+    def _remove_copied(self) -> None:
+        names = [self._copied.popleft() for _ in range(len(self._copied))]
+        if names:
+            self._place.remove(names)
+
+    def _aside(self, file: StagedFile) -> str:
+        """Return the name under which a file lies, if it does, before it is copied to its own."""
+        return uploaded_name(self._run, file) if is_uploaded(file) else f"{self._parts}/{file.name}"
 
     def state(self, file: StagedFile) -> FileState:
-        """Say where a committed file is, by the listing; what is not so in it is looked at again."""
-        if is_uploaded(file):
-            return self._uploaded.state(file)
-        if self._is_there(file.name, file.size):
+        """Say where a committed file is; what is aside still has to be copied, whatever has its name by now."""
+        there, aside = self._place.there, self._aside(file)
+        if there.get(aside) == file.size:
+            return "staged"
+        if there.get(file.name) == file.size:
             return "published"
-        return "staged" if self._is_there(self._aside + file.name, file.size) else "missing"
+        if (is_uploaded(file) or self._hidden) and self._is_there(file, aside):  # a listing may be old
+            return "staged"
+        return "published" if self._is_there(file, file.name) else "missing"
 
-    def _is_there(self, name: str, size: int) -> bool:
+    def _is_there(self, file: StagedFile, name: str) -> bool:
+        """Say whether a file has this name, by the listing; what is not so in it is looked at again."""
         there = self._place.there
-        if there.get(name) == size:
-            return True
-        if name.startswith(self._aside) and not self._hidden and name not in there:
-            return False
-        found = self._store.look(name)
-        if found is None or found.size != size:
-            return False
-        there[name] = size
+        if there.get(name) != file.size:
+            found = self._store.look(name)
+            if found is None or not self._is(file, found):
+                return False
+            there[name] = file.size
         return True
+
+    def _is(self, file: StagedFile, found: Found) -> bool:
+        """Say whether an object is a file of the run; where a store notes nothing, by its size."""
+        noted = {key: found.notes.get(key) for key in (RUN_NOTE, CRC_NOTE)}
+        return found.size == file.size and (RUN_NOTE not in found.notes or noted == notes_of(self._run, file))
 
     def finish(self, success: bytes) -> None:
         """Put ``_SUCCESS`` in place, once nothing lies aside any more."""
         place = self._place
         self.settle()
-        place.list_again()
         # Before the mark: what lies aside could be copied by a driver that was replaced and does not know it.
-        place.remove([*place.listed(self._aside[:-1]), *place.listed(f"{HOME}/uploads")])
+        place.remove([*place.listed(self._parts), *place.listed(f"{HOME}/uploads")])
         place.lease.check()
         failpoints.hit("finish.success")
         place.write(SUCCESS, success)
@@ -162,51 +189,92 @@ class StorePublisher:
         place = self._place
         place.list_again()
         contents = journals.read(place.root / HOME / self._run / "journal")
-        named = {
-            file.name: (record.shard, file.size) for record in contents.in_force() for file in record.files
-        }
-        for name, (shard, size) in named.items():
-            if shard >= since and not self._is_there(name, size):
+        named = {file.name: (file, record.shard) for record in contents.in_force() for file in record.files}
+        for name, (file, shard) in named.items():
+            if shard >= since and not self._is_there(file, name):
                 raise OutputWriteFailed(
                     f"{self._store.url(name)} is gone, or has another size than when it was written. Run again: its "
                     "rows are processed once more."
                 )
-        records = (record for record in contents.in_force() if record.shard >= since)
-        self._uploaded.compare(file for record in records for file in record.files)
+        self._compare(file for file, shard in named.values() if shard >= since and is_uploaded(file))
         ours = [name for name in (*place.visible(), *place.listed(REJECTED)) if is_part(name, {self._run})]
         place.remove([name for name in ours if name not in named])
 
+    def _compare(self, files: Iterable[StagedFile]) -> None:
+        """See that what an earlier driver has copied has the bytes of its record, not only as many."""
+        older = [file for file in files if file.name not in self._published]
+        found = self._copiers.map(lambda file: self._store.look(file.name), older)
+        for file, there in zip(older, found, strict=True):
+            if there is None or not self._is(file, there):
+                raise OutputWriteFailed(
+                    f"{self._store.url(file.name)} is not what was written. Remove it, and run again: its rows are "
+                    "processed once more."
+                )
+
     def close(self) -> None:
-        """Let uploads that have begun end, and drop the others."""
+        """Let requests that have begun end, and drop the others: the next driver makes them."""
         self._threads.shutdown(cancel_futures=True)
-        self._uploaded.close()
+        self._copiers.shutdown(cancel_futures=True)
 
     # ------------------------------------------------------------ one file
 
-    def _copy(self, file: StagedFile) -> None:
+    def _copy(self, file: StagedFile, aside: str) -> None:
+        self._place.lease.ensure()
         failpoints.hit("publish.rename")
-        self._store.duplicate(self._aside + file.name, file.name)
+        if not self._store.duplicate_if_there(aside, file.name):
+            found = self._store.look(file.name)
+            if found is None or not self._is(file, found):
+                raise OutputWriteFailed(
+                    f"{self._store.url(aside)} is gone, and was not copied to {file.name}. Run again: its rows are "
+                    "processed once more."
+                )
         self._place.there[file.name] = file.size
+        self._published.add(file.name)
         failpoints.hit("publish.renamed")
+        self._copied.append(aside)
 
     def _upload(self, file: StagedFile) -> None:
         path = os.path.join(self._staging, file.staged)
-        name = self._aside + file.name if self._hidden else file.name
+        name = self._aside(file) if self._hidden or is_uploaded(file) else file.name
         try:
             failpoints.hit("store.upload")
             if is_uploaded(file):
-                self._uploaded.check(file)
+                self._check(file, name)
             else:
                 self._put(name, path, file)
             failpoints.hit("store.uploaded")
-            if not is_uploaded(file):
-                self._place.there[name] = file.size
-                self._drop(path, file)
+            self._place.there[name] = file.size
+            sample = self._place.root / file.name if self._is_sample(file) else None
+            if sample is None and not is_uploaded(file):
+                os.unlink(path)  # to make room for the next: the store has it
+            elif sample is not None and not is_uploaded(file):
+                os.rename(path, sample)
+            elif sample is not None:
+                with safe_files.new_file(sample) as opened:
+                    self._store.fetch(name, opened)
         except OSError as error:
             raise OutputWriteFailed(
                 f"Cannot upload {path} to {self._store.url(name)}: {error.strerror}. Finished work is kept: fix the "
                 "cause, then run the same command again."
             ) from error
+
+    def _check(self, file: StagedFile, name: str) -> None:
+        """See that a worker's upload is what it says, before a record names it."""
+        found = self._store.look(name)
+        if found is None or not self._is(file, found):
+            how = "is gone" if found is None else "has other bytes"
+            raise OutputWriteFailed(
+                f"{self._store.url(name)}, which a worker has uploaded, {how}. Finished work is kept: run again, and "
+                "its rows are processed once more."
+            )
+
+    def _is_sample(self, file: StagedFile) -> bool:
+        """Say whether a file is kept on this machine, for the report: the first rejected rows are."""
+        rejected = self._place.root / REJECTED
+        if file.is_part:
+            return False
+        safe_files.make_folder(rejected)
+        return len(os.listdir(rejected)) < _SAMPLES
 
     def _upload_states(self, names: Collection[str]) -> None:
         """Upload big states of metrics, which are named by what is in them; fetch those that workers uploaded."""
@@ -270,13 +338,3 @@ class StorePublisher:
             )
         self._place.lease.check()  # after looking: who replaced us since then has changed the version, too
         return found.version
-
-    def _drop(self, path: str, file: StagedFile) -> None:
-        """Make room for the next: the store has it. The first rejected rows are kept for the report."""
-        rejected = self._place.root / REJECTED
-        if not file.is_part:
-            safe_files.make_folder(rejected)
-            if len(os.listdir(rejected)) < SAMPLES:
-                os.rename(path, self._place.root / file.name)
-                return
-        os.unlink(path)

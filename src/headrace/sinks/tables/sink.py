@@ -112,7 +112,7 @@ class LakeSink(ParquetSink, Target):
 
     def kept_rows(self, run: str) -> str:
         """Say that the rows of a run are in the table: others may have changed them since."""
-        return f"its rows are in the {self.what} {self.place} already" if self.revealed(run) else ""
+        return f"its rows are in the table already ({self.what} {self.place})" if self.revealed(run) else ""
 
     def table_there(self) -> str:
         """Return what tells the table that is there from others in its place; "" if there is none."""
