@@ -335,6 +335,11 @@ class Sink(Protocol):
         ...
 
     @property
+    def in_store(self) -> bool:
+        """True if ``root`` is the address of an object store."""
+        ...
+
+    @property
     def options_of_store(self) -> Options:
         """What is known of the store in which ``root`` lies; nothing for a folder."""
         ...

@@ -29,7 +29,6 @@ from headrace.core.key_digests import (
     write_keys,
 )
 from headrace.core.ports import Source
-from headrace.core.stores.addresses import is_address
 from headrace.core.work import Split
 from headrace.errors import ArgumentError, BadInput, InputChanged, JournalDamaged, PlanChanged, UnknownColumn
 from headrace.output.commit import ShardCommitter
@@ -60,7 +59,7 @@ def check_keys(plan: Plan, *, incremental: bool, refresh: bool) -> None:
             "not have these rows any more. Leave one of the two out; on_change='restart' makes all rows from the "
             "files as they are now."
         )
-    if plan.sink is not None and is_address(plan.sink.root):
+    if plan.sink is not None and plan.sink.in_store:
         raise ArgumentError(
             f"{words} with an output in an object store: keys are kept in files that workers map into memory, so the "
             "output has to be a folder."

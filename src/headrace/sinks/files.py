@@ -107,6 +107,11 @@ class FileSink:
         return self.storage_options
 
     @property
+    def in_store(self) -> bool:
+        """True if ``root`` is the address of an object store."""
+        return is_address(self.root)
+
+    @property
     def takes_further_runs(self) -> bool:
         """Files may always be added."""
         return True

@@ -14,7 +14,6 @@ import pyarrow as pa
 from headrace.core import failpoints
 from headrace.core.files import safe_files
 from headrace.core.files.durable import sync_fd, sync_folder
-from headrace.core.stores.addresses import is_address
 from headrace.core.tables.delta import library, opened, storage, told
 from headrace.core.tables.places import within
 from headrace.core.work import StagedFile
@@ -199,7 +198,7 @@ class DeltaSink(LakeSink):
 
     def _sync(self, before: int) -> None:
         """Make the commit survive a loss of power, before ``_SUCCESS`` says that it is there."""
-        if is_address(self.place) or self._durability != "power":
+        if self.in_store or self._durability != "power":
             return
         log = within(self.place, "_delta_log")
         names = sorted(name for name in os.listdir(log) if name.endswith(".json"))

@@ -15,7 +15,6 @@ import pyarrow as pa
 from headrace.core import failpoints
 from headrace.core.files import safe_files
 from headrace.core.files.durable import sync_fd, sync_folder
-from headrace.core.stores.addresses import is_address
 from headrace.core.stores.failures import reason
 from headrace.core.tables.delta import storage
 from headrace.core.tables.lance import library, opened, said, told
@@ -129,7 +128,7 @@ class LanceSink(LakeSink):
     ) -> Lost | None:
         """Say why the table has not all rows of a run; the files with its rows are those that the parts name."""
         gone = []
-        if not is_address(self.place):
+        if not self.in_store:
             paths = [
                 (file, path_of(self, self.key_of(file, run or self._run))) for file in files if file.rows
             ]
@@ -270,7 +269,7 @@ class LanceSink(LakeSink):
                 raise
             if isinstance(error, CommitConflictError) or (table is None and now is not None):
                 return False
-            words = reason(error) if is_address(self.place) else f"{said(error)}."
+            words = reason(error) if self.in_store else f"{said(error)}."
             raise SinkError(
                 f"Cannot add the rows of this run to the Lance table {self.place}: {words} The table has none of "
                 "them, and they are kept: run the same command again."
@@ -319,7 +318,7 @@ class LanceSink(LakeSink):
 
     def _sync(self) -> None:
         """Make files and commit survive a loss of power, before ``_SUCCESS`` says that they are there."""
-        if is_address(self.place) or self._durability != "power":
+        if self.in_store or self._durability != "power":
             return
         for name in (DATA, "_transactions", "_versions"):
             folder = within(self.place, name)
