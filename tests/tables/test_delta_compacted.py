@@ -65,7 +65,7 @@ def test_their_files_are_lost(table: Path) -> None:
     words = (
         f"a compaction of the table (version 1) has rewritten it, and {file.name}, which holds its rows since"
     )
-    assert found.findings[0].message == f"it is not there: {words}, is not there as the table has it."
+    assert found.findings[0].message == f"it is not there: {words}, is not as the table describes it."
     file.unlink()
     assert found.findings == checked(table).findings
 
