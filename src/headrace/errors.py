@@ -194,8 +194,10 @@ class EndpointRefused(ModelError):
 
 
 class EndpointUnavailable(ModelError):
-    """An endpoint does not answer any request: it cannot be reached, is overloaded, or is silent. Or an engine has
-    stopped."""
+    """An endpoint does not answer any request, or an engine has stopped.
+
+    An endpoint cannot be reached, is overloaded, or is silent.
+    """
 
     ends_run = True
 
@@ -317,8 +319,10 @@ class LedgerMismatch(EngineError):
 
 
 class UnsafeCluster(EngineError):
-    """A cluster on other machines to which anybody can connect. ``hr.Ray(allow_unauthenticated=True)`` uses it
-    anyway."""
+    """A cluster on other machines to which anybody can connect.
+
+    ``hr.Ray(allow_unauthenticated=True)`` uses it anyway.
+    """
 
 
 class RemoteTraceback(Exception):

@@ -227,7 +227,7 @@ def test_only_modules_are_made_of_a_name_in_a_folder(name: str, tmp_path: Path) 
     manifest["architecture"] = {"class": name, "kwargs": {"command": f"touch {tmp_path / 'forged'}"}}
     (path / "checkpoint.json").write_text(json.dumps(manifest))
     checkpoint = hr.TorchCheckpoint.from_directory(path)
-    with pytest.raises(ModelUnreadable, match=r"no torch\.nn\.Module|cannot be imported"):
+    with pytest.raises(ModelUnreadable, match=r"not a torch\.nn\.Module|cannot be imported"):
         checkpoint.get_model()
     assert not (tmp_path / "forged").exists()
     assert checkpoint.get_model(Net) is not None

@@ -262,7 +262,7 @@ def test_each_word_of_the_message_works(ids: Dataset, tmp_path: Path) -> None:
     text = re.search(r"schema=(pyarrow\.schema\(\{.*?\}\))", said)
     assert text is not None
     schema = eval(text[1], {"pyarrow": pa})
-    with pytest.warns(UserWarning, match="made again"):
+    with pytest.warns(UserWarning, match="done again"):
         ids.map_batches(late(HALF), version="1").write_parquet(tmp_path / "schema", schema=schema)
     assert [row["y"] for row in rows_of(tmp_path / "schema")] == [1.0, 2.0, 4.0, 2.5]
 

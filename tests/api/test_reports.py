@@ -261,7 +261,7 @@ def test_a_driver_that_says_nothing_is_told_of(tmp_path: Path) -> None:
 
 def test_no_output_has_no_state(tmp_path: Path) -> None:
     with pytest.raises(NothingMatched, match="give the folder"):
-        Follower(tmp_path)
+        Follower(tmp_path).poll()
     with pytest.raises(NothingMatched):
         reporting.folder_of(tmp_path / "nowhere")
 
@@ -437,7 +437,7 @@ def test_what_others_plant_in_the_output_is_not_followed(tmp_path: Path) -> None
     assert Follower(result.path).poll().facts.status == "complete"
     (result.path / "_headrace" / "current").write_bytes(b"\xff\x00")
     with pytest.raises(NothingMatched):
-        Follower(result.path)
+        Follower(result.path).poll()
 
 
 class Closing:

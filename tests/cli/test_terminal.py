@@ -189,7 +189,7 @@ def test_an_answer_that_cannot_be_written_is_an_error_of_one_line(place: Path, j
             [*HEADRACE, "inspect", "trips", *json], stdout=full, stderr=subprocess.PIPE, cwd=place, timeout=60
         )
     assert done.returncode == 1
-    assert done.stderr.startswith(b"headrace: The answer could not be written: No space") and (
+    assert done.stderr.startswith(b"headrace: The result could not be printed: No space") and (
         done.stderr.count(b"\n") == 1
     )
 

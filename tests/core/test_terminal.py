@@ -77,6 +77,7 @@ PASSES_ON = {
     "engines/local/output_relay.py",  # what the user's functions print
     "predictors/keras/predictor.py",  # what a library printed
     "core/terminal.py",
+    "core/process.py",  # what a forked child of the user's gives to sys.exit
     "cli/app.py",  # a command without arguments: its help
     "cli/help.py",  # help, which is ours
     "observers/notebook.py",  # a page, each line of which was made harmless

@@ -138,7 +138,7 @@ def test_a_schema_that_is_given_later_makes_an_unfinished_output_anew(
 ) -> None:
     shutil.copytree(ends["fail"], job.output)
     if words in ({}, WORDS["continue"]):
-        with pytest.warns(UserWarning, match="'product' is int64, not double.*made again"):
+        with pytest.warns(UserWarning, match="'product' is int64, not double.*done again"):
             write(job, **words)
     else:
         write(job, **words)

@@ -12,7 +12,7 @@ import headrace as hr
 from headrace.errors import ArgumentError
 from headrace.llm import hedge
 from headrace.llm.hedge import Latencies, first_of, has_lost
-from headrace.output.follow import follow
+from headrace.output.follow import Follower
 from headrace.testing import FakeLLMServer
 
 
@@ -42,7 +42,7 @@ def test_what_is_late_is_asked_for_twice_and_both_are_paid(tmp_path, servers):
         rows.prompt("{n}", model).with_options(**options).write_parquet(tmp_path / "out")
         received = sum(len(each.requests) for each in made)
     assert hr.read_parquet(tmp_path / "out").to_arrow()["answer"].to_pylist() == [str(n) for n in range(300)]
-    told = follow(tmp_path / "out").poll().data()["language_model"]
+    told = Follower(tmp_path / "out").poll().data()["language_model"]
     twice = told["tried_again"].pop("Hedged")
     assert twice >= 1 and not told["tried_again"]
     assert 300 < received <= 300 + twice
@@ -64,7 +64,7 @@ def test_second_requests_do_not_go_beyond_the_cap(tmp_path, monkeypatch):
         asked = rows.prompt(prompt + "{n}", model, sampling={"max_tokens": 1}, max_cost=12_000)
         asked.with_options(engine="inline", progress=False).write_parquet(tmp_path / "out")
         assert len(server.requests) <= 13  # one was answered before the others were asked
-    told = follow(tmp_path / "out").poll().data()["language_model"]
+    told = Follower(tmp_path / "out").poll().data()["language_model"]
     assert told["rows"] == 9 and 1 <= told["tried_again"]["Hedged"] <= 4
 
 

@@ -11,7 +11,7 @@ from collections import Counter
 import pytest
 
 import headrace as hr
-from headrace.output.follow import follow
+from headrace.output.follow import Follower
 from headrace.testing import FakeLLMServer
 
 JOB = """
@@ -45,7 +45,7 @@ def test_a_killed_job_asks_again_only_for_what_was_under_way(tmp_path, monkeypat
     table = hr.read_parquet(tmp_path / "out").to_arrow()
     assert table["i"].to_pylist() == list(range(300))
     assert table["answer"].to_pylist() == [str(i) for i in range(300)]
-    told = follow(tmp_path / "out").poll().data()["language_model"]
+    told = Follower(tmp_path / "out").poll().data()["language_model"]
     assert (told["rows"], told["prompt_tokens"], told["completion_tokens"]) == (300, 300, 300)
     assert told["lengths"] == [0, 300] and told["rows_failed"] == 0
     paid = told["paid"]

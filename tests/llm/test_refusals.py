@@ -20,7 +20,7 @@ from headrace.llm.refusals import (
     refusal_of,
     told_wait,
 )
-from headrace.output.follow import follow
+from headrace.output.follow import Follower
 from headrace.testing import FakeLLMServer
 
 ROWS = hr.from_items([{"word": f"w{i}"} for i in range(60)])
@@ -200,7 +200,7 @@ def test_tokens_of_plain_requests_are_counted(tmp_path):
     with FakeLLMServer(lambda prompt: (403, HTML, {}) if prompt == "w3" else prompt) as server:
         assert asked(server, ROWS.limit(5)).write_parquet(tmp_path / "out").rejected == 1
         assert server.outcomes == {"403": 1, "answered": 5}
-    paid = follow(tmp_path / "out").poll().data()["language_model"]["paid"]
+    paid = Follower(tmp_path / "out").poll().data()["language_model"]["paid"]
     assert (paid["answers"], paid["prompt_tokens"], paid["completion_tokens"]) == (5, 5, 5)
 
 

@@ -80,7 +80,7 @@ def test_what_does_not_come_up_is_said(tmp_path):
         hr.llm.Server(silent, "m", start_timeout=0.3).__enter__()
     for words, arguments in {
         "where the port belongs": {"command": "vllm serve model/"},
-        "it is no command": {"command": "vllm 'serve {port}"},
+        "it is not a command": {"command": "vllm 'serve {port}"},
         "cannot be started": {"command": "no-such-server-here {port}"},
         "from 1 to 65535": {"command": "x {port}", "port": 0},
         "of at least 0": {"command": "x {port}", "restarts": -1},

@@ -185,5 +185,5 @@ def test_chats_with_parts_are_errors_of_their_rows(engines, folder):
     made = inline(hr.from_items([{"chat": chat} for chat in turns]).prompt("{chat}", model)).take_all()
     assert [row["answer"] for row in made] == ["b a"]
     seen = hr.from_items([{"chat": chat} for chat in parts]).prompt("{chat}", model)
-    with pytest.warns(UserWarning, match="takes text alone"):
+    with pytest.warns(UserWarning, match="asked with text alone"):
         assert inline(seen, on_error="reject").take_all() == []

@@ -123,6 +123,9 @@ class Thing:
     def __init__(self, **values: Any) -> None:
         self.__dict__.update(values)
 
+    def __repr__(self) -> str:
+        return f"Thing({self.__dict__})"
+
 
 THING = Thing(id=3)
 

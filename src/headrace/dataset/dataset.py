@@ -149,7 +149,7 @@ class Dataset(
 
     def _repr_html_(self) -> str:
         """Show in a notebook what is read, the steps, and the columns as far as the plan tells; nothing is run."""
-        from headrace.dataset.inspection import dataset_html
+        from headrace.dataset.html import dataset_html
 
         return dataset_html(self._plan)
 

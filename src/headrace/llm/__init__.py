@@ -15,7 +15,7 @@ __all__ = ["VLLM", "Endpoint", "Endpoints", "SGLang", "Server", "Transformers"]
 
 _HOMES = {
     "Endpoint": "endpoint",
-    "Endpoints": "endpoints",
+    "Endpoints": "endpoint",
     "SGLang": "sglang",
     "Server": "server",
     "Transformers": "transformers",

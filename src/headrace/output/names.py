@@ -50,7 +50,7 @@ def check_run(run: str, where: Path) -> str:
 
     >>> check_run("../..", Path("out/_headrace/current"))
     Traceback (most recent call last):
-    headrace.errors.JournalDamaged: out/_headrace/current is damaged: it says '../..', which is no name of a run. ...
+    headrace.errors.JournalDamaged: out/_headrace/current is damaged: it says '../..', ...
     """
     if _RUN.fullmatch(run) is None:
         raise JournalDamaged(

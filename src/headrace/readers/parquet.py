@@ -88,8 +88,8 @@ def read_parquet(
     [{'y': 3}, {'y': 4}]
     """
     from headrace.plan.expressions import fields_of
-    from headrace.sources.folder_columns import PATH
     from headrace.sources.parquet.source import ParquetSource
+    from headrace.sources.path_column import PATH
 
     warn_of_unfinished(paths)
 

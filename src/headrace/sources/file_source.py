@@ -114,7 +114,7 @@ class FileSource(Source, Generic[Inspected]):
             self._states_read.popitem(last=False)
         if not self._adds_path:
             return self._with_folders(split, columns, batch_rows, bad)
-        from headrace.sources.folder_columns import PATH, with_path
+        from headrace.sources.path_column import PATH, with_path
 
         own = None if columns is None else [name for name in columns if name != PATH]
         return with_path(self._with_folders(split, own, batch_rows, bad), columns, self.file(split.file).path)
@@ -138,7 +138,7 @@ class FileSource(Source, Generic[Inspected]):
         """Return the schema of what ``read`` gives, if that of ``read_rows`` is this one."""
         if not self._adds_path:
             return schema
-        from headrace.sources.folder_columns import schema_with_path
+        from headrace.sources.path_column import schema_with_path
 
         return schema_with_path(schema)
 

@@ -26,6 +26,7 @@ from headrace.output.layout import new_run_name
 from headrace.output.places.place import Place
 from headrace.output.publishing import Publisher
 from headrace.sinks.parquet import ParquetSink
+from headrace.testing.expect import check, same
 
 
 class PlaceContract:
@@ -84,14 +85,17 @@ class PlaceContract:
     # ------------------------------------------------------------ who holds it
 
     def test_one_driver_holds_it(self, place: Place) -> None:
-        assert f"process {os.getpid()} on " in str(place.writer())
+        check(
+            f"process {os.getpid()} on " in str(place.writer()),
+            "it does not hold: f'process {os.getpid()} on ' in str(place.writer())",
+        )
         other = self.again()
         with pytest.raises(RunLocked, match="is being written by process"):
             other.take()
         other.close()
         place.close()
         place.close()
-        assert self.again().writer() is None
+        check(self.again().writer() is None, "it does not hold: self.again().writer() is None")
         other = self.again()
         other.take()
         other.close()
@@ -104,7 +108,7 @@ class PlaceContract:
         place.close(forget=True)
         self.put(f"{HOME}/current", b"")
         seen = self.seen()
-        assert seen.visible() == ["letter"]
+        same(seen.visible(), ["letter"], "seen.visible()")
         seen.close()
 
     # ------------------------------------------------------------ small files
@@ -115,13 +119,30 @@ class PlaceContract:
         place.write(f"{HOME}/{run}/plan", b"second")
         place.write(SUCCESS, b"{}")
         place.create_journal(run, self.durability).close()
-        assert (place.root / HOME / run / "plan").read_bytes() == b"second"
+        same(
+            (place.root / HOME / run / "plan").read_bytes(),
+            b"second",
+            "(place.root / HOME / run / 'plan').read_bytes()",
+        )
         seen = self.seen()
-        assert (seen.root / HOME / "current").read_text() == f"{run}\n"
-        assert (seen.root / HOME / run / "plan").read_bytes() == b"second"
-        assert (seen.root / SUCCESS).read_bytes() == b"{}"
-        assert seen.size_of(f"{HOME}/{run}/plan") == 6 and seen.size_of("none") == -1
-        assert run in seen.folders(HOME) and f"{HOME}/{run}/plan" in seen.listed(f"{HOME}/{run}")
+        same(
+            (seen.root / HOME / "current").read_text(),
+            f"{run}\n",
+            "(seen.root / HOME / 'current').read_text()",
+        )
+        same(
+            (seen.root / HOME / run / "plan").read_bytes(),
+            b"second",
+            "(seen.root / HOME / run / 'plan').read_bytes()",
+        )
+        same((seen.root / SUCCESS).read_bytes(), b"{}", "(seen.root / SUCCESS).read_bytes()")
+        same(seen.size_of(f"{HOME}/{run}/plan"), 6, "seen.size_of(f'{HOME}/{run}/plan')")
+        same(seen.size_of("none"), -1, "seen.size_of('none')")
+        check(run in seen.folders(HOME), "it does not hold: run in seen.folders(HOME)")
+        check(
+            f"{HOME}/{run}/plan" in seen.listed(f"{HOME}/{run}"),
+            "it does not hold: f'{HOME}/{run}/plan' in seen.listed(f'{HOME}/{run}')",
+        )
         seen.close()
 
     def test_what_is_removed_is_gone(self, place: Place, run: str) -> None:
@@ -129,12 +150,20 @@ class PlaceContract:
             place.write(name, b"x")
         place.remove([SUCCESS, f"{HOME}/next", "none", f"{REJECTED}/none"])
         place.remove([SUCCESS])
-        assert not (place.root / SUCCESS).exists() and not (place.root / HOME / "next").exists()
+        check(not (place.root / SUCCESS).exists(), "it does not hold: not (place.root / SUCCESS).exists()")
+        check(
+            not (place.root / HOME / "next").exists(),
+            "it does not hold: not (place.root / HOME / 'next').exists()",
+        )
         place.remove_below(f"{HOME}/{run}")
-        assert not (place.root / HOME / run).exists()
+        check(
+            not (place.root / HOME / run).exists(), "it does not hold: not (place.root / HOME / run).exists()"
+        )
         seen = self.seen()
-        assert seen.size_of(SUCCESS) == seen.size_of(f"{HOME}/next") == -1
-        assert seen.folders(HOME) == set() and not seen.listed(f"{HOME}/{run}")
+        same(seen.size_of(SUCCESS), -1, "seen.size_of(SUCCESS)")
+        same(seen.size_of(f"{HOME}/next"), -1, "seen.size_of(f'{HOME}/next')")
+        same(seen.folders(HOME), set(), "seen.folders(HOME)")
+        check(not seen.listed(f"{HOME}/{run}"), "it does not hold: not seen.listed(f'{HOME}/{run}')")
         seen.close()
 
     def test_nothing_is_left_if_asked_for(self, place: Place, run: str) -> None:
@@ -142,7 +171,8 @@ class PlaceContract:
         place.close(forget=True)
         again = self.again()
         again.take()
-        assert again.folders(HOME) == set() and again.visible() == []
+        same(again.folders(HOME), set(), "again.folders(HOME)")
+        same(again.visible(), [], "again.visible()")
         again.close(forget=True)
 
     # ------------------------------------------------------------ the journal
@@ -158,14 +188,15 @@ class PlaceContract:
         again = self.again()
         again.take()
         journal, contents = again.open_journal(run, self.durability)
-        assert list(contents) == [Opened(run, "1")]
+        same(list(contents), [Opened(run, "1")], "list(contents)")
         journal.append(Opened(run, "2"))
         journal.sync()
         journal.close()
-        assert list(journals.read(again.root / HOME / run / "journal")) == [
-            Opened(run, "1"),
-            Opened(run, "2"),
-        ]
+        same(
+            list(journals.read(again.root / HOME / run / "journal")),
+            [Opened(run, "1"), Opened(run, "2")],
+            "list(journals.read(again.root / HOME / run / 'journal'))",
+        )
         again.close()
 
     # ------------------------------------------------------------ parts
@@ -174,8 +205,9 @@ class PlaceContract:
         """Do with records what the committer does."""
         for record in records:
             publisher.add(record)
-        assert publisher.pending
-        assert publisher.ready(wait=True) == list(records) and not publisher.pending
+        check(publisher.pending, "it does not hold: publisher.pending")
+        same(publisher.ready(wait=True), list(records), "publisher.ready(wait=True)")
+        check(not publisher.pending, "it does not hold: not publisher.pending")
 
     def where(self, publisher: Publisher, *records: CommitRecord) -> list[str]:
         return [publisher.state(file) for record in records for file in record.files]
@@ -187,33 +219,36 @@ class PlaceContract:
         publisher.publish(records)
         publisher.publish(records)
         publisher.settle()
-        assert self.where(publisher, *records) == ["published"] * 3
+        same(self.where(publisher, *records), ["published"] * 3, "self.where(publisher, *records)")
         names = [file.name for record in records for file in record.files]
-        assert sorted(place.visible()) == names
+        same(sorted(place.visible()), names, "sorted(place.visible())")
         with place.opened(names[0]) as path:
-            assert path.stat().st_size == records[0].files[0].size
+            same(path.stat().st_size, records[0].files[0].size, "path.stat().st_size")
         with place.opened("none") as path:
-            assert not path.exists()
+            check(not path.exists(), "it does not hold: not path.exists()")
         place.remove(names[:1])
-        assert place.visible() == names[1:]
+        same(place.visible(), names[1:], "place.visible()")
         publisher.close()
 
     def test_hidden_parts_wait(self, place: Place, run: str) -> None:
         publisher = self.publisher(place, run, hidden=True)
         record = self.record(place, run, 0)
         self.bring(publisher, record)
-        assert place.visible() == [] and self.where(publisher, record) == ["staged"]
+        same(place.visible(), [], "place.visible()")
+        same(self.where(publisher, record), ["staged"], "self.where(publisher, record)")
         publisher.publish([record])
         publisher.settle()
-        assert place.visible() == [record.files[0].name]
+        same(place.visible(), [record.files[0].name], "place.visible()")
         publisher.close()
 
     def test_a_part_that_is_gone_or_cut_is_missing(self, place: Place, run: str) -> None:
         publisher = self.publisher(place, run)
         record = self.record(place, run, 0)
-        assert self.where(
-            publisher, CommitRecord(1, 1, 0, (StagedFile("x", "part-1", 1, 1, 1),), Ledger())
-        ) == ["missing"]
+        same(
+            self.where(publisher, CommitRecord(1, 1, 0, (StagedFile("x", "part-1", 1, 1, 1),), Ledger())),
+            ["missing"],
+            "self.where(publisher, CommitRecord(1, 1, 0, (StagedFile('x', 'part-1', 1, 1, 1),), Ledger()))",
+        )
         self.bring(publisher, record)
         publisher.publish([record])
         (file,) = record.files
@@ -223,7 +258,7 @@ class PlaceContract:
         again = self.again()
         again.take()
         publisher = self.publisher(again, run)
-        assert publisher.state(file) == "missing"
+        same(publisher.state(file), "missing", "publisher.state(file)")
         publisher.close()
         again.close()
 
@@ -243,6 +278,6 @@ class PlaceContract:
         place.sync_names()
         place.sync_made()
         seen = self.seen()
-        assert (seen.root / SUCCESS).read_bytes() == b"two"
-        assert seen.visible() == [record.files[0].name]
+        same((seen.root / SUCCESS).read_bytes(), b"two", "(seen.root / SUCCESS).read_bytes()")
+        same(seen.visible(), [record.files[0].name], "seen.visible()")
         seen.close()

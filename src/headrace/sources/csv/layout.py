@@ -21,7 +21,7 @@ from headrace.errors import ArgumentError, SchemaMismatch, UnreadableFile, unkno
 from headrace.sources import text
 from headrace.sources.bisection import Faults, faults_of
 from headrace.sources.csv import options as csv_options
-from headrace.sources.csv.options import CsvFormat
+from headrace.sources.csv.format import CsvFormat
 from headrace.sources.folder_columns import FolderColumns
 from headrace.sources.records import QuoteNeverClosed, RecordScanner, newline_cuts, quoted_cuts
 from headrace.sources.schemas import unify

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 import pyarrow.csv as pacsv
@@ -13,27 +11,8 @@ import pyarrow.csv as pacsv
 from headrace.core.human import short_repr
 from headrace.errors import UnreadableFile
 from headrace.sources import text
+from headrace.sources.csv.format import CsvFormat
 from headrace.sources.signatures import not_text
-
-
-@dataclass(frozen=True)
-class CsvFormat:
-    """How the files are written. Names and meanings follow ``pyarrow.csv``."""
-
-    column_types: Mapping[str, Any]
-    column_names: tuple[str, ...] | None
-    has_header: bool
-    delimiter: str
-    quote_char: str | None
-    escape_char: str | None
-    newlines_in_values: bool
-    encoding: str
-    skip_rows: int
-    null_values: tuple[str, ...] | None
-    strings_can_be_null: bool
-    decimal_point: str
-    timestamp_parsers: tuple[str, ...] | None
-
 
 _ADVICE = (
     "Say what it should be with column_types={{{column!r}: 'string'}} or another type, or repair the file."

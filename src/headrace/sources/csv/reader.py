@@ -17,9 +17,9 @@ from headrace.core.work import Split
 from headrace.errors import UnreadableFile
 from headrace.sources import text
 from headrace.sources.bisection import Bisection, raise_fault
+from headrace.sources.csv.format import CsvFormat
 from headrace.sources.csv.layout import never_closed, scanned
 from headrace.sources.csv.options import (
-    CsvFormat,
     convert_options,
     explained,
     parse_options,

@@ -12,7 +12,7 @@ from headrace.core.ports import Bad
 from headrace.core.row_keys import Location
 from headrace.core.work import Split
 from headrace.errors import ArgumentError
-from headrace.sources.csv.options import CsvFormat
+from headrace.sources.csv.format import CsvFormat
 from headrace.sources.file_source import FileSource, block_of
 from headrace.sources.files import PathArgument
 

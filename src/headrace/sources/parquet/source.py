@@ -193,7 +193,7 @@ class ParquetSource(FileSource["ParquetLayout"]):
         """Return the file that a split lies in, and the columns that are read from it as they are there."""
         from headrace.core.parquet.chunks import MOST_FOOTERS, ChunkFile, ChunkObject
         from headrace.core.parquet.compact import NotUnderstood
-        from headrace.sources.folder_columns import PATH
+        from headrace.sources.path_column import PATH
 
         if split.stop < 0:
             raise NotUnderstood("its row groups are small, and are put together")
