@@ -36,7 +36,7 @@ programs: $(VENV)/.dev  ## run the programs of a new user ten times each
 
 # The tests of datasets and executors, with the engine in the place of the local one.
 ON_RAY = tests/tasks $(addprefix tests/api/test_,$(addsuffix .py, \
-	batch_sizes endings iterating looking map_batches metrics on_error predict stages verbs))
+	batch_sizes endings iterating looking map_batches metrics on_error predict stages uneven verbs))
 
 test-ray: $(VENV)/.ray  ## run the tests on Ray: clusters of several nodes on this machine
 	$(BIN)/python -m pytest -m ray

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -329,54 +327,3 @@ def make_input(folder: Path, kind: str) -> None:
         else:
             lines = ["{" if n % 11 == 5 else f'{{"id": {n}}}' for n in ids]
         (folder / f"{number}.{kind}").write_text("\n".join(lines) + "\n")
-
-
-# ---------------------------------------------------------------- two workers
-
-
-class Together:
-    """From row 20 on, waits until two workers have been at it; notes who did a row."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
-        (self.folder / str(os.getpid())).touch()
-        patience = time.monotonic() + 60
-        while row["id"] >= 20 and len(list(self.folder.iterdir())) < 2 and time.monotonic() < patience:
-            time.sleep(0.01)
-        return {"id": row["id"], "worker": os.getpid()}
-
-
-@pytest.mark.parametrize("kind", ["parquet", "json"])
-def test_a_single_shard_is_work_for_two(tmp_path: Path, kind: str) -> None:
-    source, present = tmp_path / f"all.{kind}", tmp_path / "present"
-    present.mkdir()
-    if kind == "parquet":
-        pq.write_table(pa.table({"id": list(range(200))}), source)
-    else:
-        source.write_text("".join(f'{{"id": {n}}}\n' for n in range(200)))
-    data = getattr(hr, f"read_{kind}")(str(source)).map(Together(present), version="1")
-    result = data.with_options(workers=2, progress=False).write_parquet(tmp_path / "out")
-    rows = rows_of(tmp_path / "out")
-    assert [row["id"] for row in rows] == list(range(200))
-    assert len({row["worker"] for row in rows}) == 2
-    assert result.rows == 200 and result.files >= 2
-
-
-def same(batch: dict[str, Any]) -> dict[str, Any]:
-    return dict(batch)
-
-
-def test_the_last_of_two_stages_shares_its_shard(tmp_path: Path) -> None:
-    present = tmp_path / "present"
-    present.mkdir()
-    pq.write_table(pa.table({"id": list(range(400))}), tmp_path / "in.parquet", row_group_size=50)
-    data = hr.read_parquet(str(tmp_path / "in.parquet")).map_batches(same, batch_size=10, num_cpus=1)
-    data = data.map(Together(present), concurrency=2, version="1").accumulate(mean=hr.Mean("id"))
-    data = data.with_options(engine="local", progress=False, shard_rows=400)
-    result = data.write_parquet(tmp_path / "out")
-    rows = rows_of(tmp_path / "out")
-    assert [row["id"] for row in rows] == list(range(400))
-    assert len({row["worker"] for row in rows}) == 2
-    assert result.ledger.read == 400 and result.metrics["mean"] == 199.5
