@@ -34,14 +34,20 @@ def test_every_attempt_may_be_asked() -> None:
 
 def test_the_one_with_most_work_left_is_asked_for_the_worker_that_is_idle() -> None:
     policy, view = WorkSharing(3), view_of({0: (0, 0), 1: (1, 2)}, [2])
-    assert list(policy.after_schedule(view))  # who is at work since when
-    for worker, shard, rows in ((0, 0, 50), (1, 1, 10)):
-        policy.on_message(RowsRead(worker, shard, rows, of=100), 1.0)
-    policy.on_message(RestLeft(9, 9, Remainder(0, 5, 5)), 1.0)  # somebody left something, so begin anew
-    view.now = 10.0
+    for now, worker, shard, rows in ((0.0, 0, 0, 1), (0.0, 1, 1, 1), (1.0, 0, 0, 50), (1.0, 1, 1, 10)):
+        policy.on_message(RowsRead(worker, shard, rows, of=100), now)
+    view.now = 1.0
     assert asked(policy, view) == [Tell(0, 1, LeaveRest(WORTH, 2), 1, 2)]
     assert asked(policy, view) == [Tell(0, 0, LeaveRest(WORTH, 2), 0, 0)]  # the first has not left anything
+    policy.on_message(RestLeft(9, 9, Remainder(0, 5, 5)), 1.0)  # now somebody has: begin anew
     assert asked(policy, view) == [Tell(0, 1, LeaveRest(WORTH, 2), 1, 2)]
+
+
+def test_one_that_has_said_nothing_may_take_longest() -> None:
+    policy, view = WorkSharing(3), view_of({0: (0, 0), 1: (1, 0)}, [2])
+    policy.on_message(RowsRead(0, 0, 1, of=100), 0.0)
+    policy.on_message(RowsRead(1, 3, 90, of=100), 0.0)  # of the shard before
+    assert asked(policy, view) == [Tell(0, 1, LeaveRest(WORTH, 2), 1, 0)]
 
 
 def test_it_asks_no_more_often_than_it_says() -> None:

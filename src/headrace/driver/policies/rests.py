@@ -37,19 +37,19 @@ class EarlyCommit(Policy):
         return DivideShard(parts, early=True) if len(parts) > 1 else outcome
 
 
-class _AtWork(msgspec.Struct):
-    """A worker at an attempt since ``since``, as far as is known: ``rows`` of ``of`` rows are done."""
+class _Progress(msgspec.Struct):
+    """A worker has done ``rows`` of the ``of`` rows of a shard, and ``first`` of them at ``since``."""
 
     shard: int
-    attempt: int
     since: float
-    rows: int = 0
-    of: int = -1
+    first: int
+    rows: int
+    of: int
 
     def seconds_left(self, now: float) -> float:
         """Estimate how long it takes yet; as long as it took so far, where nobody knows how many rows there are."""
-        elapsed = now - self.since
-        return elapsed if self.of < 0 or not self.rows else elapsed * max(0, self.of - self.rows) / self.rows
+        elapsed, done = now - self.since, self.rows - self.first
+        return elapsed * (self.of - self.rows) / done if done > 0 and self.of >= 0 else elapsed
 
 
 class WorkSharing(Policy):
@@ -65,11 +65,12 @@ class WorkSharing(Policy):
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._workers: dict[int, _AtWork] = {}
+        self._progress: dict[int, _Progress] = {}  # by worker
         self._ready: set[int] = set()  # workers that have their models
         self._loading = 0.0  # the longest that a worker took for that
         self._left: list[RestLeft] = []
         self._next = 0.0  # when to ask again
+        self._asks = False
         self._unheard = 0  # how often those with most work left were asked, and none left any
         self._ends = False
 
@@ -80,9 +81,12 @@ class WorkSharing(Policy):
     def on_message(self, message: Any, now: float) -> None:
         """Note how far workers are, and what they leave."""
         if isinstance(message, RowsRead):
-            known = self._workers.get(message.worker)
-            if known is not None and known.shard == message.shard:
+            known = self._progress.get(message.worker)
+            if known is not None and known.shard == message.shard and known.rows <= message.rows:
                 known.rows, known.of = message.rows, message.of
+            else:
+                rows, of = message.rows, message.of
+                self._progress[message.worker] = _Progress(message.shard, now, rows, rows, of)
         elif isinstance(message, RestLeft):
             self._left.append(message)
             self._unheard = 0
@@ -109,33 +113,32 @@ class WorkSharing(Policy):
         last = view.stages - 1
         if view.now < self._next or self._ends:
             return
-        self._next = view.now + INTERVAL
-        self._note(view)
+        self._next, self._asks = view.now + INTERVAL, False
         if view.tasks_waiting(last) or view.attempts_waiting:
             return
         loads, open_workers = view.loads(last), view.open_workers(last)
         idle = {worker for worker, calls in loads.items() if not calls and worker not in open_workers}
         helpers = len(idle) or min(self._most - len(loads), len(loads))
-        if helpers < 1 or not self._workers:
+        at_work = view.at_work()
+        if helpers < 1 or not at_work:
             return
+        self._asks = True
         worth = (WORTH if idle else HELPER) + (0.0 if idle & self._ready else self._loading)
-        busiest = sorted(self._workers, key=lambda worker: -self._workers[worker].seconds_left(view.now))
+        busiest = sorted(
+            at_work, key=lambda worker: -self._seconds_left(worker, at_work[worker][0], view.now)
+        )
         start = self._unheard * helpers % len(busiest)
         self._unheard += 1
         asked = (busiest[start:] + busiest[:start])[:helpers]
         shares = 1 + -(-helpers // len(asked))
         for worker in asked:
-            at = self._workers[worker]
-            yield Tell(last, worker, LeaveRest(worth, shares), at.shard, at.attempt)
+            yield Tell(last, worker, LeaveRest(worth, shares), *at_work[worker])
 
-    def _note(self, view: RunView) -> None:
-        """Note which worker is at what, and since when."""
-        before, self._workers = self._workers, {}
-        for worker, (shard, attempt) in view.at_work().items():
-            known = before.get(worker)
-            same = known is not None and (known.shard, known.attempt) == (shard, attempt)
-            self._workers[worker] = known if known and same else _AtWork(shard, attempt, view.now)
+    def _seconds_left(self, worker: int, shard: int, now: float) -> float:
+        """Estimate how long a worker is at a shard yet. Of one that has said nothing it may be long."""
+        known = self._progress.get(worker)
+        return known.seconds_left(now) if known is not None and known.shard == shard else NEVER
 
     def next_wakeup(self, now: float) -> float:
-        """Return when to look again."""
-        return self._next if self._workers and not self._ends else NEVER
+        """Return when to ask again."""
+        return self._next if self._asks else NEVER
