@@ -418,8 +418,13 @@ def roads(
 ON_ERROR = ["raise", "reject", "null"]
 
 
-@pytest.mark.parametrize("on_error", ON_ERROR)
-@pytest.mark.parametrize("name", BATCHES)
+EACH = [(name, way) for name in BATCHES for way in ON_ERROR]
+SOME = [(name, ON_ERROR[number % 3]) for number, name in enumerate(BATCHES)]
+
+
+@pytest.mark.parametrize(
+    "name, on_error", [pytest.param(*each, marks=() if each in SOME else pytest.mark.soak) for each in EACH]
+)
 def test_batches(name: str, on_error: str, roads: Any) -> None:
     dataset = hr.from_arrow(TABLE).with_options(on_error=on_error)
     for size in (1, 40) if on_error == "raise" else (16,):
@@ -434,13 +439,19 @@ ROW_FUNCTIONS = [
 ]
 
 
-@pytest.mark.parametrize("verb, name", ROW_FUNCTIONS)
-def test_rows(verb: str, name: str, roads: Any) -> None:
+@pytest.mark.parametrize(
+    "verb, name, on_error",
+    [
+        pytest.param(*each, way, marks=() if number % 3 == way_number else pytest.mark.soak)
+        for number, each in enumerate(ROW_FUNCTIONS)
+        for way_number, way in enumerate(ON_ERROR)
+    ],
+)
+def test_rows(verb: str, name: str, on_error: str, roads: Any) -> None:
     function = {"map": MAPS, "flat_map": FLAT_MAPS, "filter": FILTERS}[verb][name]
-    for on_error in ON_ERROR:
-        source = hr.from_arrow(pa.concat_tables([TABLE] * 2)).with_options(on_error=on_error)
-        fast, careful, _ = roads(getattr(source, verb)(function))
-        assert fast == careful, on_error
+    source = hr.from_arrow(pa.concat_tables([TABLE] * 2)).with_options(on_error=on_error)
+    fast, careful, _ = roads(getattr(source, verb)(function))
+    assert fast == careful
 
 
 @pytest.mark.parametrize(
@@ -478,7 +489,7 @@ plans = st.lists(
 
 
 @given(plans, st.sampled_from(ON_ERROR), st.integers(1, 1500), st.integers(1, 700))
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_random_plans(roads: Any, plan: Any, on_error: str, rows: int, block: int) -> None:
     tables = [TABLE.slice(at, min(block, rows - at)) for at in range(0, rows, block)]
     dataset = hr.from_arrow(tables).with_options(on_error=on_error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from headrace.core.arguments import known_arguments
@@ -10,7 +11,9 @@ from headrace.core.terminal import say
 from headrace.dataset.base import DatasetBase
 from headrace.errors import ArgumentError
 from headrace.plan import ray_arguments
-from headrace.plan.parameters import given_batch_format, given_rows
+from headrace.plan.parameters import given_batch_format, given_names, given_rows
+from headrace.plan.steps.accumulate import Accumulate
+from headrace.plan.steps.columns import SelectColumns
 
 if TYPE_CHECKING:
     from typing import Literal
@@ -208,3 +211,112 @@ class InspectionVerbs(DatasetBase):
             self._last_report
             or "This dataset has not run yet: write it, iterate over it, or take_all() first."
         )
+
+    # ------------------------------------------------------------ numbers
+
+    @known_arguments
+    def sum(self, on: str | Sequence[str] | None = None, ignore_nulls: bool = True) -> Any:
+        """Add up a column.
+
+        Parameters
+        ----------
+        on
+            A column's name, or a list of them; None: all columns. Of one column, one number comes back; of
+            several, a dict ``{"sum(x)": number, …}``, as in Ray Data. Integers and decimals add up exactly.
+        ignore_nulls
+            False: the result is None if there is a null. It is None, too, if there is no value at all.
+
+        Raises
+        ------
+        ArgumentError
+            A column holds nothing of which there is such a number. ``UnknownColumn``: there is no such column.
+
+        Examples
+        --------
+        >>> import headrace as hr
+        >>> hr.range(5).sum("id")
+        10
+        """
+        return self._number("sum", on, ignore_nulls)
+
+    @known_arguments
+    def min(self, on: str | Sequence[str] | None = None, ignore_nulls: bool = True) -> Any:
+        """Return a column's smallest value; ``on``, ``ignore_nulls`` and what is raised as in ``sum``.
+
+        >>> import headrace as hr
+        >>> hr.from_items([{"x": "b"}, {"x": "a"}]).min("x")
+        'a'
+        """
+        return self._number("min", on, ignore_nulls)
+
+    @known_arguments
+    def max(self, on: str | Sequence[str] | None = None, ignore_nulls: bool = True) -> Any:
+        """Return a column's biggest value; ``on``, ``ignore_nulls`` and what is raised as in ``sum``.
+
+        >>> import headrace as hr
+        >>> hr.range(5).max()
+        4
+        """
+        return self._number("max", on, ignore_nulls)
+
+    @known_arguments
+    def mean(self, on: str | Sequence[str] | None = None, ignore_nulls: bool = True) -> Any:
+        """Return a column's mean; ``on``, ``ignore_nulls`` and what is raised as in ``sum``.
+
+        >>> import headrace as hr
+        >>> hr.range(4).mean("id")
+        1.5
+        """
+        return self._number("mean", on, ignore_nulls)
+
+    @known_arguments
+    def std(self, on: str | Sequence[str] | None = None, ddof: int = 1, ignore_nulls: bool = True) -> Any:
+        """Return a column's standard deviation, in float64, by Chan's way of merging (1979), which is stable.
+
+        ``ddof`` is taken from the number of values to divide by; None comes back if nothing is left. ``on``,
+        ``ignore_nulls`` and what is raised as in ``sum``.
+
+        >>> import headrace as hr
+        >>> hr.range(3).std("id")
+        1.0
+        """
+        return self._number("std", on, ignore_nulls, ddof=given_rows("std", "ddof", ddof))
+
+    @known_arguments
+    def unique(self, column: str, ignore_nulls: bool = False) -> list[Any]:
+        """Return the different values of ``column``, in the order in which they first appear; they fit into memory.
+
+        ``ignore_nulls`` leaves None out. Raises what ``sum`` does.
+
+        >>> import headrace as hr
+        >>> hr.from_items(["b", "a", "b"]).unique("item")
+        ['b', 'a']
+        """
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        (name,) = given_names("unique", column)
+        seen: dict[Any, Any] = {}
+        plan = self._plan.then(SelectColumns((name,), asked_by="unique"))
+        for batch in self._batches(plan, shows_progress=True):
+            values = batch.column(0)
+            try:
+                for value in pc.unique(values).to_pylist():
+                    seen.setdefault("nan" if value != value else (type(value), value), value)
+            except (pa.ArrowException, TypeError) as error:
+                raise ArgumentError(
+                    f"unique({name!r}): values of type {values.type} cannot be compared."
+                ) from error
+        return [value for value in seen.values() if value is not None or not ignore_nulls]
+
+    def _number(self, kind: str, on: str | Sequence[str] | None, ignore_nulls: bool, **settings: int) -> Any:
+        """Run the plan for a number about each column; the workers count, and only their sums are sent."""
+        from headrace.accumulators.columns import NUMBERS
+
+        names = tuple(self._schema().names) if on is None else given_names(kind, on)
+        metrics = {
+            f"{kind}({name})": NUMBERS[kind](name, ignore_nulls=ignore_nulls, **settings) for name in names
+        }
+        plan = self._plan.without_metrics().then(Accumulate(tuple(metrics.items()), asked_by=kind))
+        results = dict(self._evaluated(plan))
+        return results[f"{kind}({names[0]})"] if len(names) == 1 else results
