@@ -20,7 +20,7 @@ from headrace.driver.policies.rests import EarlyCommit, WorkSharing
 from headrace.driver.shard_division import split_off
 from headrace.session import build_runner
 from headrace.testing import FakeClock
-from headrace.worker.early_end import EarlyEnd, Speed
+from headrace.worker.early_end import EarlyEnd, PlaceLost, Speed
 from headrace.worker.meter import Meter
 from headrace.worker.reading import Read
 from headrace.worker.rows import Rows, RowSpan
@@ -212,6 +212,76 @@ def test_an_attempt_leaves_nothing_before_there_is_a_schema_and_once_it_begins_a
     attempt.early_end._ready = lambda: True
     assert not attempt.early_end.close()
     assert attempt.early_end.leave(0.0, 2) is None
+
+
+# ---------------------------------------------------------------- rows of a stage before
+
+
+def blocks_of(shard: Shard, *, without: int | None = None, size: int = 10) -> Iterator[Rows]:
+    """The rows of a shard as a stage before hands them on, maybe all but one."""
+    for split in shard.splits:
+        for at in range(0, split.rows, size):
+            rows = [row for row in range(at, min(at + size, split.rows)) if row != without]
+            yield Rows(
+                pa.record_batch({"row": pa.array(rows, pa.int64())}),
+                (RowSpan(split, 0, len(rows), np.array(rows)),),
+            )
+
+
+STAGED = Shard(0, (Split(0, 0, 60, 60), Split(1, 0, 40, 40)))
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.integers(1, 99), min_size=1, max_size=4),
+    st.integers(1, 70),
+    st.sampled_from([0.0, 1.0, 40.0]),
+)
+def test_a_stage_passes_the_rows_up_to_the_cut(asked: list[int], size: int, rate: float) -> None:
+    attempt = Attempt(STAGED, rate=rate)
+    passed: list[tuple[int, int]] = []
+    rests: list[Remainder] = []
+    for part in attempt.early_end.pass_rows(blocks_of(STAGED, size=size)):
+        for span in part.spans:
+            for number in span.numbers():
+                attempt.clock.advance(1.0)
+                attempt.meter.read_rows += 1
+                passed.append((span.split.file, int(number)))
+                if len(passed) in asked:
+                    rests += filter(None, [attempt.early_end.leave(0.0, 2)])
+    every = [(split.file, row) for split in STAGED.splits for row in range(split.rows)]
+    rest = attempt.early_end.rest
+    assert passed == (every if rest is None else every[: rest.rows])
+    assert (rest is None) == (not rests)
+    if rest is not None:
+        assert rests[-1] == rest and attempt.meter.read_rows == rest.rows
+        assert rest.rows == len(every) or every[rest.rows] == (rest.split, rest.row)
+
+
+def test_an_attempt_begins_anew_if_rows_turn_out_to_be_missing_before_the_cut() -> None:
+    attempt = Attempt(STAGED)
+    rows = attempt.early_end.pass_rows(blocks_of(STAGED, without=45))
+    next(rows)
+    attempt.meter.read_rows += 1
+    attempt.clock.advance(1.0)
+    rest = attempt.early_end.leave(0.0, 2)
+    assert rest is not None and (rest.split, rest.row) > (0, 45)
+    with pytest.raises(PlaceLost, match="rows are missing"):
+        list(rows)
+
+
+def test_an_attempt_begins_anew_if_rows_fail_in_a_stage_before() -> None:
+    attempt = Attempt(STAGED)
+    next(attempt.early_end.pass_rows(blocks_of(STAGED)))
+    attempt.clock.advance(1.0)
+    assert attempt.early_end.leave(0.0, 2) is not None
+    with pytest.raises(PlaceLost, match="rows failed"):
+        attempt.early_end.rows_failed_upstream()
+    other = Attempt(STAGED)
+    next(other.early_end.pass_rows(blocks_of(STAGED)))
+    other.clock.advance(1.0)
+    other.early_end.rows_failed_upstream()
+    assert other.early_end.leave(0.0, 2) is None  # it is not known any more where rows come from
 
 
 # ---------------------------------------------------------------- whole runs, asked at any row

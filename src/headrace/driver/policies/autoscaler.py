@@ -74,6 +74,7 @@ class PoolScaling(Policy):
     """Lets the pools of stages grow and shrink; ``bounds`` has the least and most workers of each stage."""
 
     def __init__(self, bounds: Sequence[tuple[int, int]]) -> None:
+        self._last = len(bounds) - 1
         self._scalers = {
             stage: Autoscaler(least, most) for stage, (least, most) in enumerate(bounds) if least < most
         }
@@ -92,5 +93,5 @@ class PoolScaling(Policy):
         """Count a worker that was ended for its memory and is not replaced; note work that was left for another."""
         if isinstance(message, WorkerRetired) and not message.replaced and message.stage in self._scalers:
             self._scalers[message.stage].remove_worker()
-        elif isinstance(message, RestLeft) and self._scalers:
-            self._scalers[max(self._scalers)].expect_work()
+        elif isinstance(message, RestLeft) and self._last in self._scalers:
+            self._scalers[self._last].expect_work()
