@@ -89,7 +89,7 @@ bench: $(VENV)/.bench  ## compare with a hand-written loop, Ray Data, Daft and S
 	$(BIN)/python -m bench.frames
 	$(BIN)/python -m bench.small_batches
 	$(BIN)/python -m bench.small_jobs
-	$(BIN)/python -m bench.uneven
+	-$(BIN)/python -m bench.uneven
 	-$(BIN)/python -m bench.sql
 	-$(BIN)/python -m bench.watching
 	$(BIN)/python -m bench.stages
