@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.core.install import install_hint
+from headrace.core.install import install_hint, library
 from headrace.errors import MissingLibrary
-from headrace.interop.indexes import library
 
 ROOT = Path(__file__).parents[2]
 SOURCES = {path: path.read_text() for path in (ROOT / "src").rglob("*.py")}

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from headrace.engines.local.machine import descendants
+from headrace.engines.local.descendants import descendants
 from headrace.engines.local.orphans import Watcher
 
 PROGRAM = """

@@ -58,8 +58,8 @@ def resume(
     used, and nothing there is ever executed: a script or a model inside OUT is refused, and so is a command that
     somebody else may have written. A run that is complete is left alone.
     """
-    from headrace.output.compacted import gone
     from headrace.output.places.place import place_at
+    from headrace.output.verify_tables import gone
 
     root = _output(out)
     run = _last_run(root)

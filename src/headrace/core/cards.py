@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
+from typing import Any
 
+from headrace.core.human import duration, plural, size
 from headrace.core.terminal import one_line
+from headrace.core.work import REJECTED
 
 _CHARS = 300  # of a text
 _LINE = "1px solid rgba(128,128,128,.35)"
@@ -86,3 +90,55 @@ def text(words: str) -> str:
     """
     short = words if len(words) <= _CHARS else words[:_CHARS] + "…"
     return escape(one_line(short))
+
+
+# ---------------------------------------------------------------- the result of a run
+
+
+_REJECTED = 5  # rows that are shown
+_REASON = ("_error_type", "_error", "_step", "_file", "_row")
+
+
+def result_html(result: Any) -> str:
+    """Return a result as a notebook shows it; of rejected rows, why and where, but none of their values."""
+    ledger = result.ledger
+    facts: list[tuple[str, Words]] = [
+        ("rows", f"{ledger.read:,} in, {result.rows:,} out, {result.rejected:,} rejected"),
+        ("took", duration(result.seconds) + (" over all drivers" if result.resumed else "")),
+        ("output", f"{result.path} ({plural(result.files, 'file')}, {size(result.bytes)})"),
+        ("report", Link(result.report.name, result.report)),
+    ]
+    tables = []
+    if result.metrics:
+        tables.append(
+            Table(("metric", "result"), [(name, str(found)) for name, found in result.metrics.items()])
+        )
+    if result.rejected:
+        tables.append(_rejected_table(result))
+    return card("Result: complete", facts, *tables)
+
+
+def _rejected_table(result: Any) -> Table:
+    """Return the first rejected rows: why they are, and where they stood."""
+    rows = [
+        (f"{kind}: {words}", str(step), f"{file}, row {row}" if row is not None else str(file))
+        for kind, words, step, file, row in _first_rejected(result.path / REJECTED)
+    ]
+    note = f"{result.rejected:,} rejected rows: hr.read_rejected({str(result.path)!r}) reads them"
+    return Table(("rejected for", "by", "from"), rows, note)
+
+
+def _first_rejected(folder: Path) -> list[tuple[Any, ...]]:
+    """Read why the first rows were rejected; none of what cannot be read."""
+    import pyarrow as pa
+
+    found: list[tuple[Any, ...]] = []
+    with contextlib.suppress(OSError, pa.ArrowException, KeyError):
+        for path in sorted(folder.glob("*.arrow")):
+            with pa.OSFile(str(path)) as file, pa.ipc.open_file(file) as batches:
+                for i in range(batches.num_record_batches):
+                    batch = batches.get_batch(i).select(_REASON).slice(0, _REJECTED - len(found))
+                    found += [tuple(row.values()) for row in batch.to_pylist()]
+                    if len(found) >= _REJECTED:
+                        return found
+    return found

@@ -1,6 +1,11 @@
-"""The words that say how to install a library that is missing."""
+"""Libraries that are missing: the words that say how to install one, and an import that says them."""
 
 from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from headrace.errors import MissingLibrary
 
 
 def install_hint(extra: str) -> str:
@@ -30,3 +35,21 @@ def needed_by(what: str, error: ImportError) -> str:
         return f"{what} needs a package that is not installed: {error}"
     package = _PACKAGES.get(module, module)
     return f"{what} needs the package {package}, which is not installed: pip install {package}"
+
+
+def library(verb: str, name: str, extra: str = "") -> Any:
+    """Import a library, or raise with the extra that installs it; default: the one of its name.
+
+    >>> library("to_x", "no_such_library")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ...
+    headrace.errors.MissingLibrary: to_x() needs no_such_library, which is not installed: pip install "headrace[...
+    """
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        if error.name is None or error.name.partition(".")[0] != name.partition(".")[0]:
+            raise  # the library is here, but something that it needs is not
+        raise MissingLibrary(
+            f"{verb}() needs {name}, which is not installed: {install_hint(extra or name)}."
+        ) from None

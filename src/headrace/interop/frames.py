@@ -15,8 +15,8 @@ from headrace.core.arrow.batch import one_array
 from headrace.core.arrow.objects import is_objects, kinds_of
 from headrace.core.arrow.ragged import RaggedTensorType
 from headrace.core.arrow.values import ConversionError, column_from
+from headrace.core.install import library
 from headrace.errors import ArgumentError, MissingLibrary
-from headrace.interop.indexes import library
 
 # ---------------------------------------------------------------- to others
 

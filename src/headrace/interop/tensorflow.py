@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from headrace.core.arrow.batch_formats import NUMPY_OF
+from headrace.core.install import library
 from headrace.errors import ArgumentError, unknown_column
-from headrace.interop.indexes import library
 
 Batch = Mapping[str, np.ndarray[Any, Any]]
 

@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.core.arrow.values import ConversionError, column_from, from_columns, from_rows
+from headrace.core.install import library
 from headrace.errors import ArgumentError
-from headrace.interop.indexes import library
 
 # ---------------------------------------------------------------- to PyTorch
 

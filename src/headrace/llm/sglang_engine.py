@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from headrace.core.files.artifacts import shortened
-from headrace.engines.local.machine import descendants
+from headrace.engines.local.descendants import descendants
 from headrace.errors import ArgumentError, EndpointUnavailable, MissingLibrary, ModelUnreadable, nearest
 from headrace.llm.engine_model import EngineModel
 from headrace.llm.refusals import RequestRefused

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.core.files.artifacts import shortened
-from headrace.engines.local.machine import descendants
+from headrace.engines.local.descendants import descendants
 from headrace.errors import (
     ArgumentError,
     EndpointRefused,

@@ -110,7 +110,7 @@ def _silent(record: Path) -> float:
 
 def _gone(output: Place, folder: Path) -> str:
     """Say what is gone of the output that ``_SUCCESS`` speaks of; "" if nothing is, or nobody can tell."""
-    from headrace.output.compacted import gone  # only where a run has ended
+    from headrace.output.verify_tables import gone  # only where a run has ended
 
     try:
         run = load(output.root, folder.name)

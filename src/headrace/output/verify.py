@@ -23,13 +23,13 @@ from headrace.core.uploading.names import is_uploaded, uploaded_name
 from headrace.core.work import REJECTED, StagedFile
 from headrace.errors import JournalDamaged
 from headrace.output import remeasure as remeasuring
-from headrace.output.compacted import Reached, in_table, without_compacted
 from headrace.output.names import is_part
 from headrace.output.part_files import bytes_of, rows_of
 from headrace.output.places.place import Place, looked_at
 from headrace.output.reporting import success_of
 from headrace.output.runs import SavedRun, check_is_output, current_run, named_run, pointer
 from headrace.output.verification import Finding, Verification, are_steps, steps_of, verbs
+from headrace.output.verify_tables import Reached, in_table, without_compacted
 from headrace.plan.accounts import is_counted, wrong_in_record
 from headrace.plan.parameters import given_folder
 

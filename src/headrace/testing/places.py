@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
+from headrace.core.ports import Sink
 from headrace.core.work import (
     HOME,
     REJECTED,
@@ -66,28 +67,27 @@ class PlaceContract:
 
     def record(self, place: Place, run: str, shard: int, rows: int = 3) -> CommitRecord:
         """Stage a part of ``rows`` rows."""
-        staging = str(place.root / HOME / run / "staging")
-        sink = ParquetSink(str(place.at())).bind(
-            run=run, staging=staging, digits=1, durability=self.durability
-        )
+        sink = self.sink(place, run)
         table = pa.table({"id": list(range(rows))})
         writer = sink.open(Task(Shard(shard, ()), 1), table.schema)
         writer.write(table.to_batches()[0])
         return CommitRecord(shard, 1, 0, writer.close(), Ledger())
 
     def publisher(self, place: Place, run: str, *, hidden: bool = False) -> Publisher:
+        return place.publisher(self.sink(place, run), run, hidden=hidden)
+
+    def sink(self, place: Place, run: str) -> Sink:
         staging = str(place.root / HOME / run / "staging")
-        sink = ParquetSink(str(place.at())).bind(
+        return ParquetSink(str(place.at())).bind(
             run=run, staging=staging, digits=1, durability=self.durability
         )
-        return place.publisher(sink, run, hidden=hidden)
 
     # ------------------------------------------------------------ who holds it
 
     def test_one_driver_holds_it(self, place: Place) -> None:
         check(
             f"process {os.getpid()} on " in str(place.writer()),
-            "it does not hold: f'process {os.getpid()} on ' in str(place.writer())",
+            "writer() names the process that holds the place",
         )
         other = self.again()
         with pytest.raises(RunLocked, match="is being written by process"):
@@ -95,7 +95,7 @@ class PlaceContract:
         other.close()
         place.close()
         place.close()
-        check(self.again().writer() is None, "it does not hold: self.again().writer() is None")
+        check(self.again().writer() is None, "nobody holds a place that was closed")
         other = self.again()
         other.take()
         other.close()
@@ -108,7 +108,7 @@ class PlaceContract:
         place.close(forget=True)
         self.put(f"{HOME}/current", b"")
         seen = self.seen()
-        same(seen.visible(), ["letter"], "seen.visible()")
+        same(seen.visible(), ["letter"], "the names that a reader finds")
         seen.close()
 
     # ------------------------------------------------------------ small files
@@ -122,26 +122,26 @@ class PlaceContract:
         same(
             (place.root / HOME / run / "plan").read_bytes(),
             b"second",
-            "(place.root / HOME / run / 'plan').read_bytes()",
+            "the plan in root, as it was written last",
         )
         seen = self.seen()
         same(
             (seen.root / HOME / "current").read_text(),
             f"{run}\n",
-            "(seen.root / HOME / 'current').read_text()",
+            "the pointer, as another sees it",
         )
         same(
             (seen.root / HOME / run / "plan").read_bytes(),
             b"second",
-            "(seen.root / HOME / run / 'plan').read_bytes()",
+            "the plan, as another sees it",
         )
-        same((seen.root / SUCCESS).read_bytes(), b"{}", "(seen.root / SUCCESS).read_bytes()")
-        same(seen.size_of(f"{HOME}/{run}/plan"), 6, "seen.size_of(f'{HOME}/{run}/plan')")
-        same(seen.size_of("none"), -1, "seen.size_of('none')")
-        check(run in seen.folders(HOME), "it does not hold: run in seen.folders(HOME)")
+        same((seen.root / SUCCESS).read_bytes(), b"{}", "_SUCCESS, as another sees it")
+        same(seen.size_of(f"{HOME}/{run}/plan"), 6, "the size of the plan")
+        same(seen.size_of("none"), -1, "the size of a file that is not there")
+        check(run in seen.folders(HOME), "folders() has the folder of the run")
         check(
             f"{HOME}/{run}/plan" in seen.listed(f"{HOME}/{run}"),
-            "it does not hold: f'{HOME}/{run}/plan' in seen.listed(f'{HOME}/{run}')",
+            "listed() has the plan of the run",
         )
         seen.close()
 
@@ -150,20 +150,18 @@ class PlaceContract:
             place.write(name, b"x")
         place.remove([SUCCESS, f"{HOME}/next", "none", f"{REJECTED}/none"])
         place.remove([SUCCESS])
-        check(not (place.root / SUCCESS).exists(), "it does not hold: not (place.root / SUCCESS).exists()")
+        check(not (place.root / SUCCESS).exists(), "_SUCCESS is gone once it was removed")
         check(
             not (place.root / HOME / "next").exists(),
-            "it does not hold: not (place.root / HOME / 'next').exists()",
+            "the pointer is gone once it was removed",
         )
         place.remove_below(f"{HOME}/{run}")
-        check(
-            not (place.root / HOME / run).exists(), "it does not hold: not (place.root / HOME / run).exists()"
-        )
+        check(not (place.root / HOME / run).exists(), "the folder of the run is gone once it was removed")
         seen = self.seen()
-        same(seen.size_of(SUCCESS), -1, "seen.size_of(SUCCESS)")
-        same(seen.size_of(f"{HOME}/next"), -1, "seen.size_of(f'{HOME}/next')")
-        same(seen.folders(HOME), set(), "seen.folders(HOME)")
-        check(not seen.listed(f"{HOME}/{run}"), "it does not hold: not seen.listed(f'{HOME}/{run}')")
+        same(seen.size_of(SUCCESS), -1, "the size of _SUCCESS, which was removed")
+        same(seen.size_of(f"{HOME}/next"), -1, "the size of a pointer that was removed")
+        same(seen.folders(HOME), set(), "the runs that are left")
+        check(not seen.listed(f"{HOME}/{run}"), "nothing is listed in a folder that was removed")
         seen.close()
 
     def test_nothing_is_left_if_asked_for(self, place: Place, run: str) -> None:
@@ -171,8 +169,8 @@ class PlaceContract:
         place.close(forget=True)
         again = self.again()
         again.take()
-        same(again.folders(HOME), set(), "again.folders(HOME)")
-        same(again.visible(), [], "again.visible()")
+        same(again.folders(HOME), set(), "the runs that are left")
+        same(again.visible(), [], "the names that a reader finds")
         again.close(forget=True)
 
     # ------------------------------------------------------------ the journal
@@ -188,14 +186,14 @@ class PlaceContract:
         again = self.again()
         again.take()
         journal, contents = again.open_journal(run, self.durability)
-        same(list(contents), [Opened(run, "1")], "list(contents)")
+        same(list(contents), [Opened(run, "1")], "what was synced to the journal")
         journal.append(Opened(run, "2"))
         journal.sync()
         journal.close()
         same(
             list(journals.read(again.root / HOME / run / "journal")),
             [Opened(run, "1"), Opened(run, "2")],
-            "list(journals.read(again.root / HOME / run / 'journal'))",
+            "the journal in root",
         )
         again.close()
 
@@ -205,9 +203,9 @@ class PlaceContract:
         """Do with records what the committer does."""
         for record in records:
             publisher.add(record)
-        check(publisher.pending, "it does not hold: publisher.pending")
-        same(publisher.ready(wait=True), list(records), "publisher.ready(wait=True)")
-        check(not publisher.pending, "it does not hold: not publisher.pending")
+        check(publisher.pending, "files that were added are pending until ready() gives their record")
+        same(publisher.ready(wait=True), list(records), "the records that are ready")
+        check(not publisher.pending, "nothing is pending once ready() gave all records")
 
     def where(self, publisher: Publisher, *records: CommitRecord) -> list[str]:
         return [publisher.state(file) for record in records for file in record.files]
@@ -219,26 +217,26 @@ class PlaceContract:
         publisher.publish(records)
         publisher.publish(records)
         publisher.settle()
-        same(self.where(publisher, *records), ["published"] * 3, "self.where(publisher, *records)")
+        same(self.where(publisher, *records), ["published"] * 3, "where the parts are")
         names = [file.name for record in records for file in record.files]
-        same(sorted(place.visible()), names, "sorted(place.visible())")
+        same(sorted(place.visible()), names, "the names that a reader finds")
         with place.opened(names[0]) as path:
-            same(path.stat().st_size, records[0].files[0].size, "path.stat().st_size")
+            same(path.stat().st_size, records[0].files[0].size, "the size of a part")
         with place.opened("none") as path:
-            check(not path.exists(), "it does not hold: not path.exists()")
+            check(not path.exists(), "opened() gives no file for a name that is not there")
         place.remove(names[:1])
-        same(sorted(place.visible()), names[1:], "sorted(place.visible())")
+        same(sorted(place.visible()), names[1:], "the names that a reader finds")
         publisher.close()
 
     def test_hidden_parts_wait(self, place: Place, run: str) -> None:
         publisher = self.publisher(place, run, hidden=True)
         record = self.record(place, run, 0)
         self.bring(publisher, record)
-        same(place.visible(), [], "place.visible()")
-        same(self.where(publisher, record), ["staged"], "self.where(publisher, record)")
+        same(place.visible(), [], "the names that a reader finds")
+        same(self.where(publisher, record), ["staged"], "where the part is")
         publisher.publish([record])
         publisher.settle()
-        same(place.visible(), [record.files[0].name], "place.visible()")
+        same(place.visible(), [record.files[0].name], "the names that a reader finds")
         publisher.close()
 
     def test_a_part_that_is_gone_or_cut_is_missing(self, place: Place, run: str) -> None:
@@ -247,7 +245,7 @@ class PlaceContract:
         same(
             self.where(publisher, CommitRecord(1, 1, 0, (StagedFile("x", "part-1", 1, 1, 1),), Ledger())),
             ["missing"],
-            "self.where(publisher, CommitRecord(1, 1, 0, (StagedFile('x', 'part-1', 1, 1, 1),), Ledger()))",
+            "where a part is that nobody made",
         )
         self.bring(publisher, record)
         publisher.publish([record])
@@ -258,7 +256,7 @@ class PlaceContract:
         again = self.again()
         again.take()
         publisher = self.publisher(again, run)
-        same(publisher.state(file), "missing", "publisher.state(file)")
+        same(publisher.state(file), "missing", "where a part is that has other bytes")
         publisher.close()
         again.close()
 
@@ -278,6 +276,6 @@ class PlaceContract:
         place.sync_names()
         place.sync_made()
         seen = self.seen()
-        same((seen.root / SUCCESS).read_bytes(), b"two", "(seen.root / SUCCESS).read_bytes()")
-        same(seen.visible(), [record.files[0].name], "seen.visible()")
+        same((seen.root / SUCCESS).read_bytes(), b"two", "_SUCCESS, as another sees it")
+        same(seen.visible(), [record.files[0].name], "the names that a reader finds")
         seen.close()

@@ -110,7 +110,7 @@ def _compared(file: InputFile, status: os.stat_result, before: FileState | None)
         told = " and ".join(changes)
         raise InputChanged(f"Input file {file.path!r} changed since the run was planned: {told}. {_ADVICE}")
     now = _state(status)
-    if before is None and _is_same_content(file, file.mark, status) is False:
+    if before is None and _is_same_content(file.path, file.size, file.mark, status) is False:
         raise InputChanged(
             f"Input file {file.path!r} changed since the run was planned: its content is another, although its size "
             f"and time of change are as before. {_ADVICE}"
@@ -148,16 +148,16 @@ def is_same_content(path: str, size: int, mark: Mark) -> bool | None:
     Of a file without a mark, and of one that nobody can look at now, size and time say all.
     """
     try:
-        return _is_same_content(InputFile(path, size, 0), mark, os.stat(path)) if mark.inode else True
+        return _is_same_content(path, size, mark, os.stat(path)) if mark.inode else True
     except OSError:  # the table that lists it has dropped it, perhaps
         return True
 
 
-def _is_same_content(file: InputFile, mark: Mark, status: os.stat_result) -> bool | None:
+def _is_same_content(path: str, size: int, mark: Mark, status: os.stat_result) -> bool | None:
     if (status.st_ctime_ns, status.st_ino) == mark[:2]:
         return True
     try:
-        return _digest(file.path, file.size) == mark.digest if mark.digest else None
+        return _digest(path, size) == mark.digest if mark.digest else None
     except OSError:  # whoever reads it says so
         return True
 

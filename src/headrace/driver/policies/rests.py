@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from headrace.core.events import RowsRead, WorkerReady
-from headrace.core.work import Done, LeaveRest, Outcome, RestLeft, RunInterrupted, Task
+from headrace.core.work import Done, LeaveRest, Outcome, Remainder, RestLeft, RunInterrupted, Task
 from headrace.driver.policy import NEVER, Action, Decision, DivideShard, Policy, Tell
 from headrace.driver.run_view import RunView
 from headrace.driver.shard_division import split_off
@@ -16,6 +16,12 @@ from headrace.driver.shard_division import split_off
 INTERVAL = 0.1  # seconds between two times of asking
 WORTH = 0.4  # seconds of work that have to be left, so that dividing them is worth a part and a commit
 HELPER = 1.0  # seconds of work that have to be left, so that starting another worker is worth it
+
+
+def _divided(view: RunView, shard: int, rest: Remainder) -> DivideShard | None:
+    """Return what makes a shard of a rest; None if nothing is left."""
+    parts = split_off(view.shard(shard), rest, view.shards, view.family(shard))
+    return DivideShard(parts, early=True) if len(parts) > 1 else None
 
 
 class EarlyCommit(Policy):
@@ -32,9 +38,7 @@ class EarlyCommit(Policy):
         """Divide a shard of which an attempt left the rest."""
         if not isinstance(outcome, Done) or outcome.rest is None or not view.is_current(outcome):
             return outcome
-        shard = view.shard(outcome.shard)
-        parts = split_off(shard, outcome.rest, view.shards, view.family(outcome.shard))
-        return DivideShard(parts, early=True) if len(parts) > 1 else outcome
+        return _divided(view, outcome.shard, outcome.rest) or outcome
 
 
 class _Progress(msgspec.Struct):
@@ -103,10 +107,9 @@ class WorkSharing(Policy):
         for each in left:
             if (each.shard, each.attempt) not in current:
                 continue  # it has ended, which said the same; or was lost, and the shard is whole
-            shard = view.shard(each.shard)
-            parts = split_off(shard, each.rest, view.shards, view.family(each.shard))
-            if len(parts) > 1:
-                yield DivideShard(parts, early=True)
+            divided = _divided(view, each.shard, each.rest)
+            if divided is not None:
+                yield divided
 
     def after_schedule(self, view: RunView) -> Iterable[Action]:
         """Ask for work, where somebody has none."""

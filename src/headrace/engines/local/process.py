@@ -20,7 +20,7 @@ from headrace.core.process import hold_standard_streams
 from headrace.engines.deaths import Death
 from headrace.engines.local import wire
 from headrace.engines.local.cgroups import oom_kills
-from headrace.engines.local.machine import end_descendants
+from headrace.engines.local.descendants import end_descendants
 from headrace.engines.local.orphans import Watcher
 from headrace.engines.local.output_relay import Relay
 from headrace.engines.local.tickets import Tickets

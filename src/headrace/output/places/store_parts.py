@@ -179,7 +179,6 @@ class StorePublisher:
         self.settle()
         # Before the mark: what lies aside could be copied by a driver that was replaced and does not know it.
         place.remove([*place.listed(self._parts), *place.listed(f"{HOME}/uploads")])
-        place.lease.check()
         failpoints.hit("finish.success")
         place.write(SUCCESS, success)
 

@@ -67,8 +67,9 @@ def checked_format(artifact: Artifact, *, trust_pickle: bool) -> Format:
                 artifact, "is a SavedModel, whose graph is a program", "Save it as model.save('model.keras')."
             )
     except (OSError, ValueError, RuntimeError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
-        what = "SavedModel" if found == "saved_model" else ".keras archive"
-        raise ModelUnreadable(f"{path} is a damaged {what}: {error}. Copy or save it again.") from error
+        raise ModelUnreadable(
+            f"{path} is a damaged .keras archive: {error}. Copy or save it again."
+        ) from error
     return found
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import os
 import sys
 from collections.abc import Callable
 from enum import Enum
+from glob import has_magic
 from typing import Any
 
 import headrace
@@ -17,14 +19,15 @@ from headrace.compat.ray.data import extensions as extensions
 from headrace.compat.ray.data import preprocessors as preprocessors
 from headrace.compat.ray.data.context import DataContext
 from headrace.compat.ray.data.context import ExecutionOptions as ExecutionOptions
-from headrace.compat.ray.data.datasource.partitioning import existing, with_extensions
 from headrace.compat.ray.data.pairs import Pairs
 from headrace.compat.ray.data.schema import Schema
 from headrace.compat.ray.offered import names_of_headrace
 from headrace.core.arguments import known_arguments, unframed
-from headrace.errors import ArgumentError
+from headrace.core.stores.addresses import is_address
+from headrace.errors import ArgumentError, UnknownArgument
 from headrace.plan.compile import columns_at
 from headrace.plan.ray_arguments import ITERATE
+from headrace.sources.file_source import FileSource
 
 _STRATEGIES = ("ActorPoolStrategy", "TaskPoolStrategy")
 _READERS = tuple(name for name in headrace.__all__ if name.startswith(("read_", "from_", "range")))
@@ -188,6 +191,29 @@ from_numpy_refs = _of_references("from_numpy_refs", "from_numpy")
 from_pandas_refs = _of_references("from_pandas_refs", "from_pandas")
 
 
+def _with_extensions(source: Any, extensions: Any) -> None:
+    """Have a source read only files whose names end so: ``file_extensions=["jpg", "png"]``."""
+    if not isinstance(source, FileSource):
+        raise UnknownArgument("file_extensions= is for what reads files.")
+    given = [extensions] if isinstance(extensions, str) else list(extensions)
+    if not given or not all(isinstance(each, str) and each.strip(".") for each in given):
+        raise ArgumentError(f"file_extensions={extensions!r}: give a list such as ['jpg', 'png'].")
+    source.only_extensions(tuple(f".{each.lstrip('.').lower()}" for each in given))
+
+
+def _existing(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return a reader's arguments without the paths behind which nothing is: ``ignore_missing_paths=True``."""
+    paths = args[0] if args else kwargs.get("paths")
+    listed = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths or ())
+    found = [path for path in listed if _is_there(os.fspath(path))]
+    kept = found or listed  # with none left, the reader says what is missing
+    return ((kept, *args[1:]), kwargs) if args else (args, {**kwargs, "paths": kept})
+
+
+def _is_there(path: str) -> bool:
+    return is_address(path) or has_magic(path) or os.path.exists(path)
+
+
 @functools.cache
 def _adapted(found: Any) -> Any:
     """Return a reader of Headrace as one that makes datasets of this module; all else as it is."""
@@ -198,10 +224,10 @@ def _adapted(found: Any) -> Any:
     def reader(*args: Any, **kwargs: Any) -> Dataset:
         extensions = kwargs.pop("file_extensions", None)
         if kwargs.pop("ignore_missing_paths", False):
-            args, kwargs = existing(args, kwargs)
+            args, kwargs = _existing(args, kwargs)
         made = found(*args, **kwargs)
         if extensions is not None:
-            with_extensions(made._plan.source, extensions)
+            _with_extensions(made._plan.source, extensions)
         quiet = {} if DataContext.get_current().enable_progress_bars else {"progress": False}
         return Dataset(made._plan, made._options.updated(quiet))
 
