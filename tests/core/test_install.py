@@ -17,7 +17,7 @@ EXTRAS = set(re.findall(r"^([\w-]+) = \[", (ROOT / "pyproject.toml").read_text()
 
 def test_one_function_makes_the_words() -> None:
     written = [path.name for path, text in SOURCES.items() if re.search(r"pip install (?!--)", text)]
-    assert sorted(written) == ["indexes.py", "install.py"], "the former in a doctest"
+    assert sorted(written) == ["install.py"]
 
 
 def test_every_extra_is_there() -> None:
