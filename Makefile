@@ -51,11 +51,12 @@ test-llm: $(LLM_VENV)/.created  ## run the tests with a real vLLM and a small mo
 
 check: lint test docs wheel  ## everything that has to pass: lint, types, imports, tests, documentation, wheel
 
-lint: $(VENV)/.dev  ## format, lint, types and import rules, without the tests
+lint: $(VENV)/.dev  ## format, lint, types, import rules and the prose of the pages, without the tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy --strict
 	$(BIN)/lint-imports
+	$(BIN)/python tools/prose.py
 
 docs: $(VENV)/.dev  ## build the documentation site: build/site/index.html
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
