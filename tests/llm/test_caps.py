@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -11,10 +12,11 @@ import time
 import pytest
 
 import headrace as hr
+from headrace.core.waiting import when_free
 from headrace.errors import ArgumentError, PlanError
 from headrace.llm.refusals import BadRow
 from headrace.llm.spending import most_tokens
-from headrace.llm.store import AnswerStore, Caps
+from headrace.llm.store import AnswerStore, Caps, Spent
 from headrace.testing import FakeLLMServer
 
 JOB = """
@@ -112,6 +114,27 @@ def test_a_killed_run_goes_on_within_its_cap(tmp_path):
         said = running.communicate()[1]
         assert running.returncode == 0, said
         assert len(server.requests) <= 240 + 2 * 36  # nothing else was asked twice
+
+
+def test_the_loop_goes_on_while_another_worker_writes(tmp_path):
+    one, other = AnswerStore(str(tmp_path)), AnswerStore(str(tmp_path))
+    caps = Caps(tokens=100)
+
+    async def waits() -> str:
+        other._run_statement("begin immediate")  # as a worker has it that was stopped in the middle
+        one.count(lost_tokens=30)  # never waits
+        loop = asyncio.get_running_loop()
+        loop.call_later(0.01, other._run_statement, "commit")  # never called, if the loop stood still
+        return await when_free(lambda: one.reserve(60, 0.0, caps, Spent()))
+
+    assert asyncio.run(asyncio.wait_for(waits(), 30)) == "reserved"
+    assert other.spent().most_tokens == 90
+    other._run_statement("begin immediate")
+    one.count(lost_tokens=5)
+    assert one.spent().most_tokens == 90
+    other._run_statement("rollback")
+    one.close()
+    assert other.spent().most_tokens == 95
 
 
 def test_on_a_cluster_one_worker_counts_in_the_folder_of_the_run():

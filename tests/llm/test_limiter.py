@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import os
 import stat
 
 import pytest
 
+from headrace.core.waiting import lock, unlock, when_free
 from headrace.llm import limiter as limiters
 from headrace.llm.limiter import BURST_SECONDS, UTILISATION, Limiter, SharedState, state_path
 from headrace.testing import FakeClock
@@ -96,6 +98,24 @@ def test_overload_takes_away_once_for_requests_that_were_under_way_together(tmp_
         clock.advance(1)
         one.landed(clock() - 0.5, overloaded=True)
     assert one.share() == 1
+
+
+def test_the_loop_goes_on_while_another_worker_looks(tmp_path):
+    path = tmp_path / "state"
+    one = limiter(path, Clock())
+    one.share()
+    fd = os.open(path, os.O_RDWR)  # as a worker has it that was stopped in the middle
+    lock(fd)
+
+    async def waits() -> float:
+        loop = asyncio.get_running_loop()
+        loop.call_later(0.01, unlock, fd)  # never called, if the loop stood still
+        return await when_free(lambda: one.reserve(0))
+
+    assert asyncio.run(asyncio.wait_for(waits(), 30)) == Clock()()
+    lock(fd)
+    one.close()
+    os.close(fd)
 
 
 def test_a_torn_file_is_a_new_one(tmp_path):

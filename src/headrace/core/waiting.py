@@ -1,10 +1,14 @@
-"""Waiting for others: how long before another try, and for a lock that another process holds."""
+"""Waiting for others: how long before another try, and for what another process holds."""
 
 from __future__ import annotations
 
 import fcntl
 import random
 import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 def backoff(tries: int, first: float, longest: float, *, spread: float = 0.5) -> float:
@@ -43,6 +47,22 @@ def lock(fd: int, *, patience: float | None = 0.0, shared: bool = False) -> bool
             time.sleep(min(left, backoff(tries, 0.001, 0.1, spread=0.0)))
         else:
             return True
+
+
+async def when_free(look: Callable[[], T]) -> T:
+    """Return what ``look`` returns. While another process holds what it needs, it raises ``BlockingIOError``.
+
+    It is called again after a while. The event loop goes on in the meantime.
+    """
+    import asyncio  # those who wait otherwise do without
+
+    tries = 0
+    while True:
+        try:
+            return look()
+        except BlockingIOError:
+            tries += 1
+        await asyncio.sleep(backoff(tries, 0.001, 0.1))
 
 
 def unlock(fd: int) -> None:

@@ -12,6 +12,7 @@ import shutil
 import sqlite3
 from collections import deque
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -19,6 +20,7 @@ import msgspec
 from headrace.core import waiting
 from headrace.core.files import safe_files
 from headrace.core.files.durable import sync_fd
+from headrace.core.waiting import when_free
 from headrace.errors import ArgumentError, OutputExists, OutputWriteFailed, PlanChanged, RunLocked
 from headrace.llm.batch_lines import (
     BatchCounts,
@@ -283,14 +285,14 @@ class _Batch:
             self._counts.failed += 1
         self._written.append(_key(line))
         if len(self._written) >= FORGOTTEN_TOGETHER:
-            self._store.forget(self._written)
+            await when_free(partial(self._store.forget, self._written))
             self._written = []
         self._progress(self._counts.answered + self._counts.failed, self._counts.lines)
 
     async def _outcome(self, client: Client | EngineClient, line: BatchLine) -> tuple[bool, bytes]:
         """Return whether a request was answered, and its line of the output or of the errors."""
         key = _key(line)
-        kept = self._store.find(key)
+        kept = await when_free(partial(self._store.find, key))
         if kept is None:
             try:
                 tokens = line.size // BYTES_PER_TOKEN + _asked_tokens(line.body)
@@ -300,7 +302,7 @@ class _Batch:
                 self._window_bytes += len(said)
                 return False, said
             kept = answered_line(line, reply.data)
-            self._store.add(key, kept)
+            await when_free(partial(self._store.add, key, kept))
             self._count_tokens(*tokens_in(reply.data))
         else:
             self._count_tokens(*tokens_written(kept))

@@ -11,11 +11,12 @@ import time
 from collections import deque
 from collections.abc import AsyncGenerator, Coroutine, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from headrace.core.install import install_hint
-from headrace.core.waiting import backoff
+from headrace.core.waiting import backoff, when_free
 from headrace.errors import EndpointRefused, MissingLibrary
 from headrace.llm.endpoint import RETRIES, Endpoint
 from headrace.llm.hedge import HEDGED, Latencies, first_of
@@ -162,12 +163,10 @@ class Client:
 
     async def _be_heard(self) -> None:
         await asyncio.sleep(AHEAD_SECONDS)
-        self.slots.limit = self._limiter.share()
-        self.slots.wake()
         while True:
-            await asyncio.sleep(SILENT_SECONDS / 3)
-            self.slots.limit = self._limiter.share()
+            self.slots.limit = await when_free(self._limiter.share)
             self.slots.wake()
+            await asyncio.sleep(SILENT_SECONDS / 3)
 
     async def ask(
         self, body: Mapping[str, Any], tokens: int, *, path: str = "", counted: bool = False
@@ -280,24 +279,25 @@ class Client:
     async def _in_time(
         self, url: str, content: bytes, body: Mapping[str, Any], tokens: int, bill: Bill
     ) -> Reply:
-        at = self._limiter.reserve(tokens)
-        while (wait := max(at, self._limiter.blocked_until()) - time.time()) > 0:
+        at = await when_free(partial(self._limiter.reserve, tokens))
+        while (wait := at - time.time()) > 0:
             await asyncio.sleep(wait)
+            at = max(at, await when_free(self._limiter.blocked_until))
         sent_at = time.time()
         try:
             reply = await self._hedged(url, content, body, tokens, bill)
         except Again as again:
             if again.wait is not None and again.wait <= LONGEST_PAUSE and again.kind is RateLimited:
-                self._limiter.block(again.wait)
+                await when_free(partial(self._limiter.block, again.wait))
             # Where the rates are known, too many requests say nothing of how many may be under way.
             paced = again.kind is RateLimited and self.endpoint.requests_per_minute is not None
-            self._landed(sent_at, overloaded=again.overloaded and not paced)
+            await self._landed(sent_at, overloaded=again.overloaded and not paced)
             raise
-        self._landed(sent_at, overloaded=False)
+        await self._landed(sent_at, overloaded=False)
         self._let_in_at = max(self._let_in_at, sent_at)
         usage = reply.data.get("usage")
         if isinstance(usage, dict) and isinstance(usage.get("total_tokens"), int):
-            self._limiter.used(tokens, usage["total_tokens"])
+            await when_free(partial(self._limiter.used, tokens, usage["total_tokens"]))
         return reply
 
     async def _hedged(
@@ -319,7 +319,11 @@ class Client:
         self, url: str, content: bytes, body: Mapping[str, Any], tokens: int, sent: list[bool]
     ) -> Coroutine[Any, Any, Reply] | None:
         """Return the second request for an answer that is late; None where others have no room to spare."""
-        if self.slots.taken >= self.slots.limit or self._limiter.blocked_until() > time.time():
+        try:
+            blocked = self._limiter.blocked_until() > time.time()
+        except BlockingIOError:
+            blocked = True
+        if self.slots.taken >= self.slots.limit or blocked:
             return None
 
         async def second() -> Reply:
@@ -328,7 +332,8 @@ class Client:
                 async with self.spending.request(
                     body, wait=False
                 ) as bill:  # what is late is not worth a wait
-                    await asyncio.sleep(max(0.0, self._limiter.reserve(tokens) - time.time()))
+                    at = await when_free(partial(self._limiter.reserve, tokens))
+                    await asyncio.sleep(max(0.0, at - time.time()))
                     sent.append(True)
                     self.retried.append(HEDGED)
                     return await self._send(url, content, body, bill)
@@ -337,8 +342,9 @@ class Client:
 
         return second()
 
-    def _landed(self, sent_at: float, *, overloaded: bool) -> None:
-        self.slots.limit = self._limiter.landed(sent_at, overloaded=overloaded)
+    async def _landed(self, sent_at: float, *, overloaded: bool) -> None:
+        landed = partial(self._limiter.landed, sent_at, overloaded=overloaded)
+        self.slots.limit = await when_free(landed)
         self.slots.wake()
 
     async def call(self, method: str, path: str, **request: Any) -> bytes:
@@ -410,7 +416,7 @@ class Client:
             raise self._judge(response, self._hidden(read.decode("utf-8", "replace")).encode(), body)
         pause = pause_of(response.headers)
         if pause is not None:
-            self._limiter.block(pause)
+            await when_free(partial(self._limiter.block, pause))
         data = json_of(read)
         if not isinstance(data, dict) or ("error" in data and not data.get("choices") and data["error"]):
             raise Again(Malformed, f"200, and no JSON of an answer ({len(read):,} bytes)", paid=True)

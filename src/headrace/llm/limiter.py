@@ -1,6 +1,7 @@
 """One limiter for all workers of a machine that use the same key at the same server.
 
-Its state is one small file, which is locked for each look at it: when the next request may be sent, by the requests
+Its state is one small file, which is locked for each look at it; where another worker looks, ``BlockingIOError`` says
+so at once, as an event loop must not wait. It holds: when the next request may be sent, by the requests
 and by the tokens of a minute; until when the server wants to be left alone; how many requests may be under way. What
 a worker reserved and did not use, as it was killed, is lost: at most a second of what the key may use.
 """
@@ -69,7 +70,8 @@ class SharedState:
         if self._fd is None:
             yield self._own
             return
-        lock(self._fd, patience=None)
+        if not lock(self._fd):
+            raise BlockingIOError("another worker looks at the limits")
         try:
             state = _decoded(os.pread(self._fd, _SIZE, 0))
             yield state
@@ -219,8 +221,8 @@ class Limiter:
 
     def close(self) -> None:
         """Leave the others what this worker had."""
-        with self._state.locked() as state:
-            state.workers.pop(self._worker, None)
+        with contextlib.suppress(BlockingIOError), self._state.locked() as state:
+            state.workers.pop(self._worker, None)  # or they miss it after SILENT_SECONDS
         self._state.close()
 
 

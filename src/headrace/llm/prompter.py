@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 import msgspec
@@ -16,6 +17,7 @@ import pyarrow as pa
 
 from headrace.core.answered import Tokens
 from headrace.core.events import ModelAsked
+from headrace.core.waiting import when_free
 from headrace.errors import ArgumentError, EngineError, HeadraceError
 from headrace.llm.answers import (
     AnswerColumns,
@@ -243,7 +245,7 @@ class Prompter(AnswerColumns):
     async def _once(self, key: bytes, request: dict[str, Any], own: tuple[str, ...]) -> Answer:
         started = self._started
         assert started is not None
-        known = started.store.find(key)
+        known = await when_free(partial(started.store.find, key))
         if known is not None:
             return msgspec.msgpack.decode(known, type=Answer)
         shared = started.asking.get(key)
@@ -269,7 +271,7 @@ class Prompter(AnswerColumns):
         larger = self.asked.on_truncated
         limit = request.get("max_completion_tokens", request.get("max_tokens", 0))
         if answer.finish_reason == "length" and isinstance(larger, int) and limit < larger:
-            self._keep_step(request, own, last)
+            await self._keep_step(request, own, last)
             request = with_max_tokens(request, larger)
             last = await self._ask_step(request, own)
             answer = msgspec.structs.replace(added(answer, last), asked_longer=True)
@@ -278,11 +280,12 @@ class Prompter(AnswerColumns):
             if problem is None:
                 break
             assert self.asked.schema is not None
-            self._keep_step(request, own, last)
+            await self._keep_step(request, own, last)
             request = self.asked.schema.repairing(request, answer.text or "", problem)
             last = await self._ask_step(request, own)
             answer = msgspec.structs.replace(added(answer, last), repairs=number + 1)
-        started.store.add(key, msgspec.msgpack.encode(answer))
+        await when_free(started.used.settle)
+        await when_free(partial(started.store.add, key, msgspec.msgpack.encode(answer)))
         return answer
 
     async def _ask_step(self, request: dict[str, Any], own: tuple[str, ...]) -> Answer:
@@ -290,16 +293,18 @@ class Prompter(AnswerColumns):
         started = self._started
         assert started is not None
         if isinstance(self.asked.on_truncated, int) or (self.asked.schema is not None and self.asked.repairs):
-            known = started.store.find(key_of(request, "step", self.asked.keep_raw, *own))
+            step = key_of(request, "step", self.asked.keep_raw, *own)
+            known = await when_free(partial(started.store.find, step))
             if known is not None:
                 return msgspec.msgpack.decode(known, type=Answer)
         return await self._ask(request)
 
-    def _keep_step(self, request: dict[str, Any], own: tuple[str, ...], answer: Answer) -> None:
+    async def _keep_step(self, request: dict[str, Any], own: tuple[str, ...], answer: Answer) -> None:
         """Keep an answer that is followed by another request: others may have their turn before that."""
         started = self._started
         assert started is not None
-        started.store.add(key_of(request, "step", self.asked.keep_raw, *own), msgspec.msgpack.encode(answer))
+        step = key_of(request, "step", self.asked.keep_raw, *own)
+        await when_free(partial(started.store.add, step, msgspec.msgpack.encode(answer)))
 
     async def _ask(self, request: dict[str, Any]) -> Answer:
         """Ask, and ask again where what came was no answer."""
@@ -351,8 +356,11 @@ class _Started:
         now = time.monotonic()
         if now - self.said_at < NOTE_SECONDS and not over:
             return
+        try:
+            spent = self.used.spent()
+        except BlockingIOError:  # the next one says it
+            return
         self.said_at = now
-        spent = self.used.spent()
         total = Tokens(spent.requests, spent.prompt_tokens, spent.completion_tokens, spent.cost)
         self.said = ModelAsked(
             0, "", self.session, self.asker.spending.own, self.given, 0, self.used.place, total, spent.sent,

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from headrace.core.answered import Tokens
+from headrace.core.waiting import when_free
 from headrace.errors import HeadraceError, SpendingCapReached
 from headrace.llm.hedge import has_lost
 from headrace.llm.refusals import Again, BadRow, Doubtful, RowError
@@ -131,11 +133,12 @@ class Spending:
         tokens = prompt + answer if room is None else min(prompt + answer, room)
         cost = self._model.cost(prompt, answer) if self._caps.cost is not None else 0.0
         if not wait and self._turn.locked():  # others wait already
-            raise self._reached(self._store.spent() + self._elsewhere, tokens, cost)
+            raise await self._reached(tokens, cost)
         async with self._turn:  # who comes first is first, however much it needs
-            while (may := self._store.reserve(tokens, cost, self._caps, self._elsewhere)) != "reserved":
+            reserve = partial(self._store.reserve, tokens, cost, self._caps, self._elsewhere)
+            while (may := await when_free(reserve)) != "reserved":
                 if may == "never" or not wait:
-                    raise self._reached(self._store.spent() + self._elsewhere, tokens, cost)
+                    raise await self._reached(tokens, cost)
                 await asyncio.sleep(LOOK_SECONDS)
         return Bill(self, tokens, cost, likely)
 
@@ -160,7 +163,9 @@ class Spending:
         cost = {"lost_cost": -used["cost"]} if self._caps.cost is not None else {}
         self.count(**used, **tokens, **cost)
 
-    def _reached(self, spent: Spent, tokens: int, cost: float) -> SpendingCapReached:
+    async def _reached(self, tokens: int, cost: float) -> SpendingCapReached:
+        assert self._store is not None
+        spent = await when_free(self._store.spent) + self._elsewhere
         caps, priced = self._caps, self._model.prices is not None
         cap = f"max_cost={caps.cost:g}" if caps.cost is not None else ""
         if caps.tokens is not None:

@@ -1,7 +1,8 @@
 """Answers that were paid for, and what was spent, on disk: who is killed and goes on does not ask again.
 
 One SQLite database for each machine. What an answer cost is written down as it comes, and the answer before it is
-used; both outlive the death of the process at any moment, not a loss of power.
+used; both outlive the death of the process at any moment, not a loss of power. Where another worker is writing,
+``BlockingIOError`` says so at once, as an event loop must not wait.
 
 What was spent is a row for each worker, so that all workers of the machine share one budget. Before a request goes
 out, the most that it may cost is reserved; when it has ended, what it did cost takes the place of that. What a worker
@@ -130,6 +131,7 @@ class AnswerStore:
 
     def __init__(self, folder: str, run: str = "", *, clock: Callable[[], float] = time.time) -> None:
         self._run, self._worker, self._clock = run, secrets.token_hex(8), clock
+        self._uncounted: dict[str, float] = {}  # what was used and is not written yet
         self._path = ""  # a database of its own, in a temporary file
         if folder:
             self._path = os.path.join(folder, f"answers-{_host()}.sqlite")
@@ -152,27 +154,25 @@ class AnswerStore:
             self._db.execute(f"insert into spending values ({', '.join('?' * len(row))})", row)
             forgotten = clock() - FORGET_SECONDS
             self._db.execute("delete from spending where run <> '' and seen < ?", (forgotten,))
+            self._db.execute("pragma busy_timeout = 0")
         except sqlite3.Error as error:
             raise _failed(self._path, error) from error
         self.place = f"{place}{run}"
 
     def find(self, key: bytes) -> bytes | None:
         """Return what was kept of the answer to a request, if it was answered."""
-        try:
-            row = self._db.execute("select answer from answers where key = ?", (key,)).fetchone()
-        except sqlite3.Error as error:
-            raise _failed(self._path, error) from error
+        row = self._run_statement("select answer from answers where key = ?", (key,)).fetchone()
         return None if row is None else bytes(row[0])
 
     def add(self, key: bytes, answer: bytes) -> None:
         """Keep an answer."""
-        self._write("insert or replace into answers values (?, ?)", (key, answer))
+        self._run_statement("insert or replace into answers values (?, ?)", (key, answer))
 
     def forget(self, keys: Sequence[bytes]) -> None:
         """Let go of answers that are elsewhere by now."""
         with self.together():
             for key in keys:
-                self._write("delete from answers where key = ?", (key,))
+                self._run_statement("delete from answers where key = ?", (key,))
 
     # ------------------------------------------------------------ what was spent
 
@@ -193,20 +193,27 @@ class AnswerStore:
             return "later" if spent.at_work else "never"
 
     def count(self, **more: float) -> None:
-        """Add to what this worker has used, by the names of columns; all at once. It is heard of by that."""
-        changes = "".join(f", {name} = {name} + :{name}" for name in more)
-        self._write(
+        """Add to what this worker has used, by the names of columns; all at once. It is heard of by that.
+
+        Where another worker is writing, it is added with what comes next. Until then, more is reserved than needed.
+        """
+        for name, value in more.items():
+            self._uncounted[name] = self._uncounted.get(name, 0) + value
+        with contextlib.suppress(BlockingIOError):
+            self.settle()
+
+    def settle(self) -> None:
+        """Write down what ``count`` could not; this worker is heard of by that."""
+        changes = "".join(f", {name} = {name} + :{name}" for name in self._uncounted)
+        self._run_statement(
             f"update spending set seen = :seen{changes} where run = :run and worker = :worker",
-            {"seen": self._clock(), "run": self._run, "worker": self._worker, **more},
+            {"seen": self._clock(), "run": self._run, "worker": self._worker, **self._uncounted},
         )
+        self._uncounted = {}
 
     def spent(self) -> Spent:
         """Return what all workers of this machine have used in this run."""
-        try:
-            found = self._db.execute(_SUMS, (self._clock(), SILENT_SECONDS, self._run))
-            return Spent(*found.fetchone())
-        except sqlite3.Error as error:
-            raise _failed(self._path, error) from error
+        return Spent(*self._run_statement(_SUMS, (self._clock(), SILENT_SECONDS, self._run)).fetchone())
 
     def spent_elsewhere(self) -> Spent:
         """Return what the same run has used on other machines, before it went on here."""
@@ -228,22 +235,32 @@ class AnswerStore:
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
         """Have what is written within be there as a whole, or not at all."""
-        self._write("begin immediate", ())
+        self._run_statement("begin immediate")
         try:
             yield
         except BaseException:
-            self._write("rollback", ())
+            self._run_statement("rollback")
             raise
-        self._write("commit", ())
+        self._run_statement("commit")
 
-    def _write(self, statement: str, values: Sequence[Any] | Mapping[str, Any]) -> None:
+    def _run_statement(
+        self, statement: str, values: Sequence[Any] | Mapping[str, Any] = ()
+    ) -> sqlite3.Cursor:
         try:
-            self._db.execute(statement, values)
+            return self._db.execute(statement, values)
         except sqlite3.Error as error:
+            if "locked" in str(error) or "busy" in str(error):
+                raise BlockingIOError(f"another worker writes to {self._path}") from error
             raise _failed(self._path, error) from error
 
     def close(self) -> None:
-        """Close the database."""
+        """Write down what was used, and close the database."""
+        if self._uncounted:
+            self._db.execute("pragma busy_timeout = 60000")
+            try:
+                self.settle()
+            except BlockingIOError as error:
+                raise _failed(self._path, error) from error
         self._db.close()
 
 
