@@ -21,9 +21,9 @@ from headrace.errors import ArgumentError, HeadraceError, NotPicklable, Resource
 from headrace.tasks.actor_life import ActorLife
 from headrace.tasks.actors import ActorHandle
 from headrace.tasks.admission import Admission, Needs
+from headrace.tasks.call_pickles import Repeats, plain_call
 from headrace.tasks.calls import ActorOrder, TaskCall, TaskOrder, closed, only_here, results_of, waited_for
 from headrace.tasks.dispatcher import Dispatcher
-from headrace.tasks.function_pickles import FunctionPickles, Repeats
 from headrace.tasks.futures import CallFuture
 from headrace.tasks.hosting.packing import not_picklable
 from headrace.tasks.requests import Requests, WorkerLine
@@ -69,7 +69,6 @@ class Core:
         self.admission = admission
         self.dispatcher = Dispatcher(engine, self.store, self.admission, workers, actions)
         self.repeats = Repeats()
-        self._pickles = FunctionPickles()
         self._prepared: tuple[CallOptions | None, Needs, int] = (None, Needs(), 1)  # of the last call
         self.lock = threading.Lock()
         self._check_process = only_here()
@@ -143,7 +142,7 @@ class Core:
 
     def call(self, order: TaskOrder, what: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> TaskCall:
         """Serialise a call: ``what`` is a function, or the name of an actor's method."""
-        plain = self._pickles.of_call(what, args, kwargs, order.options.strict)
+        plain = plain_call(what, args, kwargs, order.options.strict)
         if plain is not None:
             return self.task_call(order, self.store.add_call(plain), (), ())
         value = (what, tuple(args), kwargs, order.options.strict)

@@ -19,6 +19,7 @@ from headrace.plan.strategies import worker_bounds
 from headrace.tasks.actor_pool import ActorPool
 from headrace.tasks.actors import ActorHandle, ActorSpec, actor_order
 from headrace.tasks.admission import Needs
+from headrace.tasks.call_pickles import pickled_once
 from headrace.tasks.calls import TaskOrder
 from headrace.tasks.core import Core
 from headrace.tasks.fetching import fetched
@@ -113,6 +114,7 @@ class Executor(StandardExecutor):
         ...     executor.submit(lambda x: x + 1, half).result()
         6.0
         """
+        _check_callable("submit", fn)
         future: CallFuture[T] = self._submit(fn, args, kwargs, callable_name(fn))
         return future
 
@@ -141,6 +143,8 @@ class Executor(StandardExecutor):
         until = None if timeout is None else time.monotonic() + timeout
         items = zip(*iterables, strict=False)
         label = callable_name(fn)
+        _check_callable("map", fn)
+        fn = pickled_once(fn)
         futures: list[CallFuture[Any]] = []
         if chunksize == 1:
             futures += (self._submit(fn, item, {}, label) for item in items)
@@ -340,13 +344,16 @@ class Executor(StandardExecutor):
     # ------------------------------------------------------------ private
 
     def _submit(self, fn: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], label: str) -> Any:
-        if not callable(fn):
-            raise ArgumentError(f"submit({fn!r}): it takes a function, or anything else that can be called.")
         self._core.check_open()
         return self._core.submit(TaskOrder(label, self._options, self._options.num_returns), fn, args, kwargs)
 
 
 Faces.executor, Faces.handle = Executor, ActorHandle
+
+
+def _check_callable(method: str, fn: Any) -> None:
+    if not callable(fn):
+        raise ArgumentError(f"{method}({fn!r}): it takes a function, or anything else that can be called.")
 
 
 def _executor_here(options: CallOptions) -> Executor:

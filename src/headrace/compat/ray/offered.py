@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import dis
 import importlib
-import sys
 from collections.abc import Callable, Mapping, Sequence
-from importlib.abc import MetaPathFinder
-from types import FrameType
 from typing import Any
 
 from headrace.core.arguments import Unsupported
-from headrace.errors import HeadraceError, NotOffered, nearest
+from headrace.errors import NotOffered, nearest
 
 PAGE = "docs/coming-from-ray.md"
 
@@ -55,10 +51,6 @@ OPTIONS = {  # of ray.remote, and where they ask for nothing
 }  # fmt: skip
 
 
-class NotImportable(HeadraceError, ImportError):
-    """The ``NotOffered`` of a name of Ray's that is imported: ``from … import`` shows its message."""
-
-
 def not_offered(name: str, known: Sequence[str] = (), why: str = "") -> NotOffered:
     """Return the error for a name of Ray's that is not there."""
     last = name.rpartition(".")[2]
@@ -68,32 +60,9 @@ def not_offered(name: str, known: Sequence[str] = (), why: str = "") -> NotOffer
     return NotOffered(f"{name} is not offered here{because}.{hint} {PAGE} says what to do instead.")
 
 
-def missing(module: str, name: str, known: Sequence[str], why: str = "") -> HeadraceError | AttributeError:
-    """Return the error for a module's ``__getattr__``.
-
-    ``from module import name`` drops an ``AttributeError`` with its message, so it gets an ``ImportError``.
-    """
-    if name.startswith("__"):
-        return AttributeError(name)
-    error = not_offered(f"{module}.{name}", known, why)
-    return NotImportable(str(error)) if _imported(sys._getframe(2)) else error
-
-
-def _imported(asking: FrameType) -> bool:
-    """Return whether ``from module import name`` asks for the attribute."""
-    # It looks before the statement itself does.
-    if asking.f_globals.get("__name__") == "importlib._bootstrap":
-        return asking.f_code.co_name == "_handle_fromlist"
-    return asking.f_lasti >= 0 and dis.opname[asking.f_code.co_code[asking.f_lasti]] == "IMPORT_FROM"
-
-
-class _Absent(MetaPathFinder):
-    """Comes after all other finders, and raises for modules of Ray that none of them found."""
-
-    def find_spec(self, fullname: str, path: object = None, target: object = None) -> None:
-        here, _, name = fullname.partition("headrace.compat.ray.")
-        if not here and name and not name.rpartition(".")[2].startswith("_"):
-            raise NotImportable(str(not_offered(f"ray.{name}")), name=fullname)
+def missing(module: str, name: str, known: Sequence[str], why: str = "") -> AttributeError:
+    """Return the error for a module's ``__getattr__``; Python makes its own ``ImportError`` of it for ``import``."""
+    return AttributeError(name) if name.startswith("__") else not_offered(f"{module}.{name}", known, why)
 
 
 def names_of_headrace(
@@ -115,6 +84,3 @@ def names_of_headrace(
         raise missing(module, name, known, reasons.get(name, ""))
 
     return look_up
-
-
-sys.meta_path.append(_Absent())

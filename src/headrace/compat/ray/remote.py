@@ -17,6 +17,7 @@ from headrace.errors import ArgumentError, HeadraceError, UnknownArgument
 from headrace.plan.functions import callable_name
 from headrace.tasks import CallFuture, Ref
 from headrace.tasks.actors import actor_order
+from headrace.tasks.call_pickles import pickled_once
 from headrace.tasks.calls import TaskOrder
 from headrace.tasks.streams import ResultStream
 
@@ -47,6 +48,7 @@ class RemoteFunction:
         self._options = {name: value for name, value in options.items() if name in _CALLS}
         self._signature: inspect.Signature | None = None
         self._order: tuple[Any, TaskOrder] = _NO_ORDER  # of the executor that was used last
+        self._pickled: Any = None  # the function as it was at the first call, as Ray's workers know it
 
     def remote(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function in a worker."""
@@ -57,13 +59,15 @@ class RemoteFunction:
         if core is None or core() is not executor._core:
             order = self._ordered(executor._options)
             self._order = weakref.ref(executor._core), order
-        found = executor._core.submit(order, self._function, args, kwargs)
+        if self._pickled is None:
+            self._pickled = pickled_once(self._function)
+        found = executor._core.submit(order, self._pickled, args, kwargs)
         if order.returns == 1:  # the one value that it yields
             (found,) = found
         return None if order.returns == 0 else found
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_order": _NO_ORDER}
+        return {**self.__dict__, "_order": _NO_ORDER, "_pickled": None}
 
     def _ordered(self, given: Any) -> TaskOrder:
         """Return what is said about each call: ``returns`` is 1 for the one value of a generator."""
