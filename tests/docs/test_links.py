@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from .pages import ROOT, anchors, links
 
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+DECISIONS = sorted((ROOT / "docs" / "decisions").glob("[0-9]*.md"))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -23,3 +25,16 @@ def test_links_resolve(page: Path) -> None:
             assert found.is_relative_to(ROOT / "docs"), f"{link}: the site has no such page"
         if anchor and found.suffix == ".md":  # behind a picture it says for which colours that is
             assert anchor in anchors(found), f"{link}: there is no such heading"
+
+
+@pytest.mark.parametrize("page", DECISIONS, ids=lambda page: page.name)
+def test_a_decision_names_files_that_are_there(page: Path) -> None:
+    for name in re.findall(r"`([\w/]+(?:/|\.py))`", page.read_text()):
+        if "/" in name:
+            places = (ROOT / "src" / "headrace" / name, ROOT / name)
+            assert any(place.exists() for place in places), f"{name} is not there any more"
+
+
+def test_each_decision_has_its_line_in_the_list() -> None:
+    listed = links(ROOT / "docs" / "decisions" / "README.md")
+    assert sorted(listed) == sorted(page.name for page in DECISIONS)
