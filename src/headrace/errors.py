@@ -72,7 +72,7 @@ if TYPE_CHECKING:
 
 
 class HeadraceError(Exception):
-    """Base of every error of ours."""
+    """Base of every error of Headrace."""
 
     row: str = ""
     """The values of the row at hand, as the message shows them; empty if it shows none."""
@@ -88,43 +88,72 @@ class HeadraceError(Exception):
 
 
 class NotOffered(HeadraceError, AttributeError):
-    """A method or a name that Headrace does not have; the message says why, and what to do instead."""
+    """A method or a name that Headrace does not have; the message says why, and what to do instead.
+
+    Do what the message names, or do that step in another library before or after the run.
+    """
 
 
 class NotASequence(NotOffered, TypeError):
-    """A dataset was used as a list or a frame is: iterated over, indexed, or asked for its length."""
+    """A dataset was used as a list or a frame is: iterated over, indexed, or asked for its length.
+
+    Use ``take``, ``count`` or ``iter_batches``.
+    """
 
 
 class ArgumentError(HeadraceError, ValueError):
-    """A value that the method cannot use."""
+    """A value that the method cannot use.
+
+    Give a value that the message allows.
+    """
 
 
 class UnknownArgument(ArgumentError, TypeError):
-    """An argument name that the method does not have; the message names the nearest one."""
+    """An argument name that the method does not have; the message names the nearest one.
+
+    Correct the name, or leave the argument out.
+    """
 
 
 class PlanError(HeadraceError):
-    """A plan that can never run; found before any work."""
+    """A plan that can never run; found before any work.
+
+    Change the plan as the message says; nothing was done.
+    """
 
 
 class UnknownColumn(PlanError, KeyError):
-    """A column that is not there; the message names the nearest one."""
+    """A column that is not there; the message names the nearest one.
+
+    Correct the name, or add the column in a step before.
+    """
 
 
 class ColumnExists(PlanError):
-    """A model's result has the name of a column that is there already."""
+    """A model's result has the name of a column that is there already.
+
+    Choose another ``output=``, leave the old column out with ``keep=``, or say ``replace=True``.
+    """
 
 
 class NotPicklable(PlanError):
-    """A function that cannot be sent to a worker; the message says which part of it."""
+    """A function that cannot be sent to a worker; the message says which part of it.
+
+    Create that value inside the function, or in the constructor of a class.
+    """
 
 
 class ResourcesUnavailable(PlanError):
-    """The plan asks for more GPUs or memory than this machine has."""
+    """The plan asks for more GPUs or memory than this machine has.
+
+    Ask for less, or run where there is more. ``take`` and ``engine="inline"`` need no GPU.
+    """
 
 
 class SourceError(HeadraceError):
     """Reading the input failed, or a source of the user's own raised.
+
+    See which file and row the message names.
 
     ``data``: what of the message was taken from the input itself.
     """
@@ -149,179 +178,294 @@ class SourceError(HeadraceError):
 
 
 class NothingMatched(SourceError, FileNotFoundError):
-    """No input file at this path or pattern."""
+    """No input file at this path or pattern.
+
+    Correct the path; patterns are relative to the present folder.
+    """
 
 
 class UnreadableFile(SourceError, ValueError):
-    """A file that is damaged, truncated, not of its format, or that we may not open."""
+    """A file that is damaged, truncated, not of its format, or that we may not open.
+
+    Replace the file, or set its rows aside with ``on_error="reject"``.
+    """
 
 
 class StoreFailed(SourceError):
-    """An object store cannot be reached, or refuses: credentials, region, bucket. No fault of a row or a file."""
+    """An object store cannot be reached, or refuses: credentials, region, bucket. No fault of a row or a file.
+
+    Check credentials, region and address, and run the same command again.
+    """
 
     passing: bool = True
     """Trying again later may help; False if the store has refused."""
 
 
 class SchemaMismatch(SourceError):
-    """Two input files whose schemas cannot be unified."""
+    """Two input files whose schemas cannot be unified.
+
+    Give the columns one type, by a ``schema=`` of the reader or in a step before a ``union``.
+    """
 
 
 class InputChanged(SourceError):
-    """An input file is not the one that was planned with (size or time of change differ)."""
+    """An input file is not the one that was planned with (size or time of change differ).
+
+    Put the old file back, or make the output again with ``mode="overwrite"``.
+    """
 
 
 class ModelError(HeadraceError):
-    """A model cannot be used."""
+    """A model cannot be used.
+
+    See which model the message names.
+    """
 
 
 class ModelUnreadable(ModelError):
-    """A model file that is missing, damaged, of a kind or a version that the library cannot read."""
+    """A model file that is missing, damaged, of a kind or a version that the library cannot read.
+
+    Save the model again, with the version of the library that is installed.
+    """
 
 
 class ModelChanged(ModelError):
-    """A model file that is not the one whose ``sha256`` was given."""
+    """A model file that is not the one whose ``sha256`` was given.
+
+    Use the right file, or correct ``sha256=``.
+    """
 
 
 class UntrustedPickle(ModelError):
-    """A model file whose reading could run any code; it takes ``trust_pickle=True``."""
+    """A model file whose reading could run any code; it takes ``trust_pickle=True``.
+
+    Save the model in the safe format that the message names. Only if you trust its maker: ``trust_pickle=True``.
+    """
 
 
 class EndpointRefused(ModelError):
-    """An endpoint refuses whatever is asked: its key, its model or its address is wrong. Nothing is tried again."""
+    """An endpoint refuses whatever is asked: its key, its model or its address is wrong. Nothing is tried again.
+
+    Correct the key, the address or the model, and run the same program again: it goes on.
+    """
 
     ends_run = True
 
 
 class EndpointUnavailable(ModelError):
-    """An endpoint does not answer any request, or an engine has stopped.
+    """An endpoint cannot be reached, is overloaded or silent, or an engine has stopped.
 
-    An endpoint cannot be reached, is overloaded, or is silent.
+    Run the same program again when the server answers: it goes on.
     """
 
     ends_run = True
 
 
 class SpendingCapReached(ModelError):
-    """A run has used up ``max_cost`` or ``max_total_tokens``; it goes on with more."""
+    """A run has used up ``max_cost`` or ``max_total_tokens``; it goes on with more.
+
+    Run the same program with a higher limit.
+    """
 
     ends_run = True
 
 
 class MissingLibrary(ModelError, ImportError):
-    """The library that a model needs is not installed; the message has the pip command."""
+    """The library that a model needs is not installed; the message has the pip command.
+
+    Run the pip command, on every machine that has workers.
+    """
 
 
 class StepError(HeadraceError):
-    """The user's function raised; the cause carries its own traceback."""
+    """The user's function raised; the cause carries its own traceback.
+
+    Correct the function, and run again with ``on_change="continue"``. Or set such rows aside with
+    ``on_error="reject"``.
+    """
 
     foreign_cause = True
 
 
 class BadInput(StepError):
-    """The model needs columns of another kind, number, dtype or shape; the message shows both."""
+    """The model needs columns of another kind, number, dtype or shape; the message shows both.
+
+    Choose other ``inputs=``, or convert the columns in a step before.
+    """
 
 
 class BadReturn(StepError, ValueError):
-    """The user's function returned something that is not a batch."""
+    """The user's function returned something that is not a batch.
+
+    Return one result per row: an array, a list, a dict of them, a DataFrame or a table.
+    """
 
 
 class OutputSchemaChanged(StepError):
-    """The user's function returned columns that do not fit the output's schema, which the first rows have decided."""
+    """The user's function returned columns that do not fit the output's schema, which the first rows have decided.
+
+    Return the same types from each batch, or give the ``schema=`` that the message names.
+    """
 
 
 class TooManyErrors(StepError):
-    """More rows failed than ``max_errors`` allows."""
+    """More rows failed than ``max_errors`` allows.
+
+    Look at ``hr.read_rejected(OUT)``, correct the cause, and run again; or allow more.
+    """
 
 
 class SinkError(HeadraceError):
-    """Writing the output failed, or a sink of the user's own raised."""
+    """Writing the output failed, or a sink of the user's own raised.
+
+    See which file the message names; what was finished before is kept.
+    """
 
 
 class ForeignOutput(SinkError):
-    """The output folder holds files that are not ours, or lies inside the input."""
+    """The output folder holds files that are not ours, or lies inside the input.
+
+    Choose an empty folder, outside of the input.
+    """
 
 
 class OutputWriteFailed(SinkError):
-    """A write was refused: by the operating system (full disk, read-only, …), or by an object store."""
+    """A write was refused: by the operating system (full disk, read-only, …), or by an object store.
+
+    Free space or correct the permissions, and run the same command again.
+    """
 
 
 class RunLocked(SinkError):
-    """Another driver is working on this output."""
+    """Another driver is working on this output.
+
+    Wait until the other one has ended, or choose another output.
+    """
 
 
 class UnsafeStore(SinkError):
-    """An object store that ignores conditions, by which two drivers are kept apart."""
+    """An object store that ignores conditions, by which two drivers are kept apart.
+
+    Use another store, or ``storage_options={"allow_unsafe_store": True}`` if no other run ever writes there.
+    """
 
 
 class OutputExists(SinkError):
-    """The output holds a finished run, and ``mode="error"`` was asked for."""
+    """The output holds a finished run, and ``mode="error"`` was asked for.
+
+    Choose another folder, or ``mode="overwrite"``.
+    """
 
 
 class PlanChanged(SinkError):
-    """The output belongs to a run of another shape or of other code."""
+    """The output belongs to a run of another shape or of other code.
+
+    Say ``on_change="continue"`` or ``"restart"``, ``mode="overwrite"``, or choose another folder.
+    """
 
 
 class JournalDamaged(SinkError):
-    """The journal, the record of finished work, has a damaged record before valid ones."""
+    """The journal, the record of finished work, has a damaged record before valid ones.
+
+    Restore the folder from a copy, or write to a new folder.
+    """
 
 
 class EngineError(HeadraceError):
-    """The place where the work runs failed."""
+    """The place where the work runs failed.
+
+    Run the same command again; what was finished before is kept.
+    """
 
 
 class WorkerDied(EngineError):
-    """A worker process ended before it answered."""
+    """A worker process ended before it answered.
+
+    See the signal and the rows in the message: memory, a crash in native code, or a kill from outside.
+    """
 
 
 class NeverReady(WorkerDied):
-    """A worker process ended before it could work on anything: no shard is the cause."""
+    """A worker process ended before it could work on anything: no shard is the cause.
+
+    Try your imports and classes with ``engine="inline"``, or free memory.
+    """
 
 
 class NodeLost(WorkerDied):
-    """A machine of the cluster is gone, and a worker or a block with it: no shard is the cause."""
+    """A machine of the cluster is gone, and a worker or a block with it: no shard is the cause.
+
+    Run the same command again on a cluster that has a machine.
+    """
 
 
 class CallLost(WorkerDied):
-    """A call of an executor ended its worker as often as it may be tried."""
+    """A call of an executor ended its worker as often as it may be tried.
+
+    Try the call in this process; allow more tries with ``max_retries=``.
+    """
 
 
 class ActorDied(WorkerDied):
-    """The process of an actor ended, or its constructor never did, and there is no other in its place."""
+    """The process of an actor ended, or its constructor never did, and there is no other in its place.
+
+    Allow more tries with ``max_retries=``, or find out why it ended.
+    """
 
 
 class CallCancelled(EngineError, CancelledError):
-    """A call of an executor was cancelled while it ran, or before it began."""
+    """A call of an executor was cancelled while it ran, or before it began.
+
+    Submit the call again if you need its result.
+    """
 
 
 class ExecutorClosed(EngineError, RuntimeError):
-    """An executor that is shut down takes no calls, and values that were put into it are gone."""
+    """An executor that is shut down takes no calls, and values that were put into it are gone.
+
+    Make the calls before ``shutdown``, or connect again.
+    """
 
 
 class TimedOut(EngineError, TimeoutError):
-    """A result was not there in the time that was given."""
+    """A result was not there in the time that was given.
+
+    Wait longer, or find out what the call is at.
+    """
 
 
 class ShardFailed(EngineError):
-    """A shard ended its worker as often as is allowed."""
+    """A shard ended its worker as often as is allowed.
+
+    Do what the message says: a number as ``batch_size=``, or rows that are written to a folder.
+    """
 
 
 class OutOfMemory(EngineError):
-    """What a worker needs does not fit into ``memory_limit``."""
+    """What a worker needs does not fit into ``memory_limit``.
+
+    Make batches smaller (``batch_size=``), use fewer workers, or raise ``memory_limit=``.
+    """
 
 
 class Stalled(EngineError):
-    """Nothing moved for ``stall_timeout`` seconds."""
+    """Nothing moved for ``stall_timeout`` seconds.
+
+    See the stacks that the message shows: something waits for what never comes.
+    """
 
 
 class LedgerMismatch(EngineError):
-    """Rows that were counted in two places do not agree: some were lost, or came twice. A bug in Headrace."""
+    """Rows that were counted in two places do not agree: some were lost, or came twice. A bug in Headrace.
+
+    Report it with the output of ``headrace debug journal OUT``.
+    """
 
 
 class UnsafeCluster(EngineError):
     """A cluster on other machines to which anybody can connect.
 
-    ``hr.Ray(allow_unauthenticated=True)`` uses it anyway.
+    Give the cluster a token; ``hr.Ray(allow_unauthenticated=True)`` uses it without one.
     """
 
 

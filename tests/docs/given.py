@@ -184,6 +184,29 @@ _END_WITH_DAFT = """
     os._exit(0)
 """
 
+_SMALL_MODELS = """
+    import torch
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.models import Pooling, Transformer
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import BertConfig, BertForSequenceClassification, PreTrainedTokenizerFast
+
+    words = ["[PAD]", "[UNK]", "Good", "work", ",", "number"]
+    plain = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="[UNK]"))
+    plain.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=plain, pad_token="[PAD]", unk_token="[UNK]")
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    BertForSequenceClassification(BertConfig(vocab_size=len(words), **sizes)).save_pretrained("sentiment")
+    tokenizer.save_pretrained("sentiment")
+    SentenceTransformer(modules=[Transformer("sentiment"), Pooling(16)], device="cpu").save("encoder")
+"""
+
+
+def _for_recipes(folder: Path) -> None:
+    _models(folder)
+    reviews(folder)
+
+
 GIVEN = {
     "README.md": Given(engine="local"),
     "coming-from-ray.md": Given(photos, for_ray=_RAY, engine="local"),
@@ -199,6 +222,8 @@ GIVEN = {
     "index.md": Given(_models),
     "performance.md": Given(trips, engine="local"),
     "quick-start.md": Given(engine="local", workers=2),
+    "production.md": Given(trips, engine="local"),
+    "recipes.md": Given(_for_recipes, names=_SMALL_MODELS),
     "report.md": Given(engine="local"),
     "resume.md": Given(trips),
     "incremental.md": Given(trips),

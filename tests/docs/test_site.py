@@ -51,6 +51,14 @@ def test_the_reference_shows_every_public_name() -> None:
     assert sorted(names - SHOWN) == [], "no page of docs/reference shows these"
 
 
+def test_every_error_says_a_way_out() -> None:
+    classes = [each for each in vars(hr.errors).values() if inspect.isclass(each)]
+    ours = {each for each in classes if issubclass(each, hr.errors.HeadraceError)} - {hr.errors.HeadraceError}
+    assert len(ours) > 40
+    short = [each.__name__ for each in ours if "\n\n" not in (inspect.getdoc(each) or "")]
+    assert short == [], "the first paragraph of a docstring says what happened, the second what to do"
+
+
 def test_what_tests_a_promise_is_there() -> None:
     named = re.findall(r"`([a-z]+/(?:test_[a-z_]+\.py)?)`", (ROOT / "docs" / "promises.md").read_text())
     named.remove("tests/")
