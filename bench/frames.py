@@ -51,10 +51,11 @@ def timed(run: Callable[[], Any]) -> tuple[float, Any]:
 
 def measured(torch: Any, hidden: Sequence[int], frame: Any, rounds: int) -> tuple[list[float], list[float]]:
     """Seconds of the loop and of ours, round by round; who is first changes from round to round."""
-    import headrace as hr
+    from headrace.compat.ray.train.batch_predictor import BatchPredictor
+    from headrace.compat.ray.train.torch import TorchCheckpoint, TorchPredictor
 
     net = network(torch, hidden)
-    predictor = hr.BatchPredictor.from_checkpoint(hr.TorchCheckpoint.from_model(net), hr.TorchPredictor)
+    predictor = BatchPredictor.from_checkpoint(TorchCheckpoint.from_model(net), TorchPredictor)
     programs = [lambda: by_hand(torch, net, frame), lambda: predictor.predict(frame, batch_size=BATCH)]
     seconds: tuple[list[float], list[float]] = ([], [])
     for turn in range(rounds + 1):

@@ -1,4 +1,4 @@
-"""BatchPredictor over a million generated rows: a network trained here, saved as a checkpoint, and put to work.
+"""BatchPredictor over a million generated rows: a network trained here, and put to work.
 
 A program for Ray AIR's BatchPredictor looks like this; here it needs no cluster. The same predictor goes over the
 rows as a DataFrame, and over Parquet files, where a job that is killed goes on where it stopped.
@@ -14,6 +14,8 @@ import pandas as pd
 import torch
 
 import headrace as hr
+from headrace.compat.ray.train.batch_predictor import BatchPredictor
+from headrace.compat.ray.train.torch import TorchCheckpoint, TorchPredictor
 
 FEATURES = ["distance", "hour", "passengers"]
 
@@ -69,12 +71,9 @@ def main() -> None:
     folder: Path = arguments.folder
     shutil.rmtree(folder, ignore_errors=True)
 
-    checkpoint = hr.TorchCheckpoint.from_model(train(make_rides(2_000, seed=1))).to_directory(
-        folder / "checkpoint"
-    )
+    checkpoint = TorchCheckpoint.from_model(train(make_rides(2_000, seed=1)))
     print(f"1. A network that learned from 2,000 rides: {checkpoint}")
-    # The class of a script cannot be imported elsewhere, so the predictor is told what the weights belong to.
-    predictor = hr.BatchPredictor.from_checkpoint(checkpoint, hr.TorchPredictor, model=FareNet)
+    predictor = BatchPredictor.from_checkpoint(checkpoint, TorchPredictor)
     rides = make_rides(arguments.rows, seed=2)
 
     began = time.perf_counter()
@@ -89,7 +88,7 @@ def main() -> None:
     result = made.write_parquet(folder / "fares")
     print(f"3. {result.rows:,} rides from Parquet files into Parquet files: {folder / 'fares'}")
 
-    flagged = hr.BatchPredictor.from_pandas_udf(lambda df: df[(df["fare"] - df["predictions"]).abs() > 2])
+    flagged = BatchPredictor.from_pandas_udf(lambda df: df[(df["fare"] - df["predictions"]).abs() > 2])
     print(
         f"4. {flagged.predict(folder / 'fares').count():,} fares that are far from what the network expects"
     )

@@ -205,8 +205,7 @@ DIFFERENT = {
         "lifetime": "here; a detached actor ends with the program, too",
     },
     "ray.train": {
-        "tensorflow.TensorflowCheckpoint tensorflow.TensorflowPredictor": "here; Keras models, also by the names "
-        "`KerasCheckpoint` and `KerasPredictor`",
+        "tensorflow.TensorflowCheckpoint tensorflow.TensorflowPredictor": "here; Keras models",
         "lightgbm.LightGBMCheckpoint": "here; takes boosters: of an estimator, `estimator.booster_`",
         "xgboost.XGBoostCheckpoint": "here; takes boosters and estimators",
         "torch.TorchPredictor": "here; a module may take and return a dict; classes derived from it (`call_model`) "
@@ -217,7 +216,6 @@ DIFFERENT = {
     },
     "ray.train.batch_predictor.BatchPredictor": {
         "predict": "here; also takes DataFrames, tables, arrays and paths, and gives the same back",
-        "predict_pipelined": "here; the same as `predict`, which streams; windows have no effect",
     },
 }
 """What is here with a difference; several names have one text."""
@@ -232,7 +230,7 @@ _CLUSTER = "there is one machine, and no store or network between its tasks that
 _PORT = "sources and sinks of your own fill the ports `headrace.core.ports.Source` and `Sink`"
 _ONE_MACHINE = "there is one machine; a call asks for what it needs by `num_cpus`, `num_gpus` and `memory`"
 _PLACED = "placement_group placement_group_bundle_index placement_group_capture_child_tasks fallback_strategy"
-_DICTS = "values are held by name: `from_dict` and `to_dict`; a library's checkpoint has `to_directory`"
+_DICTS = "values are held by name: `from_dict` and `to_dict`; a model is saved in its library's own format"
 
 ABSENT = {
     "ray.data": {
@@ -300,6 +298,7 @@ ABSENT = {
     "ray.train.predictor.Predictor": {
         "from_pandas_udf": "`BatchPredictor.from_pandas_udf(fn)` does it",
     },
+    "ray.train.batch_predictor.BatchPredictor": {"predict_pipelined": "`predict` streams datasets and files"},
     "ray.air.checkpoint.Checkpoint": {"*": _DICTS},
 }
 """Why others are not here, for names that do not say it themselves; ``*`` is for all others of an owner."""

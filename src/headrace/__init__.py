@@ -12,15 +12,6 @@ if TYPE_CHECKING:
     from headrace import llm as llm
     from headrace import observers as observers
     from headrace.accumulators import *
-    from headrace.compat.air.batch_predictor import BatchPredictor as BatchPredictor
-    from headrace.compat.air.checkpoint import Checkpoint as Checkpoint
-    from headrace.compat.air.library_checkpoints import KerasCheckpoint as KerasCheckpoint
-    from headrace.compat.air.library_checkpoints import LightGBMCheckpoint as LightGBMCheckpoint
-    from headrace.compat.air.library_checkpoints import OnnxCheckpoint as OnnxCheckpoint
-    from headrace.compat.air.library_checkpoints import SklearnCheckpoint as SklearnCheckpoint
-    from headrace.compat.air.library_checkpoints import XGBoostCheckpoint as XGBoostCheckpoint
-    from headrace.compat.air.torch_checkpoint import TorchCheckpoint as TorchCheckpoint
-    from headrace.compat.air.transformers_checkpoint import TransformersCheckpoint as TransformersCheckpoint
     from headrace.core.arrow.ragged import RaggedTensorType as RaggedTensorType
     from headrace.core.ray_cluster import Ray as Ray
     from headrace.dataset.dataset import Dataset as Dataset
@@ -60,17 +51,6 @@ if TYPE_CHECKING:
     from headrace.tasks import connect as connect
 
 _HOMES = {
-    "headrace.compat.air.batch_predictor": ("BatchPredictor",),
-    "headrace.compat.air.checkpoint": ("Checkpoint",),
-    "headrace.compat.air.library_checkpoints": (
-        "KerasCheckpoint",
-        "LightGBMCheckpoint",
-        "OnnxCheckpoint",
-        "SklearnCheckpoint",
-        "XGBoostCheckpoint",
-    ),
-    "headrace.compat.air.torch_checkpoint": ("TorchCheckpoint",),
-    "headrace.compat.air.transformers_checkpoint": ("TransformersCheckpoint",),
     "headrace.core.arrow.ragged": ("RaggedTensorType",),
     "headrace.core.ray_cluster": ("Ray",),
     "headrace.dataset.dataset": ("Dataset",),

@@ -304,8 +304,7 @@ MISTAKES = [
     "hr.nothing_like_it",
     "hr.load_model('nowhere')",
     "hr.from_items([{1: 2}])",
-    "hr.BatchPredictor.from_checkpoint(1, 2)",
-    "hr.BatchPredictor.from_pandas_udf(3)",
+    "hr.BatchPredictor",
     "hr.TorchPredictor.from_checkpoint(3)",
     "hr.read_parquet('nowhere/*.parquet').count()",
 ]

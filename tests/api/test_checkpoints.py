@@ -1,8 +1,7 @@
-"""Checkpoints: every library's, in memory and in folders without pickles; what is changed, damaged or forged."""
+"""Ray AIR's checkpoints, of every library."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,10 @@ import pandas as pd
 import pytest
 
 import headrace as hr
-from headrace.errors import ArgumentError, ModelChanged, ModelError, ModelUnreadable, UntrustedPickle
+from headrace.compat.air import checkpoint as checkpoints
+from headrace.compat.air.batch_predictor import BatchPredictor
+from headrace.compat.air.checkpoint import TorchCheckpoint
+from headrace.errors import ArgumentError, HeadraceError, ModelError, ModelUnreadable, NotOffered
 
 torch = pytest.importorskip("torch")
 nn = torch.nn
@@ -33,19 +35,6 @@ class Net(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.second(self.drop(torch.relu(self.first(x))))
-
-
-class Tied(nn.Module):
-    """Its two layers have one weight."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.there = nn.Linear(4, 4, bias=False)
-        self.back = nn.Linear(4, 4, bias=False)
-        self.back.weight = self.there.weight
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.back(self.there(x))
 
 
 def by_hand(module: Any) -> np.ndarray:
@@ -104,184 +93,90 @@ MODELS: dict[str, tuple[Callable[[], Any], str, str]] = {
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_folder_predicts_what_the_object_does(name: str, tmp_path: Path) -> None:
+def test_a_checkpoint_holds_the_model_and_predicts_with_it(name: str) -> None:
     make, kind, predictor = MODELS[name]
-    checkpoint, adapter = getattr(hr, kind).from_model(make()), getattr(hr, predictor)
-    assert checkpoint.path is None
-    path = checkpoint.to_directory(tmp_path / "made")
-
-    again = hr.Checkpoint.from_directory(path)
-    assert type(again) is getattr(hr, kind)
-    assert again.path == path == str(tmp_path / "made")
-    assert sorted(each.name for each in Path(path).iterdir()) == sorted(["checkpoint.json", again.file])
-    there, here = (adapter.from_checkpoint(each).predict(FRAME) for each in (again, checkpoint))
-    pd.testing.assert_frame_equal(there, here)
-    assert list(here.index) == list(FRAME.index)
-    assert again.get_model() is not None
-
-    moved = again.to_directory(tmp_path / "copied")
-    pd.testing.assert_frame_equal(adapter.from_checkpoint(again.from_directory(moved)).predict(FRAME), here)
+    model = make()
+    checkpoint, adapter = getattr(checkpoints, kind).from_model(model), getattr(hr, predictor)
+    assert checkpoint.get_model() is model
+    made = adapter.from_checkpoint(checkpoint).predict(FRAME)
+    assert list(made.index) == list(FRAME.index)
+    pd.testing.assert_frame_equal(made, adapter(model).predict(FRAME))
 
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # Keras's own
-def test_keras_has_a_checkpoint_too(tmp_path: Path) -> None:
+def test_keras_has_a_checkpoint_too() -> None:
     keras = pytest.importorskip("keras")
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
     expected = model(ROWS).numpy()
-    path = hr.KerasCheckpoint.from_model(model).to_directory(tmp_path / "made")
-    again = hr.Checkpoint.from_directory(path)
-    assert type(again) is hr.KerasCheckpoint
-    assert np.allclose(again.get_model()(ROWS).numpy(), expected)
-    predictor = hr.BatchPredictor.from_checkpoint(path, hr.KerasPredictor)
+    predictor = BatchPredictor.from_checkpoint(
+        checkpoints.KerasCheckpoint.from_model(model), hr.KerasPredictor, model_definition=None
+    )
     assert np.allclose(predictor.predict(ROWS), expected)
 
 
-@pytest.mark.parametrize("name", ["torch", "sklearn", "xgboost", "onnx"])
-def test_a_changed_file_is_refused_wherever_it_is_read(name: str, tmp_path: Path) -> None:
-    make, kind, predictor = MODELS[name]
-    path = Path(getattr(hr, kind).from_model(make()).to_directory(tmp_path / "made"))
-    checkpoint = hr.Checkpoint.from_directory(path)
-    adapter = getattr(hr, predictor).from_checkpoint(checkpoint)
-    file = path / checkpoint.file
-    data = bytearray(file.read_bytes())
-    data[-1] ^= 1
-    file.write_bytes(data)
-    for read in (
-        checkpoint.get_model,
-        lambda: getattr(hr, predictor).from_checkpoint(checkpoint),
-        adapter.load,
-    ):
-        with pytest.raises(ModelChanged):
-            read()
+def test_an_onnx_model_may_be_bytes_or_a_file(tmp_path: Path) -> None:
+    model = onnx_model()
+    (tmp_path / "model.onnx").write_bytes(model.SerializeToString())
+    for given in (model.SerializeToString(), tmp_path / "model.onnx"):
+        assert checkpoints.OnnxCheckpoint.from_model(given).get_model() == model
 
 
 # ---------------------------------------------------------------- PyTorch: what the weights belong to
 
 
-def test_a_module_that_cannot_be_named_has_to_be_given(tmp_path: Path) -> None:
-    class Hidden(Net):
-        pass
-
-    net = Hidden()
-    again = hr.TorchCheckpoint.from_directory(
-        hr.TorchCheckpoint.from_model(net).to_directory(tmp_path / "made")
-    )
-    with pytest.raises(ModelError, match=r"Hidden is defined in a script, .*get_model\(model=Net\(\)\)"):
-        again.get_model()
-    with pytest.raises(ModelError, match="model="):
-        hr.TorchPredictor.from_checkpoint(again)
-    for model in (Hidden, Net()):
-        assert np.array_equal(by_hand(again.get_model(model)), by_hand(net))
-        found = hr.TorchPredictor.from_checkpoint(again, model=model).predict(FRAME)
-        assert np.array_equal(found["predictions"], by_hand(net)[:, 0])
-
-
-def test_layers_in_a_row_have_no_class_that_makes_them(tmp_path: Path) -> None:
-    net = nn.Sequential(nn.Linear(4, 1))
-    again = hr.TorchCheckpoint.from_directory(
-        hr.TorchCheckpoint.from_model(net).to_directory(tmp_path / "made")
-    )
-    with pytest.raises(ModelError, match="makes a module with other weights"):
-        again.get_model()
-
-
-def test_arguments_of_the_class_may_be_told(tmp_path: Path) -> None:
-    net = nn.Linear(4, 2)
-    sizes = {"in_features": 4, "out_features": 2}
-    path = hr.TorchCheckpoint.from_model(net, init_kwargs=sizes).to_directory(tmp_path / "made")
-    assert np.array_equal(by_hand(hr.TorchCheckpoint.from_directory(path).get_model()), by_hand(net))
-    with pytest.raises(ArgumentError, match="other weights"):
-        hr.TorchCheckpoint.from_model(net, init_kwargs={**sizes, "bias": False}).to_directory(tmp_path / "no")
-    assert not (tmp_path / "no").exists()
-
-
-def test_weights_alone(tmp_path: Path) -> None:
+def test_weights_alone() -> None:
     net = Net()
-    bare = hr.TorchCheckpoint.from_state_dict(net.state_dict())
-    for checkpoint in (bare, hr.TorchCheckpoint.from_directory(bare.to_directory(tmp_path / "made"))):
-        with pytest.raises(ModelError, match="holds weights"):
-            checkpoint.get_model()
-        assert np.array_equal(by_hand(checkpoint.get_model(Net)), by_hand(net))
-        with pytest.raises(ModelUnreadable, match="do not fit"):
-            checkpoint.get_model(nn.Linear(4, 1))
+    bare = TorchCheckpoint.from_state_dict(net.state_dict())
+    with pytest.raises(ModelError, match="holds weights"):
+        bare.get_model()
+    with pytest.raises(ModelError, match="model="):
+        hr.TorchPredictor.from_checkpoint(bare)
+    for model in (Net, Net()):
+        assert np.array_equal(by_hand(bare.get_model(model)), by_hand(net))
+        found = hr.TorchPredictor.from_checkpoint(bare, model=model).predict(FRAME)
+        assert np.array_equal(found["predictions"], by_hand(net)[:, 0])
+    with pytest.raises(ModelUnreadable, match="do not fit"):
+        bare.get_model(nn.Linear(4, 1))
     given = Net()
     before = by_hand(given)
-    assert np.array_equal(
-        by_hand(hr.TorchCheckpoint.from_state_dict(net.state_dict(), given).get_model()), by_hand(net)
-    )
+    filled = TorchCheckpoint.from_state_dict(net.state_dict(), given).get_model()
+    assert np.array_equal(by_hand(filled), by_hand(net))
     assert np.array_equal(by_hand(given), before), "what is given is not changed"
-
-
-def test_tied_weights_stay_tied(tmp_path: Path) -> None:
-    net = Tied()
-    path = hr.TorchCheckpoint.from_model(net).to_directory(tmp_path / "made")
-    again = hr.TorchCheckpoint.from_directory(path).get_model()
-    assert again.there.weight.data_ptr() == again.back.weight.data_ptr()
-    assert np.array_equal(by_hand(again), by_hand(net))
-
-
-@pytest.mark.parametrize("name", ["os:system", "builtins:exec", "nowhere.at.all:Net", "torch:nn"])
-def test_only_modules_are_made_of_a_name_in_a_folder(name: str, tmp_path: Path) -> None:
-    path = Path(hr.TorchCheckpoint.from_model(Net()).to_directory(tmp_path / "made"))
-    manifest = json.loads((path / "checkpoint.json").read_text())
-    manifest["architecture"] = {"class": name, "kwargs": {"command": f"touch {tmp_path / 'forged'}"}}
-    (path / "checkpoint.json").write_text(json.dumps(manifest))
-    checkpoint = hr.TorchCheckpoint.from_directory(path)
-    with pytest.raises(ModelUnreadable, match=r"not a torch\.nn\.Module|cannot be imported"):
-        checkpoint.get_model()
-    assert not (tmp_path / "forged").exists()
-    assert checkpoint.get_model(Net) is not None
 
 
 # ---------------------------------------------------------------- what is refused
 
 
-def test_wrong_models_and_folders(tmp_path: Path) -> None:
+def test_wrong_models() -> None:
     with pytest.raises(ArgumentError, match=r"TorchCheckpoint\.from_model takes a model of torch, not int"):
-        hr.TorchCheckpoint.from_model(3)
+        TorchCheckpoint.from_model(3)
     with pytest.raises(ArgumentError, match="takes an estimator"):
-        hr.SklearnCheckpoint.from_model("model.skops")
+        checkpoints.SklearnCheckpoint.from_model("model.skops")
     with pytest.raises(ArgumentError, match="makes nothing"):
-        hr.TorchCheckpoint(Net())
+        TorchCheckpoint(Net())
     with pytest.raises(ArgumentError, match="is for TorchPredictor"):
-        hr.SklearnPredictor.from_checkpoint(hr.TorchCheckpoint.from_model(Net()))
+        hr.SklearnPredictor.from_checkpoint(TorchCheckpoint.from_model(Net()))
     with pytest.raises(ArgumentError, match="takes a checkpoint, not Net"):
         hr.TorchPredictor.from_checkpoint(Net())
-    with pytest.raises(ModelUnreadable, match="There is no checkpoint"):
-        hr.Checkpoint.from_directory(tmp_path)
-    path = hr.TorchCheckpoint.from_model(Net()).to_directory(tmp_path / "made")
-    with pytest.raises(ArgumentError, match="there already"):
-        hr.TorchCheckpoint.from_model(Net()).to_directory(path)
-    with pytest.raises(ArgumentError, match=r"use TorchCheckpoint\.from_directory"):
-        hr.SklearnCheckpoint.from_directory(path)
+    with pytest.raises(ArgumentError, match="cannot know the library"):
+        checkpoints.Checkpoint.from_model(Net())
+
+
+def test_there_are_no_folders_of_checkpoints(tmp_path: Path) -> None:
+    for act in (
+        lambda: TorchCheckpoint.from_model(Net()).to_directory(tmp_path / "made"),
+        lambda: TorchCheckpoint.from_directory(tmp_path),
+        lambda: TorchCheckpoint.from_model(Net(), path=str(tmp_path)),
+    ):
+        with pytest.raises(HeadraceError, match=r"library's own format.*predictor"):
+            act()
+    with pytest.raises(ArgumentError, match="takes a checkpoint such as"):
+        BatchPredictor.from_checkpoint(str(tmp_path), hr.TorchPredictor)
 
 
 @pytest.mark.parametrize(
-    "change",
-    [
-        {"files": {"../model.safetensors": "0"}},
-        {"files": {}},
-        {"files": None},
-        {"headrace_checkpoint": 2},
-        {"kind": "pickle"},
-    ],
+    "name", ["BatchPredictor", "Checkpoint", "TorchCheckpoint", "KerasCheckpoint", "OnnxCheckpoint"]
 )
-def test_forged_manifests_are_refused(change: dict[str, Any], tmp_path: Path) -> None:
-    path = Path(hr.TorchCheckpoint.from_model(Net()).to_directory(tmp_path / "made"))
-    manifest = json.loads((path / "checkpoint.json").read_text())
-    (path / "checkpoint.json").write_text(json.dumps(manifest | change))
-    with pytest.raises(ModelUnreadable):
-        hr.Checkpoint.from_directory(path)
-
-
-def test_types_that_skops_does_not_know(tmp_path: Path) -> None:
-    from sklearn.preprocessing import FunctionTransformer
-
-    model = FunctionTransformer(np.ravel).fit(ROWS)
-    path = hr.SklearnCheckpoint.from_model(model).to_directory(tmp_path / "made")
-    checkpoint = hr.SklearnCheckpoint.from_directory(path)
-    try:
-        checkpoint.get_model()
-    except UntrustedPickle as error:
-        assert "numpy.ravel" in str(error)
-    assert checkpoint.get_model(trusted=["numpy.ravel"]) is not None
+def test_names_that_headrace_had_say_where_they_are(name: str) -> None:
+    with pytest.raises(NotOffered, match=rf"no {name}: .*dataset\.predict"):
+        getattr(hr, name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,8 @@ from headrace.compat.ray.air import Checkpoint
 from headrace.compat.ray.data.preprocessors import BatchMapper, Chain, TorchVisionPreprocessor
 from headrace.compat.ray.train.batch_predictor import BatchPredictor
 from headrace.compat.ray.train.predictor import Predictor
-from headrace.errors import ArgumentError, HeadraceError, ModelError, NotOffered, StepError
+from headrace.compat.ray.train.torch import TorchCheckpoint
+from headrace.errors import ArgumentError, HeadraceError, NotOffered, StepError
 
 torch = pytest.importorskip("torch")
 FRAME = pd.DataFrame({"A": [1.0, 2.0, 3.0], "B": [10.0, 20.0, 60.0], "id": list("xyz")}, index=[7, 8, 9])
@@ -79,7 +79,7 @@ WANTED = [0.5 + 500, 1 + 1000, 1.5 + 3000]
 
 @pytest.mark.parametrize("name", HALVES)
 def test_the_data_pass_through_it(name: str) -> None:
-    checkpoint = hr.TorchCheckpoint.from_model(net(), preprocessor=HALVES[name]())
+    checkpoint = TorchCheckpoint.from_model(net(), preprocessor=HALVES[name]())
     predictor = BatchPredictor.from_checkpoint(checkpoint, hr.TorchPredictor)
     before = FRAME.copy()
     options: Any = {"feature_columns": ["A", "B"], "dtype": torch.float32, "batch_size": 2}
@@ -101,7 +101,7 @@ def test_the_data_pass_through_it(name: str) -> None:
 
 
 def test_new_columns_and_other_preprocessors() -> None:
-    checkpoint = hr.TorchCheckpoint.from_model(
+    checkpoint = TorchCheckpoint.from_model(
         torch.nn.Identity(), preprocessor=lambda f: pd.DataFrame({"sum": f["A"] + f["B"]})
     )
     predictor = BatchPredictor.from_checkpoint(checkpoint, hr.TorchPredictor)
@@ -118,16 +118,15 @@ def test_new_columns_and_other_preprocessors() -> None:
 
 
 def test_workers_prepare_too_and_a_stage_of_its_own_for_gpus() -> None:
-    checkpoint = hr.TorchCheckpoint.from_model(net(), preprocessor=halves)
+    checkpoint = TorchCheckpoint.from_model(net(), preprocessor=halves)
     predictor = BatchPredictor.from_checkpoint(checkpoint, hr.TorchPredictor)
     made = predictor.predict(
         FRAME, feature_columns=["A", "B"], dtype=torch.float32, min_scoring_workers=2, max_scoring_workers=2
     )
     assert made["predictions"].tolist() == WANTED
-    for apart, gpus in ((None, [None, 1]), (True, [None, 1]), (False, [1, 1])):
-        lazy = predictor.predict(hr.from_pandas(FRAME), num_gpus_per_worker=1, separate_gpu_stage=apart)
-        needs = [need.num_gpus or None for step in lazy._plan.steps for need in step.needs()]
-        assert needs == gpus
+    lazy = predictor.predict(hr.from_pandas(FRAME), num_gpus_per_worker=1)
+    needs = [need.num_gpus or None for step in lazy._plan.steps for need in step.needs()]
+    assert needs == [None, 1]
 
 
 def test_a_preprocessor_of_ray_itself() -> None:
@@ -136,38 +135,10 @@ def test_a_preprocessor_of_ray_itself() -> None:
     scaled = preprocessors.StandardScaler(["A", "B"])
     scaled.stats_ = {"mean(A)": 0.0, "std(A)": 2.0, "mean(B)": 0.0, "std(B)": 2.0}
     scaled._fitted = True
-    checkpoint = hr.TorchCheckpoint.from_model(net(), preprocessor=scaled)
+    checkpoint = TorchCheckpoint.from_model(net(), preprocessor=scaled)
     predictor = BatchPredictor.from_checkpoint(checkpoint, hr.TorchPredictor)
     made = predictor.predict(FRAME, feature_columns=["A", "B"], keep_columns=["id"], dtype=torch.float32)
     assert made["predictions"].tolist() == WANTED and made["id"].tolist() == list("xyz")
-
-
-# ---------------------------------------------------------------- in a folder
-
-
-def test_a_transformer_travels_in_the_folder_and_code_does_not(tmp_path: Path) -> None:
-    made = hr.TorchCheckpoint.from_model(net(), preprocessor=scaler()).to_directory(tmp_path / "a")
-    again = hr.Checkpoint.from_directory(made)
-    moved = hr.Checkpoint.from_directory(again.to_directory(tmp_path / "b"))
-    for checkpoint in (again, moved):
-        predictor = BatchPredictor.from_checkpoint(checkpoint, hr.TorchPredictor, model=net())
-        options: Any = {"feature_columns": ["A", "B"], "dtype": torch.float32}
-        assert predictor.predict(FRAME, **options)["predictions"].tolist() == WANTED
-    file = tmp_path / "a" / "preprocessor.skops"
-    file.write_bytes(file.read_bytes()[:-1] + b"?")
-    with pytest.raises(hr.errors.ModelChanged):
-        hr.Checkpoint.from_directory(made).get_preprocessor()
-
-    code = hr.TorchCheckpoint.from_model(net(), preprocessor=halves).to_directory(tmp_path / "c")
-    lost = hr.Checkpoint.from_directory(code)
-    with pytest.raises(ModelError, match=r"made with a preprocessor, halves, .*set_preprocessor\(None\)"):
-        BatchPredictor.from_checkpoint(lost, hr.TorchPredictor, model=net()).predict(FRAME)
-    given = hr.Checkpoint.from_directory(code, preprocessor=halves)
-    predictor = BatchPredictor.from_checkpoint(given, hr.TorchPredictor, model=net())
-    assert predictor.predict(FRAME, **options)["predictions"].tolist() == WANTED
-    lost.set_preprocessor(None)
-    bare = hr.Checkpoint.from_directory(lost.to_directory(tmp_path / "d"))
-    assert bare.get_preprocessor() is None
 
 
 # ---------------------------------------------------------------- predictors of one's own
@@ -210,7 +181,7 @@ def test_a_class_derived_from_ours_is_refused_as_its_methods_would_not_be_called
             return 2 * inputs
 
     with pytest.raises(ArgumentError, match=r"Doubling derives from TorchPredictor, .*\(call_model, …\)"):
-        BatchPredictor.from_checkpoint(hr.TorchCheckpoint.from_model(net()), Doubling)
+        BatchPredictor.from_checkpoint(TorchCheckpoint.from_model(net()), Doubling)
 
 
 def test_images_by_torchvisions_transforms() -> None:
@@ -221,7 +192,7 @@ def test_images_by_torchvisions_transforms() -> None:
 
     images = np.arange(2 * 4 * 3 * 3, dtype=np.float32).reshape(2, 4, 3, 3)
     each = TorchVisionPreprocessor(columns=["image"], transform=to_tensor)
-    checkpoint = hr.TorchCheckpoint.from_model(torch.nn.Flatten(), preprocessor=each)
+    checkpoint = TorchCheckpoint.from_model(torch.nn.Flatten(), preprocessor=each)
     data = hr.from_items([{"image": image, "id": n} for n, image in enumerate(images)])
     predicted = BatchPredictor.from_checkpoint(checkpoint, hr.TorchPredictor).predict(
         data, feature_columns=["image"], keep_columns=["id"]
@@ -245,7 +216,7 @@ def test_images_by_torchvisions_transforms() -> None:
 def test_what_cannot_prepare() -> None:
     for wrong, words in ((3, "transform_batch"), (Halves, r"is a class: give an object of it, Halves\(…\)")):
         with pytest.raises(ArgumentError, match=words):
-            hr.TorchCheckpoint.from_model(net(), preprocessor=wrong)
+            TorchCheckpoint.from_model(net(), preprocessor=wrong)
         with pytest.raises(ArgumentError, match=words):
             BatchPredictor.from_pandas_udf(len).set_preprocessor(wrong)
     udf = BatchPredictor.from_pandas_udf(lambda frame: frame["A"])
@@ -255,8 +226,6 @@ def test_what_cannot_prepare() -> None:
     udf.set_preprocessor(scaler())
     with pytest.raises(StepError, match="fitted to the columns A, B, and the data have no B"):
         udf.predict(FRAME[["A"]])
-    with pytest.raises(ArgumentError, match="separate_gpu_stage='yes': it takes True or False"):
-        udf.predict(FRAME, separate_gpu_stage="yes")
     with pytest.raises(NotOffered, match=r"StandardScaler is not offered.*scikit-learn"):
         from headrace.compat.ray.data import preprocessors
 

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 import headrace as hr
+from headrace.compat.ray.train.batch_predictor import BatchPredictor
 from headrace.core.human import given_bytes
 from headrace.errors import ArgumentError
 
@@ -94,9 +95,9 @@ def test_executors_take_them() -> None:
 
 
 def test_batches_take_them() -> None:
-    udf = hr.BatchPredictor.from_pandas_udf(frame, batch_size_bytes="0.8 KB")
+    udf = BatchPredictor.from_pandas_udf(frame, batch_size_bytes="0.8 KB")
     assert udf.predict(hr.range(1_000)).take_all()[0]["rows"] == 100
     with pytest.raises(ArgumentError, match="KBit"):
-        hr.BatchPredictor.from_pandas_udf(frame, batch_size_bytes="0.8 KBit")
+        BatchPredictor.from_pandas_udf(frame, batch_size_bytes="0.8 KBit")
     with pytest.raises(ArgumentError, match="memory='big'"):
         udf.predict(hr.range(3), ray_remote_args={"memory": "big"})

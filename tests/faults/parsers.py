@@ -208,7 +208,6 @@ def _made(folder: Path, *names: str, file: str = "") -> list[bytes]:
 
 
 def _of_models(folder: Path) -> dict[str, Parser]:
-    from headrace.compat.air import checkpoint
     from headrace.core.files.model_files import check_inflated, from_json, names_in_zip
     from headrace.predictors.keras.files import _why_code
     from headrace.predictors.mlflow_files import read_mlmodel, signature_inputs
@@ -240,10 +239,6 @@ def _of_models(folder: Path) -> dict[str, Parser]:
             _written(folder / "archive", of_archive), _made(folder, "keras", "skops"), archive_errors
         ),
         "keras config": Parser(lambda data: _why_code(from_json(data)), [config], (ValueError,), share=2.0),
-        "checkpoint": Parser(
-            _written(folder / checkpoint.MANIFEST, lambda: checkpoint._manifest_at(str(folder))),
-            _made(folder, "checkpoint", file=checkpoint.MANIFEST),
-        ),
         "MLmodel": Parser(
             _written(folder / "MLmodel", of_mlmodel), _made(folder, "mlflow", file="MLmodel"), share=0.2
         ),

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import headrace as hr
+from headrace.compat.ray.train.batch_predictor import BatchPredictor
 from headrace.errors import ArgumentError
 
 
@@ -127,6 +128,6 @@ def test_a_batch_predictor_does_not_read_it() -> None:
         seen.append(frame.columns.tolist())
         return pd.DataFrame({"y": frame["km"]})
 
-    made = hr.BatchPredictor.from_pandas_udf(model).predict(hr.from_pandas(trips()))
+    made = BatchPredictor.from_pandas_udf(model).predict(hr.from_pandas(trips()))
     assert made.take_all() == [{"y": 1.0}, {"y": 2.0}, {"y": 3.0}, {"y": 4.0}]
     assert seen[-1] == ["km", "n"]

@@ -29,7 +29,6 @@ QUICK = (
     "onnx-weights",
     "skops",
     "safetensors",
-    "checkpoint",
 )
 SLOW = ("pt2", "torchscript", "transformers", "sentence-transformers", "mlflow")
 
@@ -225,7 +224,7 @@ def fuzz(name: str, scratch: Path, cases: int, seed: int = 0) -> Found:
             source = Path(whole["path"])
             target = scratch / f"case{source.suffix}"
             damage(source, target, random.Random(f"{name} {case}"))
-            answer = child.ask(load=name, path=str(target), likewise=whole["result"])
+            answer = child.ask(load=name, path=str(target))
             found.ends[_end_of(answer)] += 1
             if why := _wrong(name, answer):
                 kept = scratch / "wrong" / f"{name}-{case}{source.suffix}"
@@ -327,11 +326,11 @@ def _main(scratch: str) -> None:
             from tests.predictors import seeds
 
             path = seeds.make(question["make"], Path(scratch) / "seeds")
-            result = _loaded(question["make"], path, lambda: None)
+            _loaded(question["make"], path, lambda: None)
             soft = _now("VmSize") + (4 << 30)
             resource.setrlimit(resource.RLIMIT_AS, (soft, resource.RLIM_INFINITY))
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-            answer(phase="done", end="loaded", path=path, result=result)
+            answer(phase="done", end="loaded", path=path)
             continue
         watch.did = []
         Path("/proc/self/clear_refs").write_text("5")
@@ -354,7 +353,7 @@ def _end(question: dict[str, Any], planned: Any) -> str:
     from headrace.errors import HeadraceError
 
     try:
-        result = _loaded(question["load"], question["path"], planned)
+        _loaded(question["load"], question["path"], planned)
     except HeadraceError:
         return "refused"
     except _Raised:
@@ -369,12 +368,10 @@ def _end(question: dict[str, Any], planned: Any) -> str:
             at = at.tb_next
         place = f"{at.tb_frame.f_code.co_filename}:{at.tb_lineno}" if at is not None else ""
         return f"{type(error).__name__}: {str(error)[:200]} ({place})"
-    if question["load"] == "checkpoint" and result != question["likewise"]:
-        return f"another result, though every file has a checksum: {result}"
     return "loaded"
 
 
-def _loaded(name: str, path: str, planned: Any) -> str:
+def _loaded(name: str, path: str, planned: Any) -> None:
     from tests.predictors import seeds
 
     predictor = seeds.predictor(name, path)
@@ -384,7 +381,7 @@ def _loaded(name: str, path: str, planned: Any) -> str:
         predictor.load()
         batch = seeds.batch(name, predictor)
         try:
-            return repr(predictor.predict(batch))[:2000]
+            predictor.predict(batch)
         except (ArithmeticError, IndexError, TypeError, ValueError) as error:
             raise _Raised from error
     finally:

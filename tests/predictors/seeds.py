@@ -23,13 +23,9 @@ def make(name: str, folder: Path) -> str:
 
 
 def predictor(name: str, path: str) -> Any:
-    """Make the predictor as ``load_model`` does; a checkpoint is read as ``BatchPredictor`` reads it."""
+    """Make the predictor as ``load_model`` does."""
     import headrace as hr
 
-    if name == "checkpoint":
-        checkpoint = hr.TorchCheckpoint.from_directory(path)
-        model, options = checkpoint.given_to("TorchPredictor", {"model": _net()})
-        return hr.TorchPredictor(model, **options)
     return hr.load_model(path, **({"architecture": _net} if name == "safetensors" else {}))
 
 
@@ -109,12 +105,6 @@ def _safetensors(path: Path) -> None:
     from safetensors.torch import save_file
 
     save_file(_net().state_dict(), path.with_suffix(".safetensors"))
-
-
-def _checkpoint(path: Path) -> None:
-    import headrace as hr
-
-    hr.TorchCheckpoint.from_model(_net()).to_directory(path.with_suffix(".folder"))
 
 
 def _keras_model() -> Any:
@@ -197,7 +187,6 @@ MAKERS: dict[str, Callable[[Path], None]] = {
     "lightgbm": _lightgbm,
     "skops": _skops,
     "safetensors": _safetensors,
-    "checkpoint": _checkpoint,
     "keras": _keras(".keras"),
     "h5": _keras(".h5"),
     "pt2": _pt2,

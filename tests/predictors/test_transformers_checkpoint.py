@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ import transformers
 import headrace as hr
 from headrace.compat.ray.train.batch_predictor import BatchPredictor
 from headrace.compat.ray.train.huggingface import TransformersCheckpoint, TransformersPredictor
-from headrace.errors import ArgumentError, ModelChanged, UnknownArgument
+from headrace.errors import ArgumentError, UnknownArgument
 
 from .news import TEXTS, tokenizer
 from .test_transformers import bert
@@ -32,15 +31,10 @@ def wanted(model: Any) -> list[dict[str, Any]]:
     return list(pipe(list(TEXTS[:7])))
 
 
-@pytest.mark.parametrize("form", ["memory", "folder", "classes"])
-def test_predictions_are_the_pipelines(form: str, model: Any, wanted: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("form", ["memory", "classes"])
+def test_predictions_are_the_pipelines(form: str, model: Any, wanted: Any) -> None:
     checkpoint: Any = TransformersCheckpoint.from_model(model, tokenizer())
     options: dict[str, Any] = {"task": "text-classification"}
-    if form != "memory":
-        checkpoint = hr.Checkpoint.from_directory(checkpoint.to_directory(tmp_path / "made"))
-        assert type(checkpoint) is hr.TransformersCheckpoint
-        assert type(checkpoint.get_model()) is type(model)
-        assert checkpoint.get_tokenizer()("the city").input_ids == tokenizer()("the city").input_ids
     if form == "classes":
         options = {
             "pipeline_cls": transformers.TextClassificationPipeline,
@@ -61,10 +55,6 @@ def test_predictions_are_the_pipelines(form: str, model: Any, wanted: Any, tmp_p
         assert len(best[0]["label"]) == 2 and best[0]["label"][0] == wanted[0]["label"]
         alone = TransformersPredictor.from_checkpoint(checkpoint).predict(FRAME[["text"]])
         assert alone["label"].tolist() == made["label"].tolist() and list(alone.index) == list(FRAME.index)
-    else:
-        (tmp_path / "made" / "config.json").write_text("{}")
-        with pytest.raises(ModelChanged):
-            TransformersPredictor.from_checkpoint(checkpoint)
 
 
 def test_what_is_missing_is_told(model: Any) -> None:

@@ -44,7 +44,7 @@ class Direct:
         if give is None:
             raise ArgumentError(
                 f"{cls.__name__}.from_checkpoint takes a checkpoint, not {type(checkpoint).__name__}. "
-                "TorchCheckpoint.from_model(model) and its like make one; Checkpoint.from_directory(path) reads one."
+                "headrace.compat.ray.train.torch.TorchCheckpoint.from_model(model) and its like make one."
             )
         model, given = give(cls.__name__, options)
         make: Any = cls

@@ -116,9 +116,19 @@ _NO_REFS = f"{_REFS}. Get the values first"
 _ONE = (
     "for one dict of columns: from_arrow(pyarrow.table(columns)), or from_pandas(pandas.DataFrame(columns))"
 )
+_AIR = "it is Ray AIR's name, in headrace.compat.ray.train"
+_AIR_MODEL = "dataset.predict takes the model itself, or its file."
 FAMILIAR_FUNCTIONS = {
     "DataFrame": "from_pandas takes one, and read_* makes a dataset of files.",
-    "TensorflowCheckpoint": "KerasCheckpoint is its name.",
+    "BatchPredictor": f"{_AIR}.batch_predictor; dataset.predict(model) does the same.",
+    "Checkpoint": f"{_AIR}, by library: {_AIR_MODEL}",
+    **{
+        f"{library}Checkpoint": f"{_AIR}.{library.lower()}: {_AIR_MODEL}"
+        for library in ("Torch", "Sklearn", "XGBoost", "LightGBM", "Tensorflow")
+    },
+    "KerasCheckpoint": f"{_AIR}.tensorflow, as TensorflowCheckpoint: {_AIR_MODEL}",
+    "OnnxCheckpoint": f"it has gone: {_AIR_MODEL}",
+    "TransformersCheckpoint": f"{_AIR}.huggingface: {_AIR_MODEL}",
     "TensorflowPredictor": "KerasPredictor is its name.",
     "data": "the functions of ray.data are here themselves: hr.read_parquet(…), hr.from_items(…), ….",
     "from_dict": f"{_ONE}. from_items takes a list of dicts, one per row.",

@@ -273,7 +273,7 @@ def given_model(model: Any, options: Mapping[str, Any]) -> Function:
         if getattr(model, "preparing", None) is not None:
             raise ArgumentError(
                 f"predict({type(model).__name__}): its checkpoint has a preprocessor, which predict would leave out. "
-                "BatchPredictor.from_checkpoint(checkpoint, …).predict(dataset) applies it."
+                "headrace.compat.ray.train.batch_predictor.BatchPredictor applies it."
             )
         predictor = model
     elif isinstance(model, (str, os.PathLike)):

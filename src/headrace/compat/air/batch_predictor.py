@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import inspect
-import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from headrace.compat.air.checkpoint import Checkpoint
 from headrace.compat.air.preprocessing import Preprocessing, preparing_method
 from headrace.compat.air.scored_data import Prepared, given_data
 from headrace.compat.air.scoring_functions import (
@@ -18,9 +16,9 @@ from headrace.compat.air.scoring_functions import (
     named_options,
     needs_of,
 )
-from headrace.compat.air.scoring_models import ModelScoring, is_ours
+from headrace.compat.air.scoring_models import ModelScoring
 from headrace.core.arguments import known_arguments, unframed
-from headrace.errors import ArgumentError, UnknownArgument, nearest
+from headrace.errors import ArgumentError, NotOffered, UnknownArgument, nearest
 from headrace.plan.parameters import given_batch_bytes, given_batch_size, given_names
 
 if TYPE_CHECKING:
@@ -36,10 +34,12 @@ class BatchPredictor:
 
     Examples
     --------
-    >>> import headrace as hr, pandas as pd, torch
+    >>> import pandas as pd, torch
+    >>> from headrace.compat.ray.train.batch_predictor import BatchPredictor
+    >>> from headrace.compat.ray.train.torch import TorchCheckpoint, TorchPredictor
     >>> model = torch.nn.Linear(2, 1)
     >>> _ = torch.nn.init.ones_(model.weight), torch.nn.init.zeros_(model.bias)
-    >>> predictor = hr.BatchPredictor.from_checkpoint(hr.TorchCheckpoint.from_model(model), hr.TorchPredictor)
+    >>> predictor = BatchPredictor.from_checkpoint(TorchCheckpoint.from_model(model), TorchPredictor)
     >>> rides = pd.DataFrame({"km": [1.0, 2.0], "hours": [0.5, 0.25], "city": ["Oslo", "Bonn"]}, index=[7, 9])
     >>> predictor.predict(rides, feature_columns=["km", "hours"], keep_columns=["city"])
        city  predictions
@@ -50,8 +50,6 @@ class BatchPredictor:
     @unframed
     def __init__(self, checkpoint: Any, predictor_cls: Any, **predictor_kwargs: Any) -> None:
         """Do as ``from_checkpoint`` does."""
-        if isinstance(checkpoint, (str, os.PathLike)) and is_ours(predictor_cls):
-            checkpoint = Checkpoint.from_directory(checkpoint)
         self._scoring: ModelScoring | FunctionScoring = ModelScoring(
             checkpoint, predictor_cls, predictor_kwargs
         )
@@ -64,8 +62,8 @@ class BatchPredictor:
         Parameters
         ----------
         checkpoint
-            ``TorchCheckpoint.from_model(model)`` or its like for other libraries, or the folder that
-            ``to_directory`` wrote. For a class of your own, whatever its ``from_checkpoint`` takes.
+            ``TorchCheckpoint.from_model(model)`` or its like for other libraries. For a class of your own, whatever
+            its ``from_checkpoint`` takes.
         predictor_cls
             ``hr.TorchPredictor``, ``SklearnPredictor``, ``XGBoostPredictor``, ``LightGBMPredictor``,
             ``KerasPredictor``, ``OnnxPredictor``, ``TransformersPredictor``; or a class of your own with a class
@@ -81,8 +79,6 @@ class BatchPredictor:
         ------
         ArgumentError
             The checkpoint is of another library, or the class has no method that predicts.
-        ModelChanged, ModelUnreadable, MissingLibrary
-            The checkpoint's files are not what was written, or cannot be read here.
         """
         return cls(checkpoint, predictor_cls, **kwargs)
 
@@ -102,11 +98,11 @@ class BatchPredictor:
         ``keep_columns`` the function may return another number of rows. Raises ``ArgumentError`` for anything that
         is no function.
 
-        >>> import headrace as hr, pandas as pd
-        >>> double = hr.BatchPredictor.from_pandas_udf(lambda df: pd.DataFrame({"double": 2 * df["a"]}))
+        >>> import pandas as pd
+        >>> double = BatchPredictor.from_pandas_udf(lambda df: pd.DataFrame({"double": 2 * df["a"]}))
         >>> double.predict(pd.DataFrame({"a": [1, 2]}))["double"].tolist()
         [2, 4]
-        >>> hr.BatchPredictor.from_pandas_udf(lambda df: 2 * df["a"].to_numpy()).predict(pd.DataFrame({"a": [1, 2]}))
+        >>> BatchPredictor.from_pandas_udf(lambda df: 2 * df["a"].to_numpy()).predict(pd.DataFrame({"a": [1, 2]}))
            predictions
         0            2
         1            4
@@ -125,8 +121,7 @@ class BatchPredictor:
 
         Examples
         --------
-        >>> import headrace as hr
-        >>> hr.BatchPredictor.from_pandas_udf(lambda frame: frame).get_preprocessor() is None
+        >>> BatchPredictor.from_pandas_udf(lambda frame: frame).get_preprocessor() is None
         True
         """
         return self._scoring.preprocessor() if self._preprocessor is ... else self._preprocessor
@@ -146,8 +141,7 @@ class BatchPredictor:
 
         Examples
         --------
-        >>> import headrace as hr
-        >>> predictor = hr.BatchPredictor.from_pandas_udf(lambda frame: frame)
+        >>> predictor = BatchPredictor.from_pandas_udf(lambda frame: frame)
         >>> predictor.set_preprocessor(lambda frame: frame.fillna(0))
         >>> callable(predictor.get_preprocessor())
         True
@@ -174,7 +168,6 @@ class BatchPredictor:
         num_cpus_per_worker: float | None = None,
         num_gpus_per_worker: float | None = None,
         predict_batch_kwargs: Mapping[str, Any] | None = None,
-        separate_gpu_stage: bool | None = None,
         ray_remote_args: Mapping[str, Any] | None = None,
         object_store_memory_per_worker: float | None = None,
         trainer_resources: Any = None,
@@ -211,11 +204,9 @@ class BatchPredictor:
             ``dtype`` is that of the inputs, as in Ray AIR: a ``torch.dtype``, or a dict of them by column.
         predict_kwargs
             The same by name: ``predict(data, dtype=torch.float32)``.
-        separate_gpu_stage
-            Where workers have a GPU: whether the preprocessor runs in workers of its own, without one (default); with
-            ``False`` it runs in the same workers as the model.
         object_store_memory_per_worker, trainer_resources
-            Taken, and of no effect: there is no object store.
+            Taken, and of no effect: there is no object store. The preprocessor never runs in workers with a GPU, so
+            ``separate_gpu_stage=True`` is taken as well.
         ray_remote_args
             ``num_cpus``, ``num_gpus`` and ``memory`` of one worker are heeded, what concerns Ray's scheduling is of
             no effect, and what would change the result (``runtime_env``, …) is refused.
@@ -242,44 +233,25 @@ class BatchPredictor:
         if (workers := bounds(min_scoring_workers, max_scoring_workers)) is not None:
             needs["concurrency"] = workers
         options = named_options("predict", predict_batch_kwargs) | self._checked(predict_kwargs)
-        if separate_gpu_stage is not None and not isinstance(separate_gpu_stage, bool):
-            raise ArgumentError(f"separate_gpu_stage={separate_gpu_stage!r}: it takes True or False.")
         prepared = self.get_preprocessor()
         prepare = None if prepared is None else Preprocessing(prepared)
         given.check(features, keep, prepared=prepare is not None)
         if prepare is not None:
-            apart = separate_gpu_stage is None or separate_gpu_stage or not needs["num_gpus"]
-            stage = {} if apart else needs
-            given = Prepared(given, prepare, given_batch_size(batch_size) or BATCH_SIZE, stage)
+            given = Prepared(given, prepare, given_batch_size(batch_size) or BATCH_SIZE)
         size = given_batch_size(batch_size) or BATCH_SIZE
         return self._scoring.score(given, features, keep, size, needs, options)
 
-    @unframed
-    def predict_pipelined(
-        self,
-        data: Any,
-        *,
-        blocks_per_window: int | None = None,
-        bytes_per_window: int | None = None,
-        **options: Any,
-    ) -> Any:
-        """Return the predictions for a ``Dataset`` or paths, lazily; the same as ``predict``, which streams anyway.
-
-        ``blocks_per_window`` and ``bytes_per_window`` have no effect: memory is bounded without windows. ``options``:
-        everything else, as in ``predict``. Raises ``ArgumentError`` for data in memory, which have nothing to stream.
-        """
-        if blocks_per_window is not None and bytes_per_window is not None:
-            raise ArgumentError("predict_pipelined takes blocks_per_window= or bytes_per_window=, not both.")
-        if given_data(data).eager:
-            raise ArgumentError(
-                f"predict_pipelined takes a Dataset or paths, not {type(data).__name__}: predict(data) returns the "
-                "predictions for data in memory."
-            )
-        return self.predict(data, **options)
+    def __getattr__(self, name: str) -> Any:
+        if name != "predict_pipelined":
+            raise AttributeError(f"BatchPredictor has no attribute {name!r}")
+        raise NotOffered(f"{name} is not offered here: predict streams datasets and files.")
 
     def _checked(self, kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Return the keyword arguments of ``predict``; raise ``UnknownArgument`` for those that nothing accepts."""
         accepted = self._scoring.argument_names()
+        kwargs = {
+            name: value for name, value in kwargs.items() if name != "separate_gpu_stage" or value is False
+        }
         for name in kwargs:
             if accepted is not None and name not in (*accepted, OUTPUT):
                 known = [*inspect.signature(BatchPredictor.predict).parameters, *accepted, OUTPUT]

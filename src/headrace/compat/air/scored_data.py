@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -164,22 +164,17 @@ class _Array(_Table):
 
 
 class Prepared(ScoredData):
-    """Data of any form behind a preprocessor, whose columns are those that are chosen and kept.
+    """Data of any form behind a preprocessor, whose columns are those that are chosen and kept."""
 
-    ``needs`` are those of the model's workers, if the preprocessor is to run there.
-    """
-
-    def __init__(
-        self, given: ScoredData, prepare: Preprocessing, size: int, needs: Mapping[str, Any]
-    ) -> None:
-        self._given, self._prepare, self._size, self._needs = given, prepare, size, dict(needs)
+    def __init__(self, given: ScoredData, prepare: Preprocessing, size: int) -> None:
+        self._given, self._prepare, self._size = given, prepare, size
         self.eager = given.eager
 
     def dataset(self, *, alone: bool) -> Dataset:
         given = self._given.dataset(alone=alone)
-        needs = {} if alone else self._needs
-        prepare, form = self._prepare, self._prepare.batch_format
-        return given.map_batches(prepare, batch_size=self._size, batch_format=form, **needs)
+        return given.map_batches(
+            self._prepare, batch_size=self._size, batch_format=self._prepare.batch_format
+        )
 
     def sample(self, rows: int) -> tuple[int, int]:
         return self._given.sample(rows)

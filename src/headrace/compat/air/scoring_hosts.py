@@ -14,40 +14,22 @@ from headrace.errors import ArgumentError
 from headrace.plan.functions import callable_name
 
 
-class CachedPredictor:
-    """A predictor that stays loaded in this process between calls; its owner closes it."""
-
-    def __init__(self) -> None:
-        self.predictor: Any = None
-
-    def close(self) -> None:
-        """Close the predictor."""
-        predictor, self.predictor = self.predictor, None
-        if predictor is not None:
-            predictor.close()
-
-
 class InProcessPredictor:
     """A library's predictor that gets many batches at once, and runs its model on ``rows`` rows at a time.
 
-    Slicing, concatenation and conversions are then done once for many batches. ``cached`` holds the loaded predictor
-    if it was read from files: reading them takes longer than most calls.
+    Slicing, concatenation and conversions are then done once for many batches.
     """
 
-    def __init__(self, predictor: Any, rows: int, cached: CachedPredictor | None) -> None:
-        self._predictor, self._rows, self._cached = predictor, rows, cached
+    def __init__(self, predictor: Any, rows: int) -> None:
+        self._predictor, self._rows = predictor, rows
         self._loaded: Any = None
         self.batch_format = predictor.batch_format
         self.label = predictor.label
 
     def load(self) -> None:
         """See ``Predictor.load``."""
-        loaded = self._cached.predictor if self._cached is not None else None
-        if loaded is None:
-            loaded = copy.copy(self._predictor)
-            loaded.load()
-            if self._cached is not None:
-                self._cached.predictor = loaded
+        loaded = copy.copy(self._predictor)
+        loaded.load()
         self._loaded, self.batch_format = loaded, loaded.batch_format
 
     def predict(self, batch: Any) -> Any:
@@ -64,7 +46,7 @@ class InProcessPredictor:
     def close(self) -> None:
         """See ``Predictor.close``."""
         loaded, self._loaded = self._loaded, None
-        if loaded is not None and self._cached is None:
+        if loaded is not None:
             loaded.close()
 
     def identity(self) -> Any:
@@ -72,8 +54,8 @@ class InProcessPredictor:
         return self._predictor.identity()
 
     def __copy__(self) -> InProcessPredictor:
-        """Return another for this process, which uses the same loaded predictor."""
-        return InProcessPredictor(self._predictor, self._rows, self._cached)
+        """Return another for this process."""
+        return InProcessPredictor(self._predictor, self._rows)
 
 
 def _cut(batch: Any, start: int, stop: int) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,7 +13,7 @@ from headrace.compat.air.scoring_functions import (
     column_named,
     fits_one_process,
 )
-from headrace.compat.air.scoring_hosts import CachedPredictor, InProcessPredictor, UserPredictor, method_of
+from headrace.compat.air.scoring_hosts import InProcessPredictor, UserPredictor, method_of
 from headrace.core.direct_predictor import COLUMN, Direct
 from headrace.errors import ArgumentError, ColumnExists
 from headrace.session.models import given_predict
@@ -32,7 +31,7 @@ class ModelScoring:
         self.options = options
         self._checkpoint = checkpoint
         self._kind = kind
-        self._cached: dict[str, tuple[Any, CachedPredictor]] = {}
+        self._made: dict[str, Any] = {}
         self._check()
 
     def __str__(self) -> str:
@@ -63,14 +62,14 @@ class ModelScoring:
             if not callable(getattr(self._checkpoint, "given_to", None)):
                 raise ArgumentError(
                     f"from_checkpoint: {self._kind.__name__} takes a checkpoint such as TorchCheckpoint.from_model("
-                    f"model), or the folder of one, not {type(self._checkpoint).__name__}."
+                    f"model), not {type(self._checkpoint).__name__}."
                 )
             self._adapter({})
             return
         if not isinstance(self._kind, type) or not callable(getattr(self._kind, "from_checkpoint", None)):
             name = getattr(self._kind, "__name__", repr(self._kind))
             raise ArgumentError(
-                f"from_checkpoint: {name} is not a predictor class. It takes hr.TorchPredictor or one of its like, "
+                f"from_checkpoint: {name} is not a predictor class. It takes TorchPredictor or one of its like, "
                 "or a class with the class method from_checkpoint(checkpoint) and the method predict(batch)."
             )
         UserPredictor(self._kind, self._checkpoint, self.options, {}, COLUMN)
@@ -105,10 +104,11 @@ class ModelScoring:
         here = given.eager and fits_one_process(needs)
         model: Any
         if is_ours(self._kind):
-            model, cached = self._cached_predictor(options)
+            key = repr(sorted(options.items()))
+            model = self._made[key] = self._made.get(key) or self._adapter(options)
             here = here or (given.eager and self._kind.__name__ in _ALONE and not any(needs.values()))
             if here:
-                model = InProcessPredictor(model, size, cached)
+                model = InProcessPredictor(model, size)
                 size *= max(1, _rows_per_call(given) // size)
         else:
             prepared = isinstance(given, Prepared)
@@ -128,17 +128,6 @@ class ModelScoring:
         )
         made = data.with_step(step)
         return given.result(made, keep, column)
-
-    def _cached_predictor(self, options: Mapping[str, Any]) -> tuple[Any, CachedPredictor | None]:
-        """Return the predictor for these options; and its cache in this process, if it is read from files."""
-        key = repr(sorted(options.items()))
-        if key not in self._cached:
-            cached = CachedPredictor()
-            self._cached[key] = self._adapter(options), cached
-            weakref.finalize(self, cached.close).atexit = False
-        adapter, cached = self._cached[key]
-        from_files = getattr(self._checkpoint, "path", None) is not None
-        return adapter, cached if from_files else None
 
 
 def is_ours(kind: Any) -> bool:

@@ -65,6 +65,9 @@ def missing(module: str, name: str, known: Sequence[str], why: str = "") -> Attr
     return AttributeError(name) if name.startswith("__") else not_offered(f"{module}.{name}", known, why)
 
 
+_HOMES = {"BatchPredictor": "headrace.compat.air.batch_predictor"}
+
+
 def names_of_headrace(
     module: str,
     names: Sequence[str] | Mapping[str, str],
@@ -72,14 +75,15 @@ def names_of_headrace(
 ) -> Callable[[str], Any]:
     """Return a module's ``__getattr__`` that looks names up in ``headrace``, and passes what it finds to ``adapt``.
 
-    A mapping has the names by Ray's.
+    A mapping has the names by Ray's. Names of Ray AIR are looked up in ``headrace.compat.air``.
     """
     known = tuple(names)
 
     def look_up(name: str) -> Any:
         if name in names:
             ours = names[name] if isinstance(names, Mapping) else name
-            return adapt(getattr(importlib.import_module("headrace"), ours))
+            home = "headrace.compat.air.checkpoint" if ours.endswith("Checkpoint") else "headrace"
+            return adapt(getattr(importlib.import_module(_HOMES.get(ours, home)), ours))
         reasons = importlib.import_module("headrace.plan.ray_unsupported").NO_FUNCTIONS
         raise missing(module, name, known, reasons.get(name, ""))
 

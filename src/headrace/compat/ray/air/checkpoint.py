@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import Any
 
-import headrace
 from headrace.compat.air.preprocessing import preparing_method
 from headrace.errors import ArgumentError
 
@@ -33,11 +31,6 @@ class Checkpoint:
     def from_dict(cls, data: Mapping[str, Any]) -> Checkpoint:
         """Hold values."""
         return cls(data)
-
-    @classmethod
-    def from_directory(cls, path: str | os.PathLike[str]) -> Any:
-        """Take a folder that ``to_directory`` of a library's checkpoint wrote; see ``headrace.Checkpoint``."""
-        return headrace.Checkpoint.from_directory(path)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the values."""

@@ -13,7 +13,8 @@ class Predictor:
     ``_predict_pandas(frame, **kwargs)`` gets a DataFrame, ``_predict_numpy(arrays, **kwargs)`` a dict of arrays. For
     ``BatchPredictor.from_checkpoint(checkpoint, cls)``.
 
-    >>> import pandas as pd, headrace as hr
+    >>> import pandas as pd
+    >>> from headrace.compat.ray.train.batch_predictor import BatchPredictor
     >>> class Times(Predictor):
     ...     def __init__(self, factor):
     ...         super().__init__()
@@ -23,7 +24,7 @@ class Predictor:
     ...         return cls(checkpoint["factor"])
     ...     def _predict_pandas(self, frame):
     ...         return frame * self.factor
-    >>> hr.BatchPredictor.from_checkpoint({"factor": 2}, Times).predict(pd.DataFrame({"x": [1, 2]}))["x"].tolist()
+    >>> BatchPredictor.from_checkpoint({"factor": 2}, Times).predict(pd.DataFrame({"x": [1, 2]}))["x"].tolist()
     [2, 4]
     """
 
