@@ -1,4 +1,4 @@
-# Needs only Python (3.10 or newer, with pip) and make: every target makes or refreshes .venv itself.
+# Needs only Python (3.11 or newer, with pip) and make: every target makes or refreshes .venv itself.
 #
 #   make test PYTHON=python3.12                     another interpreter (run `make clean` first)
 #   make test PIP_FLAGS="--extra-index-url https://download.pytorch.org/whl/cpu"

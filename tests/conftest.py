@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+import importlib.util
 import os
 import signal
 import subprocess
@@ -34,6 +35,9 @@ for _number, _usual in (
 ):
     if signal.getsignal(_number) is signal.SIG_IGN:
         signal.signal(_number, _usual)
+
+if importlib.util.find_spec("tensorflow") is None:  # as on the newest Python for a while
+    os.environ.setdefault("KERAS_BACKEND", "torch")
 
 _USUAL = {"HEADRACE_ENGINE": "local", "HEADRACE_WORKERS": "2", "HEADRACE_PROGRESS": "0"}
 

@@ -7,7 +7,14 @@ largest libraries, each should import what its own tests need.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from typing import Any
+
+import pytest
+
+needs_tensorflow = pytest.mark.skipif(
+    importlib.util.find_spec("tensorflow") is None, reason="TensorFlow has no wheels for every Python"
+)
 
 
 class Later:

@@ -23,7 +23,7 @@ PAGE = Path(__file__).resolve().parents[1] / "docs" / "types.md"
 _MARKED = re.compile(r"(?<=<!-- types: begin -->\n).*?(?=<!-- types: end -->)", re.DOTALL)
 
 _DAY, _TIME = dt.date(2026, 1, 2), dt.datetime(2026, 1, 2, 3, 4, 5)
-_UTC = _TIME.replace(tzinfo=dt.timezone.utc)
+_UTC = _TIME.replace(tzinfo=dt.UTC)
 TYPES: dict[str, tuple[Any, Any]] = {  # what the page calls it; the type, and a value
     "`int8` … `int64`, `uint8` … `uint64`": (pa.int32(), 7),
     "`int64` beyond 2**53": (pa.int64(), 2**53 + 1),

@@ -63,12 +63,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import Self
 
 from headrace.core.terminal import visible
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 
 class HeadraceError(Exception):

@@ -61,13 +61,13 @@ CASES: dict[str, tuple[Any, list[Any], list[Any], tuple[Any, ...]]] = {
     "date": (pa.date32(), [day(2), None], [day(1)], (NONE, NONE, day(1), day(2), NONE)),
     "timestamp": (
         pa.timestamp("us", "UTC"),
-        [dt.datetime(2020, 1, 2, tzinfo=dt.timezone.utc), None],
-        [dt.datetime(2020, 1, 1, 0, 0, 0, 1, tzinfo=dt.timezone.utc)],
+        [dt.datetime(2020, 1, 2, tzinfo=dt.UTC), None],
+        [dt.datetime(2020, 1, 1, 0, 0, 0, 1, tzinfo=dt.UTC)],
         (
             NONE,
             NONE,
-            dt.datetime(2020, 1, 1, 0, 0, 0, 1, tzinfo=dt.timezone.utc),
-            dt.datetime(2020, 1, 2, tzinfo=dt.timezone.utc),
+            dt.datetime(2020, 1, 1, 0, 0, 0, 1, tzinfo=dt.UTC),
+            dt.datetime(2020, 1, 2, tzinfo=dt.UTC),
             NONE,
         ),
     ),

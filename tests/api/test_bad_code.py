@@ -310,7 +310,6 @@ MISTAKES = [
 ]
 
 
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 shows the line of a bare raise")
 def test_no_line_of_ours_stands_in_a_traceback(tmp_path: Path) -> None:
     script = tmp_path / "job.py"
     script.write_text(

@@ -15,6 +15,7 @@ from headrace.compat.air import checkpoint as checkpoints
 from headrace.compat.air.batch_predictor import BatchPredictor
 from headrace.compat.air.checkpoint import TorchCheckpoint
 from headrace.errors import ArgumentError, HeadraceError, ModelError, ModelUnreadable, NotOffered
+from later import needs_tensorflow
 
 torch = pytest.importorskip("torch")
 nn = torch.nn
@@ -103,6 +104,7 @@ def test_a_checkpoint_holds_the_model_and_predicts_with_it(name: str) -> None:
     pd.testing.assert_frame_equal(made, adapter(model).predict(FRAME))
 
 
+@needs_tensorflow
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # Keras's own
 def test_keras_has_a_checkpoint_too() -> None:
     keras = pytest.importorskip("keras")

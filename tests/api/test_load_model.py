@@ -23,6 +23,7 @@ from headrace.errors import (
     UnknownArgument,
     UntrustedPickle,
 )
+from later import needs_tensorflow
 
 ROWS = np.random.default_rng(0).random((40, 2))
 TARGET = (ROWS[:, 0] > ROWS[:, 1]).astype(int)
@@ -115,7 +116,7 @@ def mlflow_folder(folder: Path) -> Path:
         (xgboost_file, {}, hr.XGBoostPredictor),
         (lightgbm_file, {}, hr.LightGBMPredictor),
         (sentence_folder, {"normalize_embeddings": True}, hr.SentenceTransformersPredictor),
-        (saved_model_folder, {"trust_pickle": True}, hr.KerasPredictor),
+        pytest.param(saved_model_folder, {"trust_pickle": True}, hr.KerasPredictor, marks=needs_tensorflow),
         (mlflow_folder, {}, hr.MLflowPredictor),
     ],
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import builtins
 import os
 import signal
 import tempfile
@@ -224,10 +223,9 @@ class Speaks(Exception):
 
 
 def group(text: str) -> BaseException:
-    several: Any = getattr(builtins, "BaseExceptionGroup", None)  # of Python 3.11
     error: BaseException = ValueError(text)
-    for _ in range(200 if several else 0):
-        error = several(text, [error, KeyboardInterrupt(text)])
+    for _ in range(200):
+        error = BaseExceptionGroup(text, [error, KeyboardInterrupt(text)])
     return error
 
 

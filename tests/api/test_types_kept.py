@@ -19,7 +19,7 @@ from headrace.core.arrow.batch import concat
 from headrace.core.arrow.batch_formats import rows_of, to_numpy
 from headrace.errors import BadInput, BadReturn, SinkError
 
-UTC = dt.timezone.utc
+UTC = dt.UTC
 TABLE = pa.table(
     {
         "count": pa.array([1, 2**60 + 1, None, 4], pa.int64()),

@@ -100,7 +100,7 @@ def test_formats() -> None:
         (pa.array([2_000], pa.duration("ns")), [dt.timedelta(microseconds=2)]),
         (
             pa.array([0], pa.timestamp("ns", "UTC")),
-            [dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)],
+            [dt.datetime(1970, 1, 1, tzinfo=dt.UTC)],
         ),
         (pa.array([1.5, None]), [1.5, None]),
     ],

@@ -141,7 +141,7 @@ def test_nanoseconds_of_pandas_are_kept(values: list[int | None], kind: str) -> 
 
 
 def test_zones_stay_and_instants_too() -> None:
-    tokyo, utc = zoneinfo.ZoneInfo("Asia/Tokyo"), dt.timezone.utc
+    tokyo, utc = zoneinfo.ZoneInfo("Asia/Tokyo"), dt.UTC
     times = [dt.datetime(2020, 1, 1, tzinfo=tokyo), None, dt.datetime(2020, 1, 1, tzinfo=utc)]
     column = column_from(times)
     assert column.type == pa.timestamp("us", "Asia/Tokyo") and column.to_pylist() == times
@@ -216,7 +216,7 @@ def test_lists_become_what_arrow_would_make_of_them(values: list[Any]) -> None:
         (pd.Series(pd.arrays.SparseArray([0, 1])), pa.int64()),
         (pd.Series([np.zeros(2), np.ones(2)]), pa.list_(pa.float64(), 2)),
         ([Decimal("1.5"), None], pa.decimal128(2, 1)),
-        ([dt.datetime(2020, 1, 1, tzinfo=dt.timezone.utc)], pa.timestamp("us", "UTC")),
+        ([dt.datetime(2020, 1, 1, tzinfo=dt.UTC)], pa.timestamp("us", "UTC")),
         ([{"a": 1}, None, {"b": "x"}], pa.struct([("a", pa.int64()), ("b", pa.string())])),
         ([[{"a": [1.5]}]], pa.list_(pa.struct([("a", pa.list_(pa.float64()))]))),
         ([np.zeros(2), np.ones(2)], pa.list_(pa.float64(), 2)),
@@ -289,8 +289,8 @@ def test_what_a_column_may_not_be(values: Any, words: str) -> None:
         ([np.array([2**63 + 1], np.uint64), np.array([-1])], "larger than 64 bits with a sign"),
         ([Decimal("1.5"), 0.1], "mixes decimals and floats"),
         ([dt.date(2020, 1, 1), dt.datetime(2020, 1, 1, 5)], "mixes dates and datetimes"),
-        ([dt.datetime(2020, 1, 1), dt.datetime(2020, 1, 1, tzinfo=dt.timezone.utc)], "time zone"),
-        ([dt.time(1, tzinfo=dt.timezone.utc)], "time zone"),
+        ([dt.datetime(2020, 1, 1), dt.datetime(2020, 1, 1, tzinfo=dt.UTC)], "time zone"),
+        ([dt.time(1, tzinfo=dt.UTC)], "time zone"),
         ([np.datetime64(1, "ns"), np.datetime64("9999-01-01", "s")], r"does not fit datetime64\[ns\]"),
         ([pd.Timestamp(1, unit="ns"), dt.datetime(9999, 1, 1)], r"does not fit datetime64\[ns\]"),
         ([{1: 2}], "keys of a dict are strings"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import pickle
 import sqlite3
-from datetime import date, datetime, timezone
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -139,7 +139,7 @@ def test_types_that_both_have(kind: str, request: pytest.FixtureRequest) -> None
         "d": Decimal("1.50"),
         "day": date(2024, 2, 29),
         "t": datetime(2024, 1, 2, 3, 4, 5, 6),
-        "z": datetime(2024, 1, 2, 1, 4, 5, tzinfo=timezone.utc),
+        "z": datetime(2024, 1, 2, 1, 4, 5, tzinfo=UTC),
         "b": True,
         "i": None,
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from datetime import date, datetime, timezone
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -62,9 +62,7 @@ def test_types_come_back_as_they_were(kind: str, tmp_path: Path, request: pytest
             "x": [b"\x00\xff", None],
             "d": [date(1, 1, 1), date(9999, 12, 31)],
             "t": pa.array([datetime(2024, 1, 2, 3, 4, 5, 6), None], pa.timestamp("us")),
-            "z": pa.array(
-                [datetime(2024, 1, 2, tzinfo=timezone.utc), None], pa.timestamp("ms", "Europe/Berlin")
-            ),
+            "z": pa.array([datetime(2024, 1, 2, tzinfo=UTC), None], pa.timestamp("ms", "Europe/Berlin")),
             "n": pa.array([Decimal("12345678901234.50"), None], pa.decimal128(20, 2)),
         }
     )
@@ -78,7 +76,7 @@ def test_types_come_back_as_they_were(kind: str, tmp_path: Path, request: pytest
         "x": b"\x00\xff",
         "d": date(1, 1, 1),
         "t": datetime(2024, 1, 2, 3, 4, 5, 6),
-        "z": datetime(2024, 1, 2, tzinfo=timezone.utc),
+        "z": datetime(2024, 1, 2, tzinfo=UTC),
         "n": Decimal("12345678901234.50"),
     }
 

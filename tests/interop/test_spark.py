@@ -6,7 +6,7 @@ import decimal
 import os
 import shutil
 import sys
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
@@ -16,7 +16,7 @@ import headrace as hr
 from headrace.errors import ArgumentError
 
 ROWS = [
-    (1, 0.5, "a", [1.0, 2.0], datetime(2026, 1, 1, tzinfo=timezone.utc), decimal.Decimal("1.50")),
+    (1, 0.5, "a", [1.0, 2.0], datetime(2026, 1, 1, tzinfo=UTC), decimal.Decimal("1.50")),
     (2, None, None, [3.0, 4.0], None, None),
 ]
 TYPES = "n long, x double, s string, v array<double>, t timestamp, d decimal(5,2)"

@@ -28,12 +28,15 @@ from headrace.errors import (
 )
 from headrace.predictors.keras.predictor import KerasPredictor, kind_of
 from headrace.testing.predictors import PredictorContract
-from later import Later
+from later import Later, needs_tensorflow
 
 keras, own = Later("keras"), Later("predictors.keras_classes")
 
 # Keras saves a TensorFlow variable in a way that numpy 2 calls old.
-pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+pytestmark = [
+    needs_tensorflow,
+    pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),
+]
 
 ROWS = np.random.default_rng(3).normal(size=(11, 4)).astype(np.float32)
 IMAGES = np.random.default_rng(4).normal(size=(9, 8, 8, 3)).astype(np.float32)

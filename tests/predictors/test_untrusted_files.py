@@ -16,7 +16,7 @@ from headrace.errors import ModelError, ModelUnreadable, UntrustedPickle
 from headrace.predictors.keras.predictor import KerasPredictor
 from headrace.predictors.mlflow import MLflowPredictor
 from headrace.predictors.onnx.predictor import OnnxPredictor
-from later import Later
+from later import Later, needs_tensorflow
 
 onnx, tensorflow = Later("onnx"), Later("tensorflow")
 
@@ -26,6 +26,7 @@ ROWS = {"x": np.arange(3, dtype=np.float32)}
 # ---------------------------------------------------------------- SavedModels
 
 
+@needs_tensorflow
 def test_a_saved_model_is_a_program_and_has_to_be_trusted(tmp_path: Path) -> None:
     def writes(x: Any) -> Any:
         tensorflow.io.write_file(str(tmp_path / "file"), "it ran")

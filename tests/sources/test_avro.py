@@ -124,7 +124,7 @@ def test_each_codec_gives_the_same_rows(tmp_path: Path, codec: str) -> None:
 
 def test_types_are_arrows(tmp_path: Path) -> None:
     point = {"type": "record", "name": "point", "fields": [{"name": "x", "type": "float"}]}
-    day = dt.datetime(2024, 2, 29, 12, 0, 0, 1, dt.timezone.utc)
+    day = dt.datetime(2024, 2, 29, 12, 0, 0, 1, dt.UTC)
     columns: dict[str, tuple[Any, Any, Any, Any]] = {
         "i": ("int", 3, pa.int32(), 3),
         "u": (["int", "null", "long"], 2**40, pa.int64(), 2**40),

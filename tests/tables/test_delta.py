@@ -303,7 +303,7 @@ def test_an_overwrite_leaves_older_versions_readable(tmp_path: Path) -> None:
 
 
 def test_types_are_those_of_the_table(tmp_path: Path) -> None:
-    when = dt.datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=dt.timezone.utc)
+    when = dt.datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=dt.UTC)
     given = pa.table(
         {
             "id": pa.array([1, 2], pa.uint32()),

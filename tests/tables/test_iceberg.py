@@ -216,7 +216,7 @@ def test_parts_of_the_table_are_never_removed_or_made_again(shop: Lake, tmp_path
 
 
 def test_types_are_those_of_the_table(shop: Lake) -> None:
-    when = dt.datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=dt.timezone.utc)
+    when = dt.datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=dt.UTC)
     given = pa.table(
         {
             "id": pa.array([1, 2], pa.uint32()),
@@ -304,7 +304,7 @@ def test_deleted_rows_and_changed_columns(shop: Lake) -> None:
     assert sorted(some.take_all(), key=str) == [{"word": 40, "id": 4}, {"word": None, "id": 3}]
     first = shop.table().metadata.snapshots[0]
     assert hr.read_iceberg("shop.t", catalog=shop.where, snapshot_id=first.snapshot_id).count() == 3
-    when = dt.datetime.fromtimestamp(first.timestamp_ms / 1000, dt.timezone.utc)
+    when = dt.datetime.fromtimestamp(first.timestamp_ms / 1000, dt.UTC)
     assert hr.read_iceberg("shop.t", catalog=shop.where, as_of=when).schema().names == ["id", "word"]
 
 

@@ -47,7 +47,7 @@ from headrace.core import failpoints
 failpoints.activate({sys.argv[1]: f"kill@{sys.argv[2]}"})
 hundred().write_iceberg("shop.t", catalog=lake(sys.argv[3]), mode=sys.argv[4])
 """
-UTC = dt.timezone.utc
+UTC = dt.UTC
 MADE = {
     "int": (pa.int32(), IntegerType(), st.integers(-(2**31) + 999, 2**31 - 1)),
     "long": (pa.int64(), LongType(), st.integers(-(2**63) + 999, 2**63 - 1)),

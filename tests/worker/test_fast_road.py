@@ -317,7 +317,7 @@ MAPS: dict[str, Callable[..., Any] | type] = {
     "zones": lambda r: {
         "y": r["when"].replace(tzinfo=datetime.timezone(datetime.timedelta(hours=r["id"] % 3)))
     },
-    "some zones": lambda r: {"y": r["when"].replace(tzinfo=datetime.timezone.utc if r["id"] % 2 else None)},
+    "some zones": lambda r: {"y": r["when"].replace(tzinfo=datetime.UTC if r["id"] % 2 else None)},
     "dates or times": lambda r: {"y": r["when"] if r["id"] % 2 else r["when"].date()},
     "the wrong column": lambda r: {"id": r["small"], "small": r["id"], "x": r["holes"]},
     "a column changed once": lambda r: {"id": r["id"] if r["id"] != 2500 else -1, "word": r["word"]},

@@ -24,7 +24,7 @@ from headrace.worker.meter import Meter
 from headrace.worker.rows import Rows, RowSpan
 from headrace.worker.step_chain import StepChain
 
-UTC = dt.timezone.utc
+UTC = dt.UTC
 WHEN = dt.datetime(2020, 2, 29, 12, 30, 15, 123456)
 TYPES: dict[str, pa.Array] = {
     "null": pa.nulls(4),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar, overload
@@ -40,7 +39,6 @@ class Translated(Unsupported):
     into: Callable[[Any], Mapping[str, Any]] = dict
 
 
-SHOWS_RAISE = sys.version_info < (3, 11)  # a bare `raise` there brings back the frames that were dropped
 _NOTHING: Mapping[str, Unsupported] = {}
 
 
@@ -142,8 +140,6 @@ def unframed(function: Callable[P, R]) -> Callable[P, R]:
             return function(*args, **kwargs)
         except (HeadraceError, KeyboardInterrupt) as error:
             drop_our_frames(error)
-            if SHOWS_RAISE:
-                raise error from error.__cause__
             raise
 
     return called
@@ -184,7 +180,7 @@ def _unknown(
 def drop_our_frames(error: BaseException) -> None:
     """Drop the frames of ours from an error's traceback and its causes': the message says what they would.
 
-    A bare ``raise`` after this adds none again, but in Python 3.10, where ``raise error`` adds one.
+    A bare ``raise`` after this adds none again; ``raise error`` would add one.
     """
     link: BaseException | None = error
     while link is not None:

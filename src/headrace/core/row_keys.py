@@ -61,8 +61,7 @@ def shares(keys: Keys, seed: int) -> np.ndarray[Any, np.dtype[np.float64]]:
 
     start = int.from_bytes(hashlib.blake2b(str(seed).encode(), digest_size=8).digest(), "big")
     upper = _mixed(keys, start) >> np.uint64(11)  # 53 bits, as many as a float holds
-    spread: np.ndarray[Any, np.dtype[np.float64]] = upper * 2.0**-53
-    return spread
+    return upper * np.float64(2.0**-53)
 
 
 def _mixed(values: Keys, start: int) -> Keys:

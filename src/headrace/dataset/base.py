@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Generator, Iterator
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from headrace.errors import ArgumentError
 from headrace.plan.logical import Plan
@@ -15,7 +15,6 @@ from headrace.plan.steps.columns import RenameColumns
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from typing_extensions import Self
 
     from headrace.interop.indexes import IndexLevel
     from headrace.options import RunOptions

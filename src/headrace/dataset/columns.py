@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from headrace.core.arguments import known_arguments
 from headrace.core.warn import warn
@@ -17,7 +17,6 @@ from headrace.plan.steps.columns import DropColumns, RenameColumns, SelectColumn
 
 if TYPE_CHECKING:
     import pyarrow.compute as pc
-    from typing_extensions import Self
 
     from headrace.plan.column_expressions import ColumnExpression
     from headrace.plan.steps.selection import RandomSample

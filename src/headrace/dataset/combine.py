@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 from headrace.core.arguments import known_arguments
 from headrace.core.ports import Source
 from headrace.dataset.base import DatasetBase
 from headrace.errors import ArgumentError
 from headrace.plan.logical import Plan
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 
 class CombiningVerbs(DatasetBase):

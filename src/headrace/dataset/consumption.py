@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from headrace.core.arguments import known_arguments
 from headrace.dataset.base import DatasetBase
@@ -14,11 +14,8 @@ from headrace.plan.logical import Plan
 from headrace.plan.parameters import given_batch_format, given_batch_size
 
 if TYPE_CHECKING:
-    from typing import Literal
-
     import pandas as pd
     import pyarrow as pa
-    from typing_extensions import Self
 
     from headrace.core.arrow.batch_formats import BatchFormat
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn, Self
 
 from headrace.core.arguments import unframed
 from headrace.core.ports import Source
@@ -22,9 +22,6 @@ from headrace.errors import ArgumentError, HeadraceError, NotASequence, NotOffer
 from headrace.options import RunOptions
 from headrace.plan.compile import known_columns
 from headrace.plan.logical import Plan
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 _SOURCE = ("describe", "schema", "splits", "splits_in_batches", "read", "locate", "decodes", "shares_memory")
 

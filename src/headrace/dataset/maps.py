@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
 from headrace.core.arguments import known_arguments
 from headrace.dataset.base import DatasetBase
@@ -22,10 +22,7 @@ from headrace.plan.step_options import StepOptions
 from headrace.plan.steps.map_batches import MapBatches
 
 if TYPE_CHECKING:
-    from typing import Literal
-
     import pyarrow.compute as pc
-    from typing_extensions import Self, Unpack
 
     from headrace.plan.column_expressions import ColumnExpression
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from headrace.core.ports import Accumulator
 from headrace.dataset.base import DatasetBase
@@ -11,8 +11,6 @@ from headrace.errors import ArgumentError
 from headrace.plan.steps.accumulate import Accumulate
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
-
     from headrace.result import Metrics
 
 

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal, Self, Unpack
 
 from headrace.core.arguments import known_arguments
 from headrace.dataset.base import DatasetBase
 from headrace.errors import ArgumentError
 from headrace.plan import ray_arguments
 from headrace.plan.step_options import StepOptions, WorkerOptions
-
-if TYPE_CHECKING:
-    from typing import Literal
-
-    from typing_extensions import Self, Unpack
 
 
 class PredictVerbs(DatasetBase):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from headrace.core.arguments import Unsupported, known_arguments
 from headrace.dataset.base import DatasetBase
@@ -30,8 +30,6 @@ from headrace.errors import ArgumentError
 from headrace.plan.step_options import WorkerOptions
 
 if TYPE_CHECKING:
-    from typing_extensions import Self, Unpack
-
     from headrace.llm.endpoint import Endpoint, Endpoints
     from headrace.llm.sglang import SGLang
     from headrace.llm.transformers import Transformers

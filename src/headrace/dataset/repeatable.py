@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Iterable
 from types import GeneratorType
 from typing import Generic, TypeVar
 
-from headrace.core.arguments import SHOWS_RAISE, drop_our_frames, unframed
+from headrace.core.arguments import drop_our_frames, unframed
 from headrace.errors import ArgumentError, HeadraceError, NotASequence
 
 T = TypeVar("T")
@@ -88,6 +88,4 @@ def _unframed(rows: Generator[T, None, None]) -> Generator[T, None, None]:
         yield from rows
     except (HeadraceError, KeyboardInterrupt) as error:
         drop_our_frames(error)
-        if SHOWS_RAISE:
-            raise error from error.__cause__
         raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, assert_never
 
 import msgspec
 
@@ -49,13 +49,6 @@ from headrace.driver.unwritten import ReaderOutput
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from typing_extensions import assert_never
-else:
-
-    def assert_never(action: object) -> None:
-        """Stand in for the standard library's, which Python has from 3.11 on."""
-        raise AssertionError(action)
-
 
 TICK = 0.2  # seconds: the loop turns at least as often
 GROUP = 0.025  # seconds: commits that come faster than this share one sync of the journal

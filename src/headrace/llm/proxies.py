@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import errno
 import time
@@ -39,7 +38,7 @@ async def on_the_way(where: str, hidden: Callable[[str], str], timeout: float) -
     began = time.monotonic()
     try:
         yield
-    except asyncio.TimeoutError:
+    except TimeoutError:
         said = f"no answer in {time.monotonic() - began:,.1f} seconds (timeout={timeout:g})"
         raise Again(NoAnswer, said, overloaded=True, paid=True) from None
     except (

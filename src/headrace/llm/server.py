@@ -15,15 +15,12 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 from headrace.core.arguments import known_arguments
 from headrace.core.failures import shortened
 from headrace.errors import ArgumentError, EndpointUnavailable
 from headrace.llm.endpoint import Endpoint
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 _GUARD = """
 import os, signal, sys

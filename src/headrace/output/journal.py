@@ -14,7 +14,7 @@ import struct
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol, Self
 
 import msgspec
 
@@ -26,9 +26,6 @@ from headrace.errors import JournalDamaged, OutputWriteFailed
 from headrace.output.journal_frames import HEAD, MAGIC, valid_length
 from headrace.plan.physical import InputVersion
 from headrace.version import __version__
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 _COVERED = struct.Struct("<Q")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from headrace.core.arguments import known_arguments
@@ -253,9 +253,9 @@ def _moment(given: datetime | str | None, what: str) -> str | None:
     if given is None:
         return None
     try:
-        when = given if isinstance(given, datetime) else datetime.fromisoformat(given.replace("Z", "+00:00"))
-    except (AttributeError, ValueError):
+        when = given if isinstance(given, datetime) else datetime.fromisoformat(given)
+    except (TypeError, ValueError):
         raise ArgumentError(
             f"{what}= is a datetime, or text such as '2026-11-22T06:00:00Z', not {given!r}."
         ) from None
-    return (when if when.tzinfo else when.replace(tzinfo=timezone.utc)).isoformat()
+    return (when if when.tzinfo else when.replace(tzinfo=UTC)).isoformat()

@@ -7,7 +7,7 @@ import inspect
 import os
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import msgspec
 
@@ -32,8 +32,6 @@ from headrace.plan.steps.predict import Model, Predict
 from headrace.predictors.registry import library_at, library_named, library_of
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
     from headrace.core.ports import Predictor
 
 _HUB_NAME = re.compile(r"([\w-]+/)?[\w-]+(\.\d[\w.-]*)?")

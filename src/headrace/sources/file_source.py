@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeAlias, TypeVar
 
 from headrace.core.files.input_files import FileState, InputFile, Mark, check_unchanged
 from headrace.core.ports import Bad, Source
@@ -18,7 +18,6 @@ from headrace.sources.files import PathArgument, absolute_paths, expand, record
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from typing_extensions import Self
 
     from headrace.sources.folder_columns import FolderColumns
 

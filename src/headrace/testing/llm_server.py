@@ -10,7 +10,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from headrace.core.install import install_hint
 from headrace.errors import MissingLibrary
@@ -18,7 +18,6 @@ from headrace.testing.llm_batches import FakeBatches
 
 if TYPE_CHECKING:
     from aiohttp import web
-    from typing_extensions import Self
 
 Answers = Callable[[str], Any]
 Latency = float | Callable[[random.Random], float | Awaitable[None]]

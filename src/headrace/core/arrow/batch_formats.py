@@ -245,7 +245,7 @@ def _rows_of_values(column: pa.Array, shape: Sequence[int]) -> np.ndarray[Any, A
 def _numbers(column: pa.Array, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
     values = _raw(column, dtype)
     if column.null_count == 0:
-        return cast("np.ndarray[Any, Any]", values.view())
+        return values.view()
     holes = ~_bits(column.buffers()[0], column.offset, len(column))
     values = values.astype(np.float64 if dtype.kind in "iu" else dtype)
     values[holes] = np.nan

@@ -67,7 +67,7 @@ def _instant(value: Any) -> Any:
         return value.asm8
     if value.tzinfo is not None:
         try:
-            value = value.astimezone(datetime.timezone.utc).replace(tzinfo=None)
+            value = value.astimezone(datetime.UTC).replace(tzinfo=None)
         except OverflowError as error:
             raise ConversionError("one of its datetimes lies outside the years 1 to 9999 in UTC") from error
     return np.datetime64(value, "us")

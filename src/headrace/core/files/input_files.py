@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from datetime import UTC
 from typing import NamedTuple
 
 from headrace.core.stores.objects import ObjectPath
@@ -179,7 +180,7 @@ def _digest(path: str, size: int) -> bytes:
 
 
 def _time(mtime_ns: int) -> str:
-    from datetime import datetime, timezone
+    from datetime import datetime
 
-    moment = datetime.fromtimestamp(mtime_ns // 10**9, tz=timezone.utc)
+    moment = datetime.fromtimestamp(mtime_ns // 10**9, tz=UTC)
     return f"{moment:%Y-%m-%d %H:%M:%S}.{mtime_ns % 10**9:09d} UTC"

@@ -157,6 +157,6 @@ def _anthropic_outcome(line: Mapping[str, Any]) -> LineOutcome:
 def _seconds(said: Any) -> float:
     """Return a time of ISO 8601 in seconds since 1970; now for what is none, so that the search goes on."""
     try:
-        return datetime.fromisoformat(str(said).replace("Z", "+00:00")).timestamp()
+        return datetime.fromisoformat(str(said)).timestamp()
     except ValueError:
         return time.time()

@@ -8,7 +8,7 @@ import math
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -114,7 +114,7 @@ def file_state(path: str, log: str, *, counter: bool = False) -> tuple[int, ...]
 
 
 MOST = 1_000
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 
@@ -158,7 +158,7 @@ def number(column: str, at: Sequence[str]) -> str:
 
 def _between(low: Any, high: Any, i: int, count: int) -> Any:
     if isinstance(low, datetime):
-        zone = low.tzinfo or timezone.utc
+        zone = low.tzinfo or UTC
         first, last = ((each.replace(tzinfo=zone) - _EPOCH) // _MICROSECOND for each in (low, high))
         at = (_EPOCH + _step(first, last, i, count) * _MICROSECOND).astimezone(zone)
         return at if low.tzinfo else at.replace(tzinfo=None)
@@ -180,7 +180,7 @@ def _literal(value: Any) -> str:
     if isinstance(value, datetime):
         if value.tzinfo is None:
             return f"TIMESTAMP '{value.isoformat(sep=' ')}'"
-        return f"TIMESTAMPTZ '{value.astimezone(timezone.utc).isoformat(sep=' ')}'"
+        return f"TIMESTAMPTZ '{value.astimezone(UTC).isoformat(sep=' ')}'"
     if isinstance(value, date):
         return f"DATE '{value.isoformat()}'"
     if isinstance(value, float):

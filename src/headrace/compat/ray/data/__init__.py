@@ -49,7 +49,7 @@ _OWN = (
 __all__ = sorted((*_OWN, *_STRATEGIES, *_READERS))
 
 
-class SaveMode(str, Enum):
+class SaveMode(str, Enum):  # noqa: UP042 - as in Ray: str() gives the name
     """Ray's names of what a writer does with an output that is there; ``mode=`` takes the words, too."""
 
     CREATE = "create"

@@ -11,7 +11,7 @@ from headrace.compat.ray.offered import missing, not_offered
 _BY_PATH = "choose by the path: folder/year=2024/**, or filter(expr=...) by the column"
 
 
-class PartitionStyle(str, enum.Enum):
+class PartitionStyle(str, enum.Enum):  # noqa: UP042 - as in Ray: str() gives the name
     """How folders are named."""
 
     HIVE = "hive"
