@@ -20,6 +20,7 @@ from headrace.core.events import MetricsCounted
 from headrace.core.work import Ledger
 from headrace.observers.record_reader import lines_of
 from headrace.observers.report import figures
+from headrace.observers.report import page as pages
 from headrace.observers.report.advice import _shorter, advice
 from headrace.observers.report.comparison import sentence
 from headrace.observers.report.facts import Facts, RejectedSample, facts
@@ -126,6 +127,29 @@ def test_what_others_wrote_is_text(tmp_path: Path) -> None:
     data = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
     assert data is not None and "<" not in data[1]
     assert HOSTILE[:30] in json.loads(data[1])["timeline"]["stages"][0]
+
+
+def test_the_template_is_one_of_jinja2_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine can be replaced by the one that everybody knows."""
+    jinja2 = pytest.importorskip("jinja2")
+    found = recorded(tmp_path / "events", hostile=HOSTILE)
+    samples = [RejectedSample(HOSTILE, HOSTILE, HOSTILE, HOSTILE)] * 2
+    ours, known, _ = made(found, samples=samples, success=success(found))
+    env = jinja2.Environment(
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        loader=jinja2.FileSystemLoader(ASSETS.parent),
+    )
+
+    class Engine:
+        def render_template(self, name: str, **values: Any) -> str:
+            return str(env.get_template(name).render(values))
+
+    monkeypatch.setattr(pages, "_engine", Engine)
+    theirs = Reader(page(found, known, made=1e6, version="0.1.0").decode())
+    assert (theirs.tags, theirs.text) == (ours.tags, ours.text)
 
 
 def test_it_stays_small_however_big_the_run(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ from headrace.core.events import (
 )
 from headrace.observers.model_use import ModelUse
 from headrace.observers.pace import LATE, WINDOW, Pace, Unit
-from headrace.observers.run_parts import LONGEST, Driver, OpenShards, StageState, busy_share
+from headrace.observers.run_parts import LONGEST, Driver, OpenShards, StageState, bottleneck, busy_share
 from headrace.observers.sums import TIMES, CommitSum, ProgressSample, UnderWay, Unlisted, WorkSum, added
 from headrace.observers.time_left import is_near_the_end, sized, time_of_the_last
 
@@ -350,6 +350,11 @@ class RunState:
         return self.drivers[-1] if self.drivers else None
 
     @property
+    def described(self) -> RunDescribed | None:
+        """What the last driver said of the run when it began."""
+        return self.last.described if self.last is not None else None
+
+    @property
     def rows_expected(self) -> int | None:
         """Rows of the input; None if it is not known before they are read."""
         started = self.drivers[-1].started if self.drivers else None
@@ -442,8 +447,7 @@ class RunState:
     @property
     def stage_names(self) -> list[str]:
         """The steps of each stage in words; a stage of which nothing is known has a number."""
-        described = self.last.described if self.last is not None else None
-        names = [stage.name for stage in described.stages] if described is not None else []
+        names = [stage.name for stage in self.described.stages] if self.described is not None else []
         number = max([len(names), *(stage + 1 for stage in self.stages)])
         return [names[i] if i < len(names) and names[i] else f"stage {i + 1}" for i in range(number)]
 
@@ -466,6 +470,16 @@ class RunState:
         return [
             busy_share(stage.seconds, stage.wait, self.capacity(i, now)) for i, stage in enumerate(stages)
         ]
+
+    @property
+    def bottleneck(self) -> int | None:
+        """The stage that kept the others waiting, if one did."""
+        return bottleneck(self.busy(self.at))
+
+    @property
+    def lost(self) -> float:
+        """The seconds of work, of all workers, whose result was not used."""
+        return sum(stage.lost for stage in self.stages.values())
 
     @property
     def working(self) -> tuple[int, ...]:

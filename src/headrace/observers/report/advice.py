@@ -48,7 +48,7 @@ def advice(history: History, facts: Facts) -> list[Advice]:
 
 def resume_command(history: History, facts: Facts) -> str:
     """Return what to type to go on with the run; empty if nobody typed a command."""
-    described = history.last.described if history.last is not None else None
+    described = history.described
     return described.resume if described is not None and facts.status != "complete" else ""
 
 
@@ -57,7 +57,7 @@ def resume_command(history: History, facts: Facts) -> str:
 
 def _typed(history: History) -> str:
     """Return which command of ``headrace`` the run was started with; empty for a program's own run."""
-    described = history.last.described if history.last is not None else None
+    described = history.described
     if described is None or not described.resume.startswith("headrace resume "):
         return ""
     return "predict" if re.search(r"\bpredict\b", " ".join(described.command.split()[:4])) else "run"
@@ -140,7 +140,7 @@ def _cause(facts: Facts) -> tuple[str, str, str]:
 
 
 def _options(history: History) -> dict[str, str]:
-    described = history.last.described if history.last is not None else None
+    described = history.described
     return described.options if described is not None else {}
 
 
@@ -172,7 +172,7 @@ def _stages(history: History) -> list[Advice]:
 
 
 def _cores(history: History) -> int:
-    described = history.last.described if history.last is not None else None
+    described = history.described
     return described.cores if described is not None else 0
 
 
@@ -213,7 +213,7 @@ def _shorter(history: History, part: Part) -> Advice | None:
 
 
 def _is_scaled(history: History) -> bool:
-    described = history.last.described if history.last is not None else None
+    described = history.described
     return described is not None and described.scaled
 
 
@@ -225,7 +225,7 @@ def _more_workers(history: History) -> list[Advice]:
     were = "was" if workers == 1 else "were"
     why = f"{plural(workers, 'worker')} {were} busy {percent(busy)} of the time, on {cores} cores."
     gain = history.seconds * busy * (1 - workers / min(cores, max(history.shards, 1)))
-    described = history.last.described if history.last is not None else None
+    described = history.described
     step = described.stages[0].sized_by if described is not None and described.stages else ""
     if step:  # with_options(workers=) would change nothing
         return [Advice("Use more workers", why, f"concurrency={cores}  # of {step}", gain)]
@@ -265,7 +265,7 @@ def _tail(history: History) -> list[Advice]:
 
 
 def _lost(history: History) -> list[Advice]:
-    lost = sum(stage.lost for stage in history.stages.values())
+    lost = history.lost
     seconds = lost / max(1, sum(history.stage_workers))
     if not history.counts[LOST]:
         return []

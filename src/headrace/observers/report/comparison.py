@@ -2,50 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from headrace.core.events import RunDescribed
 from headrace.core.human import count, duration, per_second, percent, size
-from headrace.observers.report import bars
 from headrace.observers.report.facts import Facts
+from headrace.observers.report.head import slow_part, strip, verdict
 from headrace.observers.report.history import History
-from headrace.observers.report.html import Html, join, section, table, tag
 from headrace.observers.report.metrics import is_number, number
-from headrace.observers.report.verdict import slow_part, verdict
-from headrace.observers.time_spent import Part, all_parts, stage_times
+from headrace.observers.report.values import Value, plain, table
+from headrace.observers.time_spent import all_parts, stage_times
 
 Run = tuple[History, Facts]
 _NAMES = ("First run", "Second run")
 
 
-def comparison(first: Run, second: Run) -> list[Html]:
+def comparison(first: Run, second: Run) -> Value:
     """Return the parts of a page about two runs."""
     runs = (first, second)
-    cards = [_card(name, *run) for name, run in zip(_NAMES, runs, strict=True)]
-    header = tag(
-        "header", tag("h1", sentence(first, second)), tag("div", *cards, class_="answers"), class_="head"
-    )
-    parts = [
-        header,
-        section("numbers", "Numbers", table("Of the runs", ("What", *_NAMES, "Change"), _numbers(runs))),
-    ]
-    time = _times(runs)
-    if time:
-        head = ("Doing", *_NAMES, "Change")
-        parts.append(section("time", "Worker time", table("What the workers did, in all", head, time)))
-    metrics = _metrics(runs)
-    if metrics:
-        parts.append(
-            section(
-                "metrics", "Metrics", table("The metrics of both", ("Metric", *_NAMES, "Change"), metrics)
-            )
-        )
     differing = _differing(runs)
-    words = tag("p", "Command, inputs, models, versions and options are the same.")
+    same = "" if differing else "Command, inputs, models, versions and options are the same."
     listed = (
-        table("What is not the same", ("What", *_NAMES), differing, words=(0, 1, 2)) if differing else words
+        [table("What is not the same", ("What", *_NAMES), differing, words=(0, 1, 2))] if differing else []
     )
-    return [*parts, section("plan", "What ran", listed)]
+    tables = {
+        "numbers": _changes("Of the runs", "What", _numbers(runs)),
+        "time": _changes("What the workers did, in all", "Doing", _times(runs)),
+        "metrics": _changes("The metrics of both", "Metric", _metrics(runs)),
+        "plan": plain(same, tables=listed),
+    }
+    said = sentence(first, second)
+    return {
+        "title": f"{said} – {first[1].output}, {second[1].output}",
+        "sentence": said,
+        "runs_compared": [_card(name, *run) for name, run in zip(_NAMES, runs, strict=True)],
+        "sections": list(tables.items()),
+    }
+
+
+def _changes(caption: str, first: str, rows: Sequence[tuple[str, ...]]) -> Value | None:
+    return plain(tables=[table(caption, (first, *_NAMES, "Change"), rows)]) if rows else None
 
 
 def sentence(first: Run, second: Run) -> str:
@@ -68,23 +65,22 @@ def sentence(first: Run, second: Run) -> str:
 
 def _different(*runs: Run) -> str:
     """Return what makes the work of two runs different; empty if it is the same, or not known."""
-    described = [history.last.described if history.last is not None else None for history, _ in runs]
-    one, two = described
+    one, two = (history.described for history, _ in runs)
     if one is None or two is None:
         return ""
     pairs = {"the steps": (one.steps, two.steps), "the inputs": (one.inputs, two.inputs)}
     return " and ".join(name for name, (a, b) in pairs.items() if a != b)
 
 
-def _card(name: str, history: History, facts: Facts) -> Html:
+def _card(name: str, history: History, facts: Facts) -> Value:
     parts = all_parts(stage_times(history, history.at))
-    return tag(
-        "section",
-        tag("h2", name),
-        tag("p", tag("code", facts.output), f" · run {facts.run}", class_="about"),
-        tag("p", verdict(history, facts), " ", slow_part(history)),
-        bars.strip(parts) if parts else "",
-    )
+    return {
+        "name": name,
+        "output": facts.output,
+        "run": facts.run,
+        "words": f"{verdict(history, facts)} {slow_part(history)}",
+        "time": strip(parts) if parts else None,
+    }
 
 
 def _numbers(runs: tuple[Run, Run]) -> list[tuple[str, ...]]:
@@ -102,31 +98,21 @@ def _numbers(runs: tuple[Run, Run]) -> list[tuple[str, ...]]:
     add("Output", [float(facts.bytes) for _, facts in runs], size)
     add("Memory at most", [float(history.memory_peak) for history, _ in runs], size)
     add("Workers", [float(sum(history.stage_workers)) for history, _ in runs], lambda n: f"{n:,.0f}")
-    add("Work done twice or lost", [_lost(history) for history, _ in runs], duration)
+    add("Work done twice or lost", [history.lost for history, _ in runs], duration)
     return rows
-
-
-def _lost(history: History) -> float:
-    return sum(stage.lost for stage in history.stages.values())
 
 
 def _times(runs: tuple[Run, Run]) -> list[tuple[str, ...]]:
-    found: list[dict[str, Part]] = []
-    for history, _ in runs:
-        found.append({part.name: part for part in all_parts(stage_times(history, history.at))})
-    names = sorted(
-        dict.fromkeys([*found[0], *found[1]]), key=lambda name: -max(_seconds(each, name) for each in found)
-    )
-    rows = []
-    for name in names:
-        seconds = [_seconds(each, name) for each in found]
-        if max(seconds) >= 0.01:
-            rows.append((name, *(duration(each) for each in seconds), change(*seconds)))
-    return rows
-
-
-def _seconds(parts: Mapping[str, Part], name: str) -> float:
-    return parts[name].seconds if name in parts else 0.0
+    spent = [
+        {part.name: part.seconds for part in all_parts(stage_times(history, history.at))}
+        for history, _ in runs
+    ]
+    both = {name: [each.get(name, 0.0) for each in spent] for name in spent[0] | spent[1]}
+    return [
+        (name, *map(duration, seconds), change(*seconds))
+        for name, seconds in sorted(both.items(), key=lambda each: -max(each[1]))
+        if max(seconds) >= 0.01
+    ]
 
 
 def _metrics(runs: tuple[Run, Run]) -> list[tuple[str, ...]]:
@@ -153,30 +139,21 @@ def _flat(metrics: Mapping[str, Any], before: str = "") -> dict[str, Any]:
 
 
 def _differing(runs: tuple[Run, Run]) -> list[tuple[str, ...]]:
-    described = [history.last.described if history.last is not None else None for history, _ in runs]
-    tables: list[dict[str, str]] = []
-    for each in described:
-        if each is None:
-            tables.append({})
-            continue
-        known = {
-            "command": each.command,
-            "input": ", ".join(each.inputs),
-            "commit": each.commit,
-            "engine": each.engine,
-        }
-        known |= {
-            "Headrace": each.version,
-            "Python": each.python,
-            "cores": str(each.cores),
-            "plan": each.plan,
-        }
-        known |= {f"model of {step}": digest for step, digest in each.models}
-        known |= {f"option {name}": value for name, value in each.options.items()}
-        tables.append(known | each.packages)
-    names = dict.fromkeys([*tables[0], *tables[1]])
-    pairs = [(name, tables[0].get(name, "–"), tables[1].get(name, "–")) for name in names]
-    return [(name, a or "–", b or "–") for name, a, b in pairs if a != b]
+    one, two = (_known(history.described) for history, _ in runs)
+    pairs = [(name, one.get(name) or "–", two.get(name) or "–") for name in one | two]
+    return [(name, a, b) for name, a, b in pairs if a != b]
+
+
+def _known(described: RunDescribed | None) -> dict[str, str]:
+    """Return what is known of how a run was started, by name."""
+    if described is None:
+        return {}
+    known = {"command": described.command, "input": ", ".join(described.inputs), "commit": described.commit}
+    known |= {"engine": described.engine, "Headrace": described.version, "Python": described.python}
+    known |= {"cores": str(described.cores), "plan": described.plan}
+    known |= {f"model of {step}": digest for step, digest in described.models}
+    known |= {f"option {name}": value for name, value in described.options.items()}
+    return known | dict(described.packages)
 
 
 def change(before: float, after: float) -> str:
@@ -192,13 +169,3 @@ def change(before: float, after: float) -> str:
     share = after / before - 1
     sign = "+" if share > 0 else "−"
     return f"{sign}{percent(abs(share))}" if abs(share) >= 0.005 else f"less than {sign}1 %"
-
-
-def title(first: Run, second: Run) -> str:
-    """Return the page's name."""
-    return f"{sentence(first, second)} – {first[1].output}, {second[1].output}"
-
-
-def body(parts: list[Html]) -> Html:
-    """Return the parts as the main part of a page."""
-    return tag("main", join(parts), id="main")

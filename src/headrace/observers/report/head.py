@@ -6,185 +6,92 @@ import re
 import time
 from collections.abc import Sequence
 
-from headrace.core.human import count, duration, plural, size
-from headrace.observers.report import bars
+from headrace.core.human import count, duration, per_second, percent, plural, size
+from headrace.observers.model_text import money
 from headrace.observers.report.advice import Advice, advice
 from headrace.observers.report.facts import Facts
 from headrace.observers.report.history import History
-from headrace.observers.report.html import Html, join, pairs, tag
-from headrace.observers.report.verdict import slow_part, speed, verdict
-from headrace.observers.time_spent import all_parts, stage_times
+from headrace.observers.report.values import Value, tile
+from headrace.observers.time_spent import Part, StageTime, all_parts, stage_times
 
 _FIRST = 3  # pieces of advice in the head; more of them stand below
-_COMMANDS = ("headrace", "python", "hr.")
-
 _KEPT = r" What was finished before is kept in [^\n]*$"  # as the verdict says
+_SIGNS = {"complete": "✓", "under way": "…", "failed": "✕", "interrupted": "‖", "stopped": "‖"}
 
-_SIGNS = {
-    "complete": ("✓", "Complete"),
-    "under way": ("…", "Under way"),
-    "failed": ("✕", "Failed"),
-    "interrupted": ("‖", "Interrupted"),
-    "stopped": ("‖", "Stopped"),
-}
+_BUSY = ("reading", "decoding", "step", "metrics", "writing", "lost", "other")
+_LONG = 0.5  # seconds: a shorter run has no slow part worth a sentence
 
 
-def title(history: History, facts: Facts) -> str:
-    """Return the page's name: how the run is, and which output it writes."""
-    return f"{verdict(history, facts)} – {facts.output}"
-
-
-def head(history: History, facts: Facts) -> Html:
+def head(history: History, facts: Facts) -> Value:
     """Return the verdict, what to do next, and the numbers that matter most."""
-    sign, word = _SIGNS[facts.status]
-    sentence = verdict(history, facts)
-    rest = sentence.removeprefix(word).replace(" %", "\u00a0%")
-    first = history.drivers[0].began if history.drivers else 0.0
-    about = [tag("code", facts.output)] + ([f"run {facts.run}"] if facts.run else [])
-    if first:
-        about.append(tag("time", f"{moment(first)} UTC", datetime=f"{moment(first).replace(' ', 'T')}Z"))
-    badge = tag("span", tag("span", f"{sign} ", aria_hidden="true"), word, class_="badge")
-    slow = slow_part(history)
-    if slow and facts.status not in ("complete", "under way"):  # whose numbers may stand further down
-        slow = f"{speed(history)}; {slow}" if speed(history) else slow
-    return tag(
-        "header",
-        tag("p", join(about, " · "), class_="about"),
-        tag("h1", badge, rest),
-        tag("p", slow, class_="lead") if slow else "",
-        _error(facts),
-        tag("div", _next(history, facts), _time(history), class_="answers"),
-        pairs(_key_numbers(history, facts), class_="key"),
-        class_=f"head {facts.status.replace(' ', '-')}",
-    )
-
-
-def _error(facts: Facts) -> Html:
-    if facts.status != "failed":
-        return Html("")
-    error = re.sub(_KEPT, "", facts.error.strip())
-    words = [tag("pre", error, class_="error", tabindex="0", role="region", aria_label="The error")]
-    if facts.row:
-        words.append(tag("p", "The row: ", tag("code", facts.row)))
-    elif "It was working on" in facts.error and ", row " in facts.error:
-        words.append(
-            tag(
-                "p",
-                "The row's values are hidden: ",
-                tag("code", "headrace report --values"),
-                " shows them.",
-                class_="note",
-            )
-        )
-    if facts.trace:
-        trace = tag(
-            "pre", facts.trace.strip(), class_="error", tabindex="0", role="region",
-            aria_label="Where your code raised it",
-        )  # fmt: skip
-        words.append(tag("details", tag("summary", "Where your code raised it"), trace))
-    return join(words)
-
-
-def _next(history: History, facts: Facts) -> Html:
-    found = advice(history, facts)
-    if not found:
-        done = facts.status == "complete"
-        words = (
-            "Nothing in the numbers of this run asks for a change."
-            if done
-            else "Wait for it, or look again later."
-        )
-        return tag(
-            "section",
-            tag("h2", "What next", id="next-title"),
-            tag("p", words),
-            id="next",
-            aria_labelledby="next-title",
-        )
-    return tag(
-        "section",
-        tag("h2", "What next", id="next-title"),
-        listed(found[:_FIRST]),
-        id="next",
-        aria_labelledby="next-title",
-    )
-
-
-def more_advice(history: History, facts: Facts) -> list[Advice]:
-    """Return the advice that the head has no room for."""
-    return advice(history, facts)[_FIRST:]
-
-
-def listed(found: Sequence[Advice]) -> Html:
-    """Return pieces of advice as a list: what, how much it could gain, the option, why."""
-    items = []
-    for each in found:
-        gain = tag("span", f"up to {duration(each.gain)} less", class_="gain") if each.gain >= 0.05 else ""
-        option = command(each.option) if each.option else ""
-        items.append(tag("li", tag("strong", each.title), " ", gain, option, tag("p", each.why)))
-    return tag("ol", *items, class_="advice")
-
-
-def command(words: str) -> Html:
-    """Return something to type; a command of a shell has a button that copies it, where scripts run."""
-    copy = tag(
-        "button", "Copy", type="button", class_="copy", data_copy=words, aria_label=f"Copy {words}", hidden=""
-    )
-    button = copy if words.startswith(_COMMANDS) else ""
-    return tag("div", tag("code", words), button, class_="typed")
-
-
-def _time(history: History) -> Html:
+    word = facts.status.capitalize()
+    failed = facts.status == "failed"
+    slow, rate = slow_part(history), history.average(history.at)
+    if slow and rate > 0 and facts.status not in ("complete", "under way"):
+        slow = f"{per_second(rate)}; {slow}"  # the numbers may stand further down
     parts = all_parts(stage_times(history, history.at))
-    if not parts or history.seconds <= 0:
-        return Html("")
-    workers = sum(history.stage_workers)
-    whole = f"{duration(sum(part.seconds for part in parts))} of {plural(workers, 'worker')}"
-    heading = tag("h2", "Where the time went ", tag("span", whole, class_="note"), id="time-title")
-    return tag("section", heading, bars.strip(parts), id="time", aria_labelledby="time-title")
+    worked = (
+        f"{duration(sum(part.seconds for part in parts))} of {plural(sum(history.stage_workers), 'worker')}"
+    )
+    return {
+        "status": facts.status.replace(" ", "-"),
+        "sign": _SIGNS[facts.status],
+        "word": word,
+        "sentence": verdict(history, facts).removeprefix(word).replace(" %", "\u00a0%"),
+        "slow": slow,
+        "output": facts.output,
+        "run": facts.run,
+        "began": moment(history.drivers[0].began) if history.drivers and history.drivers[0].began else "",
+        "error": re.sub(_KEPT, "", facts.error.strip()) if failed else "",
+        "row": facts.row,
+        "hides": "It was working on" in facts.error and ", row " in facts.error,
+        "trace": facts.trace.strip(),
+        "advice": _listed(advice(history, facts)[:_FIRST]),
+        "time": {**strip(parts), "whole": worked} if parts and history.seconds > 0 else None,
+        "key": _key_numbers(history, facts),
+    }
 
 
-def _key_numbers(history: History, facts: Facts) -> list[tuple[str, object]]:
+def more_advice(history: History, facts: Facts) -> Value | None:
+    """Return the advice that the head has no room for."""
+    found = advice(history, facts)[_FIRST:]
+    return {"advice": _listed(found)} if found else None
+
+
+def _listed(found: Sequence[Advice]) -> list[Value]:
+    return [
+        {
+            "title": each.title,
+            "gain": duration(each.gain) if each.gain >= 0.05 else "",
+            "option": each.option,
+            "why": each.why,
+        }
+        for each in found
+    ]
+
+
+def _key_numbers(history: History, facts: Facts) -> list[Value]:
     ledger, seconds = facts.ledger, history.seconds
-    found: list[tuple[str, object]] = []
-    if history.average(history.at) > 0:
-        found.append(("Rows per second", count(history.average(history.at))))
-    found += [("Time", duration(seconds)), ("Rows written", f"{ledger.written:,}")]
-    failed = ledger.rejected + ledger.nulled
-    if failed:
-        found.append(("Rows that failed", tag("span", f"{failed:,}", class_="warn")))
+    rate, described = history.average(history.at), history.described
+    found = [tile("Rows per second", count(rate))] if rate > 0 else []
+    found += [tile("Time", duration(seconds)), tile("Rows written", f"{ledger.written:,}")]
+    if failed := ledger.rejected + ledger.nulled:
+        found.append(tile("Rows that failed", f"{failed:,}", warn=True))
     done, whole = facts.shards
     if done < whole:
-        found.append(("Shards done", f"{done:,} of {whole:,}"))
-    found += _cost(history, ledger.read, seconds)
+        found.append(tile("Shards done", f"{done:,} of {whole:,}"))
+    if described is not None and described.price is not None:
+        amount, currency = described.price
+        cost = amount * seconds / 3600
+        found.append(tile("Cost", f"{money(cost)} {currency}".strip()))
+        if ledger.read:
+            million = f"{money(cost / ledger.read * 1e6)} {currency}".strip()
+            found.append(tile("Cost of a million rows", million))
     if facts.files:
-        files = tag("span", f"in {plural(facts.files, 'file')}", class_="note")
-        found.append(("Output", join([size(facts.bytes), files])))
+        found.append(tile("Output", size(facts.bytes), f"in {plural(facts.files, 'file')}"))
     if history.memory_peak:
-        found.append(("Memory at most", size(history.memory_peak)))
+        found.append(tile("Memory at most", size(history.memory_peak)))
     return found
-
-
-def _cost(history: History, rows: int, seconds: float) -> list[tuple[str, object]]:
-    described = history.last.described if history.last is not None else None
-    if described is None or described.price is None:
-        return []
-    amount, currency = described.price
-    cost = amount * seconds / 3600
-    found: list[tuple[str, object]] = [("Cost", _money(cost, currency))]
-    if rows:
-        found.append(("Cost of a million rows", _money(cost / rows * 1e6, currency)))
-    return found
-
-
-def _money(amount: float, currency: str) -> str:
-    """Return an amount of money with two significant digits at least.
-
-    >>> _money(1234.5, "EUR"), _money(0.00123, "$")
-    ('1,234.50 EUR', '0.0012 $')
-    """
-    text = f"{amount:,.2f}" if amount >= 0.1 else f"{amount:.2g}" if amount >= 1e-4 else f"{amount:.1e}"
-    return f"{text} {currency}".strip()
 
 
 def moment(seconds: float) -> str:
@@ -194,3 +101,118 @@ def moment(seconds: float) -> str:
     '1970-01-01 00:00:00'
     """
     return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(max(0.0, min(seconds, 4e9))))
+
+
+# ------------------------------------------------------------ the run in a sentence or two
+
+
+def verdict(history: History, facts: Facts) -> str:
+    """Return how the run ended, in one sentence."""
+    ledger, spent = facts.ledger, duration(history.seconds)
+    rows = plural(ledger.written, "row")
+    if facts.status == "complete":
+        failed = f", {ledger.rejected:,} rejected" if ledger.rejected else ""
+        failed += f", {ledger.nulled:,} with a null for a result" if ledger.nulled else ""
+        by = f", in {len(history.drivers)} goes" if len(history.drivers) > 1 else ""
+        return f"Complete: {rows} in {spent}{by}{failed}."
+    if facts.status == "under way":
+        share = f", {percent(history.share)} done" if history.share is not None else ""
+        return f"Under way for {spent}{share}: {rows} so far."
+    done, whole = facts.shards
+    kept = f"{rows} {'is' if ledger.written == 1 else 'are'} kept" if done else "nothing was committed"
+    killed = ": its driver was killed" if facts.status == "stopped" else ""
+    at = f" at {percent(done / whole)}" if 0 < done < whole else ""
+    return f"{facts.status.capitalize()} after {spent}{at}{killed}; {kept}."
+
+
+def slow_part(history: History) -> str:
+    """Return what took the time, in one sentence; empty if nothing is known, or the run was too short to tell."""
+    stages = stage_times(history, history.at)
+    if not stages or history.seconds < _LONG:
+        return ""
+    slowest = history.bottleneck
+    if slowest is not None:
+        return _of_stage(stages, slowest)
+    first = all_parts(stages)[0]
+    share = percent(first.share)
+    if first.kind == "idle":
+        return f"Workers were idle {share} of the time{_why_idle(history)}."
+    if first.kind in ("starting", "loading"):
+        return f"{share} of worker time was {_gerund(first)}: the run is short beside its start-up."
+    return f"{share} of worker time was {_gerund(first)}{_model(stages, first)}."
+
+
+def _of_stage(stages: Sequence[StageTime], slowest: int) -> str:
+    stage = next((each for i, each in enumerate(stages) if _number(each, i) == slowest), stages[-1])
+    busiest = max((part for part in stage.parts if part.kind in _BUSY), key=lambda part: part.share)
+    rest = [each for i, each in enumerate(stages) if _number(each, i) != slowest]
+    waiting = "the others waited"
+    if "predict(" not in stage.name and any("predict(" in each.name for each in rest):
+        waiting = "the model waited"
+    elif len(rest) == 1:
+        waiting = f"stage {_number(rest[0], 0) + 1} waited"
+    return f"{percent(busiest.share)} of stage {slowest + 1}'s time was {_gerund(busiest)}; {waiting}."
+
+
+def _number(stage: StageTime, otherwise: int) -> int:
+    return stage.parts[0].stage if stage.parts else otherwise
+
+
+def _gerund(part: Part) -> str:
+    other = {"other": "other work, such as opening files", "lost": "at work that was lost"}
+    return other.get(part.kind, part.name)
+
+
+def _model(stages: Sequence[StageTime], first: Part) -> str:
+    """Say how much the model took, if something else took the most."""
+    if first.kind not in ("reading", "decoding", "writing", "waiting"):
+        return ""
+    models = [part for part in all_parts(stages) if part.kind == "step" and part.name.startswith("predict(")]
+    return f", {percent(sum(part.share for part in models))} the model" if models else ""
+
+
+def _why_idle(history: History) -> str:
+    workers = sum(history.stage_workers)
+    if 0 < history.shards < workers:
+        return f": there were {plural(history.shards, 'shard')} for {plural(workers, 'worker')}"
+    return ""
+
+
+# ------------------------------------------------------------ where the time went
+
+
+_COLORS = {
+    "starting": "starting", "loading": "loading", "reading": "c3", "decoding": "c2", "step": "", "metrics": "c6",
+    "writing": "c4", "waiting": "wait", "lost": "bad", "other": "other", "idle": "idle",
+}  # fmt: skip
+_STEPS = ("c1", "c5", "s3", "s4")
+_LEAST = 0.004  # of the time: a thinner part cannot be seen
+_ORDER = tuple(_COLORS)
+
+
+def strip(parts: Sequence[Part], *, most: int = 6) -> Value:
+    """Return a bar of what took the time, and below it the biggest parts with their shares.
+
+    A kind of work has always the same colour, and steps have some of their own.
+    """
+    parts = [part for part in parts if part.share >= _LEAST]
+    steps = list(dict.fromkeys(part.name for part in parts if part.kind == "step"))
+
+    def color(part: Part) -> str:
+        return _COLORS[part.kind] or _STEPS[steps.index(part.name) % len(_STEPS)]
+
+    in_order = sorted(parts, key=lambda part: (_ORDER.index(part.kind), part.name))
+    shown = sorted(parts, key=lambda part: -part.share)[:most]
+    items = [
+        {
+            "color": color(part),
+            "share": percent(part.share),
+            "name": part.name if len(part.name) <= 60 else part.name[:59] + "…",
+        }
+        for part in shown
+    ]
+    rest = sum(part.share for part in parts) - sum(part.share for part in shown)
+    if len(parts) > len(shown) and rest >= _LEAST:
+        items.append({"color": "", "share": percent(rest), "name": "the rest"})
+    bar = [{"color": color(part), "width": f"{100 * part.share:.2f}"} for part in in_order]
+    return {"bar": bar, "parts": items}

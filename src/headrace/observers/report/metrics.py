@@ -6,32 +6,46 @@ from collections.abc import Mapping
 from typing import Any
 
 from headrace.observers.report.facts import Facts
-from headrace.observers.report.html import Html, chart, join, pairs, section, table, tag
+from headrace.observers.report.values import Value, chart, table, tile
 
-Figures = dict[str, Any]
 _MOST = 24  # charts
 _TILES = 6  # fields of a metric that are tiles; more of them are a table
-_ROWS = 50
+_ROWS, _COLUMNS = 50, 20
+_ESTIMATE = {"value", "low", "high"}
+
+_DRAWN = ("edges", "counts", "below", "above")
+_SQUARE = ("roc", "precision-recall", "calibration", "confusion")
+_KINDS = {  # how a title ends, and what is drawn
+    "roc": (
+        "ROC curve",
+        "ROC curve: positive rows found over negative rows taken for positive, at each threshold",
+    ),
+    "precision-recall": ("precision over recall", "Precision over recall, at each threshold"),
+    "calibration": (
+        "calibration",
+        "Calibration: how often rows with a predicted probability are positive",
+    ),
+    "confusion": ("confusion matrix", "Confusion matrix: labels in rows, predictions in columns"),
+    "histogram": ("histogram", "How many rows have a value in each interval"),
+    "bars": ("one bar for each value", "One bar for each value"),
+    "groups": ("one chart for each value", "One chart for each value"),
+}
 
 
-def shown(facts: Facts, figures: Figures) -> Html:
+def shown(facts: Facts, figures: Value) -> Value | None:
     """Return every metric: a number, a table, a chart."""
-    if not facts.metrics:
-        return Html("")
-    plain: list[tuple[Any, Html]] = []
-    rest: list[Html] = []
-    square: list[Html] = []
+    found: dict[str, list[Value]] = {"tiles": [], "square": [], "wide": []}
     for name, value in facts.metrics.items():
         note = facts.notes.get(name, "")
         for field, each in _headline(name, value):
-            plain.append((field, join([tag("b", number(each)), _between(each), _note(note)])))
+            found["tiles"].append(tile(field, number(each), _between(each), note))
         drawn = facts.charts.get(name)
-        drawn = None if _is_flat(value) and _has_few(drawn) else drawn  # the tiles have them
-        if not _is_flat(value) or isinstance(drawn, dict):
+        drawn = drawn if isinstance(drawn, dict) and not (_is_flat(value) and _has_few(drawn)) else None
+        if drawn is not None or not _is_flat(value):  # else the tiles have all of it
             made = _rich(name, value, note, drawn, figures)
-            (square if isinstance(drawn, dict) and drawn.get("kind") in _SQUARE else rest).append(made)
-    numbers = pairs(plain, class_="key") if plain else ""
-    return section("metrics", "Metrics", numbers, tag("div", *square, class_="twos") if square else "", *rest)
+            square = drawn is not None and drawn.get("kind") in _SQUARE
+            found["square" if square else "wide"].append(made)
+    return found if facts.metrics else None
 
 
 def _is_flat(value: Any) -> bool:
@@ -41,9 +55,9 @@ def _is_flat(value: Any) -> bool:
     return isinstance(value, Mapping) and 0 < len(value) <= _TILES and all(map(is_number, value.values()))
 
 
-def _has_few(drawn: Any) -> bool:
+def _has_few(drawn: Value) -> bool:
     """Say whether a chart would have no more than a few bars, and all of them."""
-    if not isinstance(drawn, dict) or drawn.get("kind") != "bars" or drawn.get("left_out"):
+    if drawn.get("kind") != "bars" or drawn.get("left_out"):
         return False
     labels = drawn.get("labels")
     return isinstance(labels, list) and len(labels) <= _TILES
@@ -69,9 +83,6 @@ def is_number(value: Any) -> bool:
     )
 
 
-_ESTIMATE = {"value", "low", "high"}
-
-
 def number(value: Any) -> str:
     """Return a number with three significant digits; whole numbers, and those from a thousand on, in full.
 
@@ -91,33 +102,24 @@ def number(value: Any) -> str:
     return f"{value:,.0f}" if 1000 <= abs(value) < 1e15 else f"{value:.3g}"
 
 
-def _between(value: Any) -> Html:
+def _between(value: Any) -> str:
     if not isinstance(value, Mapping):
-        return Html("")
-    return tag("span", f" between {number(value.get('low'))} and {number(value.get('high'))}", class_="note")
+        return ""
+    return f"between {number(value.get('low'))} and {number(value.get('high'))}"
 
 
-def _note(note: str) -> Html:
-    return tag("span", f" {note}", class_="note") if note else Html("")
-
-
-def _rich(name: str, value: Any, note: str, drawn: Any, figures: Figures) -> Html:
+def _rich(name: str, value: Any, note: str, drawn: Value | None, figures: Value) -> Value:
+    """Return a metric as a chart with its numbers; as its numbers alone where none can be drawn."""
     try:
-        numbers = _table(name, value, drawn)
-    except (
-        AttributeError,
-        LookupError,
-        TypeError,
-        ValueError,
-    ):  # a chart of the user's own metric that lacks something
-        numbers, drawn = _plain_table(name, value), None
-    if not isinstance(drawn, dict) or len(figures) > _MOST:
-        return join([tag("h3", name), tag("p", note, class_="note") if note else "", numbers])
+        tables = _tables(name, value, drawn or {})
+    except (AttributeError, LookupError, TypeError, ValueError):  # a metric of the user's own lacks something
+        tables, drawn = [_plain(name, value)], None
+    if drawn is None or len(figures) > _MOST:
+        return {"name": "", "title": name, "words": note, "numbers": tables}
     key = f"metric-{len(figures)}"
     figures[key] = drawn
-    kind = str(drawn.get("kind"))
-    title = f"{name}: {_SHORT[kind]}" if kind in _SHORT else name
-    words = f"{_TITLES.get(kind, 'Chart')}."
+    short, words = _KINDS.get(str(drawn.get("kind")), ("", "Chart"))
+    title, words = f"{name}: {short}" if short else name, f"{words}."
     left = drawn.get("left_out")
     if isinstance(left, int) and left > 0:
         words += f" {left:,} more are not shown."
@@ -125,77 +127,53 @@ def _rich(name: str, value: Any, note: str, drawn: Any, figures: Figures) -> Htm
         words += f" The expected calibration error is {number(value.get('error'))}."
     if is_number(value) and value is not None:
         words += f" {name} is {number(value)}."
-    return chart(
-        key,
-        title,
-        f"{words} {note}".strip(),
-        f"{title}: {words} The numbers are in the table below.",
-        numbers,
-    )
+    label = f"{title}: {words} The numbers are in the table below."
+    return chart(key, title, f"{words} {note}".strip(), label, *tables)
 
 
-_SHORT = {
-    "roc": "ROC curve",
-    "precision-recall": "precision over recall",
-    "calibration": "calibration",
-    "confusion": "confusion matrix",
-    "histogram": "histogram",
-    "bars": "one bar for each value",
-    "groups": "one chart for each value",
-}
-_DRAWN = ("edges", "counts", "below", "above")
-_SQUARE = ("roc", "precision-recall", "calibration", "confusion")
-_TITLES = {
-    "roc": "ROC curve: positive rows found over negative rows taken for positive, at each threshold",
-    "precision-recall": "Precision over recall, at each threshold",
-    "calibration": "Calibration: how often rows with a predicted probability are positive",
-    "confusion": "Confusion matrix: labels in rows, predictions in columns",
-    "histogram": "How many rows have a value in each interval",
-    "bars": "One bar for each value",
-    "groups": "One chart for each value",
-}
-
-
-def _table(name: str, value: Any, drawn: Any) -> Html:
-    kind = drawn.get("kind") if isinstance(drawn, dict) else None
+def _tables(name: str, value: Any, drawn: Value) -> list[Value | str]:
+    kind = drawn.get("kind")
     if kind in ("roc", "precision-recall"):
         head = ("False positive rate", "True positive rate") if kind == "roc" else ("Recall", "Precision")
-        return table(name, head, list(zip(drawn["x"], drawn["y"], strict=False)), words=())
+        return [table(name, head, list(zip(drawn["x"], drawn["y"], strict=False)), words=())]
     if kind == "histogram":
-        edges, counts = drawn["edges"], drawn["counts"]
-        rows: list[tuple[Any, ...]] = [
+        edges = drawn["edges"]
+        rows = [("below", number(drawn["below"]))]
+        rows += [
             (f"{number(low)} to {number(high)}", number(rows))
-            for low, high, rows in zip(edges, edges[1:], counts, strict=False)
+            for low, high, rows in zip(edges, edges[1:], drawn["counts"], strict=False)
         ]
-        rows = [("below", number(drawn["below"])), *rows, ("above", number(drawn["above"]))]
-        more = (
-            {key: each for key, each in value.items() if key not in _DRAWN}
-            if isinstance(value, Mapping)
-            else {}
-        )
-        return join([table(name, ("Values", "Rows"), rows), _plain_table(name, more) if more else ""])
+        rows.append(("above", number(drawn["above"])))
+        fields = value.items() if isinstance(value, Mapping) else ()
+        more = {key: each for key, each in fields if key not in _DRAWN}
+        return [table(name, ("Values", "Rows"), rows), *([_plain(name, more)] if more else [])]
     if kind == "confusion":
         labels = drawn["labels"]
         lines = [(label, *map(number, row)) for label, row in zip(labels, drawn["matrix"], strict=False)]
-        return table(name, ("label ↓ prediction →", *labels), lines)
-    return _plain_table(name, value)
+        return [table(name, ("label ↓ prediction →", *labels), lines)]
+    return [_plain(name, value)]
 
 
-def _plain_table(name: str, value: Any) -> Html:
+def _plain(name: str, value: Any) -> Value | str:
+    """Return a result as a table, as far as it has fields or is a list; else in words."""
     if isinstance(value, Mapping) and isinstance(value.get("bins"), list):
-        return _plain_table(name, value["bins"])
+        value = value["bins"]
     if isinstance(value, Mapping):
-        if value and all(isinstance(each, Mapping) and not is_number(each) for each in value.values()):
-            columns = list(dict.fromkeys(str(key) for each in value.values() for key in each))[:20]
-            lines = [(key, *(_cell(each.get(column)) for column in columns)) for key, each in value.items()]
-            return table(name, ("Of", *columns), lines[:_ROWS], all_=len(lines))
-        pairs_ = [(str(key), _cell(each)) for key, each in value.items()]
-        return table(name, ("Of", "Value"), pairs_[:_ROWS], all_=len(pairs_))
+        if not value or not all(isinstance(each, Mapping) and not is_number(each) for each in value.values()):
+            fields = [(str(key), _cell(each)) for key, each in value.items()]
+            return table(name, ("Of", "Value"), fields[:_ROWS], all_=len(fields))
+        columns = _columns(value.values())
+        lines = [(key, *(_cell(each.get(column)) for column in columns)) for key, each in value.items()]
+        return table(name, ("Of", *columns), lines[:_ROWS], all_=len(lines))
     if isinstance(value, list) and value and all(isinstance(each, Mapping) for each in value):
-        columns = list(dict.fromkeys(str(key) for each in value for key in each))[:20]
+        columns = _columns(value)
         rows = [tuple(_cell(each.get(column)) for column in columns) for each in value]
         return table(name, columns, rows[:_ROWS], words=(), all_=len(rows))
-    return tag("p", _cell(value))
+    return _cell(value)
+
+
+def _columns(rows: Any) -> list[str]:
+    return list(dict.fromkeys(str(key) for each in rows for key in each))[:_COLUMNS]
 
 
 def _cell(value: Any) -> str:
