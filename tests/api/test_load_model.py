@@ -218,7 +218,7 @@ def test_a_missing_library_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(
         "importlib.util.find_spec", lambda name: None if name == "onnxruntime" else find_spec(name)
     )
-    with pytest.raises(MissingLibrary, match=r'm\.onnx.*needs onnxruntime.*pip install "headrace\[onnx\]"'):
+    with pytest.raises(MissingLibrary, match=r'm\.onnx.*needs onnxruntime.*pip install "\.\[onnx\]"'):
         hr.range(3).predict(path)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.core.install import install_hint, library
+from headrace.core.install import DISTRIBUTION, install_hint, library
 from headrace.errors import MissingLibrary
 
 ROOT = Path(__file__).parents[2]
@@ -29,8 +29,19 @@ def test_every_extra_is_there() -> None:
     assert len(named) > 8 and named <= EXTRAS
 
 
-def test_a_hint_works_from_a_clone_as_well() -> None:
+def test_a_hint_names_what_can_be_installed_today() -> None:
     with pytest.raises(MissingLibrary, match=re.escape(install_hint("no_such"))) as caught:
         library("to_x", "no_such")
-    assert 'pip install "headrace[no_such]"' in str(caught.value)
-    assert 'pip install ".[no_such]"' in str(caught.value)
+    assert f'pip install "{DISTRIBUTION}[no_such]"' in str(caught.value)
+
+
+PAGES = {path: path.read_text() for path in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md"))}
+
+
+@pytest.mark.skipif(DISTRIBUTION == "headrace", reason="the name on the index is this project")
+def test_nothing_sends_people_to_a_name_on_the_index_that_is_not_ours() -> None:
+    sent = re.compile(r"pip install (?:[^\n`]* )?[\"']?headrace(?![\w./-])|[\s`\"']headrace\[\w")
+    texts = {path: text for path, text in (SOURCES | PAGES).items() if path.parent.name != "decisions"}
+    assert {
+        str(path.relative_to(ROOT)): found[0] for path, text in texts.items() if (found := sent.search(text))
+    } == {}

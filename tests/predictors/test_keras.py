@@ -417,7 +417,7 @@ def test_a_missing_library_is_named(models: Path, monkeypatch: pytest.MonkeyPatc
             patch.setattr(
                 importlib.util, "find_spec", lambda name, m=missing: None if name == m else found(name)
             )
-            with pytest.raises(MissingLibrary, match=rf"needs {missing}.*headrace\[keras\]"):
+            with pytest.raises(MissingLibrary, match=rf"needs {missing}.*\.\[keras\]"):
                 KerasPredictor(models / name, trust_pickle=True)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name == "keras" or None)
     with pytest.raises(MissingLibrary, match="needs a backend"):

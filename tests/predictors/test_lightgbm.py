@@ -309,7 +309,7 @@ def test_a_file_can_be_pinned(tmp_path: Path) -> None:
 def test_a_missing_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fares().save_model(tmp_path / "m.txt")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(MissingLibrary, match=r'm.txt needs lightgbm.*pip install "headrace\[lightgbm\]"'):
+    with pytest.raises(MissingLibrary, match=r'm.txt needs lightgbm.*pip install "\.\[lightgbm\]"'):
         LightGBMPredictor(tmp_path / "m.txt")
 
 

@@ -347,7 +347,7 @@ def test_a_folder_can_be_pinned(models: Path) -> None:
 def test_a_missing_library(models: Path, monkeypatch: pytest.MonkeyPatch, uri: str) -> None:
     monkeypatch.chdir(models)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(MissingLibrary, match=r'needs mlflow.*pip install "headrace\[mlflow\]"'):
+    with pytest.raises(MissingLibrary, match=r'needs mlflow.*pip install "\.\[mlflow\]"'):
         MLflowPredictor(uri)
 
 

@@ -438,7 +438,7 @@ def test_the_pin_is_checked_in_the_driver_and_at_load(tmp_path: Path) -> None:
 def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     path = saved(tmp_path, mlp())
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(MissingLibrary, match=r"net.onnx needs onnxruntime.*headrace\[onnx\]"):
+    with pytest.raises(MissingLibrary, match=r"net.onnx needs onnxruntime.*\.\[onnx\]"):
         OnnxPredictor(path)
 
 

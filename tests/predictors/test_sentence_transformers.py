@@ -179,9 +179,7 @@ def test_the_pin_is_checked(folder: Path) -> None:
 
 def test_a_missing_library_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(
-        MissingLibrary, match=r"needs sentence_transformers.*headrace\[sentence-transformers\]"
-    ):
+    with pytest.raises(MissingLibrary, match=r"needs sentence_transformers.*\.\[sentence-transformers\]"):
         SentenceTransformersPredictor(folder)
 
 

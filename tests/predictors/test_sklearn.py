@@ -400,7 +400,7 @@ def test_a_missing_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, miss
     skops_io.dump(forest(), tmp_path / "m.skops")
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == missing else find(name))
-    with pytest.raises(MissingLibrary, match=rf'm.skops needs {missing}.*pip install "headrace\[sklearn\]"'):
+    with pytest.raises(MissingLibrary, match=rf'm.skops needs {missing}.*pip install "\.\[sklearn\]"'):
         SklearnPredictor(tmp_path / "m.skops")
 
 

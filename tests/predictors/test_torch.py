@@ -481,7 +481,7 @@ def test_a_missing_library_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             patched.setattr(
                 importlib.util, "find_spec", lambda name, m=missing: None if name == m else find(name)
             )
-            with pytest.raises(MissingLibrary, match=rf'{missing}.*pip install "headrace\[torch\]"'):
+            with pytest.raises(MissingLibrary, match=rf'{missing}.*pip install "\.\[torch\]"'):
                 TorchPredictor(save_weights(tmp_path / "net.safetensors"), architecture=Net)
 
 

@@ -362,7 +362,7 @@ def test_the_pin_is_checked(folders: Path) -> None:
 
 def test_a_missing_library_is_named(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(MissingLibrary, match=r"needs transformers.*headrace\[transformers\]"):
+    with pytest.raises(MissingLibrary, match=r"needs transformers.*\.\[transformers\]"):
         TransformersPredictor(folders / "classes")
 
 

@@ -345,7 +345,7 @@ def test_a_file_can_be_pinned(tmp_path: Path) -> None:
 def test_a_missing_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fares().save_model(tmp_path / "m.ubj")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(MissingLibrary, match=r'm.ubj needs xgboost.*pip install "headrace\[xgboost\]"'):
+    with pytest.raises(MissingLibrary, match=r'm.ubj needs xgboost.*pip install "\.\[xgboost\]"'):
         XGBoostPredictor(tmp_path / "m.ubj")
 
 

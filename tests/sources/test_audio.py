@@ -201,5 +201,5 @@ def test_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(ArgumentError, match=f"{next(iter(options))} is a whole number from 1 to "):
             hr.read_audio(tmp_path, **options)
     monkeypatch.setitem(sys.modules, "soundfile", None)
-    with pytest.raises(MissingLibrary, match=r'pip install "headrace\[audio\]"'):
+    with pytest.raises(MissingLibrary, match=r'pip install "\.\[audio\]"'):
         hr.read_audio(tmp_path)

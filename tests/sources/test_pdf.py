@@ -132,5 +132,5 @@ def test_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(ArgumentError, match=f"{next(iter(options))} is a whole number from 1 to "):
             hr.read_pdf(tmp_path, **options)
     monkeypatch.setitem(sys.modules, "pypdfium2", None)
-    with pytest.raises(MissingLibrary, match=r'pip install "headrace\[pdf\]"'):
+    with pytest.raises(MissingLibrary, match=r'pip install "\.\[pdf\]"'):
         hr.read_pdf(tmp_path)

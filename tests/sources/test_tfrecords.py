@@ -300,5 +300,5 @@ def test_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         hr.range(1).write_tfrecords(tmp_path / "out", compression="zstd")
     monkeypatch.setitem(sys.modules, "google_crc32c", None)
     for call in (lambda: hr.read_tfrecords(tmp_path), lambda: hr.range(1).write_tfrecords(tmp_path / "out")):
-        with pytest.raises(MissingLibrary, match=r'pip install "headrace\[tfrecords\]"'):
+        with pytest.raises(MissingLibrary, match=r'pip install "\.\[tfrecords\]"'):
             call()

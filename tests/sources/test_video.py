@@ -278,5 +278,5 @@ def test_arguments(films: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(ArgumentError, match=message):
             hr.read_video(films / "a.mp4", **options)
     monkeypatch.setitem(sys.modules, "av", None)
-    with pytest.raises(MissingLibrary, match=r'pip install "headrace\[video\]"'):
+    with pytest.raises(MissingLibrary, match=r'pip install "\.\[video\]"'):
         hr.read_video(films / "a.mp4")

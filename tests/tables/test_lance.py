@@ -139,5 +139,5 @@ def test_what_cannot_be_read_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyP
     ):
         hr.read_lance(place).with_options(**QUIET).take_all()
     monkeypatch.setitem(sys.modules, "lance", None)
-    with pytest.raises(MissingLibrary, match=r'pip install "headrace\[lance\]"'):
+    with pytest.raises(MissingLibrary, match=r'pip install "\.\[lance\]"'):
         hr.read_lance(place).schema()

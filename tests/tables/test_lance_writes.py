@@ -336,7 +336,7 @@ def test_what_is_wrong_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(MissingLibrary, match=r"needs pylance 14 or newer, and 2\.0\.1 is installed"):
         hundred().write_lance(tmp_path / "none")
     monkeypatch.setitem(sys.modules, "lance", None)
-    with pytest.raises(MissingLibrary, match=r'pip install "headrace\[lance\]"'):
+    with pytest.raises(MissingLibrary, match=r'pip install "\.\[lance\]"'):
         hundred().write_lance(tmp_path / "none")
 
 

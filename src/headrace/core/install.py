@@ -7,14 +7,18 @@ from typing import Any
 
 from headrace.errors import MissingLibrary
 
+# What pip is given: the folder of a clone; "headrace" as soon as that name on the index is this project.
+DISTRIBUTION = "."
+
 
 def install_hint(extra: str) -> str:
-    """Return the commands that install an extra of this distribution: from the index, and in a clone of it.
+    """Return the command that installs an extra of this distribution, and where to run it.
 
     >>> print(install_hint("torch"))
-    pip install "headrace[torch]" (in a clone of Headrace: pip install ".[torch]")
+    in a clone of Headrace, run: pip install ".[torch]"
     """
-    return f'pip install "headrace[{extra}]" (in a clone of Headrace: pip install ".[{extra}]")'
+    command = f'pip install "{DISTRIBUTION}[{extra}]"'
+    return f"in a clone of Headrace, run: {command}" if DISTRIBUTION == "." else command
 
 
 _PACKAGES = {"libarchive": "libarchive-c", "smbclient": "smbprotocol"}  # by module; most are named alike
@@ -43,7 +47,7 @@ def library(verb: str, name: str, extra: str = "") -> Any:
     >>> library("to_x", "no_such_library")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     ...
-    headrace.errors.MissingLibrary: to_x() needs no_such_library, which is not installed: pip install "headrace[...
+    headrace.errors.MissingLibrary: to_x() needs no_such_library, which is not installed: in a clone of Headrace, ...
     """
     try:
         return importlib.import_module(name)

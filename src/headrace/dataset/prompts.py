@@ -150,7 +150,7 @@ class PromptVerbs(DatasetBase):
         EndpointRefused, EndpointUnavailable, SpendingCapReached
             When the plan runs: the run ends, whatever ``on_error`` says, and may go on.
         MissingLibrary
-            ``headrace[llm]`` is not installed.
+            the extra ``llm`` is not installed.
 
         Examples
         --------

@@ -177,7 +177,7 @@ class SampleWriteVerbs(WriteVerbs):
 
         Each column is a feature: texts and bytes are bytes, integers and booleans int64, floats float32; a list has a
         value for each element. A null is a feature without values, of no kind. The same rows give the same files.
-        TensorFlow is not needed, but ``headrace[tfrecords]``.
+        TensorFlow is not needed, but the extra ``tfrecords``.
 
         Parameters
         ----------
@@ -235,7 +235,7 @@ class SampleWriteVerbs(WriteVerbs):
         durability: Durability | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> Result:
-        """Run the plan and write an image file for each row to the folder ``path``. Needs ``headrace[images]``.
+        """Run the plan and write an image file for each row to the folder ``path``. Needs the extra ``images``.
 
         The files of a shard are committed together, as the rows of other formats are: none of them is there before
         all are, and a killed run goes on. Each is synced, which ``durability="process"`` saves.

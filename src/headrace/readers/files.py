@@ -231,7 +231,7 @@ def read_images(
     max_pixels: int = 89_478_485,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Dataset:
-    """Read each image file as one row: its pixels, uint8, in the column ``image``. Needs ``headrace[images]``.
+    """Read each image file as one row: its pixels, uint8, in the column ``image``. Needs the extra ``images``.
 
     Parameters
     ----------

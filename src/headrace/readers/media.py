@@ -24,7 +24,7 @@ def read_audio(
     max_samples: int = 1 << 28,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Dataset:
-    """Read each file of sound as one row: its samples in ``amplitude``, and their rate. Needs ``headrace[audio]``.
+    """Read each file of sound as one row: its samples in ``amplitude``, and their rate. Needs the extra ``audio``.
 
     The columns are those of Ray Data: ``amplitude``, an array of float32 of shape (channels, n), mostly between -1
     and 1, and ``sample_rate``, samples per second, int64. Shapes differ from row to row: a batch has n objects.
@@ -87,7 +87,7 @@ def read_video(
     max_pixels: int = 89_478_485,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Dataset:
-    """Read each frame of video files as one row: its pixels, and its number. Needs ``headrace[video]``.
+    """Read each frame of video files as one row: its pixels, and its number. Needs the extra ``video``.
 
     The columns are those of Ray Data: ``frame``, uint8 of shape (height, width, 3), RGB, and ``frame_index``, int64,
     from 0 in each file. ``read_videos`` is Ray Data's name of it. Frames come in the order in which they are shown,
@@ -165,7 +165,7 @@ def read_pdf(
     max_pixels: int = 89_478_485,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Dataset:
-    """Read each page of PDF documents as one row: its number and its text. Needs ``headrace[pdf]``.
+    """Read each page of PDF documents as one row: its number and its text. Needs the extra ``pdf``.
 
     ``page`` counts from 1, as readers show it. ``text`` is what the document has as text, in lines that end in
     ``"\\n"``; a scanned page has none, and gives ``""``. What lies outside of the page as it is shown is left out.

@@ -135,7 +135,7 @@ def read_tfrecords(
 
     Columns stand in the order of their names. Features of bytes are binary, of floats float32, of integers int64;
     those with one value at most in the first records are single values, others lists. A feature that a record lacks,
-    or that is of no kind, is null. TensorFlow is not needed, but ``headrace[tfrecords]``. A file is read by one
+    or that is of no kind, is null. TensorFlow is not needed, but the extra ``tfrecords``. A file is read by one
     worker, from its start, and all checksums are checked.
 
     Parameters

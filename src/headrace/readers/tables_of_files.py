@@ -62,7 +62,7 @@ def read_avro(
     include_paths: bool = False,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Dataset:
-    """Read the records of Avro files (object container files) as rows. Needs ``headrace[avro]``.
+    """Read the records of Avro files (object container files) as rows. Needs the extra ``avro``.
 
     Dates, times, timestamps and decimals become Arrow's; UUIDs and enums become texts, records structs.
     An Avro file does not say how many blocks it has: one that was cut just between two is read as a shorter one.

@@ -354,7 +354,7 @@ def _library(name: str, label: str) -> Iterator[None]:
     except ImportError as error:
         raise MissingLibrary(
             f"The model {label} needs {name} and a backend, and importing them failed: {error}. "
-            f"{install_hint('keras')}; or set KERAS_BACKEND to one that is installed."
+            f"Set KERAS_BACKEND to one that is installed, or: {install_hint('keras')}."
         ) from error
 
 
