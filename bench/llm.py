@@ -65,7 +65,7 @@ def run(server: Server, prompts: int, **options: Any) -> Any:
     rows = hr.from_items([{"i": i} for i in range(prompts)])
     asked = rows.prompt("{i}", hr.llm.Endpoint(server.url, "fake", **options))
     with tempfile.TemporaryDirectory() as folder:
-        data = asked.with_options(progress=False, on_error="reject", report_values=False)
+        data = asked.with_options(progress=False, on_error="reject")
         return data.write_parquet(os.path.join(folder, "out"))
 
 

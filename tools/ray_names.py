@@ -187,7 +187,7 @@ DIFFERENT = {
         "read_webdataset": _LOCAL,
         "read_tfrecords": "here; without TensorFlow; `schema=` of pyarrow instead of `tf_schema`",
         "read_lance": "here; one table, in one version, which a run that goes on keeps",
-        "read_videos": "here, and as `read_video`; frames stand upright, and `fps=` takes fractions",
+        "read_videos": "here, `hr.read_video`; frames stand upright, and `fps=` takes fractions",
         "read_images": "here; `RGB` without `mode=`, local files",
         "read_delta": "here; one version, which a run that goes on keeps",
         "read_iceberg": "here; one snapshot, which a run that goes on keeps; no credentials among `catalog_kwargs`",

@@ -455,7 +455,7 @@ class Stalled(EngineError):
 class LedgerMismatch(EngineError):
     """Rows that were counted in two places do not agree: some were lost, or came twice. A bug in Headrace.
 
-    Report it with the output of ``headrace debug journal OUT``.
+    Report it with the output of ``headrace status OUT --json``.
     """
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args, get_type_hints
 
 from headrace.core.engine_ports import ENGINES, Engine, EngineName, EngineTraits
-from headrace.core.option_values import check, given_price, plain
+from headrace.core.option_values import check, plain
 from headrace.core.ray_cluster import Ray, is_address
 from headrace.core.work import Durability, OnError
 from headrace.errors import ArgumentError, UnknownArgument, nearest
@@ -41,6 +41,12 @@ MOVED = {
     "ray_remote_args": "engine=hr.Ray(remote_args={value})",
 }
 """What belongs to an observer or to an engine, where one may look for an option of the run."""
+
+GONE = {
+    "price_per_hour": "multiply the hours that the report says by the price",
+    "report_values": "headrace report OUT --values shows them, and hr.read_rejected(OUT) gives all of them",
+}
+"""What was an option of the run, and what to do instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,11 +139,6 @@ class RunOptions:
         ``tick()``, it is called about five times a second, and ``close()`` at the end. If one raises, that is logged,
         and it gets no more events. ``hr.observers`` has some to use. ``HEADRACE_LOG`` and ``HEADRACE_METRICS_PORT``
         add a ``Log`` and a ``Prometheus`` to those that are given.
-    price_per_hour
-        What the machine costs in an hour, for the report: a number, or text with a currency, such as ``"3.50 EUR"``.
-    report_values
-        True: the report shows some of the rejected rows with their values.
-
     ``with_options`` checks names and values, and raises ``UnknownArgument`` and ``ArgumentError``.
 
     >>> import headrace as hr
@@ -172,13 +173,6 @@ class RunOptions:
     worker_start: WorkerStart = "fork"
     keep_template: float | None = None
     observers: tuple[Any, ...] = ()
-    price_per_hour: float | str | None = None
-    report_values: bool = False
-
-    @property
-    def price(self) -> tuple[float, str] | None:
-        """The price per hour as an amount and its currency, which may be empty."""
-        return None if self.price_per_hour is None else given_price(self.price_per_hour)
 
     @property
     def traits(self) -> EngineTraits:
@@ -208,6 +202,8 @@ class RunOptions:
                 raise UnknownArgument(
                     f"{name}= is an option of one step: give it to map_batches(…, {name}={value!r}), or to predict."
                 )
+            if name in GONE:
+                raise UnknownArgument(f"{name}= is not an option any more: {GONE[name]}.")
             if name in MOVED:
                 instead = "leave it out" if value is None else f"give {_moved(name, value)}"
                 raise UnknownArgument(f"{name}= is not an option of the run: {instead}.")

@@ -26,7 +26,7 @@ FUNCTIONS_OFFERED = """
     range range_tensor read_audio read_avro read_binary_files read_csv read_delta read_iceberg read_images
     read_json read_numpy
     read_lance read_orc read_parquet read_sql
-    read_text read_tfrecords read_videos read_webdataset
+    read_text read_tfrecords read_webdataset
 """
 
 FUNCTIONS_REFUSED = """
@@ -34,7 +34,7 @@ FUNCTIONS_REFUSED = """
     from_tf read_bigquery read_clickhouse read_databricks_tables
     read_datasource read_delta_sharing_tables read_hudi read_kafka
     read_lerobot read_mcap read_mongo read_snowflake
-    read_unity_catalog read_zarr
+    read_unity_catalog read_videos read_zarr
 """
 
 PLACED = "label_selector fallback_strategy max_calls resources accelerator_type runtime_env"
@@ -191,7 +191,7 @@ ARGUMENTS = {
         "file_extensions shuffle concurrency override_num_blocks num_cpus num_gpus memory ray_remote_args "
         + PLACED
     ),
-    "read_videos": (
+    "read_video": (
         "paths filesystem arrow_open_stream_args partition_filter partitioning include_paths include_timestamps fps "
         "resize ignore_missing_paths file_extensions shuffle concurrency override_num_blocks num_cpus num_gpus "
         "memory ray_remote_args " + PLACED

@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 
 import headrace as hr
-from headrace.compat.ray.train.batch_predictor import BatchPredictor
 
 NO_CALLS = {"Result", "Verification", "__version__", "errors"}  # nobody calls these, so they raise nothing
 NO_CONSTRUCTORS = {"Executor", "Ref"}  # connect() and put() make them
-WITH_METHODS = (hr.Dataset, hr.Executor, hr.ActorPool, hr.Ref, BatchPredictor)
+WITH_METHODS = (hr.Dataset, hr.Executor, hr.ActorPool, hr.Ref)
 UNITS = {  # where an argument has one of these names, one of these words says its unit
     "memory": ("bytes", "As in"),
     "memory_limit": ("Bytes", "bytes"),

@@ -201,6 +201,10 @@ def test_rows_in_memory_are_a_materialized_dataset() -> None:
     assert not isinstance(lazy, ray.data.MaterializedDataset)
     assert isinstance(lazy.materialize(), ray.data.MaterializedDataset)
     assert isinstance(lazy.materialize(), ray.data.Dataset)
+    assert lazy.materialize().stats()
+    assert isinstance(ray.data.from_items([1]), ray.data.MaterializedDataset)
+    assert not isinstance(ray.data.from_items([1]).map(lambda row: row), ray.data.MaterializedDataset)
+    assert not isinstance(lazy.materialize().limit(1), ray.data.MaterializedDataset)
 
 
 def test_data_of_references() -> None:

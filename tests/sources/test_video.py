@@ -173,7 +173,7 @@ def test_moments_rates_and_sizes(films: Path, tmp_path: Path) -> None:
     film(tmp_path / "a.mp4", 2)
     film(tmp_path / "b.mkv", 2, size=(32, 32))
     assert hr.read_video(tmp_path).schema().field("frame").type == RaggedTensorType(pa.uint8(), 3)
-    shapes = [row["frame"].shape for row in hr.read_videos(tmp_path).with_options(**QUIET).take_all()]
+    shapes = [row["frame"].shape for row in hr.read_video(tmp_path).with_options(**QUIET).take_all()]
     assert shapes == [(HEIGHT, WIDTH, 3)] * 2 + [(32, 32, 3)] * 2
     assert hr.read_video(tmp_path).with_options(**QUIET).count() == 4
 

@@ -15,7 +15,6 @@ import typer
 from headrace.cli import answer as answers
 from headrace.cli import (
     clean,
-    debug,
     demo,
     estimate,
     failures,
@@ -121,12 +120,6 @@ _add("After a run", status.status, status.EXAMPLES)
 _add("After a run", report.report, report.EXAMPLES)
 _add("After a run", verify.verify, verify.EXAMPLES)
 _add("After a run", clean.clean, clean.EXAMPLES)
-
-_debug = typer.Typer(
-    help="Look inside an output for a fault.", no_args_is_help=True, cls=HelpGroup, rich_markup_mode=None
-)
-_add(None, debug.journal, debug.JOURNAL_EXAMPLES, _debug)
-app.add_typer(_debug, name="debug", rich_help_panel="After a run")
 
 
 def carry_out(argv: Sequence[str]) -> int:

@@ -26,7 +26,7 @@ class RunDescribed(msgspec.Struct, frozen=True):
     """What a driver is about to do, with what, and where; comes before ``RunStarted``.
 
     ``elapsed``: seconds that it took to come so far. ``options`` are those that differ from the defaults, in words;
-    ``plan`` is what ``explain`` says; ``price`` an amount per hour and its currency. ``source`` is what is read, in a
+    ``plan`` is what ``explain`` says. ``source`` is what is read, in a
     word; ``inputs`` are the first paths it was given, of ``input_files`` files in all; ``command`` is what this
     process was started with, ``resume`` what to type to go on; ``models`` are steps with the digests of their models,
     ``packages`` versions of libraries, ``commit`` that of the program's repository. ``scaled``: images are read in
@@ -47,7 +47,6 @@ class RunDescribed(msgspec.Struct, frozen=True):
     steps: tuple[str, ...]
     stages: tuple[StageDescribed, ...]
     elapsed: float = 0.0
-    price: tuple[float, str] | None = None
     source: str = ""
     inputs: tuple[str, ...] = ()
     input_files: int = 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import numbers
-import re
 from enum import Enum
 from typing import Any, get_args
 
@@ -13,7 +12,6 @@ from headrace.core.human import given_bytes
 from headrace.core.ray_cluster import Ray, is_address
 from headrace.errors import ArgumentError, nearest
 
-_PRICE = re.compile(r"\s*([^\d\s.,+-]{0,8})\s*(\d+(?:\.\d+)?)\s*([^\d\s.,+-]{0,8})\s*")
 _SECONDS = ("stall_timeout", "batch_timeout", "commit_every", "keep_template")
 
 
@@ -63,21 +61,6 @@ def _check_observers(value: Any) -> None:
     for each in value:
         if isinstance(each, type) or not callable(getattr(each, "on_event", None)):
             raise ArgumentError(f"observers=[{each!r}]: an observer is an object that has on_event(event).")
-
-
-def given_price(value: Any) -> tuple[float, str]:
-    """Return the amount and the currency of a price."""
-    if isinstance(value, str):
-        found = _PRICE.fullmatch(value)
-        amount, currency = (float(found[2]), found[1] or found[3]) if found else (math.nan, "")
-    else:
-        number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-        amount, currency = float(value) if number else math.nan, ""
-    if not (math.isfinite(amount) and amount > 0):
-        raise ArgumentError(
-            f"price_per_hour={value!r}: it takes a number above zero, or text such as '3.50 EUR' or '$3.50'."
-        )
-    return amount, currency
 
 
 def _check_refresh(value: Any) -> None:
@@ -152,7 +135,6 @@ _CHECKS = {
     "engine": _check_engine,
     "max_errors": _check_max_errors,
     "observers": _check_observers,
-    "price_per_hour": lambda value: None if value is None else given_price(value),
     "key": _check_key,
     "refresh": _check_refresh,
     "retry_on": _check_retry_on,

@@ -247,8 +247,7 @@ def _fields(event: Event, steps: tuple[str, ...]) -> dict[str, Any]:
     """Return what a line says of an event, all by name."""
     fields = msgspec.structs.asdict(event)
     if isinstance(event, RunDescribed):
-        price = {"amount": event.price[0], "currency": event.price[1]} if event.price is not None else None
-        return {"format": FORMAT, **fields, "price": price}
+        return {"format": FORMAT, **fields}
     if isinstance(event, RunFinished):
         ledger = event.ledger
         each = steps_of(ledger, steps)

@@ -126,11 +126,8 @@ def _described(line: Line) -> RunDescribed:
         for stage in (stages if isinstance(stages, list) else ())
         if isinstance(stage, dict)
     )
-    price = table(line, "price")
-    amount = price.get("amount")
-    given = (float(amount), str(price.get("currency", ""))) if isinstance(amount, (int, float)) else None
-    rest = {name: value for name, value in line.items() if name not in ("stages", "price")}
-    return _lenient(RunDescribed, rest, options={}, steps=(), stages=found, price=given, packages={})
+    rest = {name: value for name, value in line.items() if name != "stages"}
+    return _lenient(RunDescribed, rest, options={}, steps=(), stages=found, packages={})
 
 
 def _finished(line: Line) -> RunFinished:

@@ -86,10 +86,10 @@ def begin_record(folder: Path, number: int) -> None:
 def write_missing_report(root: Path, folder: Path, *, output: str = "") -> None:
     """Write the report of a finished run if it is not there."""
     if not (folder / REPORT).exists():
-        write_report(root, folder, values=False, output=output)
+        write_report(root, folder, output=output)
 
 
-def write_report(root: Path, folder: Path, *, values: bool, output: str = "") -> None:
+def write_report(root: Path, folder: Path, *, output: str = "") -> None:
     """Write the report of a run whose lock we hold. An error is logged, and does not affect the run.
 
     ``output``: what the output is called, where ``root`` is a copy.
@@ -98,7 +98,7 @@ def write_report(root: Path, folder: Path, *, values: bool, output: str = "") ->
         for name in os.listdir(folder):  # those of a driver that was killed while it wrote one
             if name.startswith(f"{REPORT}.") and name.endswith(".tmp"):
                 (folder / name).unlink(missing_ok=True)
-        found, known = read(root, folder, alive=False, values=values, output=output)
+        found, known = read(root, folder, alive=False, output=output)
         write(folder / REPORT, render(found, known))
     except OSError as error:  # a full disk is no defect
         _log.warning(

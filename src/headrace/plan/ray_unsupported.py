@@ -180,6 +180,7 @@ NO_FUNCTIONS = {
     "read_mongo": f"{_SERVER}.",
     "read_snowflake": f"{_SERVER}.",
     "read_unity_catalog": f"{_SERVER}.",
+    "read_videos": "read_video is its name here; headrace.compat.ray.data has it by both.",
     "read_zarr": f"{_NO_READER} its own library reads; from_numpy takes its arrays.",
 }
 

@@ -11,7 +11,7 @@ from headrace.plan import ray_arguments
 from headrace.readers.unfinished import warn_of_unfinished
 from headrace.sources.files import PathArgument
 
-__all__ = ["read_audio", "read_pdf", "read_video", "read_videos"]
+__all__ = ["read_audio", "read_pdf", "read_video"]
 
 
 @known_arguments(also=ray_arguments.READ)
@@ -90,7 +90,7 @@ def read_video(
     """Read each frame of video files as one row: its pixels, and its number. Needs the extra ``video``.
 
     The columns are those of Ray Data: ``frame``, uint8 of shape (height, width, 3), RGB, and ``frame_index``, int64,
-    from 0 in each file. ``read_videos`` is Ray Data's name of it. Frames come in the order in which they are shown,
+    from 0 in each file. Frames come in the order in which they are shown,
     and upright: what a phone recorded on its side is turned, as its file says.
 
     Parameters
@@ -150,10 +150,6 @@ def read_video(
     how = video_options(stride, fps, resize, include_timestamps, max_pixels)
     source = VideoSource(paths, how, include_paths=include_paths)
     return Dataset.from_source(source.in_store(storage_options))
-
-
-read_videos = read_video
-"""Ray Data's name of ``read_video``."""
 
 
 @known_arguments(also=ray_arguments.READ)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from headrace.core.work import Shard
     from headrace.session.execution_plan import ExecutionPlan
 
-_ABOUT_REPORTING = ("progress", "observers", "price_per_hour", "report_values")
+_ABOUT_REPORTING = ("progress", "observers")
 
 
 def describe(
@@ -59,7 +59,6 @@ def describe(
         tuple(step.label() for step in plan.steps),
         _stages(execution),
         round(elapsed, 3),
-        options.price,
         provenance.source_name(plan),
         paths,
         files,

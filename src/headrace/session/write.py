@@ -128,9 +128,7 @@ def _write(
         found = findings(events.state, seconds)
         event = job_events.finished(job, seconds, retries=run.scheduler.retries, **found)
         events.on_event(event)
-    reporting.write_report(
-        job.output.root, committer.folder, values=options.report_values, output=str(job.output)
-    )
+    reporting.write_report(job.output.root, committer.folder, output=str(job.output))
     lineage.record(job, event)
     result = job_events.result_of(job, event, metrics, rows_before)
     first = result.summary.split("\n")[0]  # in a notebook, the result shows the rest
@@ -247,9 +245,7 @@ def _fail(job: Job, run: Run, events: EventBus, error: BaseException, started: f
         _say(options, f"\nInterrupted; {committed}. Run the same {again} again to go on.")
     if not (committer.empty and isinstance(error, REFUSALS)):
         lineage.record(job, event)
-        reporting.write_report(
-            job.output.root, committer.folder, values=options.report_values, output=str(job.output)
-        )
+        reporting.write_report(job.output.root, committer.folder, output=str(job.output))
 
 
 def _add_committed_rows(job: Job, error: BaseException) -> None:

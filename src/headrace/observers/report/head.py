@@ -7,7 +7,6 @@ import time
 from collections.abc import Sequence
 
 from headrace.core.human import count, duration, per_second, percent, plural, size
-from headrace.observers.model_text import money
 from headrace.observers.report.advice import Advice, advice
 from headrace.observers.report.facts import Facts
 from headrace.observers.report.history import History
@@ -72,7 +71,7 @@ def _listed(found: Sequence[Advice]) -> list[Value]:
 
 def _key_numbers(history: History, facts: Facts) -> list[Value]:
     ledger, seconds = facts.ledger, history.seconds
-    rate, described = history.average(history.at), history.described
+    rate = history.average(history.at)
     found = [tile("Rows per second", count(rate))] if rate > 0 else []
     found += [tile("Time", duration(seconds)), tile("Rows written", f"{ledger.written:,}")]
     if failed := ledger.rejected + ledger.nulled:
@@ -80,13 +79,6 @@ def _key_numbers(history: History, facts: Facts) -> list[Value]:
     done, whole = facts.shards
     if done < whole:
         found.append(tile("Shards done", f"{done:,} of {whole:,}"))
-    if described is not None and described.price is not None:
-        amount, currency = described.price
-        cost = amount * seconds / 3600
-        found.append(tile("Cost", f"{money(cost)} {currency}".strip()))
-        if ledger.read:
-            million = f"{money(cost / ledger.read * 1e6)} {currency}".strip()
-            found.append(tile("Cost of a million rows", million))
     if facts.files:
         found.append(tile("Output", size(facts.bytes), f"in {plural(facts.files, 'file')}"))
     if history.memory_peak:

@@ -30,7 +30,9 @@ from headrace.plan.ray_arguments import ITERATE
 from headrace.sources.file_source import FileSource
 
 _STRATEGIES = ("ActorPoolStrategy", "TaskPoolStrategy")
-_READERS = tuple(name for name in headrace.__all__ if name.startswith(("read_", "from_", "range")))
+_READERS = {name: name for name in headrace.__all__ if name.startswith(("read_", "from_", "range"))} | {
+    "read_videos": "read_video"
+}
 
 _OWN = (
     "DataContext",
@@ -145,13 +147,16 @@ class Dataset(headrace.Dataset):
         """
         return self
 
+    @known_arguments
+    def materialize(self) -> Any:
+        """Run the plan, and return a dataset of its rows, which are in memory from now on."""
+        found = super().materialize()
+        made = MaterializedDataset(found._plan, found._options)
+        made._last_report = found._last_report
+        return made
 
-class _InMemory(type(headrace.Dataset)):  # type: ignore[misc]
-    def __instancecheck__(cls, given: object) -> bool:
-        return isinstance(given, Dataset) and not given._plan.steps and given._plan.source.shares_memory
 
-
-class MaterializedDataset(Dataset, metaclass=_InMemory):
+class MaterializedDataset(Dataset):
     """Ray's name for a dataset whose rows are in memory, as ``materialize`` and ``from_*`` make it; only a name.
 
     >>> from headrace.compat import ray
@@ -160,6 +165,10 @@ class MaterializedDataset(Dataset, metaclass=_InMemory):
     """
 
     __slots__ = ()
+
+    def with_step(self, step: Any) -> Any:
+        """Return a dataset that runs the step when it is looked at."""
+        return Dataset(self._plan.then(step), self._options)
 
 
 def _of_references(reader: str, verb: str) -> Callable[..., Dataset]:
@@ -229,9 +238,10 @@ def _adapted(found: Any) -> Any:
         if extensions is not None:
             _with_extensions(made._plan.source, extensions)
         quiet = {} if DataContext.get_current().enable_progress_bars else {"progress": False}
-        return Dataset(made._plan, made._options.updated(quiet))
+        kind = MaterializedDataset if found.__name__.startswith("from_") else Dataset
+        return kind(made._plan, made._options.updated(quiet))
 
     return unframed(reader)
 
 
-__getattr__ = names_of_headrace("ray.data", __all__, _adapted)
+__getattr__ = names_of_headrace("ray.data", {name: name for name in _STRATEGIES} | _READERS, _adapted)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headrace.compat.ray.offered import missing
@@ -18,19 +19,8 @@ _NAMES = (
 )  # fmt: skip
 
 
-class _Named(type):
-    """Gives the class a method for each type: ``DataType.int32()``."""
-
-    def __getattr__(cls, name: str) -> Any:
-        import pyarrow as pa
-
-        if name in _NAMES:
-            return lambda: cls(pa.type_for_alias(name))
-        raise missing("ray.data.datatype.DataType", name, [*_NAMES, "from_arrow", "from_numpy", "list"])
-
-
 @dataclass(frozen=True)
-class DataType(metaclass=_Named):
+class DataType:
     """An Arrow type by Ray's name.
 
     >>> DataType.float32().to_arrow_dtype()
@@ -63,6 +53,16 @@ class DataType(metaclass=_Named):
     def to_arrow_dtype(self) -> pa.DataType:
         """Return the Arrow type."""
         return self.arrow
+
+
+def _named(name: str) -> DataType:
+    import pyarrow as pa
+
+    return DataType(pa.type_for_alias(name))
+
+
+for _name in _NAMES:
+    setattr(DataType, _name, staticmethod(partial(_named, _name)))  # DataType.int32()
 
 
 def __getattr__(name: str) -> Any:
