@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pytest
 
 import headrace as hr
-from headrace.errors import LedgerMismatch, PlanError, StepError
+from headrace.errors import ArgumentError, LedgerMismatch, PlanError, StepError
 from headrace.plan.steps.base import Step
 from headrace.worker.rows import Rows
 from headrace.worker.steps.base import RunningStep, StepContext, runs
@@ -104,6 +104,39 @@ class Doubling(RunningStep[Twice]):
 
 
 @dataclass(frozen=True)
+class Tenfold(Step):
+    """Gives row i for row i, or says so."""
+
+    column: str
+    mistake: str = ""
+    verb = "tenfold"
+    one_to_one = True
+
+    def reads(self) -> tuple[str, ...]:
+        return (self.column,)
+
+    def label(self) -> str:
+        return f"tenfold({self.column!r})"
+
+
+@runs(Tenfold)
+class Multiplying(RunningStep[Tenfold]):
+    def run(self, rows: Iterator[Rows], callers: Sequence[Any], context: StepContext) -> Iterator[Rows]:
+        for part in rows:
+            made = self.on_no_rows(part.batch)
+            if self.step.mistake == "new rows":
+                yield Rows(made, part.spans)
+            elif self.step.mistake:
+                yield part.with_batch(pa.Table.from_batches([made, made]).combine_chunks().to_batches()[0])
+            else:
+                yield part.with_batch(made)
+
+    def on_no_rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        at = batch.schema.get_field_index(self.step.column)
+        return batch.set_column(at, self.step.column, pc.multiply(batch.column(at), 10))
+
+
+@dataclass(frozen=True)
 class Unrun(Step):
     """Has no running step."""
 
@@ -142,6 +175,18 @@ def test_a_step_of_a_dataset_of_a_union_runs_in_workers() -> None:
     both = items(DropNulls("x"), "local", shard_rows=20).union(hr.from_items(ROWS))
     assert both.take_all() == KEPT + ROWS
     assert both.count() == len(KEPT) + len(ROWS)
+
+
+def test_a_step_of_a_dataset_of_a_zip_keeps_every_row_in_its_place() -> None:
+    both = items(Tenfold("z"), "local", shard_rows=20).zip(hr.range(len(ROWS)))
+    assert both.take_all() == [{**row, "z": row["z"] * 10, "id": i} for i, row in enumerate(ROWS)]
+    for how in ("new rows", "too many"):
+        with pytest.raises(
+            StepError, match=r"tenfold\('z'\) of dataset 1 lost which row stands beside which"
+        ):
+            items(Tenfold("z", how)).zip(hr.range(len(ROWS))).take_all()
+    with pytest.raises(ArgumentError, match=r"dataset 1 has drop_nulls\('x'\), which may change"):
+        items(DropNulls("x")).zip(hr.range(len(ROWS)))
 
 
 def test_rows_that_a_step_drops_and_adds_are_counted() -> None:

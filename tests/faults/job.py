@@ -61,6 +61,12 @@ def same(batch: dict[str, Any]) -> dict[str, Any]:
     return dict(batch)
 
 
+def alike(batch: dict[str, Any]) -> dict[str, Any]:
+    """What stands side by side is of one row."""
+    assert (batch["id"] == batch["id_1"]).all() and (batch["product"] == batch["product_1"]).all()
+    return {"id": batch["id"], "product": batch["product_1"]}
+
+
 def picky(batch: dict[str, Any], bad: int) -> dict[str, Any]:
     """Raises over some rows."""
     if any(batch["id"] % bad == 7):
@@ -136,7 +142,7 @@ class Job:
     bad: int = 0  # one row in so many fails, and is rejected
     metrics: bool = False  # counted by one that sees what is dropped later, and one behind all
     shelves: bool = False  # parts in folders of their own, by a column of three values
-    union: bool = False  # of two datasets, with steps of their own
+    combined: str = ""  # "union" or "zip", of two datasets with steps of their own
     meets: str = ""  # a folder; the two workers meet, so one has to leave a part of its shard to the other
     elsewhere: bool = False  # workers do not see where the driver stages, as if they were on other machines
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -147,7 +153,12 @@ class Job:
         dataset = Dataset.from_source(ParquetSource(self.source)).map_batches(
             times, fn_args=[self.factor], batch_size=30, **making
         )
-        if self.union:
+        if self.combined == "zip":
+            other = Dataset.from_source(ParquetSource(self.source)).map(times_row, fn_args=[self.factor])
+            if self.bad:
+                other = other.map_batches(picky, fn_args=[self.bad], batch_size=25)
+            dataset = dataset.zip(other).map_batches(alike, batch_size=30)
+        elif self.combined:
             files = sorted(map(str, Path(self.source).iterdir()))
             both = [Dataset.from_source(ParquetSource(each)) for each in (files[:3], files[3:])]
             first = both[0].map_batches(times, fn_args=[self.factor], batch_size=30, **making)

@@ -118,8 +118,11 @@ def test_worker_killed(job: Job, tmp_path: Path, point: str) -> None:
         pytest.param("finish.success", 1, True, marks=pytest.mark.soak),
     ],
 )
-def test_driver_of_a_union_killed(job: Job, point: str, passage: int, staged: bool) -> None:
-    united = replace(job, union=True, staged=staged)
+@pytest.mark.parametrize("combined", ["union", "zip"])
+def test_driver_of_two_datasets_killed(
+    job: Job, combined: str, point: str, passage: int, staged: bool
+) -> None:
+    united = replace(job, combined=combined, staged=staged)
     code, _, err = united.start({point: f"kill@{passage}"}).wait()
     assert code == -signal.SIGKILL, err
     result = united.here()
@@ -130,8 +133,11 @@ def test_driver_of_a_union_killed(job: Job, point: str, passage: int, staged: bo
 @pytest.mark.parametrize(
     ("point", "staged"), [("attempt.batch", False), ("block.made", True), ("stage.write", True)]
 )
-def test_worker_of_a_union_killed(job: Job, tmp_path: Path, point: str, staged: bool) -> None:
-    united = replace(job, union=True, staged=staged, bad=50)
+@pytest.mark.parametrize("combined", ["union", "zip"])
+def test_worker_of_two_datasets_killed(
+    job: Job, tmp_path: Path, combined: str, point: str, staged: bool
+) -> None:
+    united = replace(job, combined=combined, staged=staged, bad=50)
     rejected = [i for i in range(FILES * ROWS) if united.fails(i)]
     code, _, err = united.start({point: f"once:{tmp_path / 'fired'}:kill@2"}).wait()
     assert code == 0, err

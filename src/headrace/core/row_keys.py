@@ -83,21 +83,22 @@ class Location(msgspec.Struct, frozen=True):
 
     ``file`` is the path or URI, or what else the source is (``"range"``). ``number`` counts ``unit``s there, rows
     from 0 or lines from 1; None where the whole file is the row, or where nobody knows. ``detail`` is then what can
-    be told instead.
+    be told instead. ``beside``: where the rows stand that it is put side by side with.
 
     >>> str(Location("a.csv", 17)), str(Location("a.txt", 3, "line")), str(Location("cat.jpg"))
     ('a.csv, row 17', 'a.txt, line 3', 'cat.jpg')
+    >>> str(Location("a.csv", 17, beside=(Location("b.csv", 3),)))
+    'a.csv, row 17, beside b.csv, row 3'
     """
 
     file: str
     number: int | None = None
     unit: str = "row"
     detail: str = ""
+    beside: tuple[Location, ...] = ()
 
     def __str__(self) -> str:
-        if self.number is None:
-            return f"{self.file}, {self.detail}" if self.detail else self.file
-        return f"{self.file}, {self.unit} {self.number}"
+        return row_range(self, self)
 
 
 def row_range(first: Location, last: Location) -> str:
@@ -108,9 +109,16 @@ def row_range(first: Location, last: Location) -> str:
     >>> row_range(Location("a.csv", 3), Location("b.csv", 1))
     'the rows from a.csv, row 3 to b.csv, row 1'
     """
+    if len(first.beside) != len(last.beside):
+        return f"the rows from {first} to {last}"
+    return ", beside ".join(map(_range, (first, *first.beside), (last, *last.beside)))
+
+
+def _range(first: Location, last: Location) -> str:
     if first == last:
-        return str(first)
+        detail = first.detail if first.number is None else f"{first.unit} {first.number}"
+        return f"{first.file}, {detail}" if detail else first.file
     numbered = first.number is not None and last.number is not None
     if numbered and (first.file, first.unit) == (last.file, last.unit):
         return f"{first.file}, {first.unit}s {first.number} to {last.number}"
-    return f"the rows from {first} to {last}"
+    return f"the rows from {_range(first, first)} to {_range(last, last)}"

@@ -1,8 +1,8 @@
-"""What a source of several datasets tells besides, where each of them has steps of its own."""
+"""What sources of several datasets have in common, and tell besides where each dataset has steps of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from headrace.core.files.input_files import Mark
@@ -21,6 +21,25 @@ def note_marks(sources: Sequence[Source], marks: Sequence[Mark]) -> None:
         count = len(source.files())
         source.note_marks(marks[at : at + count])
         at += count
+
+
+def names_side_by_side(columns: Iterable[Iterable[str]]) -> Iterator[list[str]]:
+    """Yield what the columns of each dataset are called beside those of the datasets before it.
+
+    >>> list(names_side_by_side([["id", "x"], ["id"], ["id_1", "y"]]))
+    [['id', 'x'], ['id_1'], ['id_1_1', 'y']]
+    """
+    taken: set[str] = set()
+    for names in columns:
+        called = []
+        for name in names:
+            new, number = name, 0
+            while new in taken:
+                number += 1
+                new = f"{name}_{number}"
+            taken.add(new)
+            called.append(new)
+        yield called
 
 
 class UnitedSource(Source, Protocol):

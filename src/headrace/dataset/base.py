@@ -132,7 +132,7 @@ class DatasetBase:
         from headrace.core.arrow.forms import unmarked
         from headrace.plan.compile import columns_at
         from headrace.session import read as execution
-        from headrace.session.unions import branch_plans
+        from headrace.session.combined import branch_plans
 
         branches = branch_plans(self._plan)
         if branches:

@@ -229,8 +229,8 @@ class ColumnVerbs(DatasetBase):
 
 def _sample(plan: Plan, verb: str, part: Any, seed: Any) -> RandomSample:
     """Return the step that keeps the first ``part`` of the shares; a second one in a plan draws anew."""
+    from headrace.plan.steps.base import innermost
     from headrace.plan.steps.selection import RandomSample
-    from headrace.plan.steps.union import innermost
 
     within = given_number(f"{verb}: {'fraction' if verb == 'random_sample' else 'test_size'}", part)
     if within is None or within > 1 or (verb == "train_test_split" and not 0 < within < 1):

@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 from headrace.core.arguments import known_arguments
-from headrace.core.ports import Source
 from headrace.dataset.base import DatasetBase
 from headrace.errors import ArgumentError
-from headrace.plan.logical import Plan
 
 
 class CombiningVerbs(DatasetBase):
@@ -46,17 +44,19 @@ class CombiningVerbs(DatasetBase):
         >>> old.union(new).map(lambda row: {"id": row["id"] * 10}).take_all()
         [{'id': 10}, {'id': 20}, {'id': -10}, {'id': -10}]
         """
-        from headrace.session.unions import united
+        from headrace.session.combined import united
 
-        plans = [each._plan for each in self._datasets_with("union", other)]
-        return type(self)(united(plans), self._options)
+        return type(self)(united([each._plan for each in self._datasets_with("union", other)]), self._options)
 
     @known_arguments
     def zip(self, *other: Self) -> Self:
         """Put the columns of other datasets beside those of this one: row i beside row i.
 
-        A column whose name is there already gets ``_1`` behind its name, or ``_2``, …. Steps come behind: each
-        dataset is as ``read_parquet``, ``range``, ``from_*`` or ``materialize`` made it.
+        A column whose name is there already gets ``_1`` behind its name, or ``_2``, …. Each dataset's steps, those
+        before the zip, see its own columns only; steps behind it see all. A step before the zip gives row i for row
+        i: ``map``, ``predict``, ``with_column``, those that choose or rename columns, and ``map_batches`` whose
+        function returns as many rows as it gets, which is looked at in each batch. Where a row of one dataset is
+        rejected, the rows beside it are, too.
 
         Parameters
         ----------
@@ -66,31 +66,23 @@ class CombiningVerbs(DatasetBase):
         Raises
         ------
         ArgumentError
-            They differ in their numbers of rows, or one does not know it before it is read, as text files do; one has
-            steps, or is no dataset.
+            They differ in their numbers of rows, or one does not know it before it is read, as text files do. One has
+            a step that may change which rows there are, such as ``filter``, ``flat_map`` or ``limit``, or
+            ``accumulate``; or it is no dataset. ``StepError``, when the step runs: a function of ``map_batches``
+            returned another number of rows.
 
         Examples
         --------
         >>> import headrace as hr
         >>> hr.range(2).zip(hr.range(2), hr.from_items([{"name": "a"}, {"name": "b"}])).take_all()
         [{'id': 0, 'id_1': 0, 'name': 'a'}, {'id': 1, 'id_1': 1, 'name': 'b'}]
+        >>> halves = hr.range(2).map_batches(lambda batch: {"half": batch["id"] / 2})
+        >>> hr.range(2).zip(halves).map(lambda row: {"sum": row["id"] + row["half"]}).take_all()
+        [{'sum': 0.0}, {'sum': 1.5}]
         """
-        from headrace.sources.zipped import ZipSource
+        from headrace.session.combined import zipped
 
-        source = ZipSource(self._sources_with("zip", other))
-        source.rows()  # what does not fit is refused here
-        return type(self)(Plan(source), self._options)
-
-    def _sources_with(self, verb: str, others: Sequence[Any]) -> list[Source]:
-        """Return the sources of this dataset and of others; none may have steps."""
-        for number, each in enumerate(self._datasets_with(verb, others), 1):
-            if each._plan.steps:
-                raise ArgumentError(
-                    f"{verb}: dataset {number} has steps, {each._plan.steps[0].label()} first, and rows are put side "
-                    f"by side before any step runs. Put the steps after {verb}; or write that dataset as Parquet "
-                    "and read it; or call .materialize() on it if it fits into memory."
-                )
-        return [each._plan.source for each in (self, *others)]
+        return type(self)(zipped([each._plan for each in self._datasets_with("zip", other)]), self._options)
 
     def _datasets_with(self, verb: str, others: Sequence[Any]) -> list[DatasetBase]:
         """Return this dataset and others."""

@@ -13,8 +13,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from headrace.core.work import CommitRecord, Done, ErrorReport, Ledger, Shard, StagedFile
-from headrace.plan.steps.base import Step, is_of_headrace
-from headrace.plan.steps.union import innermost
+from headrace.plan.steps.base import Step, innermost, is_of_headrace
 
 
 def cut_short(ledger: Ledger, last: int) -> Ledger:

@@ -144,7 +144,7 @@ class RunContext(msgspec.Struct):
         from headrace.plan import compile as compiler
         from headrace.plan.accounts import Accounts
         from headrace.session.build_runner import RunSpec
-        from headrace.session.unions import datasets_of
+        from headrace.session.combined import datasets_of
 
         options, execution = self.options, self.execution
         return RunSpec(

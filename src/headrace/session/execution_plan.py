@@ -16,8 +16,7 @@ from headrace.options import RunOptions
 from headrace.plan.logical import Plan
 from headrace.plan.physical import ErrorPolicy, Program, Stage
 from headrace.plan.stages import stages_of
-from headrace.plan.steps.base import Step, is_of_headrace
-from headrace.plan.steps.union import innermost
+from headrace.plan.steps.base import Step, innermost, is_of_headrace
 from headrace.session.capacity import block_budget, missing_gpus
 from headrace.session.engines import capacity_for
 

@@ -19,11 +19,11 @@ from headrace.plan import partitioning
 from headrace.plan.functions import Function, is_predictor
 from headrace.plan.logical import Plan
 from headrace.plan.physical import Stage
-from headrace.plan.steps.base import Step, StepFunction
+from headrace.plan.steps.base import DatasetStep, Step, StepFunction
 from headrace.plan.steps.union import OnBranch, goes_through
 from headrace.session import copying
+from headrace.session.combined import branch_plans
 from headrace.session.execution_plan import ExecutionPlan
-from headrace.session.unions import branch_plans
 
 
 class Explanation(str):
@@ -160,7 +160,7 @@ def _pool(stage: Stage) -> str:
 
 def _step(step: Step) -> list[str]:
     lines = []
-    of = step.label().removeprefix(step.step.label()) if isinstance(step, OnBranch) else ""
+    of = f" of {step.of}" if isinstance(step, DatasetStep) else ""
     for each in step.functions():
         if each.predicts:
             how = [f"reads {'all columns' if each.inputs is None else _listed(each.inputs)}"]

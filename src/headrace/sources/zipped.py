@@ -8,10 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from headrace.core.files.input_files import Mark
 from headrace.core.ports import Bad, Source
 from headrace.core.row_keys import Keys, Location, Numbers
-from headrace.core.united import note_marks
+from headrace.core.united import names_side_by_side, note_marks
 from headrace.core.work import Split
 from headrace.errors import ArgumentError
 
@@ -45,7 +47,7 @@ class ZipSource(Source):
         return pa.schema(
             [
                 source.schema().field(name).with_name(new).remove_metadata()
-                for source, names in zip(self._sources, self._names(), strict=True)
+                for source, names in zip(self._sources, self.names(), strict=True)
                 for name, new in names.items()
             ]
         )
@@ -54,25 +56,22 @@ class ZipSource(Source):
         """Return the forms of the columns, by their new names."""
         return {
             names[name]: form
-            for source, names in zip(self._sources, self._names(), strict=True)
+            for source, names in zip(self._sources, self.names(), strict=True)
             for name, form in source.forms().items()
         }
 
-    def _names(self) -> list[dict[str, str]]:
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """The sources, in order."""
+        return self._sources
+
+    def names(self) -> list[dict[str, str]]:
         """Return, for each source, its columns and what they are called here."""
-        taken: set[str] = set()
-        named = []
-        for source in self._sources:
-            names = {}
-            for name in source.schema().names:
-                new, number = name, 0
-                while new in taken:
-                    number += 1
-                    new = f"{name}_{number}"
-                taken.add(new)
-                names[name] = new
-            named.append(names)
-        return named
+        columns = [source.schema().names for source in self._sources]
+        return [
+            dict(zip(names, called, strict=True))
+            for names, called in zip(columns, names_side_by_side(columns), strict=True)
+        ]
 
     # ------------------------------------------------------------ files and splits
 
@@ -181,7 +180,7 @@ class ZipSource(Source):
 
         target = self.schema() if columns is None else select(self.schema(), columns)
         wanted, streams = [], []
-        for source, names, pieces in zip(self._sources, self._names(), self._pieces(split), strict=True):
+        for source, names, pieces in zip(self._sources, self.names(), self._pieces(split), strict=True):
             own = [name for name, new in names.items() if new in target.names]
             wanted.append([names[name] for name in own])
             streams.append(_Stream(source, pieces, own, batch_rows, tolerant=bad is not None))
@@ -219,12 +218,12 @@ class ZipSource(Source):
                 source.check_unchanged(piece)
 
     def locate(self, split: Split, row: int) -> Location:
-        """Say where a row stands in the first source."""
-        for piece, low, high in self._pieces(split)[0]:
-            if row < high - low:
-                return self._sources[0].locate(piece, low + row)
-            row -= high - low
-        return Location("zip", split.start + row)
+        """Say where a row stands in each source."""
+        first, *others = (
+            _located(source, pieces, row)
+            for source, pieces in zip(self._sources, self._pieces(split), strict=True)
+        )
+        return msgspec.structs.replace(first, beside=(*first.beside, *others))
 
     def row_keys(self, split: Split, numbers: Numbers) -> Keys:
         """Return the keys of the first source's rows."""
@@ -245,6 +244,14 @@ class ZipSource(Source):
 
 
 _Head = Any  # a batch, or (rows, why they are bad)
+
+
+def _located(source: Source, pieces: Sequence[tuple[Split, int, int]], row: int) -> Location:
+    for piece, low, high in pieces:
+        if row < high - low:
+            return source.locate(piece, low + row)
+        row -= high - low
+    return Location("zip", row)
 
 
 class _Stream:

@@ -17,8 +17,8 @@ from headrace.core.work import Split
 from headrace.errors import ArgumentError, ModelError, StepError
 from headrace.plan.functions import Built, Function
 from headrace.plan.physical import BranchColumns, ErrorPolicy
-from headrace.plan.steps.base import Step, is_of_headrace
-from headrace.plan.steps.union import OnBranch, goes_through, innermost
+from headrace.plan.steps.base import Step, innermost, is_of_headrace
+from headrace.plan.steps.union import OnBranch, goes_through
 from headrace.worker.calls import Caller, EventLoop, make_caller
 from headrace.worker.meter import Meter
 from headrace.worker.rows import Rows

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import msgspec
@@ -197,6 +198,89 @@ class Step:
     def shape(self) -> dict[str, Any]:
         """Return what must match for two runs to be the same, besides the code: plain JSON values."""
         return {"verb": self.verb}
+
+
+# ---------------------------------------------------------------- steps of some of several datasets
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetStep(Step):
+    """A step of some of the datasets that a verb puts together; all but columns is as its ``step`` says."""
+
+    step: Step
+
+    @property
+    def of(self) -> str:
+        """Which datasets it is of: ``dataset 2``."""
+        raise NotImplementedError
+
+    @property
+    def one_to_one(self) -> bool:  # type: ignore[override]
+        """As the step's."""
+        return self.step.one_to_one
+
+    @property
+    def makes_rows(self) -> bool:  # type: ignore[override]
+        """As the step's."""
+        return self.step.makes_rows
+
+    @property
+    def changes_row_count(self) -> bool:  # type: ignore[override]
+        """As the step's."""
+        return self.step.changes_row_count
+
+    @property
+    def row_by_row(self) -> bool:  # type: ignore[override]
+        """As the step's."""
+        return self.step.row_by_row
+
+    @property
+    def keeps_answers(self) -> bool:  # type: ignore[override]
+        """As the step's."""
+        return self.step.keeps_answers
+
+    def functions(self) -> tuple[StepFunction, ...]:
+        """Return the user's code in the step; the identity of a run calls it by its datasets, too."""
+        return tuple(
+            msgspec.structs.replace(each, identity=f"{each.identity} of {self.of}")
+            for each in self.step.functions()
+        )
+
+    def needs(self) -> tuple[Resources, ...]:
+        """Return what the step needs."""
+        return self.step.needs()
+
+    def batch_sizes(self) -> tuple[int, ...]:
+        """Return the batch sizes of the step."""
+        return self.step.batch_sizes()
+
+    def check_cluster(self, workers: int, folder: str) -> None:
+        """Ask the step."""
+        self.step.check_cluster(workers, folder)
+
+    def without_remote(self) -> Step:
+        """Return this without what only a cluster is told."""
+        return replace(self, step=self.step.without_remote())
+
+    def separated(self) -> list[Step]:
+        """Return the parts of the step, for the same rows."""
+        return [replace(self, step=part) for part in self.step.separated()]
+
+    def rejoined(self, part: Step) -> Step:
+        """Return the step of which this and ``part`` are parts, for the same rows."""
+        assert isinstance(part, DatasetStep)
+        return replace(self, step=self.step.rejoined(part.step))
+
+    def label(self) -> str:
+        """Return ``filter(g) of dataset 2``."""
+        return f"{self.step.label()} of {self.of}"
+
+
+def innermost(step: Step) -> Step:
+    """Return the step itself, of whichever datasets it is."""
+    while isinstance(step, DatasetStep):
+        step = step.step
+    return step
 
 
 def is_of_headrace(kind: type[Step]) -> bool:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from headrace.errors import HeadraceError
-from headrace.plan.steps.base import Step, StepFunction, V
-from headrace.plan.strategies import Resources
+from headrace.plan.steps.base import DatasetStep, Step, V
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -72,76 +69,19 @@ class Union(Conform):
 
 
 @dataclass(frozen=True, slots=True)
-class OnBranch(Step):
+class OnBranch(DatasetStep):
     """A step that only rows of some neighbouring datasets go through: from number ``first`` to before ``stop``.
 
     What it does with columns, only its ``step`` tells: each dataset has others.
     """
 
-    step: Step
     first: int
     stop: int
     verb = "union"
 
     @property
-    def one_to_one(self) -> bool:  # type: ignore[override]
-        """As the step's."""
-        return self.step.one_to_one
-
-    @property
-    def makes_rows(self) -> bool:  # type: ignore[override]
-        """As the step's."""
-        return self.step.makes_rows
-
-    @property
-    def changes_row_count(self) -> bool:  # type: ignore[override]
-        """As the step's."""
-        return self.step.changes_row_count
-
-    @property
-    def row_by_row(self) -> bool:  # type: ignore[override]
-        """As the step's."""
-        return self.step.row_by_row
-
-    @property
-    def keeps_answers(self) -> bool:  # type: ignore[override]
-        """As the step's."""
-        return self.step.keeps_answers
-
-    def functions(self) -> tuple[StepFunction, ...]:
-        """Return the user's code in the step; the identity of a run calls it by its datasets, too."""
-        of = self._of()
-        return tuple(
-            msgspec.structs.replace(each, identity=f"{each.identity} of {of}")
-            for each in self.step.functions()
-        )
-
-    def needs(self) -> tuple[Resources, ...]:
-        """Return what the step needs."""
-        return self.step.needs()
-
-    def check_cluster(self, workers: int, folder: str) -> None:
-        """Ask the step."""
-        self.step.check_cluster(workers, folder)
-
-    def without_remote(self) -> Step:
-        """Return this without what only a cluster is told."""
-        return replace(self, step=self.step.without_remote())
-
-    def separated(self) -> list[Step]:
-        """Return the parts of the step, for the same rows."""
-        return [replace(self, step=part) for part in self.step.separated()]
-
-    def rejoined(self, part: Step) -> Step:
-        """Return the step of which this and ``part`` are parts, for the same rows."""
-        assert isinstance(part, OnBranch)
-        return replace(self, step=self.step.rejoined(part.step))
-
-    def label(self) -> str:
-        """Return ``filter(g) of dataset 2``."""
-        return f"{self.step.label()} of {self._of()}"
-
-    def _of(self) -> str:
+    def of(self) -> str:
+        """Which datasets it is of."""
         first, last = self.first + 1, self.stop
         return f"dataset {last}" if first == last else f"datasets {first} to {last}"
 
@@ -171,7 +111,7 @@ def _path(steps: Sequence[Step], number: int) -> Path:
     path: Path = []
     for i, step in enumerate(steps):
         if goes_through(step, number):
-            inner = innermost(step)
+            inner = step.step if isinstance(step, OnBranch) else step
             path.append((i, Conform(inner.columns, inner.forms) if isinstance(inner, Conform) else inner))
     return path
 
@@ -179,11 +119,6 @@ def _path(steps: Sequence[Step], number: int) -> Path:
 def goes_through(step: Step, number: int) -> bool:
     """Say whether rows of a dataset go through a step."""
     return not isinstance(step, OnBranch) or step.first <= number < step.stop
-
-
-def innermost(step: Step) -> Step:
-    """Return the step itself, of whichever datasets it is."""
-    return step.step if isinstance(step, OnBranch) else step
 
 
 def shifted(step: Step, first: int, count: int) -> OnBranch:

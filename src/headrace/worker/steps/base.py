@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -14,7 +15,7 @@ from headrace.core.work import Split
 from headrace.errors import BadReturn, PlanError
 from headrace.plan.functions import Function
 from headrace.plan.physical import ErrorPolicy
-from headrace.plan.steps.base import Step, is_of_headrace
+from headrace.plan.steps.base import DatasetStep, Step, is_of_headrace
 from headrace.worker.calls import Caller
 from headrace.worker.meter import Meter
 from headrace.worker.rows import Rows
@@ -38,7 +39,8 @@ class StepContext(msgspec.Struct, frozen=True):
     ``number`` is its own in the worker's steps, by which ``meter`` counts. ``eager``: a batch whose size is ours to
     choose is never waited for. ``unread``: columns that are there by the plan but were not read, as nobody needs
     them. ``budget``: how many rows may pass, for a step with a ``row_limit``. ``limited``: a later step has one.
-    ``keys(split, numbers)``: as ``Source.row_keys``.
+    ``keys(split, numbers)``: as ``Source.row_keys``. ``paired``: row i stands beside row i of another dataset, so as
+    many rows come out as go in, in their order.
     """
 
     number: int
@@ -50,6 +52,7 @@ class StepContext(msgspec.Struct, frozen=True):
     budget: int = 0
     limited: bool = False
     keys: RowKeys = no_row_keys
+    paired: bool = False
 
     def count_dropped(self, rows: int) -> None:
         """Count rows that the step left out, as it should."""
@@ -81,6 +84,26 @@ class RunningStep(Generic[S]):
     def on_no_rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return what becomes of a batch without rows, for its columns; raise if only rows would tell."""
         raise BadReturn("it is known only when rows are processed")
+
+
+DS = TypeVar("DS", bound=DatasetStep)
+
+
+class RunningDatasetStep(RunningStep[DS]):
+    """Runs the step of some datasets as it runs for all."""
+
+    @cached_property
+    def own(self) -> RunningStep[Any]:
+        """What runs the step itself."""
+        return running(self.step.step)
+
+    def run(self, rows: Iterator[Rows], callers: Sequence[Caller], context: StepContext) -> Iterator[Rows]:
+        """Do what the step does."""
+        return self.own.run(rows, callers, context)
+
+    def on_no_rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Do what the step does."""
+        return self.own.on_no_rows(batch)
 
 
 _running: dict[type[Step], type[RunningStep[Any]]] = {}

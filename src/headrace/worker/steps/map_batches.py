@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from headrace.core.arrow.batch import nulled
 from headrace.core.arrow.input_view import InputView
-from headrace.core.arrow.values import from_result
+from headrace.core.arrow.values import ConversionError, from_result
 from headrace.core.arrow.views import make_view
 from headrace.core.work import Fault
 from headrace.plan.steps.map_batches import MapBatches
@@ -31,8 +31,17 @@ class MappingBatches(RunningStep[MapBatches]):
     def run(self, rows: Iterator[Rows], callers: Sequence[Caller], context: StepContext) -> Iterator[Rows]:
         """Call the function with batches of the size that the user asked for, or that is best for it."""
         chosen = "columns" if self.step.columns else ""
-        user_code = context.user_code(self.step.label(), "a batch", chosen)
-        return map_batches(rows, self.step, callers[0], user_code, context.eager, limited=context.limited)
+        noun = "one row per row" if context.paired else "a batch"
+        user_code = context.user_code(self.step.label(), noun, chosen)
+        return map_batches(
+            rows,
+            self.step,
+            callers[0],
+            user_code,
+            context.eager,
+            limited=context.limited,
+            paired=context.paired,
+        )
 
     def on_no_rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Call a plain function with no rows."""
@@ -54,18 +63,19 @@ def map_batches(
     eager: bool,
     *,
     limited: bool = False,
+    paired: bool = False,
 ) -> Iterator[Rows]:
     """Replace each batch by those that the function returns for it.
 
     ``limited``: a later step needs no more than some rows. What it leaves unused must not depend on how many calls
-    were made at a time.
+    were made at a time. ``paired`` as in ``StepContext``.
     """
 
     def ready(part: Rows) -> tuple[Any, InputView]:
         return make_view(part.batch, step.batch_format, tried=caller.has_run, writable=step.writable)
 
     cutter = BatchCutter(step.batch_size, step.batch_bytes, caller, eager)
-    window = InFlightWindow(caller, user_code, ready, _batches, cutter.tuner)
+    window = InFlightWindow(caller, user_code, ready, _paired if paired else _batches, cutter.tuner)
     failed: list[Rows] = []  # rows that get nulls, once a result has shown the schema
 
     def careful(rows: Iterator[Rows]) -> Iterator[Rows]:
@@ -75,11 +85,14 @@ def map_batches(
                 results = []
             else:
                 user_code.count_output(len(part), sum(batch.num_rows for batch in results))
+            at = 0
             for batch in results:
                 caller.result_schema = batch.schema
                 yield from _nulled(failed, caller)
-                same = len(results) == 1 and batch.num_rows == len(part)
-                yield part.with_batch(batch) if same else part.with_unknown_origin(batch)
+                stop = at + batch.num_rows
+                same = paired or (len(results) == 1 and stop == len(part))
+                yield part.cut(at, stop).with_batch(batch) if same else part.with_unknown_origin(batch)
+                at = stop
             if caller.result_schema is not None:
                 yield from _nulled(failed, caller)
 
@@ -114,6 +127,19 @@ def _nulled(failed: list[Rows], caller: Caller) -> Iterator[Rows]:
 def _batches(part: Rows, input_view: InputView, result: Any) -> list[pa.RecordBatch]:
     """Convert each batch before the next is made: a generator may fill one array again and again."""
     return [from_result(batch, input_view) for batch in _results(result)]
+
+
+def _paired(part: Rows, input_view: InputView, result: Any) -> list[pa.RecordBatch]:
+    """Convert batches that have a row for each row of the part, in their order."""
+    made = _batches(part, input_view, result)
+    rows = sum(batch.num_rows for batch in made)
+    if rows != len(part):
+        raise ConversionError(
+            f"it returned {rows:,} rows for {len(part):,}, and zip puts each row beside one of another dataset. Put "
+            "the step after zip; or write that dataset as Parquet first, and read it; or call .materialize() on it "
+            "if it fits into memory"
+        )
+    return made
 
 
 def _projected(rows: Iterator[Rows], step: MapBatches) -> Iterator[Rows]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import cached_property
-from typing import Any
 
 import pyarrow as pa
 
@@ -15,7 +13,7 @@ from headrace.errors import SchemaMismatch
 from headrace.plan.steps.union import Conform, OnBranch
 from headrace.worker.calls import Caller
 from headrace.worker.rows import Rows
-from headrace.worker.steps.base import RunningStep, StepContext, running, runs
+from headrace.worker.steps.base import RunningDatasetStep, RunningStep, StepContext, runs
 
 
 @runs(Conform)
@@ -54,20 +52,8 @@ class Conforming(RunningStep[Conform]):
 
 
 @runs(OnBranch)
-class RunningForSome(RunningStep[OnBranch]):
+class RunningForSome(RunningDatasetStep[OnBranch]):
     """Runs the step for the rows that go through it; others do not come here."""
-
-    @cached_property
-    def _own(self) -> RunningStep[Any]:
-        return running(self.step.step)
-
-    def run(self, rows: Iterator[Rows], callers: Sequence[Caller], context: StepContext) -> Iterator[Rows]:
-        """Do what the step does."""
-        return self._own.run(rows, callers, context)
-
-    def on_no_rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Do what the step does."""
-        return self._own.on_no_rows(batch)
 
 
 def _cast(name: str, column: pa.Array, type_: pa.DataType) -> pa.Array:

@@ -1,0 +1,188 @@
+"""``zip`` of datasets that have steps: whose columns a step sees, and what columns are called when all are one row.
+
+Rows stand side by side from the start, so that pairs are never sought. In between, a column's name says whose it is:
+``2:id`` is the column ``id`` of dataset 2, and ``1:2:id`` that of dataset 2 of dataset 1, which is such a zip itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import ColumnExists, UnknownColumn
+from headrace.plan.steps.base import ALL_COLUMNS, DatasetStep, NeededColumns, Step, V
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Named = tuple[tuple[str, str], ...]
+"""Columns by their old names, with their new ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Renaming(Step):
+    """Give all columns other names, as far as they are there: those that nobody needs are not read.
+
+    ``names`` None: the columns that a function makes are not known before it runs.
+    """
+
+    names: Named | None
+    datasets: int
+    verb = "zip"
+    one_to_one = True
+    passes_values = True
+
+    def columns_after(self, names: list[str] | None) -> list[str] | None:
+        """Return the new names."""
+        if names is None or self.names is None:
+            return None
+        there = frozenset(names)
+        return [new for old, new in self.names if old in there]
+
+    def carried(self, types: dict[str, V]) -> dict[str, V]:
+        """Return all by their new names, if they are known."""
+        return {new: types[old] for old, new in self.names or () if old in types}
+
+    def needed_before(self, needed: NeededColumns, schema: pa.Schema) -> NeededColumns:
+        """Return what is needed by its old names. Where these are not known, all is: names depend on all columns."""
+        if self.names is None:
+            return ALL_COLUMNS
+        return NeededColumns(frozenset(old for old, new in self.names if needed.has(new)))
+
+    def unread_after(self, unread: frozenset[str]) -> frozenset[str]:
+        """Return the same columns by their new names."""
+        return frozenset(new for old, new in self.names or () if old in unread)
+
+    def shape(self) -> dict[str, Any]:
+        """Return how many datasets there are."""
+        return {"verb": self.verb, "datasets": self.datasets}
+
+
+@dataclass(frozen=True, slots=True)
+class Apart(_Renaming):
+    """Call each column of the pairs that were read by whose it is, so that steps of one dataset follow."""
+
+    def label(self) -> str:
+        """Return ``zip(2 datasets)``."""
+        return f"{self.verb}({self.datasets} datasets)"
+
+
+@dataclass(frozen=True, slots=True)
+class Zip(_Renaming):
+    """Where the columns of all datasets become those of one; a name that was there before gets ``_1``, ``_2``, …."""
+
+    def label(self) -> str:
+        """Return ``zip``."""
+        return self.verb
+
+
+@dataclass(frozen=True, slots=True)
+class OnSide(DatasetStep):
+    """A step that sees the columns of one dataset, whose names begin with ``prefix``; the others are carried.
+
+    It gives row i for row i: what a function returns is looked at when it runs. ``schema`` is that of the dataset's
+    source.
+    """
+
+    prefix: str
+    schema: pa.Schema
+    verb = "zip"
+    one_to_one = True
+    makes_rows = False
+    changes_row_count = False
+
+    @property
+    def of(self) -> str:
+        """Which dataset it is of: ``dataset 2``, or ``dataset 2 of dataset 1``."""
+        return " of ".join(f"dataset {number}" for number in reversed(self.prefix.split(":")[:-1]))
+
+    @property
+    def passes_values(self) -> bool:  # type: ignore[override]
+        """As the step's."""
+        return self.step.passes_values
+
+    def rows_after(self, rows: int) -> int | None:
+        """As the step's: where its function may give another number of rows, it has to be run."""
+        return self.step.rows_after(rows)
+
+    # ------------------------------------------------------------ columns
+
+    def reads(self) -> tuple[str, ...]:
+        """Return the columns that the step asks for by name."""
+        return tuple(map(self._outer, self.step.reads()))
+
+    def check_columns(self, names: Sequence[str]) -> None:
+        """Ask the step about the columns of its dataset."""
+        try:
+            self.step.check_columns(self._own(names))
+        except (UnknownColumn, ColumnExists) as error:
+            raise type(error)(f"zip, {self.of}: {error}") from None
+
+    def columns_after(self, names: list[str] | None) -> list[str] | None:
+        """Return the columns of all datasets, if those that the step gives are known."""
+        own = None if names is None else self.step.columns_after(self._own(names))
+        return None if own is None or names is None else [*map(self._outer, own), *self._others(names)]
+
+    def carried(self, types: dict[str, V]) -> dict[str, V]:
+        """Return the columns of the other datasets, and what the step carries."""
+        own = self.step.carried({self._inner(name): types[name] for name in types if self._is_own(name)})
+        others = {name: known for name, known in types.items() if not self._is_own(name)}
+        return {self._outer(name): known for name, known in own.items()} | others
+
+    def needed_before(self, needed: NeededColumns, schema: pa.Schema) -> NeededColumns:
+        """Return what the step needs of its dataset, and what is needed of the others."""
+        return self._needed(self.step.needed_before, needed)
+
+    def values_before(self, needed: NeededColumns, schema: pa.Schema) -> NeededColumns:
+        """Return of which columns the step looks at values, and what is needed of the others."""
+        return self._needed(self.step.values_before, needed)
+
+    def unread_after(self, unread: frozenset[str]) -> frozenset[str]:
+        """Return the columns of the other datasets, and those of the step's."""
+        own = self.step.unread_after(self.own_unread(unread))
+        return frozenset([*map(self._outer, own), *self._others(unread)])
+
+    def own_unread(self, unread: frozenset[str]) -> frozenset[str]:
+        """Return which columns of the step's dataset were not read, by the names that it knows."""
+        return frozenset(self._own(unread))
+
+    def _needed(
+        self, before: Callable[[NeededColumns, pa.Schema], NeededColumns], needed: NeededColumns
+    ) -> NeededColumns:
+        only = None if needed.only is None else frozenset(self._own(needed.only))
+        own = before(NeededColumns(only, frozenset(self._own(needed.without))), self.schema)
+        without = frozenset([*map(self._outer, own.without), *self._others(needed.without)])
+        if own.only is not None and needed.only is not None:
+            return NeededColumns(
+                frozenset([*map(self._outer, own.only), *self._others(needed.only)]), without
+            )
+        # All columns of one dataset, and some of another: those of the source that are not needed are left out.
+        spare = (self._outer(name) for name in self.schema.names if not own.has(name))
+        return NeededColumns(None, without.union(spare))
+
+    def _is_own(self, name: str) -> bool:
+        return name.startswith(self.prefix)
+
+    def _inner(self, name: str) -> str:
+        return name[len(self.prefix) :]
+
+    def _outer(self, name: str) -> str:
+        return self.prefix + name
+
+    def _own(self, names: Iterable[str]) -> list[str]:
+        return [self._inner(name) for name in names if self._is_own(name)]
+
+    def _others(self, names: Iterable[str]) -> list[str]:
+        return [name for name in names if not self._is_own(name)]
+
+    def shape(self) -> dict[str, Any]:
+        """Return that of the step, and of which dataset it is."""
+        return {**self.step.shape(), "dataset": self.prefix}
+
+
+def on_side(step: Step, number: int, schema: pa.Schema) -> OnSide:
+    """Return a step of a dataset as one of a zip, where the dataset has this number, from 1, and such a source."""
+    if isinstance(step, OnSide):
+        return OnSide(step.step, f"{number}:{step.prefix}", step.schema)
+    return OnSide(step, f"{number}:", schema)
