@@ -172,7 +172,7 @@ DIFFERENT = {
         "repartition": "taken, with a warning: neither batches nor workers nor files depend on blocks",
         "stats": "here; of the last run of that dataset",
         "union": "here; one behind the other, in this order, each with its own steps",
-        "zip": "here; of sources whose equal numbers of rows are known; steps come behind",
+        "zip": "here; of datasets whose equal numbers of rows are known; steps before it keep each row in its place",
         "take take_all take_batch show schema columns": _LAZY,
         "write_delta": "here; one commit for the whole run, and columns are added only with `schema_mode='merge'`",
         "write_iceberg": "here; one snapshot for the whole run; into tables with partitions, too",

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from headrace.dataset.ranges import Range
+from headrace.plan.steps.base import innermost
 from headrace.plan.steps.predict import Prompt
 
 if TYPE_CHECKING:
@@ -51,7 +52,8 @@ def token_use(plan: Plan, folder: str) -> TokenUse | None:
     """Return what a row of a sample in ``folder`` used; None where no model says it, or its counts were dropped."""
     import pyarrow.parquet as pq
 
-    models = [model for step in plan.steps if isinstance(step, Prompt) for model in step.models]
+    steps = map(innermost, plan.steps)
+    models = [model for step in steps if isinstance(step, Prompt) for model in step.models]
     asked = {model.output: model.function.call for model in models}
     reads: list[float] = []
     writes: list[float] = []

@@ -18,6 +18,7 @@ from headrace.engines.driver_first import DriverFirstEngine
 from headrace.engines.local import memory
 from headrace.options import RunOptions
 from headrace.plan.logical import Plan
+from headrace.plan.steps.base import innermost
 from headrace.session.engines import open_engine, worker_extras
 from headrace.session.execution_plan import ExecutionPlan
 
@@ -282,7 +283,7 @@ def _workers(execution: ExecutionPlan, sink: str, *, warm: int | None = None) ->
 
 def _imports(plan: Plan) -> tuple[str, ...]:
     """Return modules of ours that the workers of a plan will need, for its source and its steps."""
-    steps = {type(step).__module__ for step in plan.steps}
+    steps = {type(each).__module__ for step in plan.steps for each in (step, innermost(step))}
     named = "headrace.plan.steps."
     running = {f"headrace.worker.steps.{name[len(named) :]}" for name in steps if name.startswith(named)}
     return (*getattr(plan.source, "worker_imports", ()), *sorted(running))

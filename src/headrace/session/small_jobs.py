@@ -19,7 +19,7 @@ from headrace.options import RunOptions
 from headrace.plan import compile as compiler
 from headrace.plan.logical import Plan
 from headrace.plan.physical import Stage
-from headrace.plan.steps.base import Step, is_of_headrace
+from headrace.plan.steps.base import Step, innermost, is_of_headrace
 from headrace.plan.strategies import UNDECLARED
 
 MOST_BYTES = 16 << 20
@@ -66,7 +66,9 @@ def _is_known(plan: Plan) -> bool:
 
 def _is_plain(step: Step) -> bool:
     ours = all(type(metric).__module__.startswith("headrace.") for _, metric in step.metrics)
-    return ours and is_of_headrace(type(step)) and all(needs == UNDECLARED for needs in step.needs())
+    return (
+        ours and is_of_headrace(type(innermost(step))) and all(needs == UNDECLARED for needs in step.needs())
+    )
 
 
 def _is_small(plan: Plan) -> bool:

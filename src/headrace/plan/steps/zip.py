@@ -29,7 +29,6 @@ class _Renaming(Step):
 
     names: Named | None
     datasets: int
-    verb = "zip"
     one_to_one = True
     passes_values = True
 
@@ -63,6 +62,8 @@ class _Renaming(Step):
 class Apart(_Renaming):
     """Call each column of the pairs that were read by whose it is, so that steps of one dataset follow."""
 
+    verb = "zip"
+
     def label(self) -> str:
         """Return ``zip(2 datasets)``."""
         return f"{self.verb}({self.datasets} datasets)"
@@ -71,6 +72,8 @@ class Apart(_Renaming):
 @dataclass(frozen=True, slots=True)
 class Zip(_Renaming):
     """Where the columns of all datasets become those of one; a name that was there before gets ``_1``, ``_2``, …."""
+
+    verb = "zip"
 
     def label(self) -> str:
         """Return ``zip``."""

@@ -36,8 +36,12 @@ class Zipping(RunningStep[Zip]):
     def run(self, rows: Iterator[Rows], callers: Sequence[Caller], context: StepContext) -> Iterator[Rows]:
         """Rename the columns of each batch."""
         if self.step.names is None and context.unread:
-            raise AssertionError("names were to be found among columns of which some were not read")
-        return (part.with_batch(self.on_no_rows(part.batch)) for part in rows)
+            raise AssertionError("the names of columns depend on all, and some were not read")
+        planned = frozenset(old for old, _ in self.step.names or ()) - context.unread
+        for part in rows:
+            if self.step.names is not None and planned != frozenset(part.batch.schema.names):
+                raise AssertionError(f"{planned} were planned, and {part.batch.schema.names} came")
+            yield part.with_batch(self.on_no_rows(part.batch))
 
     def on_no_rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Do the same."""
