@@ -8,9 +8,9 @@ import io
 import json
 import sys
 import unicodedata
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -26,9 +26,9 @@ from headrace.core.terminal import encodable, json_visible, one_line, say, visib
 from headrace.core.warn import warn
 from headrace.errors import StepError, UnreadableFile
 from headrace.observers.progress import Progress
-from headrace.observers.prometheus import Exporter
+from headrace.observers.prometheus import families
 from headrace.observers.report.values import cleaned
-from headrace.session.event_bus import EventBus
+from headrace.observers.run_state import RunState
 
 EVIL = "a\x1b]0;owned\x07\x1b[2J\x9b31m\u202eb\u2066\u200b\x7f\rc"
 SOURCE = Path(hr.__file__).parent
@@ -196,10 +196,8 @@ def test_progress_reports_and_prometheus_show_it() -> None:
     pytest.importorskip("prometheus_client")
     from prometheus_client import generate_latest
 
-    with contextlib.closing(Exporter(0)) as served, warnings.catch_warnings():
-        bus = EventBus([served])
-        bus.on_event(RunStarted("r", "/out", 1, 0, 0, 1, 1))
-        bus.on_event(CallRetried(0, f"map({EVIL})\udcff\n", "ValueError"))
-        bus.tick()
-        text = generate_latest(served._registry).decode()
+    state = RunState()
+    state.add(RunStarted("r", "/out", 1, 0, 0, 1, 1), 1.0)
+    state.add(CallRetried(0, f"map({EVIL})\udcff\n", "ValueError"), 2.0)
+    text = generate_latest(SimpleNamespace(collect=lambda: families(state))).decode()
     assert is_harmless(text) and "owned" in text

@@ -181,7 +181,8 @@ class RunState:
         driver = self.drivers[-1]
         driver.started = event
         if self.rows > event.rows_done:
-            self.counts[READ_AGAIN] += 1
+            words = f"{self.rows - event.rows_done:,} rows were read by a driver that did not commit them"
+            self._count(READ_AGAIN, words)
         self.rows = self.read = event.rows_done
         self.written, self.rejected, self.nulled = event.written_done, event.rejected_done, event.nulled_done
         self.bytes = event.bytes_done
@@ -208,9 +209,13 @@ class RunState:
         # It was started later, when another was lost, or more were needed.
         if took > 3 * driver.first_ready + 1.0:
             took = min(took, event.seconds)
+        self._start_of_worker(event, at, took)
         self._starts[event.worker] = max(0.0, took - event.seconds), min(took, event.seconds)
         if len(driver.workers) == 1:
             self._count_start(event.worker, self.stages.setdefault(0, StageState()))
+
+    def _start_of_worker(self, event: WorkerReady, at: float, took: float) -> None:
+        """Note that a worker that is ready at ``at`` took so many seconds to start; for those who draw it."""
 
     def _count_start(self, worker: int, stage: StageState) -> None:
         """Count how long a worker took to start, once it is known whose it is."""
@@ -267,34 +272,40 @@ class RunState:
         match event:
             case ShardRetried():
                 self._open.forget(event.shard)
-                self.counts[RETRIED_SHARDS] += 1
+                self._count(RETRIED_SHARDS, f"shard {event.shard}: {event.reason}")
             case ShardDivided():
                 self.shards += max(0, event.parts - 1)
                 if not event.early:  # early ones are usual, and no incident
-                    self.counts[DIVIDED] += 1
+                    self._count(DIVIDED, f"shard {event.shard} is {event.parts} shards now")
             case WorkerLost():
-                self.counts[LOST] += 1
                 self._open.forget_worker(event.worker)
+                self._count(LOST, f"worker {event.worker}: {event.reason}")
             case WorkerRetired():
-                self.counts[RETIRED] += 1
+                self._count(RETIRED, f"worker {event.worker}: {event.reason}")
             case CallRetried():
-                self.counts[RETRIED_CALLS] += 1
                 self.retried[event.step, event.error] += 1
+                self._count(RETRIED_CALLS, f"{event.step}: {event.error}")
             case BatchShrunk():
-                self.counts["batch shrunk"] += 1
                 self._ceilings[event.step] = min(event.now, self._ceilings.get(event.step, event.now))
+                words = f"{event.step}: {event.before:,} rows did not fit, {event.now:,} at a time since"
+                self._count("batch shrunk", words)
             case BatchSized():
                 self._sizes.setdefault(event.step, {})[event.worker] = event.rows
             case PoolResized():
-                self.counts["pool resized"] += 1
+                self._count("pool resized", f"stage {event.stage + 1}: {event.workers} workers")
             case PoolWaits():
-                self.counts["pool waits"] += 1
+                here = f"{event.here} of {event.wanted} workers ({event.each})"
+                self._count("pool waits", f"{event.pool}: {here} after {event.seconds:.0f} s")
             case Unlisted():
                 kinds = {"call retried": RETRIED_CALLS, "shard retried": RETRIED_SHARDS}
                 if event.of not in (DIVIDED_EARLY, "worker ready", "batch sized"):
                     self.counts[kinds.get(event.of, event.of)] += event.count
             case _:
                 _has_no_case(event)
+
+    def _count(self, what: str, words: str) -> None:
+        """Count an incident; ``words`` say what happened, for those who list them."""
+        self.counts[what] += 1
 
     # ------------------------------------------------------------ samples
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import bisect
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
+from headrace.observers.pace import done_by
 from headrace.observers.report.history import History, WorkerSpan
 
 POINTS = 300  # of a series
@@ -19,63 +21,52 @@ Figure = dict[str, Any]
 
 def throughput(history: History) -> Figure | None:
     """Return rows per second over time: those read for the first time, and those that an earlier driver had read."""
-    first, whole_work = _rising(history)
-    if len(whole_work) < 2 or whole_work[-1][1] <= whole_work[0][1]:
+    points = _rising(history)
+    if len(points) < 2 or points[-1][2] <= points[0][2]:
         return None
-    whole = max(history.seconds, whole_work[-1][0])
-    times, new_rows, all_rows = [t for t, _ in first], [n for _, n in first], [n for _, n in whole_work]
+    whole = max(history.seconds, points[-1][0])
     width = _width(whole)
-    points = []
-    bars = max(1, round(whole / width))  # the last is a little longer or shorter
-    for i in range(bars):
-        start, end = i * width, whole if i + 1 == bars else (i + 1) * width
+    number = max(1, round(whole / width))  # the last is a little longer or shorter
+    ends = [*(i * width for i in range(number)), whole]
+    bars = []
+    for start, end in pairwise(ends):
         seconds = max(end - start, 1e-9)
-        new, done = (
-            max(0.0, _between(times, series, end) - _between(times, series, start)) / seconds
-            for series in (new_rows, all_rows)
-        )
-        points.append([_short(start), _short(end), _short(new), _short(max(0.0, done - new))])
+        (new, done), (new_before, done_before) = done_by(points, end), done_by(points, start)
+        new, done = max(0.0, new - new_before) / seconds, max(0.0, done - done_before) / seconds
+        bars.append([_short(start), _short(end), _short(new), _short(max(0.0, done - new))])
     starts = [_short(driver.start) for driver in history.drivers[1:]][:50]
     waits = [
         [_short(driver.start), _short(driver.start + driver.first_ready)]
         for driver in history.drivers[:50]
         if driver.first_ready is not None and driver.first_ready > whole / GRAINS
     ]
-    return {"kind": "throughput", "points": points, "resumed": starts, "starting": waits}
+    return {"kind": "throughput", "points": bars, "resumed": starts, "starting": waits}
 
 
-Series = list[tuple[float, float]]
-
-
-def _rising(history: History) -> tuple[Series, Series]:
+def _rising(history: History) -> list[tuple[float, int, int]]:
     """Return over time how many rows were read for the first time, and how many in all, some of them twice."""
-    first: Series = []
-    every: Series = []
+    found: list[tuple[float, int, int]] = []
     most = again = 0
     before: int | None = None
-    ready = sorted(now for now, _, _ in history.ready_times)
+    ready = sorted(ready for _, ready in history.starts.values())
     starts = [each.start for each in history.drivers]
     for now, rows, _ in history.progress:
         if before is None:
             most = before = rows
-            first.append((0.0, float(rows)))
-            every.append((0.0, float(rows)))
+            found.append((0.0, rows, rows))
         if rows < before:  # another driver begins, with what is committed
             before = rows
-            first.append((now, float(most)))
-            every.append((now, float(most + again)))
+            found.append((now, most, most + again))
         if rows <= before:
             continue
         begun = starts[max(0, bisect.bisect_left(starts, now) - 1)] if starts else 0.0
         i = bisect.bisect_left(ready, begun)  # before the first worker is ready, no row is read
-        if i < len(ready) and first[-1][0] < ready[i] < now:
-            first.append((ready[i], float(most)))
-            every.append((ready[i], float(most + again)))
+        if i < len(ready) and found[-1][0] < ready[i] < now:
+            found.append((ready[i], most, most + again))
         again += max(0, min(rows, most) - before)
         most, before = max(most, rows), rows
-        first.append((now, float(most)))
-        every.append((now, float(most + again)))
-    return first, every
+        found.append((now, most, most + again))
+    return found
 
 
 def _width(whole: float) -> float:
@@ -87,17 +78,6 @@ def _width(whole: float) -> float:
     raw = max(whole, 1e-3) / 60
     power = 10.0 ** math.floor(math.log10(raw))
     return min((step * power for step in (1, 2, 5, 10) if step * power >= raw - 1e-12), default=10 * power)
-
-
-def _between(times: Sequence[float], rows: Sequence[float], now: float) -> float:
-    """Return the rows at a time between two samples."""
-    i = bisect.bisect_right(times, now)
-    if i == 0:
-        return rows[0]
-    if i == len(times):
-        return rows[-1]
-    share = (now - times[i - 1]) / max(times[i] - times[i - 1], 1e-9)
-    return rows[i - 1] + share * (rows[i] - rows[i - 1])
 
 
 def timeline(history: History) -> Figure | None:
@@ -116,32 +96,20 @@ def timeline(history: History) -> Figure | None:
     if not tracks or whole <= 0:
         return None
     shown = [tracks[i * len(tracks) // TRACKS] for i in range(TRACKS)] if len(tracks) > TRACKS else tracks
-    ready: dict[str, float] = {}
-    for now, worker, _ in history.ready_times:
-        ready.setdefault(worker, now)
     gap = whole / GRAINS
     merged = [(stage, name, _merged(spans, gap)) for stage, name, spans in shown]
     while sum(len(spans) for _, _, spans in merged) > SPANS:
         gap *= 2
         merged = [(stage, name, _merged(spans, gap)) for stage, name, spans in merged]
-    rows = []
-    for stage, name, spans in merged:
-        for each in spans:
-            rows.append(
-                [
-                    stage,
-                    shown_as(name),
-                    _short(each.start),
-                    _short(each.end),
-                    round(each.busy, 2),
-                    each.outcome,
-                ]
-            )
-    starts = _starts(history)
+    rows = [
+        [stage, shown_as(name), _short(each.start), _short(each.end), round(each.busy, 2), each.outcome]
+        for stage, name, spans in merged
+        for each in spans
+    ]
     up = [
-        [stage, shown_as(name), _short(starts.get(name, 0.0)), _short(ready[name])]
+        [stage, shown_as(name), *map(_short, history.starts[name])]
         for stage, name, _ in merged
-        if name in ready
+        if name in history.starts
     ]
     return {
         "kind": "timeline",
@@ -158,19 +126,6 @@ def _lifetime(history: History, name: str) -> tuple[float, float]:
     """Return from when to when a worker's driver was at work."""
     driver = history.drivers[min(int(name.partition(".")[0]), len(history.drivers)) - 1]
     return _short(driver.start), _short(driver.start + driver.seconds)
-
-
-def _starts(history: History) -> dict[str, float]:
-    """Return, for workers that were there from the start of their driver, when that was; others began later."""
-    found: dict[str, float] = {}
-    for now, worker, loading in history.ready_times:
-        driver = max((d for d in history.drivers if d.start <= now), key=lambda d: d.start, default=None)
-        if driver is None:
-            continue
-        first = min((at for at, _, _ in history.ready_times if at >= driver.start), default=now)
-        begun = driver.start if now <= driver.start + 3 * (first - driver.start) + 1.0 else now - loading
-        found.setdefault(worker, max(driver.start, begun))
-    return found
 
 
 def _order(name: str) -> tuple[int, ...]:

@@ -6,31 +6,9 @@ from collections.abc import Iterable
 
 import msgspec
 
-from headrace.core.events import (
-    BatchShrunk,
-    BatchSized,
-    CallRetried,
-    MemoryTaken,
-    PoolResized,
-    PoolWaits,
-    RunStarted,
-    ShardDivided,
-    ShardRetried,
-    WorkerLost,
-    WorkerReady,
-    WorkerRetired,
-)
+from headrace.core.events import BatchShrunk, BatchSized, MemoryTaken, RunStarted, WorkerReady
 from headrace.observers.record_reader import Line, replay
-from headrace.observers.run_state import (
-    DIVIDED,
-    LOST,
-    READ_AGAIN,
-    RETIRED,
-    RETRIED_CALLS,
-    RETRIED_SHARDS,
-    Folded,
-    RunState,
-)
+from headrace.observers.run_state import Folded, RunState
 from headrace.observers.sums import CommitSum, ProgressSample, WorkSum
 
 MOST_INCIDENTS = 500
@@ -59,49 +37,33 @@ class History(RunState):
         super().__init__()
         self.progress: list[tuple[float, int, int]] = []  # time, rows read, shards done
         self.tracks: dict[int, dict[str, list[WorkerSpan]]] = {}  # stage → worker → its spans
-        self.ready_times: list[tuple[float, str, float]] = []  # time, worker, seconds of loading
+        self.starts: dict[str, tuple[float, float]] = {}  # worker → when it was started, and ready
         self.memory_series: list[tuple[float, int, int, list[int]]] = []  # time, driver, blocks, stages
         self.batches: list[tuple[float, str, str, int, float]] = []  # time, step, what, rows, rows per second
         self.incidents: list[tuple[float, str, str]] = []  # time, what, words
 
     def add(self, event: Folded, at: float) -> None:
         """Add an event that happened at ``at``."""
-        most = self.rows
         super().add(event, at)
         now = self._work_time(at)
         match event:
-            case RunStarted():
-                if most > self.rows:
-                    words = f"{most - self.rows:,} rows were read by a driver that did not commit them"
-                    self._note(now, READ_AGAIN, words)
-                self._note_progress(now)
-            case CommitSum() | ProgressSample():
-                self._note_progress(now)
-            case WorkerReady():
-                self.ready_times.append((now, self._name(event.worker), event.seconds))
+            case RunStarted() | CommitSum() | ProgressSample():
+                self.progress.append((now, self.rows, self.shards_done))
             case MemoryTaken():
                 self.memory_series.append((now, event.driver, event.blocks, list(event.stages)))
             case BatchSized():
                 self.batches.append((now, event.step, "found best", event.rows, event.rows_per_second))
             case BatchShrunk():
                 self.batches.append((now, event.step, "did not fit before", event.now, 0.0))
-                words = f"{event.step}: {event.before:,} rows did not fit, {event.now:,} at a time since"
-                self._note(now, "batch shrunk", words)
-            case CallRetried():
-                self._note(now, RETRIED_CALLS, f"{event.step}: {event.error}")
-            case ShardRetried():
-                self._note(now, RETRIED_SHARDS, f"shard {event.shard}: {event.reason}")
-            case WorkerLost():
-                self._note(now, LOST, f"worker {event.worker}: {event.reason}")
-            case WorkerRetired():
-                self._note(now, RETIRED, f"worker {event.worker}: {event.reason}")
-            case ShardDivided() if not event.early:
-                self._note(now, DIVIDED, f"shard {event.shard} is {event.parts} shards now")
-            case PoolResized():
-                self._note(now, "pool resized", f"stage {event.stage + 1}: {event.workers} workers")
-            case PoolWaits():
-                here = f"{event.here} of {event.wanted} workers ({event.each})"
-                self._note(now, "pool waits", f"{event.pool}: {here} after {event.seconds:.0f} s")
+
+    def _start_of_worker(self, event: WorkerReady, at: float, took: float) -> None:
+        now = self._work_time(at)
+        self.starts.setdefault(self._name(event.worker), (max(self.drivers[-1].start, now - took), now))
+
+    def _count(self, what: str, words: str) -> None:
+        super()._count(what, words)
+        if len(self.incidents) < MOST_INCIDENTS:
+            self.incidents.append((self._work_time(self.at), what, " ".join(words.split())[:300]))
 
     def _work(self, work: WorkSum) -> None:
         super()._work(work)
@@ -117,13 +79,6 @@ class History(RunState):
     def _name(self, worker: int) -> str:
         """Return a worker's name: the number of its driver, from 1, and its own, from 0."""
         return f"{len(self.drivers)}.{worker}"
-
-    def _note_progress(self, now: float) -> None:
-        self.progress.append((now, self.rows, self.shards_done))
-
-    def _note(self, now: float, what: str, words: str) -> None:
-        if len(self.incidents) < MOST_INCIDENTS:
-            self.incidents.append((now, what, " ".join(words.split())[:300]))
 
 
 def history(lines: Iterable[Line | None]) -> History:
