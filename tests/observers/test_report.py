@@ -136,18 +136,13 @@ def test_the_template_is_one_of_jinja2_too(tmp_path: Path, monkeypatch: pytest.M
     samples = [RejectedSample(HOSTILE, HOSTILE, HOSTILE, HOSTILE)] * 2
     ours, known, _ = made(found, samples=samples, success=success(found))
     env = jinja2.Environment(
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        loader=jinja2.FileSystemLoader(ASSETS.parent),
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
 
-    class Engine:
-        def render_template(self, name: str, **values: Any) -> str:
-            return str(env.get_template(name).render(values))
+    def rendered(template: Path, **values: Any) -> str:
+        return str(env.from_string(template.read_text()).render(values))
 
-    monkeypatch.setattr(pages, "_engine", Engine)
+    monkeypatch.setattr(pages, "rendered", rendered)
     theirs = Reader(page(found, known, made=1e6, version="0.1.0").decode())
     assert (theirs.tags, theirs.text) == (ours.tags, ours.text)
 

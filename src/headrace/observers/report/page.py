@@ -8,8 +8,9 @@ import os
 import time
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from headrace.core.cards import engine, rendered
 from headrace.observers.report import head, metrics, running, totals
 from headrace.observers.report.facts import Facts
 from headrace.observers.report.history import History
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from headrace.observers.report.comparison import Run
 
 ASSETS = Path(__file__).parent / "assets"
+TEMPLATE = Path(__file__).parent / "page.html"
 SCRIPTS = ("d3.min.js", "plot.umd.min.js", "report.js")
 DIGESTS = {
     "d3.min.js": "912111098ea99503a6f4967361d2bbdc9dbf58cf9c678c8e27e5b02d1a07f0c1",
@@ -83,21 +85,10 @@ def render(page: Value) -> bytes:
     """Return the page of a plain value, as UTF-8; all words in it are escaped by the template's engine."""
     place = os.urandom(16).hex()  # of style and scripts: half a megabyte need not go through the engine
     policy = " ".join(f"'sha256-{_hash(name)}'" for name in SCRIPTS)
-    made: str = _engine().render_template("page.html", page=page, policy=policy, place=place)
-    head, body, end = made.encode().split(place.encode())
+    made = rendered(TEMPLATE, page=page, policy=policy, place=place).encode()
+    head, body, end = made.split(place.encode())
     scripts = (part for name in SCRIPTS for part in (b"<script>", _asset(name), b"</script>\n"))
     return b"".join([head, _asset("report.css"), body, *scripts, end])
-
-
-@cache
-def _engine() -> Any:
-    """Return the engine with the template; it takes what Jinja2 takes, and a tenth of the time to be imported."""
-    from minijinja import Environment
-
-    engine = Environment(undefined_behavior="strict", trim_blocks=True, lstrip_blocks=True)
-    engine.debug = False  # its errors would hold the whole page
-    engine.add_template("page.html", (Path(__file__).parent / "page.html").read_text(encoding="utf-8"))
-    return engine
 
 
 def load_assets() -> None:
@@ -106,7 +97,7 @@ def load_assets() -> None:
         _hash(name)
     for name in (*SCRIPTS, "report.css"):
         _asset(name)
-    _engine()
+    engine(TEMPLATE)
 
 
 @cache
