@@ -59,45 +59,75 @@ _HOMES = {
     "headrace.output.verify": ("verify",),
     "headrace.plan.column_expressions": ("ColumnExpression", "col", "lit"),
     "headrace.plan.strategies": ("ActorPoolStrategy", "TaskPoolStrategy"),
+    "headrace.readers.from_libraries": (
+        "from_daft",
+        "from_huggingface",
+        "from_polars",
+        "from_ray",
+        "from_spark",
+        "from_torch",
+    ),
+    "headrace.readers.from_memory": (
+        "from_arrow",
+        "from_items",
+        "from_numpy",
+        "from_pandas",
+        "range",
+        "range_tensor",
+    ),
     "headrace.result": ("Result",),
     "headrace.session.models": ("load_model",),
     "headrace.tasks": ("ActorPool", "Executor", "Ref", "connect"),
 }
 _MODULES = ("errors", "llm", "observers")
-_ROOMS = ("readers", "accumulators", "predictors")  # what is public in them is public here
 
 
-def _home_of(name: str) -> str | None:
-    """Return the module that has a public name."""
+def _found(name: str) -> Any:
+    """Return what has a public name, from ours or from an installed package; None if nothing has."""
     for home, names in _HOMES.items():
         if name in names:
-            return home
-    rooms = _ROOMS[:1] if name.islower() else _ROOMS[1:]
-    return next(filter(None, (import_module(f"headrace.{room}").home_of(name) for room in rooms)), None)
+            return getattr(import_module(home), name)
+    if name.startswith("read_"):
+        return import_module("headrace.readers").reader(name.removeprefix("read_"))
+    if name.islower():
+        return None
+    return import_module("headrace.predictors.registry").predictor_named(name) or import_module(
+        "headrace.accumulators"
+    ).METRICS.get(name)
 
 
 def _public() -> list[str]:
-    names = {"__version__", *_MODULES, *(name for names in _HOMES.values() for name in names)}
-    return sorted(names.union(*(import_module(f"headrace.{room}").names() for room in _ROOMS)))
+    """Return the names that are ours."""
+    readers, metrics = import_module("headrace.readers"), import_module("headrace.accumulators")
+    return sorted(
+        {
+            "__version__",
+            *_MODULES,
+            *(name for names in _HOMES.values() for name in names),
+            *(f"read_{name}" for name in readers.SOURCES.ours),
+            *metrics.METRICS.ours,
+            *import_module("headrace.predictors.registry").predictor_names(),
+        }
+    )
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used: a worker needs few of them, and start-up is imports."""
-    if name in (*_MODULES, "accumulators"):
+    if name in (*_MODULES, "accumulators", "compat", "testing"):
         return import_module(f"headrace.{name}")
     if name == "__all__":
         return globals().setdefault("__all__", _public())
     if name.startswith("_"):
         raise AttributeError(f"module 'headrace' has no attribute {name!r}")
-    home = _home_of(name)
-    if home is not None:
-        return globals().setdefault(name, getattr(import_module(home), name))
+    found = _found(name)
+    if found is not None:
+        return globals().setdefault(name, found)
     errors = import_module("headrace.errors")
     unsupported = import_module("headrace.plan.ray_unsupported")
     reason = unsupported.NO_FUNCTIONS.get(name) or unsupported.FAMILIAR_FUNCTIONS.get(name)
     try:
         raise errors.NotOffered(
-            f"Headrace has no {name}{f': {reason}' if reason else '.' + errors.nearest(name, _public())}"
+            f"Headrace has no {name}{f': {reason}' if reason else '.' + errors.nearest(name, __dir__())}"
         )
     except AttributeError as error:
         error.__traceback__ = None  # so that no line of ours stands between the user's and the message
@@ -105,4 +135,6 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return _public()
+    brought = import_module("headrace.readers").SOURCES.brought()
+    metrics = import_module("headrace.accumulators").METRICS.brought()
+    return sorted([*_public(), *(f"read_{name}" for name in brought), *metrics])

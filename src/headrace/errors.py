@@ -4,7 +4,8 @@
 
     HeadraceError
     ├── NotOffered (AttributeError)         what another library has, and Headrace does not
-    │   └── NotASequence (TypeError)        what lists and frames can do, and a dataset cannot
+    │   ├── NotASequence (TypeError)        what lists and frames can do, and a dataset cannot
+    │   └── PackageUnusable                 what an installed package brings, and what cannot be used
     ├── ArgumentError (ValueError)          a value that a method cannot use
     │   └── UnknownArgument (TypeError)     an argument name that does not exist
     ├── PlanError                           a plan that can never run, refused before any work
@@ -96,6 +97,10 @@ class NotASequence(NotOffered, TypeError):
 
     Use ``take``, ``count`` or ``iter_batches``.
     """
+
+
+class PackageUnusable(NotOffered):
+    """Something that an installed package brings for Headrace, and that cannot be used; the message says why."""
 
 
 class ArgumentError(HeadraceError, ValueError):
@@ -473,7 +478,7 @@ class RemoteTraceback(Exception):
         return f"\n{visible(str(self.args[0]))}" if self.args else ""
 
 
-REFUSALS = (ArgumentError, PlanError, NothingMatched, UntrustedPickle)
+REFUSALS = (ArgumentError, PlanError, NothingMatched, PackageUnusable, UntrustedPickle)
 """Errors that say that a command cannot be carried out as it was given: the user has to change the command."""
 
 

@@ -177,9 +177,20 @@ class RunOptions:
     @property
     def traits(self) -> EngineTraits:
         """Where the workers are."""
+        if self._on_ray:  # known without Ray, which may not be there
+            return EngineTraits(is_cluster=True)
+        return getattr(self.engine_class, "traits", EngineTraits())
+
+    @property
+    def _on_ray(self) -> bool:
+        return isinstance(self.engine, Ray) or self.engine == "ray" or is_address(self.engine)
+
+    @property
+    def engine_class(self) -> Any:
+        """The class of the engine."""
         if isinstance(self.engine, type):
-            return getattr(self.engine, "traits", EngineTraits())
-        return ENGINES["ray" if isinstance(self.engine, Ray) or is_address(self.engine) else self.engine]
+            return self.engine
+        return ENGINES.get("ray" if self._on_ray else str(self.engine))
 
     @property
     def engine_name(self) -> str:

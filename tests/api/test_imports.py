@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -127,23 +128,24 @@ def test_every_public_name_is_there() -> None:
 
 def test_what_type_checkers_see_is_what_is_there() -> None:
     import headrace as hr
-    from headrace import accumulators, predictors, readers
+    from headrace.accumulators import METRICS
+    from headrace.predictors import registry
+    from headrace.readers import SOURCES
 
     (block,) = (node for node in ast.parse(Path(hr.__file__).read_text()).body if isinstance(node, ast.If))
     found = [node for node in block.body if isinstance(node, ast.ImportFrom)]
     stars = {node.module for node in found if node.names[0].name == "*"}
-    assert stars == {"headrace.accumulators", *(f"headrace.readers.{name}" for name in readers.MODULES)}
+    readers = {place.partition(":")[0] for place in SOURCES.ours.values()}
+    readers |= {home for home in hr._HOMES if home.startswith("headrace.readers.")}
+    assert stars == {"headrace.accumulators", *readers}
     named = {each.asname: node.module for node in found for each in node.names if each.name != "*"}
-    rooms = {name: predictors.home_of(name) for name in predictors.names()}
-    homes = {name: home for home, names in hr._HOMES.items() for name in names}
+    rooms = {name: registry.predictor_named(name).__module__ for name in registry.predictor_names()}
+    homes = {name: home for home, names in hr._HOMES.items() if home not in readers for name in names}
     assert named == {**rooms, **homes, **dict.fromkeys(hr._MODULES, "headrace")}
-    assert set(hr.__all__) == {*named, *accumulators.__all__, *readers.names(), "__version__"}
-    files = {
-        path.stem
-        for path in Path(readers.__file__).parent.glob("*.py")
-        if "\n__all__ = [" in path.read_text()
-    }
-    assert files == set(readers.MODULES)
+    begin = {name for home in readers for name in importlib.import_module(home).__all__}
+    assert set(hr.__all__) == {*named, *METRICS.ours, *begin, "__version__"}
+    assert all(METRICS.get(name).__name__ == name for name in METRICS.ours)
+    assert set(importlib.import_module("headrace.accumulators").__all__) == set(METRICS.ours)
 
 
 def test_numbers_in_text_are_read_without_pandas(script: Callable[..., Any]) -> None:

@@ -10,8 +10,7 @@ from typing import Any, ClassVar, get_args
 import pytest
 
 import headrace as hr
-from headrace import options
-from headrace.core.engine_ports import EngineTraits, PoolSpec
+from headrace.core.engine_ports import ENGINES, EngineName, EngineTraits, PoolSpec
 from headrace.engines.inline import InlineEngine
 from headrace.engines.local.engine import LocalEngine
 from headrace.errors import ArgumentError, UnknownArgument
@@ -151,8 +150,13 @@ def test_what_is_no_engine_of_ones_own(engine: Any, says: str) -> None:
 
 
 def test_each_engine_that_has_a_name_is_in_the_table() -> None:
-    assert set(options.ENGINES) == set(get_args(options.EngineName))
-    assert [RunOptions(engine=name).traits for name in options.ENGINES] == [*options.ENGINES.values()]
+    assert list(ENGINES.ours) == list(get_args(EngineName))
+    traits = {name: RunOptions(engine=name).traits for name in ENGINES.ours}
+    assert traits == {
+        "local": EngineTraits(),
+        "inline": EngineTraits(in_process=True),
+        "ray": EngineTraits(is_cluster=True),
+    }
 
 
 def test_options_add_up() -> None:

@@ -11,7 +11,7 @@ import pytest
 import headrace as hr
 from headrace.cli import formats, manifest, texts
 from headrace.cli.exits import UsageMistake
-from headrace.cli.writes import WRITERS, Output
+from headrace.cli.writes import WRITTEN, Output
 
 from .test_predict import rows_of
 
@@ -222,12 +222,12 @@ def test_wrong_values_are_told(headrace: Headrace, place: Path, words: list[str]
     assert not (place / "out").exists()
 
 
-@pytest.mark.parametrize("name", WRITERS)
+@pytest.mark.parametrize("name", WRITTEN)
 def test_each_format_that_is_offered_is_written(name: str, tmp_path: Path) -> None:
     data = hr.from_items([{"txt": "a"}, {"txt": "b"}] if name == "webdataset" else [{"x": 1}, {"x": 2}])
     result = Output(output_format=name).write_dataset(
         data.with_options(engine="inline", progress=False), tmp_path / "out"
     )
-    assert result.rows == 2 and WRITERS[name] == f"write_{name}"
+    assert result.rows == 2
     read = formats.dataset_of([str(tmp_path / "out")], None, {})
     assert formats.format_of([str(tmp_path / "out")]) == name and read.count() == 2

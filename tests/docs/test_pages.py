@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ from .pages import ROOT, RUN, Block, blocks, pages
 PAGES = [page for page in pages() if any(blocks(page))]
 AT_MOST_NOT_RUN = 13
 HOME = "/home/you"
-_ONLY_SHOWN = {"json": json.loads, "yaml": yaml.safe_load}
+_ONLY_SHOWN = {"json": json.loads, "yaml": yaml.safe_load, "toml": tomllib.loads}
 
 _CONSOLE = """
 import os, re, subprocess

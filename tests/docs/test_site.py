@@ -44,7 +44,7 @@ def test_the_reference_shows_every_public_name() -> None:
         f"headrace.{name}" for name in {*hr.__all__, *verbs} - {"__version__", "errors", "llm", "observers"}
     }
     names |= {f"headrace.llm.{name}" for name in hr.llm.__all__}
-    names |= {f"headrace.observers.{name}" for name in hr.observers.__all__}
+    names |= {f"headrace.observers.{name}" for name in hr.observers.OBSERVERS.ours}
     names |= {f"headrace.testing.{name}" for name in testing.__all__}
     names |= {f"headrace.compat.ray.{name}" for name in ray.__all__}
     assert "headrace.errors" in SHOWN

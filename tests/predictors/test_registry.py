@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from headrace.predictors.registry import Library
+import pytest
+
+from headrace.predictors import registry
 
 
-def test_a_library_whose_files_are_not_told_by_their_content_is_at_no_path() -> None:
-    module = "text"  # it has no function kind_of
-    assert not Library("toy", frozenset(), module, "TextPredictor").is_at("model.bin")
+class Toy:
+    """A predictor whose files are not told by their content: it has no ``kind_of``."""
+
+
+def test_a_library_whose_files_are_not_told_by_their_content_is_at_no_path(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(registry.MODELS, "ours", {"toy": Toy})
+    assert registry.library_at("model.bin") is None

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from headrace.core.door import Table
+
 if TYPE_CHECKING:
     from headrace.accumulators.by import By
     from headrace.accumulators.classes import Accuracy, ConfusionMatrix, PrecisionRecallF1
@@ -47,40 +49,32 @@ __all__ = [
     "Variance",
 ]
 
-_HOMES = {
-    "by": ("By",),
-    "classes": ("Accuracy", "ConfusionMatrix", "PrecisionRecallF1"),
-    "moments": ("Count", "Mean", "MinMax", "Sum", "Variance"),
-    "probabilities": ("BrierScore", "Calibration", "LogLoss"),
-    "ranking": ("AUROC", "AveragePrecision"),
-    "regression": ("MAE", "MSE", "R2"),
-    "retrieval": ("NDCG", "RecallAtK"),
-    "sketches": ("DistinctCount", "Histogram", "Quantiles"),
-    "top": ("TopK",),
-    "torch_metrics": ("TorchMetric",),
+_MODULES = {
+    "by": "By",
+    "classes": "Accuracy ConfusionMatrix PrecisionRecallF1",
+    "moments": "Count Mean MinMax Sum Variance",
+    "probabilities": "BrierScore Calibration LogLoss",
+    "ranking": "AUROC AveragePrecision",
+    "regression": "MAE MSE R2",
+    "retrieval": "NDCG RecallAtK",
+    "sketches": "DistinctCount Histogram Quantiles",
+    "top": "TopK",
+    "torch_metrics": "TorchMetric",
 }
-
-
-def home_of(name: str) -> str | None:
-    """Return the module that has a metric."""
-    return next((f"{__name__}.{home}" for home, names in _HOMES.items() if name in names), None)
-
-
-def names() -> list[str]:
-    """Return the names of all metrics."""
-    return __all__
+METRICS: Table[type[Any]] = Table(
+    "metrics",
+    {name: f"{__name__}.{module}:{name}" for module, names in _MODULES.items() for name in names.split()},
+    attributes=("empty", "update", "merge", "result", "to_bytes", "from_bytes"),
+    classes=True,
+)
+"""Classes of metrics: ``hr.<name>``, and ``--metric`` on the command line."""
 
 
 def __getattr__(name: str) -> Any:
     """Import a metric when it is first used."""
-    import importlib
-
-    home = home_of(name)
-    if home is None:
+    if name not in METRICS.ours:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(home), name)
-    globals()[name] = value
-    return value
+    return globals().setdefault(name, METRICS.get(name))
 
 
 def __dir__() -> list[str]:

@@ -40,7 +40,7 @@ from headrace.cli.exits import (
     code_of_interrupt,
 )
 from headrace.cli.flat import flat
-from headrace.cli.help import HelpCommand, HelpGroup
+from headrace.cli.help import COMMANDS, HelpCommand, HelpGroup
 from headrace.cli.texts import in_flags
 from headrace.core.process import hold_standard_streams
 from headrace.core.terminal import say
@@ -125,12 +125,12 @@ _add("After a run", clean.clean, clean.EXAMPLES)
 def carry_out(argv: Sequence[str]) -> int:
     """Carry out a command line; whatever happens, return an exit code."""
     hold_standard_streams()
-    options = argv[: argv.index("--")] if "--" in argv else argv
+    options = _own_words(argv)
     writer = OutputWriter(as_json="--json" in options)
     debug = failures.wants_debug("--debug" in options)
     with writer.redirected(), _warnings_as_lines(), as_interrupts():
         try:
-            answer = _answered(list(argv))
+            answer = _answered(list(argv), options)
         except BrokenPipeError:
             return _closed_pipe()
         except BaseException as error:
@@ -150,20 +150,53 @@ def carry_out(argv: Sequence[str]) -> int:
     return answer.code
 
 
-def _answered(argv: list[str]) -> Answer:
-    if "" in (argv[: argv.index("--")] if "--" in argv else argv):  # as a path it would be the present folder
+def _answered(argv: list[str], options: Sequence[str]) -> Answer:
+    if "" in options:  # as a path it would be the present folder
         raise UsageMistake(
             'One of the arguments is empty. A shell makes an empty argument of "$NAME" if NAME is not set. Nothing '
             "was done."
         )
     with invocation.running([word for word in argv if word != "--debug"], words=in_flags):
+        name = _first_word(argv)
+        if _is_of_package(name):
+            return Answer(_of_package(name, argv[len(options) :]))
         return answer_of(_command(), argv)
+
+
+def _first_word(argv: Sequence[str]) -> str:
+    return next((word for word in argv if not word.startswith("-")), "")
 
 
 def _named(argv: Sequence[str]) -> str | None:
     """Return the command that was asked for, if there is one of that name."""
-    name = next((word for word in argv if not word.startswith("-")), None)
+    name = _first_word(argv)
     return name if name in _command().commands else None
+
+
+def _own_words(argv: Sequence[str]) -> Sequence[str]:
+    """Return the words in which Headrace looks for options: not those for a script, or for a package's command."""
+    name = _first_word(argv)
+    if _is_of_package(name):
+        return argv[: argv.index(name) + 1]
+    return argv[: argv.index("--")] if "--" in argv else argv
+
+
+def _is_of_package(name: str) -> bool:
+    """Say whether an installed package brings a command; packages are read only for a name that is none of ours."""
+    return bool(name) and name not in _command().commands and name in COMMANDS.brought()
+
+
+def _of_package(name: str, argv: list[str]) -> int:
+    """Carry out a command that an installed package brings."""
+    main = COMMANDS.get(name)
+    assert main is not None
+    try:
+        code = main(argv)
+    except (HeadraceError, SystemExit, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        raise ScriptFailed from error
+    return code if isinstance(code, int) else DONE
 
 
 @functools.cache

@@ -18,8 +18,8 @@ _ROWS = "Rows that fail"
 Text = str | None
 
 
-def _run(*names: str, metavar: str | None = None, help: str, panel: str = _RUN, one_of: str = "") -> Any:
-    complete = texts.choices(*one_of.split()) if one_of else None
+def _run(*names: str, metavar: str | None = None, help: str, panel: str = _RUN, one_of: Any = None) -> Any:
+    complete = texts.choices(*one_of.split()) if isinstance(one_of, str) else one_of
     return typer.Option(
         *names, metavar=metavar, help=help, rich_help_panel=panel, show_default=False, autocompletion=complete
     )
@@ -35,7 +35,7 @@ class Flags:
             "--engine",
             metavar="NAME",
             help="local (processes, the default), inline (this process), ray.",
-            one_of=" ".join(ENGINES),
+            one_of=ENGINES.names,
         ),
     ] = None
     workers: Annotated[Text, _run("--workers", "-w", metavar="N", help="Workers. Default: a core each.")] = (

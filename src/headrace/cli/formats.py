@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.cli.exits import UsageMistake
-from headrace.core.files.formats import DATA, data_format
+from headrace.core.files.formats import FORMATS, data_format
 from headrace.core.stores.addresses import is_address
 from headrace.errors import NothingMatched, nearest
 
 if TYPE_CHECKING:
     from headrace.dataset.dataset import Dataset
 
-FORMATS = tuple(DATA)
 _ENOUGH = 2_000  # names of a folder that are looked at
 
 
@@ -26,11 +25,13 @@ def dataset_of(paths: Sequence[str], format: str | None, options: Mapping[str, A
     import headrace
 
     kind = format or format_of(paths)
-    if kind not in FORMATS:
-        raise UsageMistake(f"--format {kind}: it is one of {', '.join(FORMATS)}.{nearest(kind, FORMATS)}")
-    read = getattr(headrace, DATA[kind].reader)
+    found = FORMATS.get(kind)
+    if found is None:
+        names = FORMATS.names()
+        raise UsageMistake(f"--format {kind}: it is one of {', '.join(names)}.{nearest(kind, names)}")
+    read = getattr(headrace, found.reader)
     given = list(paths) if len(paths) > 1 else paths[0]
-    dataset: Dataset = read(given, **{**DATA[kind].options, **options})
+    dataset: Dataset = read(given, **{**found.options, **options})
     return dataset
 
 
@@ -56,7 +57,8 @@ def format_of(paths: Sequence[str]) -> str:
         if not unknown:
             return "parquet"  # there is nothing: the reader has the better message
         raise UsageMistake(
-            f"The names of the input files do not show their format{such}. Give it: --format {'|'.join(FORMATS)}."
+            f"The names of the input files do not show their format{such}. Give it: --format "
+            f"{'|'.join(FORMATS.names())}.{FORMATS.unusable()}"
         )
     counts = ", ".join(f"{count} {kind}" for kind, count in found.most_common())
     raise UsageMistake(

@@ -7,11 +7,13 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+
+from headrace.core.door import Table
 
 _COMMON = {
     "args",
@@ -30,6 +32,10 @@ _COMMON |= {"api_key_env", "batch_size", "column", "endpoint", "inputs", "keep",
 _FEW = 12  # options: so many are shown without a choice
 _COLUMN = 24  # where the words begin
 _WIDEST = 100
+
+
+COMMANDS: Table[Callable[[list[str]], int]] = Table("commands", {})
+"""Functions ``main(argv)`` that installed packages bring; our own commands are typer's."""
 
 
 def _show_all(context: typer.Context, asked: bool) -> None:
@@ -92,6 +98,9 @@ def group_help(group: Any, ctx: Any) -> str:
         panels.setdefault(command.rich_help_panel or "Commands", []).append((name, _short(command.help)))
     for panel, commands in panels.items():
         lines += [_heading(panel), *_table(commands, column=12), ""]
+    brought = COMMANDS.brought() if ctx.parent is None else {}
+    if brought:
+        lines += [_heading("Of installed packages"), *_table(brought.items(), column=12), ""]
     options = [param for param in group.get_params(ctx) if param.param_type_name == "option"]
     lines += [_heading("Options"), *_table((_names(each), _words(each)) for each in options), ""]
     return "\n".join([*lines, *_examples(group.epilog)]).rstrip() + "\n"

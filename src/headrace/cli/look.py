@@ -57,8 +57,8 @@ def inspect(
         typer.Option(
             "--format",
             metavar="NAME",
-            help=f"What the files are: {', '.join(formats.FORMATS)}. Default: by their names.",
-            autocompletion=texts.choices(*formats.FORMATS),
+            help=f"What the files are: {', '.join(formats.FORMATS.ours)}. Default: by their names.",
+            autocompletion=formats.FORMATS.names,
         ),
     ] = None,
     read: Annotated[

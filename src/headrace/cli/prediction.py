@@ -50,8 +50,8 @@ class Prediction:
         typer.Option(
             "--format",
             metavar="NAME",
-            help=f"What the inputs are: {', '.join(formats.FORMATS)}. Default: by their names.",
-            autocompletion=texts.choices(*formats.FORMATS),
+            help=f"What the inputs are: {', '.join(formats.FORMATS.ours)}. Default: by their names.",
+            autocompletion=formats.FORMATS.names,
             rich_help_panel=_INPUT,
         ),
     ] = None

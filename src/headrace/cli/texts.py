@@ -166,11 +166,12 @@ def metric(text: str) -> tuple[str, Any]:
 
 def _made(call: ast.Call, text: str) -> Any:
     """Make a metric of ours; names that stand alone are names of columns."""
-    from headrace import accumulators
+    from headrace.accumulators import METRICS
 
-    known = [each for each in accumulators.__all__ if each != "TorchMetric"]
     kind = call.func.id if isinstance(call.func, ast.Name) else ast.unparse(call.func)
-    if kind not in known:
+    metric = METRICS.get(kind) if kind != "TorchMetric" else None
+    if metric is None:
+        known = [each for each in METRICS.names() if each != "TorchMetric"]
         raise _no_metric(
             text, f"there is no metric {kind!r}.{nearest(kind, known)} There are {', '.join(known)}"
         )
@@ -181,7 +182,7 @@ def _made(call: ast.Call, text: str) -> Any:
             raise _no_metric(text, "** is not allowed here")
         kwargs[each.arg] = _argument(each.value, text)
     try:
-        return getattr(accumulators, kind)(*args, **kwargs)
+        return metric(*args, **kwargs)
     except TypeError as error:
         raise _no_metric(text, str(error)) from None
 

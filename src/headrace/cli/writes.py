@@ -12,7 +12,7 @@ import typer
 
 from headrace.cli import texts
 from headrace.cli.exits import UsageMistake
-from headrace.core.files.formats import DATA
+from headrace.core.files.formats import WRITTEN
 from headrace.errors import nearest
 
 if TYPE_CHECKING:
@@ -20,9 +20,15 @@ if TYPE_CHECKING:
     from headrace.result import Result
 
 _PANEL = "Output"
-WRITERS = {each.name: each.writer for each in DATA.values() if each.writer}
 
 Text = str | None
+
+
+def _written() -> tuple[str, ...]:
+    """Return the formats of files, and what installed packages write to."""
+    from headrace.dataset.dataset import TARGETS
+
+    return *WRITTEN, *TARGETS.brought()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,8 +40,8 @@ class Output:
         typer.Option(
             "--output-format",
             metavar="NAME",
-            help=f"{', '.join(WRITERS)}. Default: parquet.",
-            autocompletion=texts.choices(*WRITERS),
+            help=f"{', '.join(WRITTEN)}. Default: parquet.",
+            autocompletion=lambda: list(_written()),
             rich_help_panel=_PANEL,
         ),
     ] = "parquet"
@@ -109,10 +115,11 @@ class Output:
 
     def write_dataset(self, data: Dataset, output: Path) -> Result:
         """Run a dataset into a folder, or to an address."""
-        if self.output_format not in WRITERS:
+        names = WRITTEN if self.output_format in WRITTEN else _written()
+        if self.output_format not in names:
             raise UsageMistake(
-                f"--output-format {self.output_format}: it is one of {', '.join(WRITERS)}."
-                f"{nearest(self.output_format, WRITERS)}"
+                f"--output-format {self.output_format}: it is one of {', '.join(names)}."
+                f"{nearest(self.output_format, names)}"
             )
         options: dict[str, Any] = {
             name: texts.value_of(text) for name, text in texts.assignments("--write", self.write).items()
@@ -125,7 +132,7 @@ class Output:
             if name in options:
                 raise UsageMistake(f"--write {name}={options[name]}: give it by {flag}.")
         options |= self.modes()
-        write = getattr(data, WRITERS[self.output_format])
+        write = getattr(data, f"write_{self.output_format}")
         result: Result = write(texts.output_of(output), **options)
         return result
 

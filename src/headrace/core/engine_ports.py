@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import msgspec
 
+from headrace.core.door import Table
 from headrace.core.work import BlockRef
 
 if TYPE_CHECKING:
@@ -222,9 +223,14 @@ class EngineTraits:
 
 
 EngineName = Literal["local", "inline", "ray"]
-ENGINES: Mapping[str, EngineTraits] = {
-    "local": EngineTraits(),
-    "inline": EngineTraits(in_process=True),
-    "ray": EngineTraits(is_cluster=True),
-}
-"""The engines by name; ``session/engines.py`` opens them."""
+ENGINES: Table[Any] = Table(
+    "engines",
+    {
+        "local": "headrace.engines.local.engine:LocalEngine",
+        "inline": "headrace.engines.inline:InlineEngine",
+        "ray": "headrace.engines.ray.engine:RayEngine",
+    },
+    attributes=("start", "hold", "release", "same_machine", "close"),
+    classes=True,
+)
+"""Classes of engines by name; ``session/engines.py`` makes objects of them."""

@@ -96,7 +96,6 @@ def _check_retry_on(value: Any) -> None:
 
 
 def _check_engine(value: Any) -> None:
-    names = tuple(ENGINES)
     if value is Ray:
         raise ArgumentError("engine=hr.Ray: that is the class. Give hr.Ray(), or 'ray'.")
     if isinstance(value, type):
@@ -106,7 +105,10 @@ def _check_engine(value: Any) -> None:
             f"engine={value!r}: give the class, engine={type(value).__name__}: each run makes an engine of its own, "
             "and closes it."
         )
-    elif not isinstance(value, Ray) and value not in names and not is_address(value):
+    elif isinstance(value, str) and value not in ENGINES.ours and (kind := ENGINES.get(value)) is not None:
+        _check_engine_class(kind)
+    elif not isinstance(value, Ray) and value not in tuple(ENGINES.ours) and not is_address(value):
+        names = ENGINES.names()
         listed = ", ".join(map(repr, names))
         raise ArgumentError(
             f"engine={value!r} is not one of {listed}, nor an address such as 'ray://head:10001'."
@@ -116,11 +118,11 @@ def _check_engine(value: Any) -> None:
 
 def _check_engine_class(kind: type) -> None:
     """Refuse a class that is no engine, and an engine whose capacity only Headrace's own code could find out."""
-    missing = [name for name in _ENGINE_METHODS if not callable(getattr(kind, name, None))]
+    missing = [name for name in ENGINES.attributes if not callable(getattr(kind, name, None))]
     if missing:
         raise ArgumentError(
             f"engine={kind.__name__}: the class has no {', '.join(missing)}; an engine has "
-            f"{', '.join(_ENGINE_METHODS)}."
+            f"{', '.join(ENGINES.attributes)}."
         )
     if getattr(kind, "traits", EngineTraits()).is_cluster:
         raise ArgumentError(
@@ -128,8 +130,6 @@ def _check_engine_class(kind: type) -> None:
             "session/engines.py of Headrace: such an engine has to be added there."
         )
 
-
-_ENGINE_METHODS = ("start", "hold", "release", "same_machine", "close")
 
 _CHECKS = {
     "engine": _check_engine,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import sys
-from collections.abc import Iterator
-from typing import Any, NoReturn, Self
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from headrace.core.arguments import unframed
+from headrace.core.door import Table
 from headrace.core.ports import Source
 from headrace.core.terminal import one_line
 from headrace.dataset.columns import ColumnVerbs
@@ -18,10 +20,14 @@ from headrace.dataset.maps import MapVerbs
 from headrace.dataset.metrics import MetricVerbs
 from headrace.dataset.predicts import PredictVerbs
 from headrace.dataset.prompts import PromptVerbs
+from headrace.dataset.writes import OF_WRITE_TO, is_sink
 from headrace.errors import ArgumentError, HeadraceError, NotASequence, NotOffered, nearest
 from headrace.options import RunOptions
 from headrace.plan.compile import known_columns
 from headrace.plan.logical import Plan
+
+if TYPE_CHECKING:
+    from headrace.result import Result
 
 _SOURCE = ("describe", "schema", "splits", "splits_in_batches", "read", "locate", "decodes", "shares_memory")
 
@@ -40,14 +46,23 @@ class _NamesOfFunctions(type):
         raise NotOffered(f"Dataset has no {name}{f': {reason}' if reason else '.' + nearest(name, known)}")
 
 
+_BEGIN = ("from_", "read_", "range")
+
+
 def _functions() -> list[str]:
     names = dir(sys.modules["headrace"])  # which stands above this module
-    return [name for name in names if name.startswith(("from_", "read_", "range"))]
+    return [name for name in names if name.startswith(_BEGIN)]
 
 
 def _function(name: str) -> str:
     """Say that a function of the module makes datasets, if it is one."""
-    return f"hr.{name}(…) makes a dataset." if name in _functions() else ""
+    found = name.startswith(_BEGIN) and name in _functions()
+    return f"hr.{name}(…) makes a dataset." if found else ""
+
+
+def is_source(value: Any) -> bool:
+    """Say whether a value fills the port ``Source``."""
+    return not isinstance(value, type) and all(hasattr(value, name) for name in _SOURCE)
 
 
 class Dataset(
@@ -86,8 +101,7 @@ class Dataset(
         >>> Dataset.from_source(RangeSource(2)).take_all()
         [{'id': 0}, {'id': 1}]
         """
-        missing = [name for name in _SOURCE if not hasattr(source, name)]
-        if missing or isinstance(source, type):
+        if not is_source(source):
             raise ArgumentError(
                 f"from_source({source!r}): it takes an instance of a subclass of headrace.core.ports.Source, or of "
                 "headrace.sources.file_source.FileSource. read_parquet, read_csv, … take paths."
@@ -172,9 +186,11 @@ class Dataset(
 
     @unframed
     def __getattr__(self, name: str) -> Any:
-        """Say why a verb that somebody may look for is not here."""
+        """Return a verb that an installed package brings, or say why one that somebody may look for is not here."""
         if name.startswith("_"):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        if name.startswith("write_") and (write := self._brought_write(name.removeprefix("write_"))):
+            return write
         from headrace.plan.ray_unsupported import FAMILIAR_VERBS, NO_VERBS
 
         reason = NO_VERBS.get(name) or FAMILIAR_VERBS.get(name)
@@ -182,5 +198,36 @@ class Dataset(
             raise NotOffered(f"Headrace has no {name}: {reason}")
         if made := _function(name):
             raise NotOffered(f"A dataset has no verb {name!r}: {made}")
-        verbs = [each for each in dir(type(self)) if not each.startswith("_")]
+        verbs = [each for each in dir(self) if not each.startswith("_")]
         raise NotOffered(f"A dataset has no verb {name!r}.{nearest(name, verbs)}")
+
+    def _brought_write(self, name: str) -> Callable[..., Result] | None:
+        """Return the verb ``write_<name>`` that an installed package brings, None if none does."""
+        make = TARGETS.get(name)
+        if make is None:
+            return None
+
+        @functools.wraps(make, updated=())
+        def write(*args: Any, **kwargs: Any) -> Result:
+            options = {each: kwargs.pop(each) for each in OF_WRITE_TO if each in kwargs}
+            sink = make(*args, **kwargs)
+            if not is_sink(sink):
+                raise TARGETS.refuse(name, sink, "a Sink")
+            return self.write_to(sink, **options)
+
+        return write
+
+    def __dir__(self) -> list[str]:
+        """Return the verbs, with those that installed packages bring."""
+        return [*super().__dir__(), *(f"write_{name}" for name in TARGETS.brought())]
+
+
+TARGETS: Table[Callable[..., Any]] = Table(
+    "targets",
+    {
+        name.removeprefix("write_"): getattr(Dataset, name)
+        for name in dir(Dataset)
+        if name.startswith("write_")
+    },
+)
+"""What ``ds.write_<name>`` writes to: verbs of ours, and functions of packages that return a ``Sink``."""

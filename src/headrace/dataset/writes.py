@@ -31,6 +31,17 @@ if TYPE_CHECKING:
     from headrace.result import Result
 
 
+OF_WRITE_TO = ("schema", "mode", "on_change", "incremental", "refresh", "key", "durability")
+"""What ``write_to`` takes beside the sink."""
+
+
+def is_sink(value: Any) -> bool:
+    """Say whether a value fills the port ``Sink``."""
+    return not isinstance(value, type) and all(
+        hasattr(value, name) for name in vars(Sink) if not name.startswith("_")
+    )
+
+
 class WriteVerbs(DatasetBase):
     """Verbs that write all rows."""
 
@@ -308,8 +319,7 @@ class WriteVerbs(DatasetBase):
         >>> data.write_to(JsonSink(f"{tempfile.mkdtemp()}/out")).rows
         3
         """
-        missing = [name for name in vars(Sink) if name[0] != "_" and not hasattr(sink, name)]
-        if missing or isinstance(sink, type):
+        if not is_sink(sink):
             raise ArgumentError(
                 f"write_to({sink!r}): it takes an object with the methods of the Sink port, such as an instance of a "
                 "subclass of headrace.sinks.files.FileSink. write_parquet, write_csv and write_json take a folder."

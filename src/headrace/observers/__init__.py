@@ -8,23 +8,29 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from headrace.observers.log import Log
-    from headrace.observers.prometheus import Prometheus
+from headrace.core.door import Table
 
-__all__ = ["Log", "Prometheus"]
+if TYPE_CHECKING:
+    from headrace.observers.log import Log as Log
+    from headrace.observers.prometheus import Prometheus as Prometheus
+
+OBSERVERS: Table[type[Any]] = Table(
+    "observers",
+    {name: f"{__name__}.{name.lower()}:{name}" for name in ("Log", "Prometheus")},
+    attributes=("on_event",),
+    classes=True,
+)
 
 
 def __getattr__(name: str) -> Any:
     """Import an observer when it is first used: few runs need one."""
-    from importlib import import_module
-
-    if name not in __all__:
+    found = OBSERVERS.get(name) if name[0].isupper() else None  # else it is a module, maybe
+    if found is None:
         raise AttributeError(
-            f"module 'headrace.observers' has no attribute {name!r}; it has {', '.join(__all__)}"
+            f"module 'headrace.observers' has no attribute {name!r}; it has {', '.join(OBSERVERS.names())}"
         )
-    return getattr(import_module(f"headrace.observers.{name.lower()}"), name)
+    return found
 
 
 def __dir__() -> list[str]:
-    return __all__
+    return OBSERVERS.names()

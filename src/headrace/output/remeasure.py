@@ -81,12 +81,12 @@ def _metric_from(shape: Any) -> Any:
     """Return one of Headrace's metrics from its description; None for any other."""
     import inspect
 
-    from headrace import accumulators
+    from headrace.accumulators import METRICS
 
-    kind = shape.get("kind") if isinstance(shape, dict) else None
-    if kind not in accumulators.__all__ or kind == "TorchMetric":
+    kind: Any = shape.get("kind") if isinstance(shape, dict) else None
+    cls = METRICS.get(kind) if kind in METRICS.ours and kind != "TorchMetric" else None
+    if cls is None:
         return None
-    cls = getattr(accumulators, kind)
     settings = {name: value for name, value in shape.items() if name != "kind"}
     if kind == "By":
         settings["metric"] = _metric_from(settings.get("metric"))

@@ -83,6 +83,8 @@ class LightGBMPredictor(BoosterPredictor):
     [0.0, 1.0]
     """
 
+    classes = ("Booster", "LGBMModel")
+    kind_of = staticmethod(kind_of)
     library = "lightgbm"
     library_name = "LightGBM"
     estimator_class = "LGBMModel"

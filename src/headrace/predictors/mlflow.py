@@ -67,6 +67,9 @@ class MLflowPredictor:
     headrace.errors.ModelUnreadable: There is no model at 'nowhere' (looked for ...nowhere).
     """
 
+    classes = ("PyFuncModel",)
+    kind_of = staticmethod(kind_of)
+
     @known_arguments
     def __init__(
         self,

@@ -2,67 +2,66 @@
 
 from __future__ import annotations
 
-import importlib
+import sys
 from typing import Any
 
-import msgspec
-
-
-class Library(msgspec.Struct, frozen=True):
-    """A library whose models have a predictor, ``module`` in this room; ``classes`` are those of its models."""
-
-    name: str
-    classes: frozenset[str]
-    module: str
-    predictor: str
-
-    def predictor_class(self) -> Any:
-        """Import the predictor's class."""
-        return getattr(self._module(), self.predictor)
-
-    def is_at(self, path: str) -> bool:
-        """Return whether a file or folder holds a model of this library."""
-        kind_of = getattr(self._module(), "kind_of", None)
-        return kind_of is not None and kind_of(path) is not None
-
-    def _module(self) -> Any:
-        return importlib.import_module(f"headrace.predictors.{self.module}")
-
-
-def _library(name: str, predictor: str, *classes: str, module: str = "") -> Library:
-    return Library(name, frozenset(classes), module or name, predictor)
-
+from headrace.core.door import Table
 
 # The order counts: a sentence transformer is a torch module, too, and a booster's estimator one of scikit-learn.
-LIBRARIES = (
-    _library("sentence_transformers", "SentenceTransformersPredictor", "SentenceTransformer"),
-    _library("mlflow", "MLflowPredictor", "PyFuncModel"),
-    _library("transformers", "TransformersPredictor", "Pipeline"),
-    _library("onnx", "OnnxPredictor", "ModelProto", module="onnx.predictor"),
-    _library("onnxruntime", "OnnxPredictor", "InferenceSession", module="onnx.predictor"),
-    _library("keras", "KerasPredictor", "Model", module="keras.predictor"),
-    _library("torch", "TorchPredictor", "Module", "ExportedProgram", module="torch.predictor"),
-    _library("xgboost", "XGBoostPredictor", "Booster", "XGBModel"),
-    _library("lightgbm", "LightGBMPredictor", "Booster", "LGBMModel"),
-    _library("sklearn", "SklearnPredictor", "BaseEstimator"),
+_PREDICTORS = {
+    "sentence_transformers": "sentence_transformers:SentenceTransformersPredictor",
+    "mlflow": "mlflow:MLflowPredictor",
+    "transformers": "transformers:TransformersPredictor",
+    "onnx": "onnx.predictor:OnnxPredictor",
+    "onnxruntime": "onnx.predictor:OnnxPredictor",
+    "keras": "keras.predictor:KerasPredictor",
+    "torch": "torch.predictor:TorchPredictor",
+    "xgboost": "xgboost:XGBoostPredictor",
+    "lightgbm": "lightgbm:LightGBMPredictor",
+    "sklearn": "sklearn:SklearnPredictor",
+}
+MODELS: Table[Any] = Table(
+    "models",
+    {library: f"headrace.predictors.{place}" for library, place in _PREDICTORS.items()},
+    attributes=("load", "predict", "close"),
+    classes=True,
 )
-_BY_NAME = {library.name: library for library in LIBRARIES}
+"""Classes of predictors, by the library whose models they are for.
+
+Each is made with a model or with the path of one. ``classes`` are the names of the library's classes of models,
+``kind_of(path)`` returns None if no model of it is in a file or folder; a predictor may lack either.
+"""
 
 
-def library_named(name: str) -> Library:
-    """Return the library of this name."""
-    return _BY_NAME[name]
+def predictor_names() -> list[str]:
+    """Return the names of the predictors that are ours."""
+    return sorted({place.partition(":")[2] for place in _PREDICTORS.values()})
 
 
-def library_of(kind: type) -> str | None:
-    """Return the library whose model a class is, by its ancestors; nothing is imported."""
+def predictor_named(name: str) -> Any:
+    """Return the class of ours that has this name, None if there is none."""
+    return next((MODELS.get(each) for each, place in _PREDICTORS.items() if place.endswith(f":{name}")), None)
+
+
+def library_of(kind: type, *, brought: bool = False) -> str | None:
+    """Return the library whose model a class is, by its ancestors; with ``brought``, packages are asked, too."""
     ancestors = {(each.__module__.partition(".")[0], each.__name__) for each in kind.__mro__}
-    for library in LIBRARIES:
-        if any((library.name, name) in ancestors for name in library.classes):
-            return library.name
+    libraries = {library for library, _ in ancestors}
+    others = libraries - {"__main__", *sys.stdlib_module_names, *MODELS.ours} if brought else ()
+    for library in (*filter(libraries.__contains__, MODELS.ours), *sorted(others)):
+        names = getattr(MODELS.get(library), "classes", ())
+        if any((library, name) in ancestors for name in names):
+            return library
     return None
 
 
 def library_at(path: str) -> str | None:
     """Return the library whose model is at a path, by its content and then by its name."""
-    return next((library.name for library in LIBRARIES if library.is_at(path)), None)
+    ours = ((name, MODELS.get(name)) for name in MODELS.ours)
+    found = next((name for name, predictor in ours if _is_at(predictor, path)), None)
+    return found or next((name for name, each in MODELS.usable().items() if _is_at(each, path)), None)
+
+
+def _is_at(predictor: Any, path: str) -> bool:
+    kind_of = getattr(predictor, "kind_of", None)
+    return kind_of is not None and kind_of(path) is not None

@@ -58,6 +58,8 @@ class SentenceTransformersPredictor(TextPredictor):
     headrace.errors.ArgumentError: 'all-MiniLM-L6-v2' is not a folder here. If it is a model of the Hugging Face...
     """
 
+    classes = ("SentenceTransformer",)
+    kind_of = staticmethod(kind_of)
     library = "sentence_transformers"
     extra = "sentence-transformers"
     model_class = "SentenceTransformer"

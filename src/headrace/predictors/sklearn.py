@@ -119,6 +119,8 @@ class SklearnPredictor(EstimatorPredictor):
     [6.0, 8.0]
     """
 
+    classes = ("BaseEstimator",)
+    kind_of = staticmethod(kind_of)
     library = "sklearn"
     library_name = "scikit-learn"
     methods = METHODS

@@ -81,6 +81,8 @@ class TransformersPredictor(Direct, TextPredictor):
     headrace.errors.ArgumentError: 'bert-base-uncased' is not a folder here. If it is a model of the Hugging Face...
     """
 
+    classes = ("Pipeline",)
+    kind_of = staticmethod(kind_of)
     library = "transformers"
     extra = "transformers"
     model_class = "Pipeline"

@@ -92,6 +92,8 @@ class XGBoostPredictor(BoosterPredictor):
     [0.0, 1.0]
     """
 
+    classes = ("Booster", "XGBModel")
+    kind_of = staticmethod(kind_of)
     batch_format: Literal["numpy"] = "numpy"
 
     library = "xgboost"

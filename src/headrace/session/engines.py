@@ -8,7 +8,6 @@ from typing import Any
 
 from headrace.core.engine_ports import Capacity, Engine
 from headrace.core.install import install_hint
-from headrace.engines.inline import InlineEngine
 from headrace.engines.local import machine
 from headrace.engines.local.engine import LocalEngine
 from headrace.engines.local.spawner import Starting
@@ -49,21 +48,20 @@ def open_engine(
     ``budget``: the memory for blocks between stages, in bytes. ``imports``: what workers of this run will import;
     ``libraries``: of others.
     """
-    kind: Any = options.engine if isinstance(options.engine, type) else None
-    if kind is not None and getattr(kind, "__init__", None) is not LocalEngine.__init__:
-        engine: Engine = kind()
-        return engine
+    kind = options.engine_class
+    engine: Engine
     if options.traits.is_cluster:
-        from headrace.engines.ray.engine import RayEngine
-
-        return RayEngine(pool_timeout=options.ray.pool_timeout)
-    if options.traits.in_process:
-        return InlineEngine()
+        engine = kind(pool_timeout=options.ray.pool_timeout)
+        return engine
+    if kind.__init__ is not LocalEngine.__init__:
+        engine = kind()
+        return engine
     keep = options.keep_template or 0.0
     starting = Starting(options.worker_start, _PRELOAD, imports, libraries, keep=keep)
     if starting.forks:
         warm = min(warm, 1)  # the others are forked from what it has imported
-    return (kind or LocalEngine)(warm, threads, devices=machine.devices(), budget=budget, starting=starting)
+    engine = kind(warm, threads, devices=machine.devices(), budget=budget, starting=starting)
+    return engine
 
 
 def worker_extras(options: RunOptions) -> Mapping[str, Any]:

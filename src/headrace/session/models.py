@@ -29,7 +29,7 @@ from headrace.plan.parameters import (
 )
 from headrace.plan.step_options import StepOptions
 from headrace.plan.steps.predict import Model, Predict
-from headrace.predictors.registry import library_at, library_named, library_of
+from headrace.predictors.registry import MODELS, library_at, library_of
 
 if TYPE_CHECKING:
     from headrace.core.ports import Predictor
@@ -39,14 +39,15 @@ _HUB_NAME = re.compile(r"([\w-]+/)?[\w-]+(\.\d[\w.-]*)?")
 
 def predictor_of(model: Any) -> Predictor | None:
     """Return the predictor for a library's model object, or None if it has none."""
-    library = library_of(type(model))
+    library = library_of(type(model), brought=True)
     if (
         library is None
         and callable(getattr(model, "fit", None))
         and callable(getattr(model, "predict", None))
     ):
         library = "sklearn"  # the convention is scikit-learn's, whoever follows it
-    return None if library is None else library_named(library).predictor_class()(model)
+    adapter = None if library is None else MODELS.get(library)
+    return None if adapter is None else adapter(model)
 
 
 @unframed
@@ -96,7 +97,7 @@ def load_model(
 
 def _loaded(place: str, sha256: str | None, trust_pickle: bool, options: dict[str, Any]) -> Predictor:
     library = _library_at(place)
-    adapter = library_named(library).predictor_class()
+    adapter: Any = MODELS.get(library)
     known = inspect.signature(adapter).parameters
     if trust_pickle and "trust_pickle" in known:
         options["trust_pickle"] = True
@@ -164,6 +165,7 @@ def _library_at(place: str) -> str:
         f"{place} is not a model of a known kind. The known kinds are ONNX, torch.export and TorchScript, "
         "safetensors, skops, XGBoost, LightGBM, Keras and SavedModel files, and folders of Hugging Face, "
         "sentence-transformers and MLflow. For any other model, write a class that loads it in its constructor."
+        f"{MODELS.unusable()}"
     )
 
 

@@ -15,7 +15,7 @@ from headrace.core.files.artifacts import Artifact
 from headrace.core.tables.changes import position_text
 from headrace.plan.logical import Plan
 from headrace.plan.steps.base import Step
-from headrace.predictors.registry import LIBRARIES
+from headrace.predictors.registry import MODELS
 from headrace.session import invocation
 
 _INPUTS = 5
@@ -23,7 +23,7 @@ _PACKAGES = (
     "numpy",
     "pyarrow",
     "pandas",
-    *(library.name for library in LIBRARIES),
+    *MODELS.ours,
     "tensorflow",
     "PIL",
     "ray",

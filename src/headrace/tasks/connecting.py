@@ -117,7 +117,7 @@ def _options(engine: str | Ray | None, memory_limit: int | str | None) -> RunOpt
     """Read what was given as a run's options would be."""
     options = RunOptions.from_environment()
     options = options.updated({"memory_limit": memory_limit, "engine": engine or options.engine})
-    if options.traits.in_process or isinstance(options.engine, type):
+    if options.engine != "local" and not options.traits.is_cluster:
         if engine is not None:
             raise ArgumentError(f"engine={options.engine_name!r}: an executor runs on 'local' or 'ray'.")
         options = options.updated({"engine": "local"})

@@ -7,6 +7,8 @@ from typing import Any
 
 import msgspec
 
+from headrace.core.door import Table
+
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".lz4": "lz4"}
 """Suffixes of text files that are compressed as a whole."""
 
@@ -15,34 +17,36 @@ PART_SUFFIX = r"[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)?"
 
 
 class DataFormat(msgspec.Struct, frozen=True):
-    """A format of rows, and the reader for it, with the options that it takes for this format."""
+    """A format of rows: its suffixes, in small letters with their dots, and the reader for it.
+
+    ``options`` are those that the reader takes for this format. ``compressible``: one of a compression may follow.
+    ``written``: the verb ``write_<name>`` writes it.
+    """
 
     name: str
     suffixes: tuple[str, ...]
     reader: str
     options: Mapping[str, Any] = msgspec.field(default_factory=dict)
     compressible: bool = False
-    writer: str | None = None
+    written: bool = False
 
     def all_suffixes(self) -> tuple[str, ...]:
         """Return the suffixes, with those of compressed files.
 
-        >>> DATA["csv"].all_suffixes()
+        >>> FORMATS.ours["csv"].all_suffixes()
         ('.csv', '.csv.gz', '.csv.zst', '.csv.bz2', '.csv.lz4')
         """
         endings = ("", *COMPRESSIONS) if self.compressible else ("",)
         return tuple(suffix + ending for suffix in self.suffixes for ending in endings)
 
 
-DATA = {
+_OURS = {
     each.name: each
     for each in (
-        DataFormat("parquet", (".parquet", ".pq", ".parq"), "read_parquet", writer="write_parquet"),
-        DataFormat("csv", (".csv",), "read_csv", compressible=True, writer="write_csv"),
+        DataFormat("parquet", (".parquet", ".pq", ".parq"), "read_parquet", written=True),
+        DataFormat("csv", (".csv",), "read_csv", compressible=True, written=True),
         DataFormat("tsv", (".tsv",), "read_csv", {"delimiter": "\t"}, compressible=True),
-        DataFormat(
-            "json", (".jsonl", ".ndjson", ".json"), "read_json", compressible=True, writer="write_json"
-        ),
+        DataFormat("json", (".jsonl", ".ndjson", ".json"), "read_json", compressible=True, written=True),
         DataFormat("text", (".txt", ".text", ".log"), "read_text", compressible=True),
         DataFormat(
             "images",
@@ -51,16 +55,14 @@ DATA = {
         ),
         DataFormat("orc", (".orc",), "read_orc"),
         DataFormat("avro", (".avro",), "read_avro"),
-        DataFormat("numpy", (".npy", ".npz"), "read_numpy", writer="write_numpy"),
-        DataFormat(
-            "webdataset", (".tar", ".tgz"), "read_webdataset", writer="write_webdataset", compressible=True
-        ),
+        DataFormat("numpy", (".npy", ".npz"), "read_numpy", written=True),
+        DataFormat("webdataset", (".tar", ".tgz"), "read_webdataset", written=True, compressible=True),
         DataFormat(
             "tfrecords",
             (".tfrecord", ".tfrecords"),
             "read_tfrecords",
             compressible=True,
-            writer="write_tfrecords",
+            written=True,
         ),
         DataFormat(
             "audio",
@@ -79,7 +81,10 @@ DATA = {
         DataFormat("binary", (), "read_binary_files"),
     )
 }
+FORMATS: Table[DataFormat] = Table("formats", _OURS, attributes=("suffixes", "reader", "all_suffixes"))
 """Formats of rows by their names, as on the command line."""
+
+WRITTEN = tuple(each.name for each in _OURS.values() if each.written)
 
 MODELS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "keras": {"archive": (".keras",), "hdf5": (".h5", ".hdf5")},
@@ -98,12 +103,15 @@ def data_format(path: str) -> DataFormat | None:
     ('csv', None)
     """
     name = path.lower()
-    return next((each for each in DATA.values() if name.endswith(each.all_suffixes() or ("\0",))), None)
+    ours = next((each for each in _OURS.values() if name.endswith(each.all_suffixes())), None)
+    return ours or next(
+        (each for each in FORMATS.usable().values() if name.endswith(each.all_suffixes())), None
+    )
 
 
 def suffixes_read_by(reader: str) -> tuple[str, ...]:
     """Return the suffixes of the files that a reader looks for in a folder."""
-    return tuple(suffix for each in DATA.values() if each.reader == reader for suffix in each.all_suffixes())
+    return tuple(suffix for each in _OURS.values() if each.reader == reader for suffix in each.all_suffixes())
 
 
 def compressed_suffixes(suffix: str, *compressions: str) -> dict[str | None, str]:

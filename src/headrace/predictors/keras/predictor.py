@@ -70,6 +70,8 @@ class KerasPredictor(Direct):
     headrace.errors.ModelUnreadable: There is no model at 'nowhere.keras' (looked for ...nowhere.keras).
     """
 
+    classes = ("Model",)
+    kind_of = staticmethod(kind_of)
     batch_format = "numpy"
 
     @known_arguments

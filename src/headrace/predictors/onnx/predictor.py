@@ -68,6 +68,8 @@ class OnnxPredictor(Direct):
     'ONNX model'
     """
 
+    classes = ("ModelProto", "InferenceSession")
+    kind_of = staticmethod(kind_of)
     batch_format = "numpy"
 
     @known_arguments

@@ -100,6 +100,8 @@ class TorchPredictor(Direct):
     >>> predictor.close()
     """
 
+    classes = ("Module", "ExportedProgram")
+    kind_of = staticmethod(kind_of)
     batch_format = "numpy"
 
     @known_arguments

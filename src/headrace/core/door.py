@@ -1,0 +1,142 @@
+"""The door: what is found by its name, whether it is ours or an installed package brings it.
+
+A package brings something by an entry point of a group such as ``headrace.sources``. Ours is in a table beside the
+place where it is looked up, so a name of ours is found without a look at any package. Packages are read when a name
+is none of ours, once in a process, and imported when such a name is used.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+
+from headrace.core.terminal import one_line
+from headrace.errors import PackageUnusable
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+Found = TypeVar("Found")
+_PREFIX = "headrace."
+
+
+class Table(Generic[Found]):
+    """All of one kind, by name: ``ours``, and what entry points of the group ``headrace.<kind>`` name.
+
+    A value of ``ours`` is what is looked for, or where it is: ``"module:name"``. What a package brings has to be
+    callable, or have all ``attributes``; with ``classes`` it is a class.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        ours: Mapping[str, Found | str],
+        *,
+        attributes: tuple[str, ...] = (),
+        classes: bool = False,
+    ) -> None:
+        self.kind = kind
+        self.ours = ours
+        self.attributes = attributes
+        self.classes = classes
+
+    def get(self, name: str) -> Found | None:
+        """Return what has this name, None if nothing has.
+
+        Raises ``PackageUnusable`` if a package brings it that cannot be used.
+        """
+        found = self.ours.get(name)
+        if isinstance(found, str):
+            module, _, attribute = found.partition(":")
+            return cast(Found, getattr(import_module(module), attribute))
+        if found is not None or name not in self.brought():
+            return found
+        return self._loaded(name)
+
+    def brought(self) -> Mapping[str, str]:
+        """Return the names that only packages bring, each with the package; nothing is imported."""
+        return {
+            name: " and ".join(package for package, _ in entries)
+            for name, entries in _installed().get(self.kind, {}).items()
+            if name not in self.ours
+        }
+
+    def names(self) -> list[str]:
+        """Return all names: ours, then those that packages bring."""
+        return [*self.ours, *self.brought()]
+
+    def usable(self) -> dict[str, Found]:
+        """Import all that packages bring, and return what can be used."""
+        return {name: found for name, found in self._all.items() if not isinstance(found, PackageUnusable)}
+
+    def unusable(self) -> str:
+        """Return what is wrong with that which cannot be used, "" if there is none."""
+        return "".join(f" {found}" for found in self._all.values() if isinstance(found, PackageUnusable))
+
+    def refuse(self, name: str, value: Any, wanted: str) -> PackageUnusable:
+        """Return the error for a function of a package that returned ``value``."""
+        return PackageUnusable(
+            f"The {self.kind[:-1]} {name!r} of the package {self.brought()[name]} returned "
+            f"{type(value).__name__}, and not {wanted}. This is a fault of the package: report it to its authors."
+        )
+
+    @functools.cached_property
+    def _all(self) -> dict[str, Found | PackageUnusable]:
+        found: dict[str, Found | PackageUnusable] = {}
+        for name in self.brought():
+            try:
+                found[name] = self._loaded(name)
+            except PackageUnusable as error:
+                found[name] = error
+        return found
+
+    def _loaded(self, name: str) -> Found:
+        (package, entry), *others = _installed()[self.kind][name]
+        what = f"the {self.kind[:-1]} {name!r}"
+        if others:
+            raise PackageUnusable(
+                f"Several installed packages bring {what}: {self.brought()[name]}. Keep one of them, and remove the "
+                f"others: pip uninstall {others[0][0]}"
+            )
+        try:
+            found = entry.load()
+        except (Exception, SystemExit) as error:
+            raise PackageUnusable(
+                f"The package {package} brings {what}, but {entry.value} cannot be imported: {type(error).__name__}: "
+                f"{one_line(str(error))}. Update the package, or remove it: pip uninstall {package}"
+            ) from error
+        missing = [each for each in self.attributes if not hasattr(found, each)]
+        if missing or not (isinstance(found, type) if self.classes else self.attributes or callable(found)):
+            wanted = f"have {', '.join(self.attributes)}" if self.attributes else "be a function or a class"
+            raise PackageUnusable(
+                f"The package {package} brings {what}, but {entry.value} is {one_line(repr(found))[:80]}. It has to "
+                f"{'be a class and to ' if self.classes else ''}{wanted}. This is a fault of the package: report it "
+                "to its authors."
+            )
+        return cast(Found, found)
+
+
+@functools.cache
+def _installed() -> Mapping[str, Mapping[str, list[tuple[str, EntryPoint]]]]:
+    """Return what all installed packages bring: by kind and name, the package and its entry point."""
+    from importlib.metadata import distributions  # takes longer than all of Headrace's own start
+
+    found: dict[str, dict[str, list[tuple[str, EntryPoint]]]] = {}
+    seen = set()
+    for each in distributions():
+        try:
+            if f"[{_PREFIX}" not in (each.read_text("entry_points.txt") or ""):
+                continue
+            entries, package = each.entry_points, str(each.metadata["Name"])
+        except Exception:  # what is damaged brings nothing, and keeps nobody from finding the others
+            continue
+        if package in seen:  # it stands on sys.path twice, and the first is imported
+            continue
+        seen.add(package)
+        for entry in entries:
+            if entry.group.startswith(_PREFIX):
+                names = found.setdefault(entry.group.removeprefix(_PREFIX), {})
+                names.setdefault(entry.name, []).append((package, entry))
+    return found
