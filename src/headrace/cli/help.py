@@ -98,8 +98,7 @@ def group_help(group: Any, ctx: Any) -> str:
         panels.setdefault(command.rich_help_panel or "Commands", []).append((name, _short(command.help)))
     for panel, commands in panels.items():
         lines += [_heading(panel), *_table(commands, column=12), ""]
-    brought = COMMANDS.brought() if ctx.parent is None else {}
-    if brought:
+    if brought := COMMANDS.brought():
         lines += [_heading("Of installed packages"), *_table(brought.items(), column=12), ""]
     options = [param for param in group.get_params(ctx) if param.param_type_name == "option"]
     lines += [_heading("Options"), *_table((_names(each), _words(each)) for each in options), ""]
