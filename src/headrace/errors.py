@@ -100,7 +100,10 @@ class NotASequence(NotOffered, TypeError):
 
 
 class PackageUnusable(NotOffered):
-    """Something that an installed package brings for Headrace, and that cannot be used; the message says why."""
+    """Something that an installed package brings for Headrace, and that cannot be used; the message says why.
+
+    Update the package, or remove it.
+    """
 
 
 class ArgumentError(HeadraceError, ValueError):
