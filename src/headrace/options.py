@@ -139,6 +139,7 @@ class RunOptions:
         ``tick()``, it is called about five times a second, and ``close()`` at the end. If one raises, that is logged,
         and it gets no more events. ``hr.observers`` has some to use. ``HEADRACE_LOG`` and ``HEADRACE_METRICS_PORT``
         add a ``Log`` and a ``Prometheus`` to those that are given.
+
     ``with_options`` checks names and values, and raises ``UnknownArgument`` and ``ArgumentError``.
 
     >>> import headrace as hr
