@@ -241,3 +241,32 @@ def test_a_decimal_of_negative_scale_is_refused_with_its_column(tmp_path: Path, 
     column = pa.StructArray.from_arrays([values], names=["x"]) if deep else values
     with pytest.raises(SinkError, match=r"Parquet cannot hold column 'price'.*Convert the column"):
         hr.from_arrow(pa.table({"id": [1], "price": column})).write_parquet(tmp_path / "out")
+
+
+@pytest.mark.parametrize("kind", [pa.string_view(), pa.binary_view()])
+@pytest.mark.parametrize("form", ["struct", "list of structs", "dictionary"])
+def test_views_that_arrow_cannot_cut_are_written_as_plain_values(
+    tmp_path: Path, kind: pa.DataType, form: str
+) -> None:
+    """Arrow writes views in a struct only where row groups cut no batch, and in a dictionary never."""
+    texts = [None if i % 7 == 3 else "x" * (i % 20) for i in range(100)]
+    values = pa.array(
+        [text if text is None or pa.types.is_string_view(kind) else text.encode() for text in texts], kind
+    )
+    column = pa.StructArray.from_arrays([values], ["x"])
+    if form == "dictionary":
+        column = pa.DictionaryArray.from_arrays(pa.array([1, None, 0] * 11), values)
+    elif form != "struct":
+        column = pa.ListArray.from_arrays(pa.array([0, 3, 3, 50, 100], pa.int32()), column)
+    batch = pa.record_batch({"id": pa.array(range(len(column))), "c": column})
+    file = written(bound(ParquetSink(str(tmp_path), row_group_rows=3), tmp_path), batch, batch.slice(1))
+    assert file.read()["c"].to_pylist() == [*column.to_pylist(), *column.to_pylist()[1:]]
+
+
+def test_what_arrow_refuses_while_it_writes_is_told_by_its_column(tmp_path: Path) -> None:
+    kind = pa.list_view(pa.struct([("x", pa.string_view())]))
+    data = hr.from_arrow(pa.table({"id": range(100), "names": pa.array([[{"x": "a"}], []] * 50, kind)}))
+    with pytest.raises(
+        SinkError, match=r"Parquet cannot hold column 'names' of type list_view.*Convert the column"
+    ):
+        data.write_parquet(tmp_path / "out")

@@ -169,7 +169,7 @@ class ParquetSink(FileSink):
 
     def _try(self, schema: pa.Schema) -> None:
         with self.open_writer(pa.BufferOutputStream(), schema, True) as writer:
-            writer.write_table(pa.Table.from_batches([], schema))  # ``empty_table`` imports pandas
+            writer.write_table(pa.Table.from_batches([], stored(schema)))  # ``empty_table`` imports pandas
 
     def encoder(self, stream: StagedStream, schema: pa.Schema) -> ParquetEncoder:
         return ParquetEncoder(self, stream, schema)
@@ -188,7 +188,7 @@ class ParquetSink(FileSink):
         """
         return pq.ParquetWriter(
             stream,
-            schema,
+            stored(schema),
             compression=self.codec,
             compression_level=self.compression_level,
             use_dictionary=dictionary,
@@ -208,7 +208,8 @@ class ParquetEncoder:
     ) -> None:
         self._sink = sink
         self._group_rows = group_rows or sink.row_group_rows
-        self._schema = schema
+        self._schema = stored(schema)
+        self._cast = [i for i, column in enumerate(schema) if column.type != self._schema.field(i).type]
         self._stream = pa.BufferedOutputStream(pa.PythonFile(stream, mode="w"), _BUFFER)
         self._writer: pq.ParquetWriter | None = None
         self._held: list[pa.RecordBatch] = []
@@ -226,6 +227,10 @@ class ParquetEncoder:
                 raise cannot_hold("Parquet", batch.schema.field(i), why)
         for i in self._indexed:
             batch = batch.set_column(i, batch.schema.field(i), with_present_values(batch.column(i)))
+        for i in self._cast:
+            batch = batch.set_column(
+                i, self._schema.field(i), batch.column(i).cast(self._schema.field(i).type)
+            )
         self._held.append(batch)
         self._rows += batch.num_rows
         self._bytes += batch.nbytes
@@ -253,7 +258,56 @@ class ParquetEncoder:
             self._writer = self._sink.open_writer(self._stream, self._schema, dictionary)
         rest = table.slice(rows)
         self._held, self._rows, self._bytes = rest.to_batches(), rest.num_rows, rest.nbytes
-        self._writer.write_table(table.slice(0, rows), row_group_size=group_rows)
+        try:
+            self._writer.write_table(table.slice(0, rows), row_group_size=group_rows)
+        except pa.ArrowException:
+            self._name_column(table.slice(0, rows), group_rows)
+            raise
+
+    def _name_column(self, table: pa.Table, group_rows: int) -> None:
+        """Raise ``SinkError`` for the column of a table that cannot be written, if it is one of them alone."""
+        for column in table.schema:
+            alone = table.select([column.name])
+            try:
+                with self._sink.open_writer(pa.BufferOutputStream(), alone.schema, True) as writer:
+                    writer.write_table(alone, row_group_size=group_rows)
+            except pa.ArrowException as fault:
+                raise cannot_hold("Parquet", column, str(fault)) from fault
+
+
+def stored(schema: pa.Schema) -> pa.Schema:
+    """Return the schema of a file: views in structs and dictionaries, which Arrow does not write, have a plain type.
+
+    >>> stored(pa.schema([("a", pa.string_view()), ("b", pa.struct([("x", pa.string_view())]))])).types
+    [DataType(string_view), StructType(struct<x: string>)]
+    """
+    types = [_stored_type(column.type) for column in schema]
+    return pa.schema(
+        [column.with_type(type_) for column, type_ in zip(schema, types, strict=True)], schema.metadata
+    )
+
+
+def _stored_type(kind: pa.DataType, *, within: bool = False) -> pa.DataType:
+    """Return the type of a column, or of a part of it; ``within``: of a field of structs, or of a dictionary."""
+    if within and (pt.is_string_view(kind) or pt.is_binary_view(kind)):
+        return pa.string() if pt.is_string_view(kind) else pa.binary()
+    if pt.is_dictionary(kind):
+        return pa.dictionary(kind.index_type, _stored_type(kind.value_type, within=True), kind.ordered)
+    if pt.is_struct(kind):
+        return pa.struct([field.with_type(_stored_type(field.type, within=True)) for field in kind])
+    if pt.is_map(kind):
+        key, item = kind.key_field, kind.item_field
+        return pa.map_(
+            key.with_type(_stored_type(key.type)),
+            item.with_type(_stored_type(item.type)),
+            kind.keys_sorted,
+        )
+    if pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind):
+        field = kind.value_field.with_type(_stored_type(kind.value_type))
+        if pt.is_fixed_size_list(kind):
+            return pa.list_(field, kind.list_size)
+        return pa.large_list(field) if pt.is_large_list(kind) else pa.list_(field)
+    return kind
 
 
 def _sample(table: pa.Table) -> pa.RecordBatch:
