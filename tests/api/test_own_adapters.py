@@ -12,7 +12,7 @@ import pytest
 
 import headrace as hr
 from headrace.core.files.input_files import InputFile
-from headrace.core.ports import Bad
+from headrace.core.ports import Bad, Moment, Target
 from headrace.core.row_keys import Location
 from headrace.core.work import Split, StagedFile
 from headrace.errors import OutputWriteFailed, SinkError, SourceError
@@ -147,21 +147,33 @@ def test_a_full_disk_is_told_as_ever(tmp_path: Path, when: str) -> None:
 
 
 @dataclass(frozen=True)
-class UnpublishedSink(PickySink):
-    """It fails in the driver, ``when`` it publishes a part or finishes."""
+class UnpublishedSink(PickySink, Target):
+    """It fails in the driver, ``when`` it reveals a part or finishes."""
 
-    def publish(self, file: StagedFile) -> None:
-        if self.when == "publish":
+    @property
+    def target(self) -> Target:
+        return self
+
+    @property
+    def moment(self) -> Moment:
+        return Moment.TRANSACTION
+
+    def reveal(self, files: Sequence[StagedFile], schema: pa.Schema | None) -> None:
+        if self.when == "reveal":
             raise ValueError("no place")
-        super().publish(file)
 
-    def finish(self, success: bytes) -> None:
+    def finish(self, rows: int) -> None:
         if self.when == "finish":
             raise ValueError("no place")
-        super().finish(success)
+
+    def kept_rows(self, run: str) -> str:
+        return ""
+
+    def rows_lost(self, files: Any, missing: Any, run: str = "") -> None:
+        return None
 
 
-@pytest.mark.parametrize("when", ["publish", "finish"])
+@pytest.mark.parametrize("when", ["reveal", "finish"])
 def test_a_sink_that_raises_in_the_driver(tmp_path: Path, when: str) -> None:
     data = hr.range(5).with_options(engine="inline", progress=False)
     out = str(tmp_path / "out")

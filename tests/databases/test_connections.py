@@ -43,14 +43,14 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Opened:
 @pytest.fixture
 def between(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], None]:
     """Has something happen after each part."""
-    publish = SqlSink.publish
+    reveal = SqlSink.reveal
 
     def have(act: Callable[[], object]) -> None:
-        def published(self: SqlSink, file: Any) -> None:
-            publish(self, file)
+        def revealed(self: SqlSink, files: Any, schema: Any) -> None:
+            reveal(self, files, schema)
             act()
 
-        monkeypatch.setattr(SqlSink, "publish", published)
+        monkeypatch.setattr(SqlSink, "reveal", revealed)
 
     return have
 

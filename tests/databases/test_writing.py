@@ -19,7 +19,7 @@ from crossed import crossed
 from databases.conftest import Store
 from headrace.core import failpoints
 from headrace.errors import ArgumentError, OutputExists, PlanChanged, SinkError
-from headrace.sinks.files import FileSink
+from headrace.output.publishing import FolderPublisher
 from headrace.sources.range import RangeSource
 
 
@@ -188,7 +188,9 @@ def test_new_rows_after_an_end_that_was_cut_off_are_there_too(
     (tmp_path / "in").mkdir()
     pq.write_table(pa.table({"id": range(20)}), tmp_path / "in" / "a.parquet")
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(FileSink, "finish", lambda self, success: (_ for _ in ()).throw(KeyboardInterrupt()))
+        patch.setattr(
+            FolderPublisher, "finish", lambda self, success: (_ for _ in ()).throw(KeyboardInterrupt())
+        )
         write()
     assert len(sqlite.run("SELECT id FROM t")) == 20
     pq.write_table(pa.table({"id": range(20, 50)}), tmp_path / "in" / "b.parquet")

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
+from headrace.core import failpoints
+from headrace.core.work import SUCCESS
+from headrace.errors import OutputWriteFailed
 from headrace.output.places.place import Place, place_at
 from headrace.testing.places import PlaceContract
 
@@ -27,3 +31,37 @@ class TestFolder(PlaceContract):
         place.take()
         place.close(forget=True)
         assert not self.path.parent.exists()
+
+    @pytest.fixture(autouse=True)
+    def no_faults_left(self) -> object:
+        yield
+        failpoints.activate({})
+
+    def test_a_file_that_is_cut_or_gone_is_not_published(self, place: Place, run: str) -> None:
+        publisher, record = self.publisher(place, run), self.record(place, run, 0)
+        (file,) = record.files
+        staged = place.root / "_headrace" / run / "staging" / file.staged
+        os.truncate(staged, file.size - 1)
+        assert publisher.state(file) == "missing"
+        os.rename(staged, place.root / file.name)
+        assert publisher.state(file) == "missing"
+        with pytest.raises(OutputWriteFailed, match=f"publish .*{file.name}"):
+            publisher.publish([record])
+
+    @pytest.mark.parametrize("point", ["publish.rename", "publish.renamed"])
+    def test_a_fault_in_publishing_can_be_repeated(self, place: Place, run: str, point: str) -> None:
+        publisher, record = self.publisher(place, run), self.record(place, run, 0)
+        failpoints.activate({point: "EROFS"})
+        with pytest.raises(OutputWriteFailed, match="read-only"):
+            publisher.publish([record])
+        publisher.publish([record])
+        assert self.where(publisher, record) == ["published"]
+
+    def test_a_fault_before_success_leaves_none(self, place: Place, run: str) -> None:
+        publisher = self.publisher(place, run)
+        failpoints.activate({"finish.success": "ENOSPC"})
+        with pytest.raises(OutputWriteFailed, match="Free some space"):
+            publisher.finish(b"{}")
+        assert not (place.root / SUCCESS).exists()
+        publisher.finish(b"{}")
+        assert (place.root / SUCCESS).read_bytes() == b"{}"

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 
 from headrace.errors import ArgumentError, SinkError
 from headrace.sinks.csv import CsvSink
-from headrace.testing.sinks import SCHEMA, FileSinkContract, bound, rows, task
+from headrace.testing.sinks import SCHEMA, FileSinkContract, bound, published, rows, task
 
 from .tables import PLAIN, SCALARS, batches_of, tables
 
@@ -55,8 +55,7 @@ def written(sink: CsvSink, *batches: pa.RecordBatch) -> Path:
         writer.write(batch)
     (file,) = writer.close()
     writer.sync()
-    sink.publish(file)
-    return Path(sink.root, file.name)
+    return published(sink, file)
 
 
 def of(**columns: Any) -> pa.RecordBatch:

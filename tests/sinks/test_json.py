@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from headrace.errors import ArgumentError, SinkError
 from headrace.sinks.json import JsonSink
-from headrace.testing.sinks import SCHEMA, FileSinkContract, bound, task
+from headrace.testing.sinks import SCHEMA, FileSinkContract, bound, published, task
 
 from .tables import NESTED, SCALARS, batches_of, tables
 
@@ -61,8 +61,7 @@ def lines(sink: JsonSink, *batches: pa.RecordBatch) -> list[Any]:
         writer.write(batch)
     (file,) = writer.close()
     writer.sync()
-    sink.publish(file)
-    text = Path(sink.root, file.name).read_text("utf-8")
+    text = published(sink, file).read_text("utf-8")
     assert text.endswith("\n")
     return [json.loads(line, parse_constant=pytest.fail) for line in text[:-1].split("\n")]
 

@@ -21,7 +21,7 @@ from headrace.core.arrow.values import column_from
 from headrace.errors import ArgumentError, SinkError
 from headrace.sinks import parquet
 from headrace.sinks.parquet import ParquetSink
-from headrace.testing.sinks import SCHEMA, FileSinkContract, bound, rows, task
+from headrace.testing.sinks import SCHEMA, FileSinkContract, bound, published, rows, task
 
 from .tables import NESTED, SCALARS, batches_of, tables
 
@@ -42,8 +42,7 @@ def written(sink: ParquetSink, *batches: pa.RecordBatch) -> pq.ParquetFile:
         writer.write(batch)
     (file,) = writer.close()
     writer.sync()
-    sink.publish(file)
-    return pq.ParquetFile(Path(sink.root, file.name))
+    return pq.ParquetFile(published(sink, file))
 
 
 def group_sizes(file: pq.ParquetFile) -> list[int]:
@@ -221,7 +220,7 @@ def test_neither_pandas_nor_datasets_are_imported(tmp_path: Path) -> None:
         sink.check_schema(batch.schema)
         writer = sink.open(Task(Shard(0, ()), 1), batch.schema)
         writer.write(batch)
-        sink.publish(writer.close()[0])
+        writer.close()
     print([name for name in ("pandas", "pyarrow.dataset", "rich") if name in sys.modules])
     """
     done = subprocess.run(

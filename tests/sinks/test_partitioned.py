@@ -16,10 +16,13 @@ import pytest
 
 import headrace as hr
 from headrace.core.files import hive, safe_files
+from headrace.core.ports import Moment
 from headrace.core.work import CommitRecord, Ledger, Shard, StagedFile, Task
 from headrace.errors import ArgumentError, ForeignOutput, JournalDamaged, SinkError, UnknownColumn
 from headrace.output.clean import leftovers, remove
 from headrace.output.names import check_names
+from headrace.output.places.place import place_at
+from headrace.output.publishing import Publisher
 from headrace.sinks import partitioned
 from headrace.sinks.csv import CsvSink
 from headrace.sinks.parquet import ParquetSink
@@ -81,12 +84,16 @@ def staged(sink: Any, *batches: pa.RecordBatch) -> tuple[StagedFile, ...]:
     return files
 
 
+def publisher_of(sink: Any) -> Publisher:
+    return place_at(sink.root).publisher(sink, "k3f9a2xq", Moment.COMMIT)
+
+
 def published(root: Path, sink: Any, *batches: pa.RecordBatch) -> dict[str, StagedFile]:
     files = staged(sink, *batches)
-    for file in files:
-        sink.publish(file)
-        sink.publish(file)
-        assert sink.state(file) == "published"
+    publisher = publisher_of(sink)
+    for _ in range(2):
+        publisher.publish([CommitRecord(0, 1, 0, tuple(files), Ledger())])
+    assert {publisher.state(file) for file in files} <= {"published"}
     return {file.name: file for file in files}
 
 
@@ -226,8 +233,7 @@ def test_few_files_are_open_and_few_rows_held(tmp_path: Path, monkeypatch: pytes
         most = max(most, len(os.listdir("/dev/fd")) - open_before)
     assert 0 < most <= 3
     files = writer.close()
-    for file in files:
-        sink.publish(file)
+    publisher_of(sink).publish([CommitRecord(0, 1, 0, files, Ledger())])
     assert len({file.name for file in files}) == len(files) > 8
     for k in range(8):
         parts = sorted((tmp_path / f"k={k}").iterdir(), key=lambda path: (len(path.name), path.name))
@@ -348,9 +354,9 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
     (file,) = staged(sink, pa.record_batch({"id": [1], "k": ["a"]}))
     (root / "k=a").symlink_to(outside)
     with pytest.raises(hr.errors.OutputWriteFailed, match="k=a"):
-        sink.publish(file)
+        publisher_of(sink).publish([CommitRecord(0, 1, 0, (file,), Ledger())])
     os.rename(Path(sink.staging, file.staged), outside / os.path.basename(file.name))
-    assert sink.state(file) == "missing"
+    assert publisher_of(sink).state(file) == "missing"
     assert list(hive.entries(root)) == ["k=a"] and list(hive.folders(root)) == []
     hive.remove_empty(root, [file.name])
     assert (root / "k=a").is_symlink() and outside.exists()

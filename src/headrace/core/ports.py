@@ -6,7 +6,8 @@ Each has a contract suite in ``headrace.testing`` that every adapter passes.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+from enum import Enum
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from headrace.core.events import Event
 from headrace.core.row_keys import Keys, Location, Numbers, keyed, row_keys
@@ -244,6 +245,19 @@ class JoiningSink(Protocol):
         ...
 
 
+class Moment(Enum):
+    """When what a run has committed is revealed."""
+
+    COMMIT = "at each commit"
+    """Parts get their names; a table gets the rows of all of them in one commit at the end."""
+
+    TRANSACTION = "in the target's transaction"
+    """A database gets the rows of each part at its commit; then the part gets its name."""
+
+    END = "at the end"
+    """Parts stay out of sight until all are there: in place of those of another run, or beside earlier ones."""
+
+
 class Target(Protocol):
     """A table whose rows the parts of a run become.
 
@@ -251,9 +265,14 @@ class Target(Protocol):
     what has a default here need not be written.
     """
 
-    at_end: ClassVar[bool] = True
-    """All parts of a run become rows in one commit, at its end. Else in transactions of a database, as they are
-    published or when the sink finishes; its own records then say what is done."""
+    by_part: ClassVar[bool] = False
+    """The table's own records say which parts it has, one by one. Else all parts of a run become rows in one commit,
+    or none."""
+
+    @property
+    def moment(self) -> Moment:
+        """When rows are revealed, unless the parts of the run are to stay out of sight until the end."""
+        return Moment.COMMIT
 
     def revealed(self, run: str = "") -> bool:
         """Say whether the one commit is there: then its parts are the table's, and are left as they are.
@@ -263,7 +282,23 @@ class Target(Protocol):
         return False
 
     def reveal(self, files: Sequence[StagedFile], schema: pa.Schema | None) -> None:
-        """Commit the parts, which have their final names; called when all of the run are there."""
+        """Make parts rows of the table, as far as they are not.
+
+        Called with the parts of each record, which are staged yet, or at the end with all of the run, which have
+        their final names.
+        """
+        return None
+
+    def has_parts(self, files: Sequence[StagedFile]) -> Collection[StagedFile]:
+        """Return those of some files of the bound run that are not needed any more, as the table has their rows."""
+        return files if self.revealed() else ()
+
+    def finish(self, rows: int) -> None:
+        """Raise ``SinkError`` if the table is known not to have so many rows of the run; called before its end."""
+        return None
+
+    def close(self) -> None:
+        """Let go of what revealing holds; more may be revealed later. Default: nothing is held."""
         return None
 
     def kept_rows(self, run: str) -> str:
@@ -307,7 +342,7 @@ class Target(Protocol):
         return ()
 
     def insert_again(self, files: Sequence[StagedFile]) -> bool:
-        """Insert parts again whose table is gone; False if ``finish`` of the sink must do it."""
+        """Insert parts again whose table is gone; False if that is done at the end."""
         return False
 
     def mend_records(self, files: Sequence[StagedFile], *, finished: bool) -> int:
@@ -319,7 +354,7 @@ class Target(Protocol):
 
 
 class Sink(Protocol):
-    """Where parts go. Workers stage, only the driver publishes; both hold a copy of the same sink.
+    """What parts are, and where they go. Workers stage them, each with a copy of the sink; the driver reveals them.
 
     ``headrace.sinks.files.FileSink`` has all of it for one that writes files.
     """
@@ -384,22 +419,6 @@ class Sink(Protocol):
 
     def open_rejected(self, task: Task, schema: pa.Schema) -> Writer:
         """Begin the file of the rows that one attempt rejected; it is staged and published as parts are."""
-        ...
-
-    def state(self, file: StagedFile) -> Literal["published", "staged", "missing"]:
-        """Say where a committed file is. A file of another size than recorded is missing."""
-        ...
-
-    def publish(self, file: StagedFile) -> None:
-        """Give a staged file its final name. Doing it again changes nothing."""
-        ...
-
-    def finish(self, success: bytes) -> None:
-        """Make all names last, then put ``_SUCCESS`` with these bytes in place, at once or not at all."""
-        ...
-
-    def close(self) -> None:
-        """Let go of what publishing holds; the driver calls it when it publishes no more, and may publish again."""
         ...
 
 

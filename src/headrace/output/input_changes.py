@@ -17,7 +17,7 @@ from headrace.core.ports import Source
 from headrace.core.stores.addresses import is_address
 from headrace.core.warn import warn
 from headrace.core.work import Shard, Split
-from headrace.errors import ArgumentError, ForeignOutput, InputChanged
+from headrace.errors import ArgumentError, ForeignOutput, InputChanged, PlanChanged
 from headrace.output.commit import ShardCommitter
 from headrace.output.input_versions import further_version
 from headrace.output.refresh import older_shards, revoke_unread, successors
@@ -85,7 +85,9 @@ def reconcile(
     if new and (partitioning is None or gone or plan.source.splits_from(len(files)) is None):
         _warn_left_out(new, committer)
         new = []
-    if new and incremental and not committer.state.finished and committer.is_in_table():
+    target = committer.sink.target
+    in_table = bool(new) and target is not None and target.revealed()
+    if incremental and in_table and not committer.state.finished:
         committer.left_out, new = tuple(new), []  # this run only has to be closed
     older = _to_make_again(plan.source, committer, refresh)
     if committer.state.finished and not (new or older):
@@ -109,8 +111,11 @@ def reconcile(
         ]
         committer.plan = msgspec.structs.replace(saved, files=present, shards=shards)
         write_plan(committer.output, committer.plan)
-    if new and not incremental:
-        committer.check_not_in_table()
+    if in_table and not incremental and target is not None:
+        raise PlanChanged(
+            f"The run in {committer.output} is finished, and new input cannot be added to it: "
+            f"{target.why_not_grown()}."
+        )
     if (new or older) and partitioning is not None:
         source = _add_shards(source, [*paths, *new], committer, partitioning, older)
     return replace(plan, source=source)

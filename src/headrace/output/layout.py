@@ -22,11 +22,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Collection, Container
+from collections.abc import Collection, Container, Iterator
 from pathlib import Path
 
+from headrace.core import failpoints
 from headrace.core.files import safe_files
+from headrace.core.files.durable import write_failed
 from headrace.core.stores.options import Options
 from headrace.core.uploading.names import PARTS
 from headrace.core.work import HOME as HOME
@@ -35,7 +38,7 @@ from headrace.core.work import SUCCESS as SUCCESS
 from headrace.errors import ForeignOutput, JournalDamaged
 from headrace.output.names import check_run, first_names, is_part, read_pointer, run_of
 from headrace.output.places.place import Place, place_at
-from headrace.output.small_files import failed, foreign_entry
+from headrace.output.small_files import foreign_entry, remove_tree
 
 
 def new_run_name() -> str:
@@ -119,7 +122,7 @@ class Output:
             safe_files.make_folder(folder, 0o700)
             safe_files.make_folder(folder / "staging", 0o700)
         except OSError as error:
-            raise failed("make", folder, error) from error
+            raise write_failed(error, folder, "make") from error
         self.place.show(run)
         return folder
 
@@ -159,6 +162,35 @@ class Output:
             if read_pointer(self.home / pointer) == run:
                 self.point(pointer, None)
         self.remove_run(run)
+
+    @contextlib.contextmanager
+    def taken_over(self, run: str, kept: Container[str] | None) -> Iterator[None]:
+        """Put a run in the place of the current one; within, its parts are published.
+
+        If it is the current one, a further run of it is: ``kept`` are the parts that stay, None: all. Every step may
+        be repeated after a crash. A reader finds the old ``_SUCCESS``, or none, or the new one.
+        """
+        old = self.current()
+        self.remove_success()
+        if old not in (None, run):
+            self.remove_parts(str(old))
+        elif kept is not None:
+            self.remove_parts(run, but=kept)
+        failpoints.hit("swap.removed")
+        yield
+        self.place.sync_names()
+        if old != run:
+            self.point("current", run)
+        failpoints.hit("swap.pointed")
+        self.point("next", None)
+        if old not in (None, run):
+            self.remove_run(str(old))
+
+    def tidy(self, run: str) -> None:
+        """Remove what a run that has finished does not need any more."""
+        for name in ("staging", safe_files.KEPT):
+            if safe_files.is_folder(self.folder(run) / name):
+                remove_tree(self.folder(run) / name)
 
     # ------------------------------------------------------------ parts
 

@@ -1,105 +1,154 @@
-"""What becomes of a committed shard's files: where they are, and when a record may count on them."""
+"""What becomes of a committed shard's files: brought to their place, journalled, then revealed.
+
+*When* they are revealed is one value of a run, its ``Moment``. How files come to where readers find them is the
+place's: a folder renames them, see here; a store uploads and copies them, see ``places/store_parts.py``.
+"""
 
 from __future__ import annotations
 
+import os
+import time
+from collections import deque
 from collections.abc import Iterable
-from typing import Literal, Protocol
+from concurrent.futures import Future, wait
+from pathlib import Path
+from typing import ClassVar, Literal
 
-from headrace.core.foreign import errors_of_publishing
+from headrace.core import failpoints
+from headrace.core.files import hive, safe_files
+from headrace.core.files.durable import write_failed
 from headrace.core.ports import Sink
 from headrace.core.uploading.names import is_uploaded
-from headrace.core.work import CommitRecord, StagedFile
+from headrace.core.work import SUCCESS, CommitRecord, StagedFile
+from headrace.output.small_files import sync_folder
 
 FileState = Literal["published", "staged", "missing"]
 
+_MOST_WAITING = 64  # records whose files have not arrived yet
 
-class Publisher(Protocol):
-    """Brings the files of one run from where workers stage them to where readers find them."""
+
+class Publisher:
+    """Brings the files of one run from where workers stage them to where readers find them.
+
+    Whatever a method does, doing it again changes nothing. Each place has a subclass; defaults are for one where
+    files are staged on the disk that they stay on.
+    """
+
+    pause: ClassVar[float] = 0.0
+    """Seconds: records that come faster are journalled together."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._staging = sink.staging
+        self._waiting: deque[tuple[CommitRecord, list[Future[None]]]] = deque()
+        self._journalled = 0.0
 
     def add(self, record: CommitRecord) -> None:
         """Take a record that is to be journalled, and begin what must be done with its files before that."""
-        ...
+        self._waiting.append((record, self.arriving(record)))
+        if len(self._waiting) > _MOST_WAITING:
+            wait(self._waiting[0][1])
+
+    def arriving(self, record: CommitRecord) -> list[Future[None]]:
+        """Begin to bring the files of a record to the place; return what has to end before it is journalled."""
+        return []
 
     def ready(self, *, wait: bool) -> list[CommitRecord]:
         """Return the records that may be journalled now, in the order in which they came; with ``wait`` all."""
-        ...
-
-    @property
-    def pending(self) -> bool:
-        """True while records wait for their files."""
-        ...
-
-    def publish(self, records: Iterable[CommitRecord]) -> None:
-        """Begin to give the files of journalled records their final names. Doing it again changes nothing."""
-        ...
-
-    def settle(self) -> None:
-        """Wait until all that ``publish`` was asked for is done, or raise why it is not."""
-        ...
-
-    def state(self, file: StagedFile) -> FileState:
-        """Say where a committed file is. A file of another size than recorded is missing."""
-        ...
-
-    def check_complete(self, *, since: int = 0) -> None:
-        """See that every part of the shards from number ``since`` on is there, under its final name, to last."""
-        ...
-
-    def finish(self, success: bytes) -> None:
-        """Put ``_SUCCESS`` in place, at once or not at all, after everything else."""
-        ...
-
-    def close(self) -> None:
-        """End what is under way."""
-        ...
-
-
-class FilePublisher:
-    """Publishes by the sink itself: by renames, in a folder of this machine."""
-
-    def __init__(self, sink: Sink) -> None:
-        self._sink = sink
-        self._records: list[CommitRecord] = []
-
-    def add(self, record: CommitRecord) -> None:
-        """Queue the record; its files need nothing more: they are staged on the disk that they stay on."""
-        self._records.append(record)
-
-    def ready(self, *, wait: bool) -> list[CommitRecord]:
-        """Return all records."""
-        records, self._records = self._records, []
+        records: list[CommitRecord] = []
+        if not wait and time.monotonic() - self._journalled < self.pause:
+            return records
+        while self._waiting:
+            record, arriving = self._waiting[0]
+            if not wait and not all(each.done() for each in arriving):
+                break
+            try:
+                for each in arriving:
+                    each.result()
+            except Exception:
+                if records:  # these are journalled first; the next call raises it
+                    break
+                raise
+            records.append(record)
+            self._waiting.popleft()
+        self._journalled = time.monotonic()
         return records
 
     @property
     def pending(self) -> bool:
-        """True while ``ready`` was not asked."""
-        return bool(self._records)
+        """True while records wait for ``ready``."""
+        return bool(self._waiting)
 
     def publish(self, records: Iterable[CommitRecord]) -> None:
-        """Rename each file; what workers have uploaded into a store is not in this folder."""
-        with errors_of_publishing(self._sink):
-            for record in records:
-                for file in record.files:
-                    if not is_uploaded(file):
-                        self._sink.publish(file)
+        """Begin to give the files of journalled records their final names."""
+        raise NotImplementedError
 
     def settle(self) -> None:
-        """What was renamed has its name."""
+        """Wait until all that ``publish`` was asked for is done, or raise why it is not."""
 
     def state(self, file: StagedFile) -> FileState:
-        """Ask the sink."""
-        found = self._sink.state(file)
-        return "missing" if found == "staged" and is_uploaded(file) else found
+        """Say where a committed file is. A file of another size than recorded is missing."""
+        raise NotImplementedError
 
     def check_complete(self, *, since: int = 0) -> None:
-        """Nothing is to see: what is published is there."""
+        """See that every part of the shards from number ``since`` on is there, under its final name, to last."""
 
     def finish(self, success: bytes) -> None:
-        """Have the sink sync what is there, and write ``_SUCCESS``."""
-        with errors_of_publishing(self._sink):
-            self._sink.finish(success)
+        """Put ``_SUCCESS`` in place, at once or not at all, after everything else."""
+        raise NotImplementedError
 
     def close(self) -> None:
-        """Have the sink let go of what it holds."""
-        with errors_of_publishing(self._sink):
-            self._sink.close()
+        """End what is under way."""
+
+
+class FolderPublisher(Publisher):
+    """Renames files, in a folder of this machine. What workers have uploaded into a store is not there."""
+
+    def __init__(self, root: Path, sink: Sink) -> None:
+        super().__init__(sink)
+        self._root = root
+
+    def publish(self, records: Iterable[CommitRecord]) -> None:
+        """Rename each file."""
+        for record in records:
+            for file in record.files:
+                if not is_uploaded(file):
+                    self._rename(file)
+
+    def _rename(self, file: StagedFile) -> None:
+        final = self._root / file.name
+        try:
+            hive.make_folders(str(self._root), file.name)
+            failpoints.hit("publish.rename")
+            os.rename(os.path.join(self._staging, file.staged), final)
+            failpoints.hit("publish.renamed")
+        except FileNotFoundError as error:
+            if _size(final) != file.size:
+                raise write_failed(error, final, "publish") from error
+        except OSError as error:
+            raise write_failed(error, final, "publish") from error
+
+    def state(self, file: StagedFile) -> FileState:
+        """Look at both names."""
+        if hive.has_folders(str(self._root), file.name) and _size(self._root / file.name) == file.size:
+            return "published"
+        staged = os.path.join(self._staging, file.staged)
+        return "staged" if not is_uploaded(file) and _size(staged) == file.size else "missing"
+
+    def finish(self, success: bytes) -> None:
+        """Write the file among the staged ones, and rename it."""
+        final = self._root / SUCCESS
+        temporary = os.path.join(self._staging, f"{SUCCESS}-{os.getpid()}-{os.urandom(4).hex()}.staged")
+        try:
+            safe_files.create(temporary, success)
+            failpoints.hit("finish.success")
+            os.rename(temporary, final)
+        except OSError as error:
+            raise write_failed(error, final, "write") from error
+        sync_folder(self._root)
+
+
+def _size(path: str | Path) -> int:
+    try:
+        return safe_files.size(path)
+    except OSError as error:
+        raise write_failed(error, path, "look at") from error

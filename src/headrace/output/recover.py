@@ -1,16 +1,21 @@
-"""Resuming a run: shards whose files are there are done, those whose files are gone are revoked and run again."""
+"""Beginning a run, and resuming one.
+
+Shards whose files are there are done; those whose files are gone are revoked and run again.
+"""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 
 from headrace.core import failpoints
 from headrace.core.files import safe_files
 from headrace.core.metric_states import are_there, side_files
-from headrace.core.ports import Sink
-from headrace.core.work import CommitRecord, Durability
+from headrace.core.ports import Moment, Sink
+from headrace.core.work import CommitRecord, Durability, StagedFile
+from headrace.errors import OutputWriteFailed
 from headrace.output import journal as journals
-from headrace.output.commit import ShardCommitter, bind_sink
+from headrace.output.commit import ShardCommitter, bind_sink, has_all_or_none, moment_of
 from headrace.output.journal import (
     Contents,
     Divided,
@@ -29,8 +34,8 @@ from headrace.output.journal_state import JournalState
 from headrace.output.layout import Output
 from headrace.output.names import check_names
 from headrace.output.run_list import RunEntry
-from headrace.output.saved_plan import divided, grown
-from headrace.output.small_files import remove_any, remove_unlisted_states
+from headrace.output.saved_plan import divided, grown, write_plan
+from headrace.output.small_files import remove_any, remove_unlisted_states, sync_folder
 from headrace.output.tables import check_inserted
 from headrace.plan.physical import SavedPlan
 from headrace.version import __version__
@@ -40,6 +45,39 @@ def peek(output: Output, run: str, plan: SavedPlan) -> tuple[SavedPlan, JournalS
     """Read a run's journal except for the commits, and its plan as that has changed it; change nothing."""
     contents = journals.read(output.folder(run) / "journal")
     return *replay(plan, contents.notes()), contents
+
+
+def begin(
+    output: Output, plan: SavedPlan, sink: Sink, *, durability: Durability, pointer: str
+) -> ShardCommitter:
+    """Start a new run: its plan and an empty journal are on disk before the first attempt."""
+    journal = None
+    try:
+        folder = output.make(plan.run)
+        write_plan(output, plan, named=False)
+        journal = output.place.create_journal(plan.run, durability)
+        journal.append(Opened(plan.run, plan.headrace))
+        journal.append(Revision(0, plan.code))
+        journal.sync()
+        sync_folder(folder)
+        sync_folder(output.home)  # the run is durable before a pointer names it
+        output.point(pointer, plan.run)
+        if durability == "power":
+            output.place.sync_made()
+        failpoints.hit("run.opened")
+    except BaseException:
+        if journal is not None:
+            journal.close()
+        with contextlib.suppress(OSError, OutputWriteFailed):  # the first error is the one to report
+            output.forget(plan.run)
+        raise
+    state = JournalState(bytearray(len(plan.shards)), code=plan.code, codes={0: plan.code})
+    state.runs = [RunEntry(1, 0, plan.created, len(plan.files))]
+    if plan.input is not None:
+        state.reach(plan.input)
+    sink = bind_sink(sink, output, plan, durability)
+    moment = moment_of(sink, aside=pointer == "next")
+    return ShardCommitter(output, plan, sink, journal, state, moment=moment)
 
 
 def recover(
@@ -75,8 +113,8 @@ def recover(
         known = check_names(contents.in_force(), run, folder)
         if not check_inserted(sink, output, known, finished=ended, go_on=go_on):
             output.remove_success()
-        hidden = hidden or state.hidden
-        committer = ShardCommitter(output, plan, sink, journal, state, hidden=hidden, empty=True)
+        moment = moment_of(sink, aside=hidden or state.hidden)
+        committer = ShardCommitter(output, plan, sink, journal, state, moment=moment)
         lost, staged, published, states = _check_files(
             committer, check_names(contents.in_force(), run, folder)
         )
@@ -138,33 +176,48 @@ def replay(plan: SavedPlan, notes: Iterable[Record]) -> tuple[SavedPlan, Journal
 def _check_files(
     committer: ShardCommitter, records: Iterable[CommitRecord]
 ) -> tuple[list[CommitRecord], set[str], set[str], set[str]]:
-    """Add the records whose files are there, and publish these; return the lost records, and the names of all
-    staged files, published files and metric states that records name."""
-    publisher, hidden = committer.publisher, committer.hidden
+    """Add the records whose files are there, and reveal them; return the lost records, and the names of all staged
+    files, published files and metric states that records name."""
+    publisher, target = committer.publisher, committer.sink.target
     lost: list[CommitRecord] = []
+    gone: list[tuple[CommitRecord, list[StagedFile]]] = []
     staged: set[str] = set()
     published: set[str] = set()
     states: set[str] = set()
-    target = committer.sink.target
-    at_end = target is not None and target.at_end
-    first = committer.state.runs[-1].shard
-    added = target is not None and target.revealed()  # its parts may be compacted, and gone
-    for record in records:
-        places = [publisher.state(file) for file in record.files]
-        kept = added or (at_end and record.shard < first)
-        if ("missing" in places and not kept) or not are_there(record, committer.folder):
-            lost.append(record)
-            continue
-        states |= side_files(record)
+    first = committer.state.runs[-1].shard if has_all_or_none(committer.sink) else 0
+
+    def keep(record: CommitRecord) -> None:
+        states.update(side_files(record))
         committer.state.add(record)
         committer.empty = False
-        if "staged" in places and not hidden:
-            publisher.publish([record])
-        for file, place in zip(record.files, places, strict=True):
+
+    for record in records:
+        places = {file: publisher.state(file) for file in record.files}
+        missing = [file for file, place in places.items() if place == "missing"]
+        if not are_there(record, committer.folder) or (missing and target is None):
+            lost.append(record)
+            continue
+        if missing and record.shard >= first:
+            gone.append((record, missing))
+            continue
+        keep(record)
+        hidden = committer.moment is Moment.END
+        if "staged" in places.values():
+            committer.reveal([record])
+        for file, place in places.items():
             if place == "staged" and hidden:
                 staged.add(file.staged)
             else:
                 published.add(file.name)
+    if gone:  # parts of a table may be compacted
+        assert target is not None
+        in_table = set(target.has_parts([file for _, missing in gone for file in missing]))
+        for record, missing in gone:
+            if in_table.issuperset(missing):
+                keep(record)
+                published |= {file.name for file in record.files}
+            else:
+                lost.append(record)
     return lost, staged, published, states
 
 
@@ -181,6 +234,6 @@ def _drop_unlisted(
     remove_unlisted_states(folder, states)
     for path in folder.glob(f"*{safe_files.TEMPORARY}"):
         remove_any(path)
-    if not committer.state.finished and not committer.hidden:
+    if not committer.state.finished and committer.moment is not Moment.END:
         output.remove_success()
     output.sweep_parts(committer.plan.run, published, finished=committer.state.finished)

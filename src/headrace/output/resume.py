@@ -20,7 +20,7 @@ from headrace.core.ports import Sink
 from headrace.core.warn import warn
 from headrace.errors import OutputExists, PlanChanged
 from headrace.output import input_marks
-from headrace.output.commit import ShardCommitter, begin
+from headrace.output.commit import ShardCommitter
 from headrace.output.input_changes import (
     InputFile,
     check_apart,
@@ -40,7 +40,7 @@ from headrace.output.job import Job, OpenRequest
 from headrace.output.journal import Contents
 from headrace.output.journal_state import JournalState
 from headrace.output.layout import SUCCESS, Output, new_run_name, open_output
-from headrace.output.recover import peek, recover
+from headrace.output.recover import begin, peek, recover
 from headrace.output.refresh import check_refresh
 from headrace.output.saved_plan import read_plan
 from headrace.output.seen_keys import check_keys
@@ -196,7 +196,7 @@ class _JobOpener:
         if not state.finished:
             return None
         target = self._sink.target
-        if self._request.mode == "error" and target is not None and target.at_end:
+        if self._request.mode == "error" and target is not None:
             with contextlib.closing(self._recover(run, hidden=False)) as committer:
                 check_in_table(committer, incremental=False)
             raise OutputExists(

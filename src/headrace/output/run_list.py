@@ -70,6 +70,19 @@ class RunTotals:
                 totals.parts += 1
                 totals.bytes += file.size
 
+    def manifest(self, records: Iterable[CommitRecord]) -> bytes:
+        """Add up records, and list the files that they name, a line of JSON for each."""
+        files = []
+        for record in records:
+            self.add(record)
+            files += [(file.name, file) for file in record.files]
+        files.sort()
+        lines = (
+            msgspec.json.encode({"name": name, "rows": file.rows, "size": file.size, "crc32": file.crc32})
+            for name, file in files
+        )
+        return b"".join(line + b"\n" for line in lines)
+
     def listed(self, first: str, codes: Mapping[int, Code]) -> list[dict[str, Any]]:
         """Return the runs as ``_SUCCESS`` names them. ``code`` has a digest for each version of the functions that
         made rows of the run: the same digest, the same functions."""

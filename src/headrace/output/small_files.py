@@ -7,8 +7,9 @@ from pathlib import Path
 
 from headrace.core import failpoints
 from headrace.core.files import durable, safe_files
+from headrace.core.files.durable import write_failed
 from headrace.core.metric_states import STATES
-from headrace.errors import ForeignOutput, OutputWriteFailed
+from headrace.errors import ForeignOutput
 
 
 def remove_tree(folder: Path) -> None:
@@ -48,7 +49,7 @@ def write_whole(path: Path, data: bytes, *, named: bool = True) -> None:
         safe_files.write(path, data)
         failpoints.hit("plan.written")
     except OSError as error:
-        raise failed("write", path, error) from error
+        raise write_failed(error, path, "write") from error
     if named:
         sync_folder(path.parent)
 
@@ -58,7 +59,7 @@ def sync_folder(path: Path) -> None:
     try:
         durable.sync_folder(path)
     except OSError as error:
-        raise failed("sync", path, error) from error
+        raise write_failed(error, path, "sync") from error
 
 
 def remove_file(path: Path) -> None:
@@ -66,7 +67,7 @@ def remove_file(path: Path) -> None:
     try:
         path.unlink(missing_ok=True)
     except OSError as error:
-        raise failed("remove", path, error) from error
+        raise write_failed(error, path, "remove") from error
 
 
 def foreign_entry(error: safe_files.NotOurs) -> ForeignOutput:
@@ -74,12 +75,4 @@ def foreign_entry(error: safe_files.NotOurs) -> ForeignOutput:
     return ForeignOutput(
         f"{error.filename} is not opened: {error.strerror}. Headrace would write and remove files in another place, "
         "so nothing was touched: remove it, or choose another output."
-    )
-
-
-def failed(doing: str, path: Path, error: OSError) -> OutputWriteFailed:
-    """Return the error for what the operating system refused."""
-    return OutputWriteFailed(
-        f"Cannot {doing} {path}: {error.strerror}. Fix the cause, then run the same command again: finished work is "
-        "kept."
     )

@@ -24,7 +24,7 @@ def check_in_table(committer: ShardCommitter, *, incremental: bool) -> None:
     where others take out rows that they do not need any more.
     """
     table = committer.sink.target
-    if table is None or not table.at_end:
+    if table is None or table.by_part:
         return
     parts = parts_of(committer.of_last_run())
     found = table.rows_lost(parts, [file for file in parts if committer.publisher.state(file) == "missing"])
@@ -51,7 +51,7 @@ def check_inserted(
     finished once more for that.
     """
     table = sink.target
-    if table is None or table.at_end:
+    if table is None or not table.by_part:
         return True
     parts = parts_of(records)
     inserted = parts if finished else table.inserted(parts)

@@ -89,7 +89,7 @@ def gone(output: Place, run: SavedRun, options: Options = ()) -> str:
 
 def _parts_by_run(sink: Target, run: SavedRun) -> Iterator[tuple[str, Sequence[StagedFile]]]:
     """Yield the name and the parts of each run that the table must have; of a database, of all runs at once."""
-    if not sink.at_end:
+    if sink.by_part:
         parts = [file for file in parts_of(run.records) if file.rows]
         yield run.name, parts if run.finished else sink.inserted(parts)
         return

@@ -1,7 +1,7 @@
-"""Parts as files in a local folder: staged by workers, renamed into place by the driver.
+"""Parts as files, which workers stage.
 
-A format is a subclass of :class:`FileSink` that gives a suffix and an :class:`Encoder`; staging, checksums,
-publication and ``_SUCCESS`` are the same for all.
+A format is a subclass of :class:`FileSink` that gives a suffix and an :class:`Encoder`; names, staging and checksums
+are the same for all.
 """
 
 from __future__ import annotations
@@ -11,14 +11,11 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import pyarrow as pa
 
-from headrace.core import failpoints
 from headrace.core.arrow.values import one_value
-from headrace.core.files import hive, safe_files
-from headrace.core.files.durable import sync_folder
 from headrace.core.files.formats import PART_SUFFIX
 from headrace.core.files.paths import absolute
 from headrace.core.foreign import is_foreign
@@ -29,12 +26,10 @@ from headrace.core.work import REJECTED, Durability, StagedFile, Task
 from headrace.errors import ArgumentError, SinkError, nearest
 from headrace.sinks.partitioned import Folders, PartitionedWriter, check_columns, file_schema
 from headrace.sinks.row_limit import RowLimitWriter
-from headrace.sinks.staged import StagedStream, write_failed
+from headrace.sinks.staged import StagedStream
 
 if TYPE_CHECKING:
     from headrace.core.parquet.chunks import Chunks
-
-SUCCESS = "_SUCCESS"
 
 
 class Encoder(Protocol):
@@ -96,11 +91,6 @@ class FileSink:
         raise NotImplementedError
 
     @property
-    def divides(self) -> bool:
-        """True if parts lie in folders that are named for values."""
-        return bool(self.partition_by)
-
-    @property
     def options_of_store(self) -> Options:
         """What is known of the store, as a tuple."""
         assert isinstance(self.storage_options, tuple)
@@ -127,9 +117,6 @@ class FileSink:
 
     def check_source(self, source: Mapping[str, Any]) -> None:
         """Files take rows of all sources."""
-
-    def close(self) -> None:
-        """Nothing is held."""
 
     def encoder(self, stream: StagedStream, schema: pa.Schema) -> Encoder:
         """Return a fresh encoder that writes to ``stream``."""
@@ -214,55 +201,6 @@ class FileSink:
         shard = task.shard.label(self._digits)
         staged = f"{shard}-{task.attempt}-{os.getpid()}-{os.urandom(4).hex()}.rejected.staged"
         return PartWriter(self, schema, staged, f"{REJECTED}/part-{shard}-{self._run}.arrow", ArrowEncoder)
-
-    def state(self, file: StagedFile) -> Literal["published", "staged", "missing"]:
-        """Return where a committed file is; one of another size than recorded is missing."""
-        if hive.has_folders(self.root, file.name) and _size(self._final(file)) == file.size:
-            return "published"
-        if _size(self._staged(file)) == file.size:
-            return "staged"
-        return "missing"
-
-    def publish(self, file: StagedFile) -> None:
-        """Rename a staged file to its final name; a second time changes nothing."""
-        final = self._final(file)
-        try:
-            hive.make_folders(self.root, file.name)
-            failpoints.hit("publish.rename")
-            os.rename(self._staged(file), final)
-            failpoints.hit("publish.renamed")
-        except FileNotFoundError as error:
-            if _size(final) != file.size:
-                raise write_failed(error, final, "publish") from error
-        except OSError as error:
-            raise write_failed(error, final, "publish") from error
-
-    def finish(self, success: bytes) -> None:
-        """Sync the folder with all names, then put ``_SUCCESS`` in place by a rename."""
-        final = os.path.join(self.root, SUCCESS)
-        lasting = self._durability == "power"
-        temporary = os.path.join(self._staging, f"{SUCCESS}-{os.getpid()}-{os.urandom(4).hex()}.staged")
-        try:
-            if lasting:
-                sync_folder(self.root)
-                rejected = os.path.join(self.root, REJECTED)
-                if safe_files.is_folder(rejected):
-                    sync_folder(rejected)
-                for folder in hive.folders(self.root) if self.divides else ():
-                    sync_folder(os.path.join(self.root, folder))
-            safe_files.create(temporary, success, lasting=lasting)
-            failpoints.hit("finish.success")
-            os.rename(temporary, final)
-            if lasting:
-                sync_folder(self.root)
-        except OSError as error:
-            raise write_failed(error, final, "write") from error
-
-    def _staged(self, file: StagedFile) -> str:
-        return os.path.join(self._staging, file.staged)
-
-    def _final(self, file: StagedFile) -> str:
-        return os.path.join(self.root, file.name)
 
 
 class ArrowEncoder:
@@ -424,10 +362,3 @@ def cannot_hold(kind: str, column: pa.Field, why: str) -> SinkError:
         f"{kind} cannot hold column {column.name!r} of type {column.type}: {why}. "
         f"Convert the column in a step, leave it out with drop_columns, or write another format."
     )
-
-
-def _size(path: str) -> int:
-    try:
-        return safe_files.size(path)
-    except OSError as error:
-        raise write_failed(error, path, "look at") from error

@@ -14,9 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.core.arrow.batch_formats import NUMPY_OF
+from headrace.core.files.durable import write_failed
 from headrace.errors import SinkError
 from headrace.sinks.files import Encoder, FileSink, cannot_hold
-from headrace.sinks.staged import StagedStream, write_failed
+from headrace.sinks.staged import StagedStream
 
 _IN_MEMORY = 64 << 20  # of a column that is not yet written; what is more waits in a file without a name
 _PIECE = 1 << 20

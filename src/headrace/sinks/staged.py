@@ -3,35 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import zlib
 from typing import Literal
 
 from headrace.core import failpoints
 from headrace.core.files import safe_files
-from headrace.core.files.durable import sync_fd
+from headrace.core.files.durable import sync_fd, write_failed
 from headrace.errors import OutputWriteFailed
-
-_RERUN = "and run the same command again: finished work is kept."
-_ADVICE = {
-    errno.ENOSPC: f"Free some space {_RERUN}",
-    errno.EDQUOT: f"Raise the quota or free some space {_RERUN}",
-    errno.EFBIG: f"Raise the file size limit (ulimit -f) {_RERUN}",
-    errno.EROFS: "The file system is mounted read-only: choose another output folder or remount it.",
-    errno.EACCES: "Give this user permission to write there, or choose another output folder.",
-    errno.EPERM: "Give this user permission to write there, or choose another output folder.",
-    errno.EIO: f"The device failed, and a sync that failed cannot be trusted twice. Check the disk {_RERUN}",
-    errno.ENOENT: "The folder was removed or moved during the run. Run the same command again.",
-}
-
-
-def write_failed(error: OSError, path: str, doing: str) -> OutputWriteFailed:
-    """Return the error for a failed call of the system: what failed, on which file, and what to do."""
-    code = error.errno or 0
-    reason = f"{os.strerror(code)} [{errno.errorcode.get(code, code)}]" if code else str(error)
-    advice = _ADVICE.get(code, f"Fix the cause {_RERUN}")
-    return OutputWriteFailed(f"Cannot {doing} {path}: {reason}. {advice}")
 
 
 class StagedStream:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from headrace.core.ports import Sink
+from headrace.core.ports import Moment, Sink
 from headrace.core.work import (
     HOME,
     REJECTED,
@@ -73,8 +73,8 @@ class PlaceContract:
         writer.write(table.to_batches()[0])
         return CommitRecord(shard, 1, 0, writer.close(), Ledger())
 
-    def publisher(self, place: Place, run: str, *, hidden: bool = False) -> Publisher:
-        return place.publisher(self.sink(place, run), run, hidden=hidden)
+    def publisher(self, place: Place, run: str, moment: Moment = Moment.COMMIT) -> Publisher:
+        return place.publisher(self.sink(place, run), run, moment)
 
     def sink(self, place: Place, run: str) -> Sink:
         staging = str(place.root / HOME / run / "staging")
@@ -229,7 +229,7 @@ class PlaceContract:
         publisher.close()
 
     def test_hidden_parts_wait(self, place: Place, run: str) -> None:
-        publisher = self.publisher(place, run, hidden=True)
+        publisher = self.publisher(place, run, Moment.END)
         record = self.record(place, run, 0)
         self.bring(publisher, record)
         same(place.visible(), [], "the names that a reader finds")

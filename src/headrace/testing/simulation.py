@@ -21,8 +21,9 @@ from typing import Any
 from headrace.core.work import Done, Ledger, Outcome, Proposal, Shard, Split, StagedFile, Timings
 from headrace.driver.ports import RunPorts
 from headrace.errors import WorkerDied
-from headrace.output.commit import ShardCommitter, begin
+from headrace.output.commit import ShardCommitter
 from headrace.output.layout import Output, open_output
+from headrace.output.recover import begin
 from headrace.plan.physical import SavedPlan
 from headrace.session.build_runner import RunSpec, build_runner
 from headrace.session.resumed import Resumed

@@ -14,9 +14,11 @@ import pyarrow as pa
 import pytest
 
 from headrace.core import failpoints
-from headrace.core.work import Durability, Shard, StagedFile, Task
+from headrace.core.ports import Moment
+from headrace.core.work import CommitRecord, Durability, Ledger, Shard, StagedFile, Task
 from headrace.errors import ArgumentError, OutputWriteFailed
 from headrace.output.names import run_of
+from headrace.output.places.place import place_at
 from headrace.sinks.files import FileSink
 from headrace.testing.expect import check, same
 
@@ -42,6 +44,13 @@ def bound(sink: FileSink, folder: Path, durability: Durability = "power") -> Fil
     staging = folder / "_headrace" / "r1" / "staging"
     staging.mkdir(parents=True, exist_ok=True)
     return sink.bind(run="r1", staging=str(staging), digits=4, durability=durability)
+
+
+def published(sink: FileSink, file: StagedFile) -> Path:
+    """Give a staged file its final name, as the driver does, and return where it is."""
+    publisher = place_at(sink.root).publisher(sink, "r1", Moment.COMMIT)
+    publisher.publish([CommitRecord(0, 1, 0, (file,), Ledger())])
+    return Path(sink.root, file.name)
 
 
 def open_below(folder: Path) -> list[str]:
@@ -95,9 +104,8 @@ class FileSinkContract:
 
     def test_rows_keep_their_order_and_content(self, sink: FileSink) -> None:
         file = self.stage(sink, rows(0, 7), rows(7, 7), rows(7, 1000), rows(1000, 1003))
-        sink.publish(file)
         same(
-            self.read(Path(sink.root, file.name)),
+            self.read(published(sink, file)),
             pa.Table.from_batches([rows(0, 1003)]),
             "what is in the file",
         )
@@ -105,8 +113,7 @@ class FileSinkContract:
 
     def test_slices_are_written_as_slices(self, sink: FileSink) -> None:
         file = self.stage(sink, rows(0, 100).slice(10, 20), rows(0, 100).slice(99))
-        sink.publish(file)
-        found = self.read(Path(sink.root, file.name))["id"].to_pylist()
+        found = self.read(published(sink, file))["id"].to_pylist()
         same(found, [*range(10, 30), 99], "the column 'id' of the file")
 
     def test_size_and_checksum_are_those_of_the_file(self, sink: FileSink) -> None:
@@ -136,9 +143,8 @@ class FileSinkContract:
 
     def test_a_part_can_be_empty(self, sink: FileSink) -> None:
         file = self.stage(sink)
-        sink.publish(file)
         same(file.rows, 0, "the rows that the part tells")
-        same(self.read(Path(sink.root, file.name)).num_rows, 0, "the rows in the file")
+        same(self.read(published(sink, file)).num_rows, 0, "the rows in the file")
 
     @pytest.mark.parametrize("when", ["written", "closed", "synced"])
     def test_abort_leaves_nothing(self, sink: FileSink, tmp_path: Path, when: str) -> None:
@@ -162,36 +168,6 @@ class FileSinkContract:
         before = open_below(tmp_path)
         self.stage(sink, rows(0, 10))
         same(open_below(tmp_path), before, "open descriptors")
-
-    def test_state_and_publish(self, sink: FileSink) -> None:
-        file = self.stage(sink, rows(0, 10))
-        same(sink.state(file), "staged", "the state of the part")
-        sink.publish(file)
-        same(sink.state(file), "published", "the state of the part")
-        sink.publish(file)
-        same(sink.state(file), "published", "the state of the part")
-        same(self.staged(sink), [], "staged files that are left")
-
-    def test_a_truncated_file_is_missing(self, sink: FileSink) -> None:
-        file = self.stage(sink, rows(0, 10))
-        os.truncate(Path(sink._staging, file.staged), file.size - 1)
-        same(sink.state(file), "missing", "the state of the part")
-        os.rename(Path(sink._staging, file.staged), Path(sink.root, file.name))
-        same(sink.state(file), "missing", "the state of the part")
-        with pytest.raises(OutputWriteFailed, match="publish"):
-            sink.publish(file)
-
-    def test_publishing_what_is_nowhere_fails(self, sink: FileSink) -> None:
-        file = self.stage(sink, rows(0, 10))
-        os.unlink(Path(sink._staging, file.staged))
-        with pytest.raises(OutputWriteFailed, match=file.name):
-            sink.publish(file)
-
-    def test_finish(self, sink: FileSink) -> None:
-        sink.finish(b"one")
-        sink.finish(b"two")
-        same(Path(sink.root, "_SUCCESS").read_bytes(), b"two", "_SUCCESS after finish(b'two')")
-        same(self.staged(sink), [], "staged files that are left")
 
     @pytest.mark.parametrize(
         ("point", "code", "words"),
@@ -229,22 +205,6 @@ class FileSinkContract:
             writer.close()
         writer.abort()
 
-    @pytest.mark.parametrize("point", ["publish.rename", "publish.renamed"])
-    def test_a_fault_in_publishing_can_be_repeated(self, sink: FileSink, point: str) -> None:
-        file = self.stage(sink, rows(0, 10))
-        failpoints.activate({point: "EROFS"})
-        with pytest.raises(OutputWriteFailed, match="read-only"):
-            sink.publish(file)
-        sink.publish(file)
-        same(sink.state(file), "published", "the state of the part")
-
-    def test_a_fault_before_success_leaves_none(self, sink: FileSink) -> None:
-        failpoints.activate({"finish.success": "ENOSPC"})
-        with pytest.raises(OutputWriteFailed, match="Free some space"):
-            sink.finish(b"{}")
-        check(not Path(sink.root, "_SUCCESS").exists(), "finish() failed, and _SUCCESS is there")
-        sink.finish(b"{}")
-
     def test_without_lasting_durability_nothing_is_synced(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -253,8 +213,7 @@ class FileSinkContract:
 
         monkeypatch.setattr(os, "fsync", never)
         sink = bound(self.make(tmp_path), tmp_path, "process")
-        sink.publish(self.stage(sink, rows(0, 10)))
-        sink.finish(b"{}")
+        self.stage(sink, rows(0, 10))
 
     def test_a_staging_folder_that_is_gone(self, sink: FileSink) -> None:
         os.rmdir(sink._staging)

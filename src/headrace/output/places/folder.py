@@ -10,15 +10,15 @@ from pathlib import Path
 
 from headrace.core import waiting
 from headrace.core.files import hive, safe_files
-from headrace.core.ports import Sink
+from headrace.core.files.durable import write_failed
+from headrace.core.ports import Moment, Sink
 from headrace.core.uploading.names import Uploads
 from headrace.core.work import HOME, REJECTED, Durability
 from headrace.errors import ForeignOutput, OutputWriteFailed, RunLocked
 from headrace.output.journal import Contents, Journal
 from headrace.output.names import first_names
-from headrace.output.publishing import FilePublisher, Publisher
+from headrace.output.publishing import FolderPublisher, Publisher
 from headrace.output.small_files import (
-    failed,
     foreign_entry,
     remove_file,
     remove_tree,
@@ -221,9 +221,9 @@ class Folder:
     def _journal(self, run: str) -> Path:
         return self.root / HOME / run / "journal"
 
-    def publisher(self, sink: Sink, run: str, *, hidden: bool) -> Publisher:
+    def publisher(self, sink: Sink, run: str, moment: Moment) -> Publisher:
         """Return what renames staged files; what is hidden stays staged."""
-        return FilePublisher(sink)
+        return FolderPublisher(self.root, sink)
 
     def uploads(self, run: str) -> Uploads | None:
         """Workers write into the folder itself."""
@@ -258,7 +258,7 @@ def _check_foreign(root: Path) -> None:
             f"The output {root} is a file; an output is a folder. Choose another path."
         ) from error
     except OSError as error:
-        raise failed("list", root, error) from error
+        raise write_failed(error, root, "list") from error
     if others and HOME not in others:
         raise ForeignOutput(
             f"The output folder {root} holds files that Headrace did not write ({first_names(others)}). Nothing was "

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from headrace.core.files.paths import absolute
-from headrace.core.ports import Sink
+from headrace.core.ports import Moment, Sink
 from headrace.core.stores.addresses import is_address
 from headrace.core.stores.options import Options, checked_for_output
 from headrace.core.uploading.names import Uploads
@@ -131,8 +131,8 @@ class Place(Protocol):
         """Open a journal for going on, and return it with what it holds; nobody else appends to it from now on."""
         ...
 
-    def publisher(self, sink: Sink, run: str, *, hidden: bool) -> Publisher:
-        """Return what brings staged files of a run to where readers find them."""
+    def publisher(self, sink: Sink, run: str, moment: Moment) -> Publisher:
+        """Return what brings staged files of a run to where readers find them; ``moment``: when it is asked to."""
         ...
 
     def uploads(self, run: str) -> Uploads | None:

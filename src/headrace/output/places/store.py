@@ -24,7 +24,7 @@ from pathlib import Path
 from headrace.core import failpoints
 from headrace.core.files import safe_files
 from headrace.core.metric_states import STATES
-from headrace.core.ports import Sink
+from headrace.core.ports import Moment, Sink
 from headrace.core.stores.addresses import parse_output
 from headrace.core.stores.options import Options
 from headrace.core.stores.writing import ABSENT, StoreWriter, Taken, Version
@@ -290,9 +290,9 @@ class Store:
     def _journal(self, run: str) -> Path:
         return self.root / HOME / run / "journal"
 
-    def publisher(self, sink: Sink, run: str, *, hidden: bool) -> Publisher:
+    def publisher(self, sink: Sink, run: str, moment: Moment) -> Publisher:
         """Return what uploads staged files, and has the store copy those that were hidden."""
-        return StorePublisher(self, sink, run, hidden=hidden)
+        return StorePublisher(self, sink, run, moment)
 
     def uploads(self, run: str) -> Uploads:
         """Put the mark there by which workers on other machines know the store."""

@@ -17,18 +17,17 @@ import contextlib
 import hashlib
 import os
 import threading
-import time
 import zlib
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol
 
 from headrace.core import failpoints
 from headrace.core.files import safe_files
 from headrace.core.metric_states import STATES, side_files
-from headrace.core.ports import Sink
+from headrace.core.ports import Moment, Sink
 from headrace.core.stores.writing import ABSENT, Found, StoreWriter, Taken, Version
 from headrace.core.uploading.names import CRC_NOTE, PARTS, RUN_NOTE, is_uploaded, notes_of, uploaded_name
 from headrace.core.work import HOME, REJECTED, SUCCESS, CommitRecord, StagedFile
@@ -36,7 +35,7 @@ from headrace.errors import ForeignOutput, OutputWriteFailed
 from headrace.output import journal as journals
 from headrace.output.names import is_part
 from headrace.output.places.lease import Lease
-from headrace.output.publishing import FileState
+from headrace.output.publishing import FileState, Publisher
 
 _AT_ONCE = 8  # uploads
 _COPIES_AT_ONCE = 32  # and other requests that move no bytes of ours
@@ -44,7 +43,6 @@ _MOST_COPYING = 256  # copies that have not ended
 _REMOVED_AT_ONCE = 200
 _SAMPLES = 5  # files of rejected rows that are kept on this machine, for the report
 _MOST_WAITING = 64  # records whose files are not uploaded yet
-_GROUP = 0.25  # seconds: records that come faster than this share one object of the journal
 _TRIES = 5
 
 
@@ -64,15 +62,17 @@ class StorePlace(Protocol):
     def remove(self, names: Collection[str]) -> None: ...
 
 
-class StorePublisher:
-    """Uploads files of one run; ``hidden`` ones aside, from where the store copies them when all are there."""
+class StorePublisher(Publisher):
+    """Uploads files of one run; those to be revealed at the end aside, from where the store copies them then."""
 
-    def __init__(self, place: StorePlace, sink: Sink, run: str, *, hidden: bool) -> None:
+    pause = 0.25  # records that come faster share one object of the journal
+
+    def __init__(self, place: StorePlace, sink: Sink, run: str, moment: Moment) -> None:
+        super().__init__(sink)
         self._place = place
         self._store = place.objects
-        self._staging = sink.staging
         self._run = run
-        self._hidden = hidden
+        self._hidden = moment is Moment.END
         self._parts = f"{HOME}/{run}/{PARTS}"
         self._copiers = ThreadPoolExecutor(_COPIES_AT_ONCE, thread_name_prefix="headrace-copies")
         self._copying: deque[Future[None]] = deque()
@@ -80,44 +80,14 @@ class StorePublisher:
         self._published: set[str] = set()
         self._fetching = threading.Lock()
         self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="headrace-uploads")
-        self._waiting: deque[tuple[CommitRecord, list[Future[None]]]] = deque()
-        self._journalled = 0.0
 
-    def add(self, record: CommitRecord) -> None:
-        """Begin to upload a record's files; waits where too many have not arrived yet."""
+    def arriving(self, record: CommitRecord) -> list[Future[None]]:
+        """Begin to upload a record's files."""
         uploads = [self._threads.submit(self._upload, file) for file in record.files]
         states = side_files(record)
         if states:
             uploads.append(self._threads.submit(self._upload_states, states))
-        self._waiting.append((record, uploads))
-        if len(self._waiting) > _MOST_WAITING:
-            wait(self._waiting[0][1])
-
-    def ready(self, *, wait: bool) -> list[CommitRecord]:
-        """Return the records whose files are in the store, in the order in which they came."""
-        records: list[CommitRecord] = []
-        if not wait and time.monotonic() - self._journalled < _GROUP:
-            return records
-        while self._waiting:
-            record, uploads = self._waiting[0]
-            if not wait and not all(upload.done() for upload in uploads):
-                break
-            try:
-                for upload in uploads:
-                    upload.result()
-            except Exception:
-                if records:  # these are journalled first; the next call raises it
-                    break
-                raise
-            records.append(record)
-            self._waiting.popleft()
-        self._journalled = time.monotonic()
-        return records
-
-    @property
-    def pending(self) -> bool:
-        """True while files are on their way."""
-        return bool(self._waiting)
+        return uploads
 
     def publish(self, records: Iterable[CommitRecord]) -> None:
         """Have the store copy what lies aside, meanwhile; raises what went wrong with others before."""

@@ -16,14 +16,6 @@ def make_commits(transaction: Transaction) -> None:
         )
 
 
-def committed(transaction: Transaction, run: str, part: str) -> int | None:
-    """Return how many rows of a part are in the database; None if it was not committed."""
-    if transaction.columns(COMMITS) is None:
-        return None
-    found = transaction.rows(f"SELECT rows FROM {COMMITS} WHERE run = '{run}' AND part = '{part}'")
-    return int(found[0][0]) if found else None
-
-
 def noted_parts(transaction: Transaction, run: str) -> set[str]:
     """Return the names of the parts of a run that were noted."""
     if transaction.columns(COMMITS) is None:

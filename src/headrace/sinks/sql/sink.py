@@ -9,20 +9,20 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar
 
-import msgspec
+import pyarrow as pa
 
 from headrace.core import failpoints
 from headrace.core.files import safe_files
 from headrace.core.human import plural
-from headrace.core.ports import Target
+from headrace.core.ports import Moment, Target
 from headrace.core.tables.remaining import Lost
 from headrace.core.warn import warn
 from headrace.core.work import Durability, StagedFile
 from headrace.errors import OutputExists, SinkError
-from headrace.sinks.files import FileSink, _size
-from headrace.sinks.sql.commits import COMMITS, committed, forget, make_commits, note, noted_parts
+from headrace.sinks.files import FileSink
+from headrace.sinks.sql.commits import COMMITS, forget, make_commits, note, noted_parts
 from headrace.sinks.sql.presence import Presence, count_up_to
 from headrace.sinks.sql.table import TableOfDatabase, converted
 from headrace.sinks.sql.transactions import Refused, Transaction, quoted
@@ -40,7 +40,7 @@ class SqlSink(TableOfDatabase, Target):
     inserted again, so the database's own word decides what is done.
     """
 
-    at_end: ClassVar[bool] = False
+    by_part: ClassVar[bool] = True
 
     @property
     def takes_further_runs(self) -> bool:
@@ -86,21 +86,30 @@ class SqlSink(TableOfDatabase, Target):
             else ""
         )
 
-    def state(self, file: StagedFile) -> Literal["published", "staged", "missing"]:
-        """Say where a part is; one whose rows are in the table is published, even if its file is gone."""
-        found = super().state(file)
-        in_table = file.is_part and self.table_mode != "overwrite" and not self._no_database()
-        if found == "missing" and in_table:
-            with self._transaction("look at") as transaction:
-                if committed(transaction, self._output_run, file.name) is not None:
-                    return "published"
-        return found
+    @property
+    def moment(self) -> Moment:
+        """Rows that are added go in part by part; what replaces others does so once all are there."""
+        return Moment.TRANSACTION if self._part_by_part else Moment.COMMIT
 
-    def publish(self, file: StagedFile) -> None:
-        """Insert a part's rows, unless they are there, and give its file its final name."""
-        if file.is_part and self._part_by_part and not self._is_published(file):
-            self._insert_part(file)
-        super().publish(file)
+    def has_parts(self, files: Sequence[StagedFile]) -> list[StagedFile]:
+        """Return the parts that are noted in the database; what replaces all rows is made of all parts."""
+        parts = [file for file in files if file.is_part]
+        if not parts or self.table_mode == "overwrite" or self._no_database():
+            return []
+        with self._transaction("look at") as transaction:
+            noted = noted_parts(transaction, self._output_run)
+        return [file for file in parts if file.name in noted]
+
+    def reveal(self, files: Sequence[StagedFile], schema: pa.Schema | None) -> None:
+        """Insert the rows of parts, unless they are there; or replace or merge rows, with all parts of the run."""
+        if self._part_by_part:
+            for file in files:
+                if not self._is_published(file):
+                    self._insert_part(file)
+        elif self.table_mode == "upsert":
+            self._upsert(sum(file.rows for file in files))
+        else:
+            self._replace(sum(file.rows for file in files))
 
     @property
     def _output_run(self) -> str:
@@ -137,19 +146,12 @@ class SqlSink(TableOfDatabase, Target):
                 "command again: it says how to go on."
             )
 
-    def finish(self, success: bytes) -> None:
-        """Replace or merge rows, if asked for; see that the table has all rows; then put ``_SUCCESS`` in place."""
-        made = msgspec.json.decode(success)
-        rows = int(made["rows"])
-        if self.table_mode == "overwrite":
-            self._replace(rows, f"all {made['manifest_sha256']}")
-        elif self.table_mode == "upsert":
-            self._upsert(rows)
-        else:
+    def finish(self, rows: int) -> None:
+        """See that the database notes all rows."""
+        if self._part_by_part:
             with self._transaction("look at") as transaction:
                 make_commits(transaction)
                 self._check_noted(transaction, rows)
-        super().finish(success)
 
     def close(self) -> None:
         """Let go of the database."""
@@ -171,8 +173,9 @@ class SqlSink(TableOfDatabase, Target):
         names = [name for name in os.listdir(self.root) if ours.fullmatch(name)]
         return sorted(names, key=lambda name: [int(n) for n in name.split("-")[1].split(".")])
 
-    def _replace(self, rows: int, done: str) -> None:
-        """Replace the table's rows, unless it is noted as ``done`` with just these parts."""
+    def _replace(self, rows: int) -> None:
+        """Replace the table's rows, unless it is noted that just these parts have done so."""
+        done = self._all_parts()
         with self._transaction("replace the rows in") as transaction:
             make_commits(transaction)
             if not note(transaction, self._output_run, done, self.table, rows):
@@ -236,9 +239,8 @@ class SqlSink(TableOfDatabase, Target):
             with self._transaction("look at") as transaction:
                 noted = noted_parts(transaction, self._output_run)
         if self.table_mode == "overwrite":
-            with contextlib.suppress(OSError):
-                manifest = safe_files.content(Path(self.staging).parent / "manifest")
-                if f"all {hashlib.sha256(manifest).hexdigest()}" in noted:
+            with contextlib.suppress(OSError):  # no run has come so far
+                if self._all_parts() in noted:
                     return [file for file in files if self._is_published(file)]
             return []
         by_name = self._part_by_part
@@ -284,12 +286,17 @@ class SqlSink(TableOfDatabase, Target):
                     return Lost("no table", f"{self._named} is gone, and with it {_added(files)}")
         return None
 
+    def _all_parts(self) -> str:
+        """Return what is noted once the rows of all parts have replaced others, by the manifest of the run."""
+        manifest = safe_files.content(Path(self.staging).parent / "manifest")
+        return f"all {hashlib.sha256(manifest).hexdigest()}"
+
     @property
     def _named(self) -> str:
         return f"the table {self.table} in {self.database}"
 
     def insert_again(self, files: Sequence[StagedFile]) -> bool:
-        """Insert the parts of a run again, whose table is gone; False if ``finish`` must do it."""
+        """Insert the parts of a run again, whose table is gone; False if that is done at the end."""
         with self._transaction("insert rows into") as transaction:
             make_commits(transaction)
             forget(transaction, self._output_run)
@@ -305,7 +312,7 @@ class SqlSink(TableOfDatabase, Target):
         the place of theirs while a driver was at work. Return the number of their rows.
         """
         if self.table_mode == "overwrite" or (self.key and not finished):
-            return 0  # ``finish`` writes all rows that are not noted
+            return 0  # all rows that are not noted are written at the end
         with self._transaction("look at") as transaction:
             noted = noted_parts(transaction, self._output_run)
             unknown = [file for file in files if file.is_part and file.rows and file.name not in noted]
@@ -378,11 +385,18 @@ class SqlSink(TableOfDatabase, Target):
             return list(part.schema_arrow.names)
 
     def _is_published(self, file: StagedFile) -> bool:
-        return _size(self._final(file)) == file.size
+        return safe_files.size(self._final(file)) == file.size
 
     def _kept(self, file: StagedFile) -> str | None:
         """Return where a part is; None if it is gone."""
-        return next((p for p in (self._final(file), self._staged(file)) if _size(p) == file.size), None)
+        places = self._final(file), self._staged(file)
+        return next((path for path in places if safe_files.size(path) == file.size), None)
+
+    def _staged(self, file: StagedFile) -> str:
+        return os.path.join(self.staging, file.staged)
+
+    def _final(self, file: StagedFile) -> str:
+        return os.path.join(self.root, file.name)
 
 
 def _added(files: Sequence[StagedFile]) -> str:

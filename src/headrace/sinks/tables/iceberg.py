@@ -81,11 +81,6 @@ class IcebergSink(LakeSink):
         """How the table is partitioned."""
         return self._columns.fields if isinstance(self._columns, IcebergColumns) else ()
 
-    @property
-    def divides(self) -> bool:
-        """True if parts lie in folders, one for each partition."""
-        return bool(self.fields)
-
     def why_not_joined(self) -> str:
         """Say why no column chunk of the input can be copied; "" if some may."""
         return "the table is partitioned" if self.fields else super().why_not_joined()

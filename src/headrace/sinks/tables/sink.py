@@ -22,9 +22,9 @@ from headrace.core.tables.places import within
 from headrace.core.tables.remaining import Lost, rows_lost
 from headrace.core.tables.types import fits, stored
 from headrace.core.waiting import backoff
-from headrace.core.work import Durability, StagedFile
+from headrace.core.work import SUCCESS, Durability, StagedFile
 from headrace.errors import OutputExists, OutputWriteFailed, SinkError
-from headrace.sinks.files import SUCCESS, FileSink, PartWriter
+from headrace.sinks.files import FileSink, PartWriter
 from headrace.sinks.parquet import ParquetEncoder, ParquetSink
 from headrace.sinks.parquet_joined import JoinedEncoder
 from headrace.sinks.staged import StagedStream
