@@ -8,39 +8,23 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
 
 from headrace.core import failpoints
-from headrace.core.arrow.batch import schema_from
-from headrace.core.foreign import errors_of_publishing
 from headrace.core.metric_states import STATES, side_files
 from headrace.core.ports import Moment, Sink
 from headrace.core.uploading.names import is_uploaded
 from headrace.core.work import CommitRecord, Durability, Shard, SideFile
 from headrace.output import journal as journals
-from headrace.output.journal import (
-    Divided,
-    Finished,
-    Grown,
-    Journal,
-    Lowered,
-    Reached,
-    Record,
-    Renewed,
-    Revision,
-    Revoked,
-    Settled,
-    Swapping,
-)
 from headrace.output.journal_state import JournalState
 from headrace.output.layout import Output
-from headrace.output.run_list import RunEntry, RunTotals
-from headrace.output.saved_plan import divided, grown, write_plan
+from headrace.output.revealing import Revealing, bind_sink
+from headrace.output.run_list import RunTotals
+from headrace.output.saved_plan import write_plan
 from headrace.output.small_files import remove_unlisted_states, sync_folder
-from headrace.output.tables import parts_of
 from headrace.plan.physical import InputVersion, SavedPlan
 
 
@@ -56,7 +40,7 @@ class ShardCommitter:
         output: Output,
         plan: SavedPlan,
         sink: Sink,
-        journal: Journal,
+        journal: journals.Journal,
         state: JournalState,
         *,
         moment: Moment,
@@ -65,8 +49,7 @@ class ShardCommitter:
         self.plan = plan
         self.state = state
         self.sink = sink
-        self.moment = moment
-        self.publisher = output.place.publisher(sink, plan.run, moment)
+        self.revealing = Revealing(output, plan.run, sink, state, moment)
         self.folder = output.folder(plan.run)
         self.empty = True  # nothing was committed
         self._journal = journal
@@ -74,16 +57,20 @@ class ShardCommitter:
         self.gone: tuple[str, ...] = ()  # input files that are not there any more; their rows stay
         self.on_published: Callable[[CommitRecord], None] = lambda record: None
 
-    def _note(self, *records: Record) -> None:
-        """Append to the journal; what was appended before is durable then, too."""
+    def _append(self, *records: journals.Record) -> None:
+        """Record something, and take in what it changes."""
         for record in records:
             self._journal.append(record)
+            self.plan = self.state.take(record, self.plan)
+
+    def _note(self, *records: journals.Record) -> None:
+        """Record something, which is durable then, and take in what it changes."""
+        self._append(*records)
         self._journal.sync()
 
     def settle(self, schema: bytes) -> None:
         """Record the output schema, and make it durable before another writer opens."""
-        self.state.schema = schema
-        self._note(Settled(schema))
+        self._note(journals.Settled(schema))
 
     @property
     def ceilings(self) -> dict[str, int]:
@@ -92,14 +79,11 @@ class ShardCommitter:
 
     def lower(self, step: str, rows: int) -> None:
         """Record how many rows at a time fit into memory; it is durable from the next ``commit_accepted`` on."""
-        self.state.ceilings[step] = rows
-        self._journal.append(Lowered(step, rows))
+        self._append(journals.Lowered(step, rows))
 
     def revise(self, code: dict[str, str]) -> None:
         """Record that shards are made by other code from here on."""
-        self.state.revision += 1
-        self.state.code = self.state.codes[self.state.revision] = code
-        self._note(Revision(self.state.revision, code))
+        self._note(journals.Revision(self.state.revision + 1, code))
 
     def divide(self, parts: Sequence[Shard], *, early: bool = False) -> None:
         """Record that a shard is done in parts.
@@ -107,14 +91,10 @@ class ShardCommitter:
         If it does not fit into memory, that is durable at once, for a later driver. ``early``: the first
         part is done and about to be committed; ``commit_accepted`` makes both durable, this record first.
         """
-        record = Divided(tuple(parts), early)
-        self._journal.append(record)
+        self._append(journals.Divided(tuple(parts), early))
         if not early:
             self._journal.sync()
-            self.state.shard_too_big = True
         failpoints.hit("shard.divided")
-        self.plan = divided(self.plan, record)
-        self.state.done.extend(bytes(len(parts) - 1))
 
     def grow(
         self,
@@ -134,27 +114,23 @@ class ShardCommitter:
         beyond = [record for record in self.committed() if record.shard >= len(self.plan.shards)]
         number = len(state.runs) + 1 if state.runs[-1].ended else 0
         aside = state.finished and not beyond
-        if aside:
-            self.moment = Moment.END
-        elif self.moment is not Moment.END:
+        if not aside and not self.revealing.aside:
             self.output.remove_success()
         about = tuple(files), tuple(shards), number, aside or state.hidden, time.time()
-        grown_by = Renewed(*about, tuple(replaces), again) if replaces else Grown(*about)
-        gone = [Revoked(record.shard) for record in beyond]  # the part without rows: there may be rows now
-        self._note(*gone, grown_by, *([] if reached is None else [Reached(reached)]))
+        grown_by = journals.Renewed(*about, tuple(replaces), again) if replaces else journals.Grown(*about)
+        gone = [
+            journals.Revoked(record.shard) for record in beyond
+        ]  # the part without rows: there may be rows now
+        self._note(*gone, grown_by, *([] if reached is None else [journals.Reached(reached)]))
         for record in beyond:
             self.output.place.remove([file.name for file in record.files])
-        self.plan = grown(self.plan, grown_by)
-        state.done.extend(bytes(len(shards)))
-        state.grow(grown_by)
-        if reached is not None:
-            state.reach(reached)
         if beyond or replaces:
             state.recount(self.committed())
         self.output.make(self.plan.run)
         self.sink = bind_sink(self.sink, self.output, self.plan, self.durability, state.runs)
-        self.publisher.close()
-        self.publisher = self.output.place.publisher(self.sink, self.plan.run, self.moment)
+        moment = Moment.END if aside else self.revealing.moment
+        self.revealing.close()
+        self.revealing = Revealing(self.output, self.plan.run, self.sink, state, moment)
 
     def plan_anew(self, files: Sequence[tuple[str, int, int]], shards: Sequence[Shard]) -> None:
         """Save other shards for the last run, none of which is done; there are as many as before, or more."""
@@ -164,43 +140,35 @@ class ShardCommitter:
 
     def reach(self, version: InputVersion) -> None:
         """Record up to where the input was read, once what is new until there was taken in."""
-        self._note(Reached(version))
-        self.state.reach(version)
+        self._note(journals.Reached(version))
 
     def of_last_run(self) -> Iterator[CommitRecord]:
         """Read the records of the last run back from the journal."""
         first = self.state.runs[-1].shard
         return (record for record in self.committed() if record.shard >= first)
 
-    def _to_reveal(self) -> Iterator[CommitRecord]:
-        """Read back what is revealed at the end; parts of earlier runs may be gone if a table has all of each."""
-        return self.of_last_run() if has_all_or_none(self.sink) else self.committed()
-
     def accept(self, record: CommitRecord) -> None:
         """Accept a shard's record; it counts from the next ``commit_accepted`` on."""
         self.state.add(record)
-        self.publisher.add(record)
+        self.revealing.publisher.add(record)
 
     @property
     def pending(self) -> bool:
         """True while committed shards wait for ``commit_accepted``."""
-        return self.publisher.pending
+        return self.revealing.publisher.pending
 
     def revoke(self, records: list[CommitRecord]) -> None:
         """Take back commits whose files are gone, so that their shards are run again."""
-        if self.moment is not Moment.END or any(
-            record.shard < self.state.runs[-1].shard for record in records
-        ):
+        if not self.revealing.aside or any(record.shard < self.state.runs[-1].shard for record in records):
             self.output.remove_success()
-        self.state.finished, self.state.swapping = False, None
-        self._note(*(Revoked(record.shard) for record in records))
+        self._note(*(journals.Revoked(record.shard) for record in records))
 
     def revoke_unread(self, records: Sequence[CommitRecord]) -> None:
         """Take back commits that no reader knows of yet; their shards are run again."""
-        self._note(*(Revoked(record.shard) for record in records))
+        self._note(*(journals.Revoked(record.shard) for record in records))
         for record in records:
             self.state.done[record.shard] = 0
-            if self.moment is not Moment.END:
+            if not self.revealing.aside:
                 self.output.place.remove([file.name for file in record.files])
             for file in record.files:
                 if not is_uploaded(file):
@@ -209,31 +177,14 @@ class ShardCommitter:
 
     def commit_accepted(self, *, wait: bool = True) -> None:
         """Make commits durable, then reveal them; without ``wait``, only those whose files are ready."""
-        records = self.publisher.ready(wait=wait)
+        records = self.revealing.publisher.ready(wait=wait)
         if self.durability == "power" and any(record.files for record in records):
             sync_folder(self.folder / "staging")
         self._note(*records)
-        if records:
-            self.empty = False
-        self.reveal(records)
+        self.empty = self.empty and not records
+        self.revealing.reveal(records)
         for record in records:
             self.on_published(record)
-
-    def reveal(self, records: Iterable[CommitRecord]) -> None:
-        """Show readers what was journalled, unless they are to see it at the end."""
-        if self.moment is Moment.COMMIT:
-            self.publisher.publish(records)
-        elif self.moment is Moment.TRANSACTION:
-            for record in records:
-                self._reveal_rows([record])
-                self.publisher.publish([record])
-
-    def _reveal_rows(self, records: Iterable[CommitRecord]) -> None:
-        """Make the parts of records rows of the table, if that is what they are for."""
-        if self.sink.target is not None:
-            schema = None if self.state.schema is None else schema_from(self.state.schema)
-            with errors_of_publishing(self.sink):
-                self.sink.target.reveal(parts_of(records), schema)
 
     @property
     def durability(self) -> Durability:
@@ -247,30 +198,32 @@ class ShardCommitter:
         """
         self.commit_accepted()
         state, further = self.state, self.state.hidden
-        state.end(seconds)
+        ended = journals.Finished(seconds, time.time())
+        state.end(ended)
         totals = RunTotals(state.runs)
         manifest = totals.manifest(self.committed())
         if not further:
             self._save_manifest(manifest)
-        if self.moment is Moment.END:
-            self._take_over(seconds, summary)
+        if self.revealing.aside:
+            if state.swapping is None:
+                self._note(journals.Swapping(self.output.current() or "", seconds, summary))
+            failpoints.hit("swap.recorded")
+            self.revealing.take_over(self.committed)
         if further:
             self._save_manifest(manifest)
-        self._complete()
+        self.revealing.complete(self.committed, lasting=self.durability == "power")
         success = {
             "run": self.plan.run,
-            "rows": state.ledger.written,
-            "files": state.files,
-            "bytes": state.bytes,
-            "shards": state.shards,
+            **state.totals(),
             "manifest": f"_headrace/{self.plan.run}/manifest",
             "manifest_sha256": hashlib.sha256(manifest).hexdigest(),
             "runs": totals.listed(self.plan.run, state.codes),
             **summary,
         }
-        self.publisher.finish(msgspec.json.format(msgspec.json.encode(success), indent=2) + b"\n")
+        self.revealing.publisher.finish(msgspec.json.format(msgspec.json.encode(success), indent=2) + b"\n")
         state.finished = True
-        self._note(Finished(seconds, state.runs[-1].ended))
+        self._journal.append(ended)
+        self._journal.sync()
         failpoints.hit("finish.closed")
         self.output.tidy(self.plan.run)
         if (self.folder / STATES).exists():
@@ -279,34 +232,6 @@ class ShardCommitter:
     def _save_manifest(self, manifest: bytes) -> None:
         self.output.save(self.plan.run, "manifest", manifest)
         failpoints.hit("finish.manifest")
-
-    def _take_over(self, seconds: float, summary: dict[str, Any]) -> None:
-        """Reveal all parts, in place of the current run or as a further run of it. It may be done again."""
-        state = self.state
-        if state.swapping is None:
-            state.swapping = Swapping(self.output.current() or "", seconds, summary)
-            self._note(state.swapping)
-        failpoints.hit("swap.recorded")
-        kept = {file.name for record in self.committed() for file in record.files} if state.replaced else None
-        self.moment = moment_of(self.sink)  # which is now
-        with self.output.taken_over(self.plan.run, kept):
-            self.reveal(self._to_reveal())
-            self.publisher.settle()
-
-    def _complete(self) -> None:
-        """See that all parts are there, to last, and that a table has all rows."""
-        target, first = self.sink.target, 0
-        if target is not None and has_all_or_none(self.sink):
-            # What was revealed is the table's, which may have been compacted since.
-            first = len(self.state.done) + 1 if target.revealed() else self.state.runs[-1].shard
-        self.publisher.check_complete(since=first)
-        if self.durability == "power":
-            self.output.place.sync_names()
-        if self.moment is not Moment.TRANSACTION:
-            self._reveal_rows(self._to_reveal())
-        if target is not None:
-            with errors_of_publishing(self.sink):
-                target.finish(self.state.ledger.written)
 
     def committed(self) -> Iterator[CommitRecord]:
         """Read the records that count back from the journal."""
@@ -320,33 +245,5 @@ class ShardCommitter:
 
     def close(self) -> None:
         """Close the journal; unsynced commits are lost and will be done again."""
-        self.publisher.close()
-        if self.sink.target is not None:
-            with errors_of_publishing(self.sink):
-                self.sink.target.close()
+        self.revealing.close()
         self._journal.close()
-
-
-def bind_sink(
-    sink: Sink,
-    output: Output,
-    plan: SavedPlan,
-    durability: Durability,
-    runs: Sequence[RunEntry] = (),
-) -> Sink:
-    """Return the sink for one run of this output: the last of ``runs``, whose name its parts have."""
-    staging = output.folder(plan.run) / "staging"
-    name = runs[-1].name(plan.run) if runs else plan.run
-    return sink.bind(run=name, staging=str(staging), digits=plan.digits(), durability=durability)
-
-
-def moment_of(sink: Sink, *, aside: bool = False) -> Moment:
-    """Return when a run is revealed; ``aside``: it is to take the place of what is there once it is complete."""
-    if aside:
-        return Moment.END
-    return Moment.COMMIT if sink.target is None else sink.target.moment
-
-
-def has_all_or_none(sink: Sink) -> bool:
-    """Say whether parts become rows of a table in one commit: it has all parts of a run, or none."""
-    return sink.target is not None and not sink.target.by_part

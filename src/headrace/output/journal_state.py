@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 
 import msgspec
 
 from headrace.core.tables.changes import HELD
 from headrace.core.work import CommitRecord, Faults, Ledger, Timings
-from headrace.output.journal import Grown, Renewed, Swapping
+from headrace.output.journal import (
+    Divided,
+    Finished,
+    Grown,
+    Lowered,
+    Reached,
+    Record,
+    Renewed,
+    Revision,
+    Revoked,
+    Settled,
+    Swapping,
+)
 from headrace.output.run_list import RunEntry
-from headrace.plan.physical import InputVersion
+from headrace.output.saved_plan import divided, grown
+from headrace.plan.physical import InputVersion, SavedPlan
 
 
 class JournalState(msgspec.Struct):
@@ -50,6 +62,15 @@ class JournalState(msgspec.Struct):
         """How many shards are done, without those that were replaced."""
         return sum(self.done) - len(self.replaced)
 
+    def totals(self) -> dict[str, int]:
+        """Return what is in the output, as ``_SUCCESS`` has it."""
+        return {
+            "rows": self.ledger.written,
+            "files": self.files,
+            "bytes": self.bytes,
+            "shards": self.shards,
+        }
+
     def add(self, record: CommitRecord) -> None:
         """Add a committed shard. One number beyond the last is a part without rows, for the schema.
 
@@ -76,8 +97,37 @@ class JournalState(msgspec.Struct):
         for record in records:
             self.add(record)
 
-    def grow(self, record: Grown) -> None:
-        """Take in that later input files became further shards, of the last run or of a new one."""
+    def take(self, record: Record, plan: SavedPlan) -> SavedPlan:
+        """Take in what changes the run, and return its plan as it is then.
+
+        Commits are added one by one, when their files are there.
+        """
+        if isinstance(record, Settled):
+            self.schema = record.schema
+        elif isinstance(record, Lowered):
+            self.ceilings[record.step] = record.rows
+        elif isinstance(record, Revision):
+            self.revision, self.code = record.number, record.code
+            self.codes[record.number] = record.code
+        elif isinstance(record, Finished):
+            self.finished = True
+            self.end(record)
+        elif isinstance(record, Revoked):
+            self.finished, self.swapping = False, None
+        elif isinstance(record, Swapping):
+            self.swapping = record
+        elif isinstance(record, Divided):
+            plan = divided(plan, record)
+            self.shard_too_big = self.shard_too_big or not record.early
+        elif isinstance(record, Grown):
+            plan = grown(plan, record)
+            self._grow(record)
+        elif isinstance(record, Reached):
+            self.reach(record.input)
+        self.done.extend(bytes(max(0, len(plan.shards) - len(self.done))))
+        return plan
+
+    def _grow(self, record: Grown) -> None:
         if record.number:
             self.runs.append(RunEntry(record.number, record.shards[0].index, record.at, 0))
         self.runs[-1].files += len(record.files)
@@ -93,9 +143,9 @@ class JournalState(msgspec.Struct):
         if not self.runs[-1].ended:
             self.runs[-1].input = {name: each for name, each in version.position.items() if name != HELD}
 
-    def end(self, seconds: float, at: float | None = None) -> None:
-        """Take in that the last run has finished; ``at`` is when, None: now."""
-        self.seconds += seconds
+    def end(self, record: Finished) -> None:
+        """Take in that the last run has finished, or is about to."""
+        self.seconds += record.seconds
         self.hidden = False
-        self.runs[-1].seconds += seconds
-        self.runs[-1].ended = time.time() if at is None else at
+        self.runs[-1].seconds += record.seconds
+        self.runs[-1].ended = record.at or self.runs[0].began

@@ -11,30 +11,23 @@ from collections.abc import Iterable
 from headrace.core import failpoints
 from headrace.core.files import safe_files
 from headrace.core.metric_states import are_there, side_files
-from headrace.core.ports import Moment, Sink
+from headrace.core.ports import Sink
 from headrace.core.work import CommitRecord, Durability, StagedFile
 from headrace.errors import OutputWriteFailed
 from headrace.output import journal as journals
-from headrace.output.commit import ShardCommitter, bind_sink, has_all_or_none, moment_of
+from headrace.output.commit import ShardCommitter
 from headrace.output.journal import (
     Contents,
-    Divided,
-    Finished,
-    Grown,
-    Lowered,
     Opened,
-    Reached,
     Record,
     Revision,
-    Revoked,
-    Settled,
-    Swapping,
 )
 from headrace.output.journal_state import JournalState
 from headrace.output.layout import Output
 from headrace.output.names import check_names
+from headrace.output.revealing import bind_sink, has_all_or_none, moment_of
 from headrace.output.run_list import RunEntry
-from headrace.output.saved_plan import divided, grown, write_plan
+from headrace.output.saved_plan import write_plan
 from headrace.output.small_files import remove_any, remove_unlisted_states, sync_folder
 from headrace.output.tables import check_inserted
 from headrace.plan.physical import SavedPlan
@@ -118,7 +111,7 @@ def recover(
         lost, staged, published, states = _check_files(
             committer, check_names(contents.in_force(), run, folder)
         )
-        committer.publisher.settle()
+        committer.revealing.publisher.settle()
         if lost:
             committer.revoke(lost)
         failpoints.hit("recover.revoked")
@@ -139,35 +132,13 @@ def recover(
 
 def replay(plan: SavedPlan, notes: Iterable[Record]) -> tuple[SavedPlan, JournalState]:
     """Read everything but the commits, which are added one by one when their files are checked."""
-    state = JournalState(bytearray(), code=plan.code, codes={0: plan.code})
+    state = JournalState(bytearray(len(plan.shards)), code=plan.code, codes={0: plan.code})
     state.runs = [RunEntry(1, 0, plan.created, 0)]
     if plan.input is not None:
         state.reach(plan.input)
     for record in notes:
-        if isinstance(record, Settled):
-            state.schema = record.schema
-        elif isinstance(record, Lowered):
-            state.ceilings[record.step] = record.rows
-        elif isinstance(record, Revision):
-            state.revision, state.code = record.number, record.code
-            state.codes[record.number] = record.code
-        elif isinstance(record, Finished):
-            state.finished = True
-            state.end(record.seconds, record.at or plan.created)
-        elif isinstance(record, Revoked):
-            state.finished, state.swapping = False, None
-        elif isinstance(record, Swapping):
-            state.swapping = record
-        elif isinstance(record, Divided):
-            plan = divided(plan, record)
-            state.shard_too_big = state.shard_too_big or not record.early
-        elif isinstance(record, Grown):
-            plan = grown(plan, record)
-            state.grow(record)
-        elif isinstance(record, Reached):
-            state.reach(record.input)
+        plan = state.take(record, plan)
     state.runs[0].files = len(plan.files) - sum(run.files for run in state.runs[1:])
-    state.done.extend(bytes(len(plan.shards)))
     for shard in state.replaced:
         state.done[shard] = 1
     return plan, state
@@ -178,13 +149,13 @@ def _check_files(
 ) -> tuple[list[CommitRecord], set[str], set[str], set[str]]:
     """Add the records whose files are there, and reveal them; return the lost records, and the names of all staged
     files, published files and metric states that records name."""
-    publisher, target = committer.publisher, committer.sink.target
+    publisher, target = committer.revealing.publisher, committer.sink.target
     lost: list[CommitRecord] = []
     gone: list[tuple[CommitRecord, list[StagedFile]]] = []
     staged: set[str] = set()
     published: set[str] = set()
     states: set[str] = set()
-    first = committer.state.runs[-1].shard if has_all_or_none(committer.sink) else 0
+    first = committer.state.runs[-1].shard if has_all_or_none(target) else 0
 
     def keep(record: CommitRecord) -> None:
         states.update(side_files(record))
@@ -201,9 +172,9 @@ def _check_files(
             gone.append((record, missing))
             continue
         keep(record)
-        hidden = committer.moment is Moment.END
+        hidden = committer.revealing.aside
         if "staged" in places.values():
-            committer.reveal([record])
+            committer.revealing.reveal([record])
         for file, place in places.items():
             if place == "staged" and hidden:
                 staged.add(file.staged)
@@ -234,6 +205,6 @@ def _drop_unlisted(
     remove_unlisted_states(folder, states)
     for path in folder.glob(f"*{safe_files.TEMPORARY}"):
         remove_any(path)
-    if not committer.state.finished and committer.moment is not Moment.END:
+    if not committer.state.finished and not committer.revealing.aside:
         output.remove_success()
     output.sweep_parts(committer.plan.run, published, finished=committer.state.finished)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from headrace.core.ports import Moment, Source
+from headrace.core.ports import Source
 from headrace.core.work import CommitRecord, Shard
 from headrace.errors import ArgumentError, PlanChanged
 from headrace.output.commit import ShardCommitter
@@ -59,7 +59,7 @@ def revoke_unread(committer: ShardCommitter, older: Sequence[CommitRecord]) -> l
     """Take those back that no complete output has; return the others, which stay until new ones can replace them."""
     if committer.state.finished:
         return list(older)
-    first = committer.state.runs[-1].shard if committer.moment is Moment.END else 0
+    first = committer.state.runs[-1].shard if committer.revealing.aside else 0
     unread = [record for record in older if record.shard >= first]
     if unread:
         committer.revoke_unread(unread)

@@ -9,9 +9,10 @@ from headrace.core.human import plural
 from headrace.core.ports import Sink
 from headrace.core.tables.remaining import Lost
 from headrace.core.warn import warn
-from headrace.core.work import CommitRecord, StagedFile
+from headrace.core.work import CommitRecord
 from headrace.errors import SinkError
 from headrace.output.layout import Output
+from headrace.output.revealing import has_all_or_none, parts_of
 
 if TYPE_CHECKING:
     from headrace.output.commit import ShardCommitter
@@ -24,10 +25,12 @@ def check_in_table(committer: ShardCommitter, *, incremental: bool) -> None:
     where others take out rows that they do not need any more.
     """
     table = committer.sink.target
-    if table is None or table.by_part:
+    if table is None or not has_all_or_none(table):
         return
     parts = parts_of(committer.of_last_run())
-    found = table.rows_lost(parts, [file for file in parts if committer.publisher.state(file) == "missing"])
+    found = table.rows_lost(
+        parts, [file for file in parts if committer.revealing.publisher.state(file) == "missing"]
+    )
     if found is None or (incremental and found.left != "no table"):
         return
     if found.left in ("none", "no table"):
@@ -85,11 +88,6 @@ def check_inserted(
             "insert all rows of this run again."
         )
     return True
-
-
-def parts_of(records: Iterable[CommitRecord]) -> list[StagedFile]:
-    """Return the parts that records name."""
-    return [file for record in records for file in record.files if file.is_part]
 
 
 def _sentence(found: Lost) -> str:

@@ -15,8 +15,8 @@ from headrace.core.stores.options import Options
 from headrace.core.work import StagedFile
 from headrace.errors import ArgumentError, HeadraceError
 from headrace.output.places.place import Place
+from headrace.output.revealing import parts_of
 from headrace.output.runs import SavedRun
-from headrace.output.tables import parts_of
 from headrace.output.verification import Finding
 
 Findings = list[Finding]
