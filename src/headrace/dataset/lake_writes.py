@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from headrace.core.arguments import known_arguments
 from headrace.core.ports import Sink
@@ -13,12 +13,10 @@ from headrace.dataset.table_writes import TableWriteVerbs
 from headrace.errors import ArgumentError
 from headrace.plan import ray_arguments
 from headrace.plan.parameters import given_partition_by, given_rows_per_file
+from headrace.plan.write_options import LakeOptions
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from headrace.core.work import Durability
-    from headrace.options import Mode, OnChange
+    from headrace.options import Mode
     from headrace.result import Result
 
 _MODES: dict[str, Mode] = {"append": "resume", "overwrite": "overwrite", "error": "error"}
@@ -30,7 +28,7 @@ class LakeWriteVerbs(TableWriteVerbs):
 
     __slots__ = ()
 
-    @known_arguments(also=ray_arguments.WRITE_DELTA)
+    @known_arguments(also=ray_arguments.WRITE_DELTA, options=LakeOptions)
     def write_delta(
         self,
         path: str | os.PathLike[str],
@@ -40,12 +38,8 @@ class LakeWriteVerbs(TableWriteVerbs):
         schema_mode: Literal["merge"] | None = None,
         output: str = OUTPUT,
         compression: str | None = "auto",
-        schema: pa.Schema | None = None,
-        on_change: OnChange | None = None,
-        incremental: bool | None = None,
-        key: str | Sequence[str] | None = None,
-        durability: Durability | None = None,
         storage_options: Mapping[str, Any] | None = None,
+        **options: Unpack[LakeOptions],
     ) -> Result:
         """Run the plan and add its rows to a Delta table, all in one commit at the end.
 
@@ -124,11 +118,9 @@ class LakeWriteVerbs(TableWriteVerbs):
                 compression=compression,
             )
 
-        return self._write(
-            sink, schema, _MODES[mode], on_change, durability, incremental=incremental, key=key
-        )
+        return self._write(sink, {**options, "mode": _MODES[mode]})
 
-    @known_arguments(also=ray_arguments.WRITE_ICEBERG)
+    @known_arguments(also=ray_arguments.WRITE_ICEBERG, options=LakeOptions)
     def write_iceberg(
         self,
         table_identifier: str,
@@ -138,11 +130,7 @@ class LakeWriteVerbs(TableWriteVerbs):
         mode: Literal["append", "overwrite", "error"] = "append",
         output: str = OUTPUT,
         compression: str | None = "auto",
-        schema: pa.Schema | None = None,
-        on_change: OnChange | None = None,
-        incremental: bool | None = None,
-        key: str | Sequence[str] | None = None,
-        durability: Durability | None = None,
+        **options: Unpack[LakeOptions],
     ) -> Result:
         """Run the plan and add its rows to an Iceberg table, all in one snapshot at the end.
 
@@ -214,11 +202,9 @@ class LakeWriteVerbs(TableWriteVerbs):
                 compression=compression,
             )
 
-        return self._write(
-            sink, schema, _MODES[mode], on_change, durability, incremental=incremental, key=key
-        )
+        return self._write(sink, {**options, "mode": _MODES[mode]})
 
-    @known_arguments(also=ray_arguments.WRITE_LANCE)
+    @known_arguments(also=ray_arguments.WRITE_LANCE, options=LakeOptions)
     def write_lance(
         self,
         path: str | os.PathLike[str],
@@ -227,12 +213,8 @@ class LakeWriteVerbs(TableWriteVerbs):
         schema_mode: Literal["merge"] | None = None,
         output: str = OUTPUT,
         min_rows_per_file: int | None = None,
-        schema: pa.Schema | None = None,
-        on_change: OnChange | None = None,
-        incremental: bool | None = None,
-        key: str | Sequence[str] | None = None,
-        durability: Durability | None = None,
         storage_options: Mapping[str, Any] | None = None,
+        **options: Unpack[LakeOptions],
     ) -> Result:
         """Run the plan and add its rows to a Lance table, all in one commit at the end.
 
@@ -312,6 +294,4 @@ class LakeWriteVerbs(TableWriteVerbs):
                 merge=schema_mode == "merge",
             )
 
-        return self._write(
-            sink, schema, modes[mode], on_change, durability, rows, incremental=incremental, key=key
-        )
+        return self._write(sink, {**options, "mode": modes[mode]}, rows.least)

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from headrace.core.arguments import known_arguments
-from headrace.core.ports import Sink
 from headrace.dataset.writes import WriteVerbs
 from headrace.plan import ray_arguments
-from headrace.plan.parameters import given_folder, given_names, given_rows_per_file
+from headrace.plan.parameters import given_names
 from headrace.plan.steps.columns import SelectColumns
+from headrace.plan.write_options import FileOptions, StoredOptions
 
 if TYPE_CHECKING:
     import os
 
-    import pyarrow as pa
-
-    from headrace.core.work import Durability
-    from headrace.options import Mode, OnChange, Refresh
     from headrace.result import Result
 
 
@@ -27,22 +23,13 @@ class SampleWriteVerbs(WriteVerbs):
 
     __slots__ = ()
 
-    @known_arguments(also=ray_arguments.WRITE)
+    @known_arguments(also=ray_arguments.WRITE, options=FileOptions)
     def write_numpy(
         self,
         path: str | os.PathLike[str],
         *,
         column: str | None = None,
-        schema: pa.Schema | None = None,
-        min_rows_per_file: int | None = None,
-        max_rows_per_file: int | None = None,
-        mode: Mode | None = None,
-        on_change: OnChange | None = None,
-        incremental: bool | None = None,
-        refresh: Refresh | None = None,
-        key: str | Sequence[str] | None = None,
-        durability: Durability | None = None,
-        storage_options: Mapping[str, Any] | None = None,
+        **options: Unpack[FileOptions],
     ) -> Result:
         """Run the plan and write its rows to the folder ``path`` as arrays that ``numpy.load`` reads.
 
@@ -76,42 +63,16 @@ class SampleWriteVerbs(WriteVerbs):
         >>> hr.read_numpy(f"{folder}/out").take_batch()["data"].shape
         (3, 2, 2)
         """
-
-        rows = given_rows_per_file(min_rows_per_file, max_rows_per_file)
-
-        def sink() -> Sink:
-            from headrace.sinks.numpy import NumpySink
-
-            return NumpySink(
-                given_folder(path),
-                storage_options=storage_options,
-                single=column is not None,
-                max_rows_per_file=rows.most,
-            )
-
-        if column is None:
-            return self._write(sink, schema, mode, on_change, durability, rows, incremental, refresh, key)
-        (name,) = given_names("write_numpy", [column])
-        chosen = self.with_step(SelectColumns((name,), asked_by="write_numpy"))
-        result = chosen._write(sink, schema, mode, on_change, durability, rows, incremental, refresh, key)
+        chosen = self if column is None else self._of_columns("write_numpy", [column])
+        result = chosen._write_files("numpy", "NumpySink", path, options, single=column is not None)
         self._note(result.summary)
         return result
 
-    @known_arguments(also=ray_arguments.WRITE_WEBDATASET)
+    @known_arguments(also=ray_arguments.WRITE_WEBDATASET, options=FileOptions)
     def write_webdataset(
         self,
         path: str | os.PathLike[str],
-        *,
-        schema: pa.Schema | None = None,
-        min_rows_per_file: int | None = None,
-        max_rows_per_file: int | None = None,
-        mode: Mode | None = None,
-        on_change: OnChange | None = None,
-        incremental: bool | None = None,
-        refresh: Refresh | None = None,
-        key: str | Sequence[str] | None = None,
-        durability: Durability | None = None,
-        storage_options: Mapping[str, Any] | None = None,
+        **options: Unpack[FileOptions],
     ) -> Result:
         """Run the plan and write its rows to the folder ``path`` as tar archives of samples, as WebDataset has them.
 
@@ -144,34 +105,15 @@ class SampleWriteVerbs(WriteVerbs):
         >>> hr.read_webdataset(f"{folder}/out").take_all()
         [{'__key__': 'a', 'txt': 'one', 'cls': 1}]
         """
+        return self._write_files("webdataset", "WebDatasetSink", path, options)
 
-        rows = given_rows_per_file(min_rows_per_file, max_rows_per_file)
-
-        def sink() -> Sink:
-            from headrace.sinks.webdataset import WebDatasetSink
-
-            return WebDatasetSink(
-                given_folder(path), storage_options=storage_options, max_rows_per_file=rows.most
-            )
-
-        return self._write(sink, schema, mode, on_change, durability, rows, incremental, refresh, key)
-
-    @known_arguments(also=ray_arguments.WRITE_TFRECORDS)
+    @known_arguments(also=ray_arguments.WRITE_TFRECORDS, options=FileOptions)
     def write_tfrecords(
         self,
         path: str | os.PathLike[str],
         *,
         compression: str | None = None,
-        schema: pa.Schema | None = None,
-        min_rows_per_file: int | None = None,
-        max_rows_per_file: int | None = None,
-        mode: Mode | None = None,
-        on_change: OnChange | None = None,
-        incremental: bool | None = None,
-        refresh: Refresh | None = None,
-        key: str | Sequence[str] | None = None,
-        durability: Durability | None = None,
-        storage_options: Mapping[str, Any] | None = None,
+        **options: Unpack[FileOptions],
     ) -> Result:
         """Run the plan and write its rows to the folder ``path`` as TFRecord files of ``tf.train.Example``.
 
@@ -204,21 +146,9 @@ class SampleWriteVerbs(WriteVerbs):
         >>> data.write_tfrecords(f"{tempfile.mkdtemp()}/out").rows
         3
         """
-        rows = given_rows_per_file(min_rows_per_file, max_rows_per_file)
+        return self._write_files("tfrecords", "TFRecordSink", path, options, compression=compression)
 
-        def sink() -> Sink:
-            from headrace.sinks.tfrecords import TFRecordSink
-
-            return TFRecordSink(
-                given_folder(path),
-                storage_options=storage_options,
-                compression=compression,
-                max_rows_per_file=rows.most,
-            )
-
-        return self._write(sink, schema, mode, on_change, durability, rows, incremental, refresh, key)
-
-    @known_arguments(also=ray_arguments.WRITE)
+    @known_arguments(also=ray_arguments.WRITE, options=StoredOptions)
     def write_images(
         self,
         path: str | os.PathLike[str],
@@ -226,14 +156,7 @@ class SampleWriteVerbs(WriteVerbs):
         file_format: str = "png",
         *,
         names: str | None = None,
-        schema: pa.Schema | None = None,
-        mode: Mode | None = None,
-        on_change: OnChange | None = None,
-        incremental: bool | None = None,
-        refresh: Refresh | None = None,
-        key: str | Sequence[str] | None = None,
-        durability: Durability | None = None,
-        storage_options: Mapping[str, Any] | None = None,
+        **options: Unpack[StoredOptions],
     ) -> Result:
         """Run the plan and write an image file for each row to the folder ``path``. Needs the extra ``images``.
 
@@ -270,22 +193,12 @@ class SampleWriteVerbs(WriteVerbs):
         >>> hr.read_images(folder).take(1)[0]["image"].shape
         (4, 5, 3)
         """
-
-        def sink() -> Sink:
-            from headrace.sinks.images import ImageSink
-
-            return ImageSink(
-                given_folder(path),
-                storage_options=storage_options,
-                column=column,
-                file_format=file_format,
-                names=names,
-            )
-
         wanted = [column] if names in (None, column) else [column, names]
-        chosen = self.with_step(SelectColumns(given_names("write_images", wanted), asked_by="write_images"))
-        result = chosen._write(
-            sink, schema, mode, on_change, durability, incremental=incremental, refresh=refresh, key=key
-        )
+        settings = {"column": column, "file_format": file_format, "names": names}
+        chosen = self._of_columns("write_images", wanted)
+        result = chosen._write_files("images", "ImageSink", path, options, **settings)
         self._note(result.summary)
         return result
+
+    def _of_columns(self, verb: str, names: Sequence[Any]) -> Self:
+        return self.with_step(SelectColumns(given_names(verb, names), asked_by=verb))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from headrace.core.arguments import known_arguments
 from headrace.core.ports import Sink
@@ -13,13 +13,11 @@ from headrace.dataset.sample_writes import SampleWriteVerbs
 from headrace.errors import ArgumentError, nearest
 from headrace.plan import ray_arguments
 from headrace.plan.parameters import given_folder
+from headrace.plan.write_options import WriteOptions
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from headrace.core.databases.addresses import Database
-    from headrace.core.work import Durability
-    from headrace.options import Mode, OnChange
+    from headrace.options import Mode
     from headrace.result import Result
 
 _MODES: dict[str, Mode] = {
@@ -35,7 +33,7 @@ class TableWriteVerbs(SampleWriteVerbs):
 
     __slots__ = ()
 
-    @known_arguments(also=ray_arguments.WRITE_SQL)
+    @known_arguments(also=ray_arguments.WRITE_SQL, options=WriteOptions)
     def write_sql(
         self,
         table: str,
@@ -44,9 +42,7 @@ class TableWriteVerbs(SampleWriteVerbs):
         mode: Literal["append", "overwrite", "error", "upsert"] = "append",
         key: str | Sequence[str] | None = None,
         output: str | os.PathLike[str] | None = None,
-        schema: pa.Schema | None = None,
-        on_change: OnChange | None = None,
-        durability: Durability | None = None,
+        **options: Unpack[WriteOptions],
     ) -> Result:
         """Run the plan and insert its rows into a table of SQLite, DuckDB or PostgreSQL, each exactly once.
 
@@ -121,7 +117,7 @@ class TableWriteVerbs(SampleWriteVerbs):
 
             return SqlSink(folder, database=database, table=name, table_mode=mode, key=matched)
 
-        return self._write(sink, schema, _MODES[mode], on_change, durability)
+        return self._write(sink, {**options, "mode": _MODES[mode]})
 
 
 def _name(database: Database) -> str:

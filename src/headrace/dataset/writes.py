@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from headrace.core.arguments import known_arguments
 from headrace.core.ports import Sink
@@ -13,22 +14,17 @@ from headrace.core.process import importing
 from headrace.dataset.base import DatasetBase
 from headrace.errors import ArgumentError
 from headrace.plan import ray_arguments
-from headrace.plan.parameters import (
-    RowsPerFile,
-    given_folder,
-    given_partition_by,
-    given_rows_per_file,
-)
+from headrace.plan.parameters import given_folder, given_partition_by, given_rows_per_file
+from headrace.plan.write_options import FolderOptions, OutputOptions
 from headrace.session.context import RunContext
 
 if TYPE_CHECKING:
     import os
 
-    import pyarrow as pa
-
-    from headrace.core.work import Durability
-    from headrace.options import Mode, OnChange, Refresh
     from headrace.result import Result
+
+_AHEAD = ("parquet",)  # what most jobs write: workers import it while the driver plans
+_OF_RUNS = ("mode", "on_change", "incremental", "refresh", "key", "durability")
 
 
 OF_WRITE_TO = ("schema", "mode", "on_change", "incremental", "refresh", "key", "durability")
@@ -47,25 +43,14 @@ class WriteVerbs(DatasetBase):
 
     __slots__ = ()
 
-    @known_arguments(also=ray_arguments.WRITE)
+    @known_arguments(also=ray_arguments.WRITE, options=FolderOptions)
     def write_parquet(
         self,
         path: str | os.PathLike[str],
         *,
         compression: str | None = "auto",
         compression_level: int | None = None,
-        schema: pa.Schema | None = None,
-        partition_by: str | Sequence[str] | None = None,
-        partition_cols: str | Sequence[str] | None = None,
-        min_rows_per_file: int | None = None,
-        max_rows_per_file: int | None = None,
-        mode: Mode | None = None,
-        on_change: OnChange | None = None,
-        incremental: bool | None = None,
-        refresh: Refresh | None = None,
-        key: str | Sequence[str] | None = None,
-        durability: Durability | None = None,
-        storage_options: Mapping[str, Any] | None = None,
+        **options: Unpack[FolderOptions],
     ) -> Result:
         """Run the plan and write its rows to the folder ``path`` as Parquet files, in input order.
 
@@ -128,27 +113,16 @@ class WriteVerbs(DatasetBase):
         >>> hr.read_parquet(f"{folder}/days").take_all()
         [{'id': 0, 'day': 0}, {'id': 2, 'day': 0}, {'id': 1, 'day': 1}]
         """
-        rows = given_rows_per_file(min_rows_per_file, max_rows_per_file)
-        folders = given_partition_by(partition_by, partition_cols)
-
-        def sink() -> Sink:
-            from headrace.sinks.parquet import ParquetSink
-
-            return ParquetSink(
-                given_folder(path),
-                storage_options=storage_options,
-                compression=compression,
-                compression_level=compression_level,
-                max_rows_per_file=rows.most,
-                partition_by=folders,
-            )
-
-        module = "headrace.sinks.parquet"
-        return self._write(
-            sink, schema, mode, on_change, durability, rows, incremental, refresh, key, module=module
+        return self._write_files(
+            "parquet",
+            "ParquetSink",
+            path,
+            options,
+            compression=compression,
+            compression_level=compression_level,
         )
 
-    @known_arguments(also=ray_arguments.WRITE)
+    @known_arguments(also=ray_arguments.WRITE, options=FolderOptions)
     def write_csv(
         self,
         path: str | os.PathLike[str],
@@ -157,18 +131,7 @@ class WriteVerbs(DatasetBase):
         header: bool = True,
         compression: str | None = None,
         escape_formulas: bool = False,
-        schema: pa.Schema | None = None,
-        partition_by: str | Sequence[str] | None = None,
-        partition_cols: str | Sequence[str] | None = None,
-        min_rows_per_file: int | None = None,
-        max_rows_per_file: int | None = None,
-        mode: Mode | None = None,
-        on_change: OnChange | None = None,
-        incremental: bool | None = None,
-        refresh: Refresh | None = None,
-        key: str | Sequence[str] | None = None,
-        durability: Durability | None = None,
-        storage_options: Mapping[str, Any] | None = None,
+        **options: Unpack[FolderOptions],
     ) -> Result:
         """Run the plan and write its rows to the folder ``path`` as CSV files.
 
@@ -203,43 +166,24 @@ class WriteVerbs(DatasetBase):
         >>> data.write_csv(f"{tempfile.mkdtemp()}/out", delimiter=";").rows
         3
         """
-        rows = given_rows_per_file(min_rows_per_file, max_rows_per_file)
-        folders = given_partition_by(partition_by, partition_cols)
+        return self._write_files(
+            "csv",
+            "CsvSink",
+            path,
+            options,
+            delimiter=delimiter,
+            header=header,
+            compression=compression,
+            escape_formulas=escape_formulas,
+        )
 
-        def sink() -> Sink:
-            from headrace.sinks.csv import CsvSink
-
-            return CsvSink(
-                given_folder(path),
-                storage_options=storage_options,
-                delimiter=delimiter,
-                header=header,
-                compression=compression,
-                escape_formulas=escape_formulas,
-                max_rows_per_file=rows.most,
-                partition_by=folders,
-            )
-
-        return self._write(sink, schema, mode, on_change, durability, rows, incremental, refresh, key)
-
-    @known_arguments(also=ray_arguments.WRITE)
+    @known_arguments(also=ray_arguments.WRITE, options=FolderOptions)
     def write_json(
         self,
         path: str | os.PathLike[str],
         *,
         compression: str | None = None,
-        schema: pa.Schema | None = None,
-        partition_by: str | Sequence[str] | None = None,
-        partition_cols: str | Sequence[str] | None = None,
-        min_rows_per_file: int | None = None,
-        max_rows_per_file: int | None = None,
-        mode: Mode | None = None,
-        on_change: OnChange | None = None,
-        incremental: bool | None = None,
-        refresh: Refresh | None = None,
-        key: str | Sequence[str] | None = None,
-        durability: Durability | None = None,
-        storage_options: Mapping[str, Any] | None = None,
+        **options: Unpack[FolderOptions],
     ) -> Result:
         """Run the plan and write its rows to the folder ``path`` as files of JSON lines, one object per row.
 
@@ -265,35 +209,10 @@ class WriteVerbs(DatasetBase):
         >>> data.write_json(f"{tempfile.mkdtemp()}/out", compression="gzip").rows
         3
         """
-        rows = given_rows_per_file(min_rows_per_file, max_rows_per_file)
-        folders = given_partition_by(partition_by, partition_cols)
+        return self._write_files("json", "JsonSink", path, options, compression=compression)
 
-        def sink() -> Sink:
-            from headrace.sinks.json import JsonSink
-
-            return JsonSink(
-                given_folder(path),
-                storage_options=storage_options,
-                compression=compression,
-                max_rows_per_file=rows.most,
-                partition_by=folders,
-            )
-
-        return self._write(sink, schema, mode, on_change, durability, rows, incremental, refresh, key)
-
-    @known_arguments
-    def write_to(
-        self,
-        sink: Sink,
-        *,
-        schema: pa.Schema | None = None,
-        mode: Mode | None = None,
-        on_change: OnChange | None = None,
-        incremental: bool | None = None,
-        refresh: Refresh | None = None,
-        key: str | Sequence[str] | None = None,
-        durability: Durability | None = None,
-    ) -> Result:
+    @known_arguments(options=OutputOptions)
+    def write_to(self, sink: Sink, **options: Unpack[OutputOptions]) -> Result:
         """Run the plan and write its rows with a sink of your own: anything that fills the ``Sink`` port.
 
         Commits, resuming, ``mode`` and ``verify`` are as for the formats that are here; docs/extending.md has a
@@ -324,48 +243,48 @@ class WriteVerbs(DatasetBase):
                 f"write_to({sink!r}): it takes an object with the methods of the Sink port, such as an instance of a "
                 "subclass of headrace.sinks.files.FileSink. write_parquet, write_csv and write_json take a folder."
             )
-        return self._write(
-            lambda: sink,
-            schema,
-            mode,
-            on_change,
-            durability,
-            incremental=incremental,
-            refresh=refresh,
-            key=key,
-        )
+        return self._write(lambda: sink, options)
+
+    def _write_files(
+        self, module: str, kind: str, path: Any, options: Mapping[str, Any], **settings: Any
+    ) -> Result:
+        """Write the rows in a format: its sink is the class ``kind`` of a module in ``headrace.sinks``."""
+        rows = given_rows_per_file(options.get("min_rows_per_file"), options.get("max_rows_per_file"))
+        folders = given_partition_by(options.get("partition_by"), options.get("partition_cols"))
+        name = f"headrace.sinks.{module}"
+
+        def sink() -> Sink:
+            made: Sink = getattr(importlib.import_module(name), kind)(
+                given_folder(path),
+                storage_options=options.get("storage_options"),
+                max_rows_per_file=rows.most,
+                partition_by=folders,
+                **settings,
+            )
+            return made
+
+        return self._write(sink, options, rows.least, module=name if module in _AHEAD else "")
 
     def _write(
         self,
         sink: Callable[[], Sink],  # sinks import pyarrow: they are made when workers are on their way
-        schema: pa.Schema | None,
-        mode: Mode | None,
-        on_change: OnChange | None,
-        durability: Durability | None,
-        rows: RowsPerFile = RowsPerFile(),  # noqa: B008 - frozen
-        incremental: bool | None = None,
-        refresh: Refresh | None = None,
-        key: str | Sequence[str] | None = None,
+        given: Mapping[str, Any],
+        shard_rows: int | None = None,
+        *,
         module: str = "",
     ) -> Result:
         """Write the rows into what ``sink`` makes; ``module`` is where that is defined."""
+        schema = given.get("schema")
         if schema is not None and not hasattr(schema, "serialize"):
             raise ArgumentError(
                 f"schema={schema!r} is not a pyarrow.Schema, such as pa.schema({{'x': pa.int64()}})."
             )
-        given = {
-            "mode": mode,
-            "on_change": on_change,
-            "incremental": incremental,
-            "refresh": refresh,
-            "key": key,
-            "durability": durability,
-            "shard_rows": rows.least,
-        }
-        options = self._options.updated({name: value for name, value in given.items() if value is not None})
+        asked = {name: value for name, value in given.items() if name in _OF_RUNS}
+        asked["shard_rows"] = shard_rows
+        options = self._options.updated({name: value for name, value in asked.items() if value is not None})
         if options.incremental and options.mode == "append":  # what a further run does
             options = options.updated({"mode": "resume"})
-        if options.incremental and options.on_change == "refuse" and on_change is None:
+        if options.incremental and options.on_change == "refuse" and given.get("on_change") is None:
             options = options.updated({"on_change": "continue"})
         plan = self._plan
         if options.key:
