@@ -79,7 +79,9 @@ def test_every_format_is_written_and_read_back(bucket):
 
 
 def test_a_part_is_one_request_and_nothing_is_a_secret(job, bucket, proxy, monkeypatch, tmp_path):
-    monkeypatch.setattr(store_parts, "_GROUP", 600.0)  # seconds; a busy machine takes long for few records
+    monkeypatch.setattr(
+        store_parts.StorePublisher, "pause", 600.0
+    )  # seconds; a busy machine takes long for few records
     job.here()
     puts = [asked for asked in proxy.asked if asked.method == "PUT"]
     assert len([asked for asked in puts if is_part(asked)]) == FILES

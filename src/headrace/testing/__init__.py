@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from headrace.testing.sources import SourceContract
     from headrace.testing.steps import StepContract
     from headrace.testing.submitting import SubmittingPredictorContract
+    from headrace.testing.targets import TargetContract
 
 __all__ = [
     "AccumulatorContract",
@@ -43,6 +44,7 @@ __all__ = [
     "SourceContract",
     "StepContract",
     "SubmittingPredictorContract",
+    "TargetContract",
     "failpoints",
 ]
 
@@ -58,6 +60,7 @@ _HOMES = {
     "SourceContract": "sources",
     "StepContract": "steps",
     "SubmittingPredictorContract": "submitting",
+    "TargetContract": "targets",
 }
 
 

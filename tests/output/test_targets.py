@@ -1,0 +1,163 @@
+"""Whatever is written to keeps the promises of a target: files of each format, tables of lakes, databases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+import headrace as hr
+from databases.conftest import server  # noqa: F401 - a fixture
+from headrace.result import Result
+from headrace.testing import TargetContract
+
+
+class OfFiles(TargetContract):
+    verb: ClassVar[str]
+    reader: ClassVar[Callable[..., hr.Dataset]]
+
+    def write(self, data: hr.Dataset, place: Path, **options: Any) -> Result:
+        result: Result = getattr(data, self.verb)(place / "out", **options)
+        return result
+
+    def read(self, place: Path) -> list[dict[str, Any]]:
+        if not list((place / "out").glob("part-*")):
+            return []
+        return type(self).reader(str(place / "out")).with_options(engine="inline", progress=False).take_all()
+
+
+class TestParquet(OfFiles):
+    verb, reader = "write_parquet", hr.read_parquet
+
+
+class TestCsv(OfFiles):
+    verb, reader = "write_csv", hr.read_csv
+
+
+class TestJson(OfFiles):
+    verb, reader = "write_json", hr.read_json
+
+
+class TestNumpy(OfFiles):
+    verb, reader = "write_numpy", hr.read_numpy
+
+
+class TestPartitioned(OfFiles):
+    reader = hr.read_parquet
+
+    def write(self, data: hr.Dataset, place: Path, **options: Any) -> Result:
+        made = data.add_column("odd", lambda batch: batch["id"] % 2, version="1")
+        return made.write_parquet(place / "out", partition_by="odd", **options)
+
+    def read(self, place: Path) -> list[dict[str, Any]]:
+        found = list((place / "out").glob("odd=*/part-*"))
+        return (
+            hr.read_parquet(str(place / "out")).with_options(engine="inline", progress=False).take_all()
+            if found
+            else []
+        )
+
+
+class TestDelta(TargetContract):
+    at_once, points = True, ("table.filled",)
+
+    @pytest.fixture(autouse=True)
+    def library(self) -> None:
+        self.lib = pytest.importorskip("deltalake")
+
+    def write(self, data: hr.Dataset, place: Path, **options: Any) -> Result:
+        return data.write_delta(place / "t", **options)
+
+    def read(self, place: Path) -> list[dict[str, Any]]:
+        if not self.lib.DeltaTable.is_deltatable(str(place / "t")):
+            return []
+        return self.lib.DeltaTable(place / "t").to_pyarrow_table().to_pylist()
+
+
+class TestIceberg(TargetContract):
+    at_once, points = True, ("table.filled",)
+
+    @pytest.fixture(autouse=True)
+    def library(self) -> None:
+        self.lib = pytest.importorskip("pyiceberg.catalog")
+
+    def lake(self, place: Path) -> dict[str, str]:
+        return {"type": "sql", "uri": f"sqlite:///{place}/lake.db", "warehouse": str(place)}
+
+    def write(self, data: hr.Dataset, place: Path, **options: Any) -> Result:
+        return data.write_iceberg("shop.t", catalog=self.lake(place), **options)
+
+    def read(self, place: Path) -> list[dict[str, Any]]:
+        catalog = self.lib.load_catalog("default", **self.lake(place))
+        if not catalog.table_exists("shop.t"):
+            return []
+        return catalog.load_table("shop.t").scan().to_arrow().to_pylist()
+
+
+class TestLance(TargetContract):
+    at_once, points = True, ("table.filled",)
+
+    @pytest.fixture(autouse=True)
+    def library(self) -> None:
+        self.lib = pytest.importorskip("lance")
+
+    def write(self, data: hr.Dataset, place: Path, **options: Any) -> Result:
+        return data.write_lance(place / "t", **options)
+
+    def read(self, place: Path) -> list[dict[str, Any]]:
+        there = (place / "t" / "_versions").exists()
+        return self.lib.dataset(place / "t").to_table().to_pylist() if there else []
+
+
+class OfDatabase(TargetContract):
+    incremental, points = False, ("table.filled",)
+
+    def uri(self, place: Path) -> str:
+        raise NotImplementedError
+
+    def write(self, data: hr.Dataset, place: Path, **options: Any) -> Result:
+        return data.write_sql("t", self.uri(place), output=place / "out", **options)
+
+    def read(self, place: Path) -> list[dict[str, Any]]:
+        try:
+            found = hr.read_sql("SELECT * FROM t", self.uri(place))
+            return found.with_options(engine="inline", progress=False).take_all()
+        except hr.errors.HeadraceError:  # there is no table
+            return []
+
+
+class TestSqlite(OfDatabase):
+    def uri(self, place: Path) -> str:
+        return f"sqlite:///{place}/a.db"
+
+
+class TestDuckdb(OfDatabase):
+    def uri(self, place: Path) -> str:
+        pytest.importorskip("duckdb")
+        return f"duckdb:///{place}/a.db"
+
+
+class TestUpsert(TestSqlite):
+    at_once = True
+
+    def write(self, data: hr.Dataset, place: Path, **options: Any) -> Result:
+        return super().write(
+            data, place, **({} if "mode" in options else {"mode": "upsert", "key": "id"}), **options
+        )
+
+
+class TestPostgresql(OfDatabase):
+    @pytest.fixture(autouse=True)
+    def started(self, server: str) -> None:  # noqa: F811
+        self.server = server
+
+    def uri(self, place: Path) -> str:
+        from adbc_driver_postgresql import dbapi
+
+        schema = f"t{abs(hash(str(place)))}"
+        with dbapi.connect(self.server) as connection, connection.cursor() as cursor:
+            cursor.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
+            connection.commit()
+        return f"{self.server}&options=-csearch_path%3D{schema}"
