@@ -15,7 +15,6 @@ import pyarrow.parquet as pq
 import pytest
 
 import headrace as hr
-from crossed import crossed
 from databases.conftest import Store
 from headrace.core import failpoints
 from headrace.errors import ArgumentError, OutputExists, PlanChanged, SinkError
@@ -120,29 +119,6 @@ def test_refused_rows_leave_nothing_and_a_corrected_run_goes_on(store: Store, tm
     data = shards(100).map_batches(clipped).with_options(engine="inline", shard_rows=25)
     assert data.write_sql("t", store.uri, output=tmp_path / "a", on_change="continue").rows == 100
     assert sorted(store.run("SELECT id, y FROM t")) == [(i, min(2 * i, 149)) for i in range(100)]
-
-
-@pytest.mark.parametrize(
-    ("point", "mode"),
-    crossed(["table.filled", "publish.rename", "publish.renamed", "finish.success"], ["append", "overwrite"]),
-)
-def test_an_error_at_any_moment_neither_loses_nor_doubles(
-    store: Store, tmp_path: Path, point: str, mode: Any
-) -> None:
-    store.run("CREATE TABLE t (id BIGINT, y BIGINT)", "INSERT INTO t VALUES (-1, -1)")
-    before = [] if mode == "overwrite" else [(-1, -1)]
-    for passage in (1, 3):
-        out = tmp_path / f"{passage}"
-        broken(
-            point,
-            f"ENOSPC@{passage}",
-            lambda out=out: numbers().write_sql("t", store.uri, mode=mode, output=out),
-        )
-        seen = store.run("SELECT count(*) FROM t WHERE id >= 0")[0][0]
-        assert seen % 25 == 0
-        assert numbers().write_sql("t", store.uri, mode=mode, output=out).rows == 100
-        before += [(i, 2 * i) for i in range(100)] if passage == 1 or mode == "append" else []
-        assert sorted(store.run("SELECT id, y FROM t")) == sorted(before)
 
 
 def broken(point: str, action: str, run: Any) -> None:

@@ -108,7 +108,7 @@ class TargetContract:
         self.arrived(tmp_path)
         self.run(tmp_path)
         rows = self.arrived(tmp_path, factor=7)
-        for point in ("journal.synced", "finish.manifest", *self.points):
+        for point in ("journal.synced", "publish.renamed", "finish.manifest", *self.points, "finish.success"):
             with contextlib.suppress(HeadraceError, OSError):
                 self.run(tmp_path, {point: "EIO"}, mode="overwrite")
         self.run(tmp_path, mode="overwrite")
