@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test programs test-ray test-llm check lint docs wheel audit bench bench-gpu soak clean
+.PHONY: help demo test programs test-ray test-with test-llm check lint docs docs-version wheel audit bench bench-gpu soak clean
 
 help:  ## show this list
 	@echo 'New here? `make demo` shows what it does, docs/how-it-works.md how, CONTRIBUTING.md how to change it.'
@@ -42,6 +42,19 @@ test-ray: $(VENV)/.ray  ## run the tests on Ray: clusters of several nodes on th
 	$(BIN)/python -m pytest -m ray
 	HEADRACE_TEST_ENGINE=ray $(BIN)/python -m pytest $(ON_RAY)
 
+# An environment of its own for one library (tests/versions.toml), everything else as pinned.
+LIBRARY ?= onnxruntime
+RELEASE ?= oldest
+VERSIONS = $(PYTHON) tools/versions.py
+
+test-with:  ## run a library's tests with its oldest release, or what is latest: LIBRARY=onnxruntime RELEASE=oldest|latest
+	rm -rf build/with && mkdir -p build/with
+	$(VERSIONS) --pins $(LIBRARY) $(RELEASE) > build/with/pins.txt
+	$(call make-venv,build/with/venv)
+	build/with/venv/bin/python -m pip --disable-pip-version-check install --quiet $(PIP_FLAGS) -c build/with/pins.txt $$($(VERSIONS) --packages $(LIBRARY))
+	build/with/venv/bin/python -m pip list --format=freeze | grep -i '^$(subst -,[-_],$(LIBRARY))=='
+	build/with/venv/bin/python -m pytest -q -n $(JOBS) -p no:cacheprovider -W default $$($(VERSIONS) --tests $(LIBRARY))
+
 # An environment of its own: vLLM pins what it needs. WHEELS names a folder with the two, where the index has none.
 LLM_VENV := .venv-llm
 WHEELS   ?=
@@ -61,6 +74,14 @@ lint: $(VENV)/.dev  ## format, lint, types, import rules and the prose of the pa
 docs: $(VENV)/.dev  ## build the documentation site: build/site/index.html
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	$(BIN)/python -m pytest -q -m site tests/docs
+
+# The branch gh-pages has a folder for each version; mike adds one, and the menu that leads to the others.
+VERSION ?= dev
+PUSH    ?=
+
+docs-version: $(VENV)/.docs  ## commit the site of VERSION to the branch gh-pages; PUSH=--push publishes it
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mike deploy $(PUSH) --update-aliases $(VERSION) $(if $(filter dev,$(VERSION)),,latest)
+	$(if $(filter dev,$(VERSION)),,$(BIN)/mike set-default $(PUSH) latest)
 
 wheel: $(VENV)/.created  ## build the wheel and import it in a clean environment
 	rm -rf dist build/wheel-venv
@@ -125,7 +146,11 @@ $(VENV)/.demo: pyproject.toml constraints.txt | $(VENV)/.created
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/.created
 	$(INSTALL) -e '.[dev]'
-	@touch $@ $(VENV)/.demo
+	@touch $@ $(VENV)/.demo $(VENV)/.docs
+
+$(VENV)/.docs: pyproject.toml constraints.txt | $(VENV)/.created
+	$(INSTALL) -e '.[docs]'
+	@touch $@
 
 $(VENV)/.ray: pyproject.toml constraints.txt | $(VENV)/.dev
 	$(INSTALL) -e '.[dev,ray]'

@@ -1,8 +1,13 @@
-"""A hook of MkDocs: completes the navigation, links guides with the reference, says the version, ranks pages."""
+"""A hook of MkDocs: completes the navigation, links guides with the reference, says the version, ranks pages.
+
+It also writes ``llms.txt``, a list of all pages for language models, and each page's Markdown beside it.
+"""
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +28,9 @@ _WEIGHTS = {
 }
 _APART = re.compile(r"(^```.*?^```$|^#.*?$|\[[^\]]*\]\([^)]*\)|``.*?``)", re.MULTILINE | re.DOTALL)
 _NAME = re.compile(r"`(?:hr\.)?([A-Za-z]\w*)`")
+_COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
+_FIRST = re.compile(r"^[A-Z][^\n]*?\.(?=\s|$)", re.MULTILINE)  # the first sentence that stands in a paragraph
+_LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
 _VERBS = {"accumulate", "connect", "evaluate", "explain", "materialize", "show", "take"}
 
 
@@ -33,6 +41,8 @@ def on_config(config: Any) -> Any:
     version = _VERSION.search(docs.parent.joinpath("src/headrace/version.py").read_text())
     assert version is not None
     config["copyright"] = f"Headrace {version[1]}, {config['copyright']}"
+    if "MIKE_DOCS_VERSION" in os.environ:  # one of several versions of the site: show the menu of the others
+        config["extra"]["version"] = {"provider": "mike"}
     return config
 
 
@@ -54,6 +64,48 @@ def _complete(nav: list[Any], docs: Path) -> list[Any]:
 def _title(page: Path) -> str:
     """Return the first line of a page, without its mark."""
     return page.read_text().split("\n", 1)[0].lstrip("# ")
+
+
+def on_env(env: Any, config: Any, files: Any) -> Any:
+    """Write each page's Markdown into the site, and ``llms.txt``, which lists them."""
+    site, pages = Path(config["site_dir"]), []
+    page = files.get_file_from_path("index.md").page
+    while page is not None:  # in the order of the navigation
+        copy = site / page.file.src_uri
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_text(page.markdown)
+        section = page.parent.title if page.parent else ""
+        pages.append((section, page.title, page.file.src_uri, page.markdown))
+        page = page.next_page
+    text = llms_txt(config["site_name"], config["site_description"], pages)
+    (site / "llms.txt").write_text(text)
+    return env
+
+
+def llms_txt(name: str, description: str, pages: Iterable[tuple[str, str, str, str]]) -> str:
+    """Return the list of pages, each given by its section, title, path and text, as llmstxt.org describes it.
+
+    >>> pages = [("", "Start", "index.md", "# Start\\n\\nHow to begin. More."), ("Guides", "Files", "files.md", "# F")]
+    >>> print(llms_txt("Headrace", "Batch inference.", pages), end="")
+    # Headrace
+    <BLANKLINE>
+    > Batch inference.
+    <BLANKLINE>
+    - [Start](index.md): How to begin.
+    <BLANKLINE>
+    ## Guides
+    <BLANKLINE>
+    - [Files](files.md)
+    """
+    lines, section = [f"# {name}", "", f"> {description}", ""], ""
+    for group, title, path, text in pages:
+        if group != section:
+            section = group
+            lines += ["", f"## {group}", ""]
+        first = _FIRST.search(_COMMENT.sub("", text))
+        about = ": " + _LINK.sub(r"\1", first[0]) if first else ""
+        lines.append(f"- [{title}]({path}){about}")
+    return "\n".join(lines) + "\n"
 
 
 def on_page_content(html: str, **_: Any) -> str:
