@@ -85,7 +85,8 @@ def on_env(env: Any, config: Any, files: Any) -> Any:
 def llms_txt(name: str, description: str, pages: Iterable[tuple[str, str, str, str]]) -> str:
     """Return the list of pages, each given by its section, title, path and text, as llmstxt.org describes it.
 
-    >>> pages = [("", "Start", "index.md", "# Start\\n\\nHow to begin. More."), ("Guides", "Files", "files.md", "# F")]
+    >>> start = ("", "Start", "index.md", "# Start\\n\\nHow to begin. More.")
+    >>> pages = [start, ("Guides", "Files", "files.md", "# F")]
     >>> print(llms_txt("Headrace", "Batch inference.", pages), end="")
     # Headrace
     <BLANKLINE>

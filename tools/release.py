@@ -37,9 +37,13 @@ def not_ready(tag: str, repository: str, root: Path = ROOT) -> list[str]:
         if re.search(r"[\w.-]+\.example\b", read(name))
     ]
     if f'Source = "https://github.com/{repository}"' not in read("pyproject.toml"):
-        missing.append(f"Source in pyproject.toml is not https://github.com/{repository}, which releases this.")
+        missing.append(
+            f"Source in pyproject.toml is not https://github.com/{repository}, which releases this."
+        )
     if not re.search(r'^DISTRIBUTION = "headrace"$', read("src/headrace/core/install.py"), re.MULTILINE):
-        missing.append('DISTRIBUTION in core/install.py is not "headrace": messages would not name the index.')
+        missing.append(
+            'DISTRIBUTION in core/install.py is not "headrace": messages would not name the index.'
+        )
     if "not on PyPI yet" in read("README.md"):
         missing.append("README.md says that Headrace is not on PyPI yet.")
     return missing

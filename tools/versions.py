@@ -1,10 +1,10 @@
 """The releases of other libraries that are tested: the table of docs/stability.md, and what the nightly job needs.
 
-    python tools/versions.py                                 write the table anew
-    python tools/versions.py --legs                          the nightly job's matrix, as JSON
-    python tools/versions.py --pins onnxruntime oldest       constraints: the library's oldest release, others as pinned
-    python tools/versions.py --packages onnxruntime          what to install for its tests
-    python tools/versions.py --tests onnxruntime             which tests
+python tools/versions.py                                 write the table anew
+python tools/versions.py --legs                          the nightly job's matrix, as JSON
+python tools/versions.py --pins onnxruntime oldest       constraints: the library's oldest release, others as pinned
+python tools/versions.py --packages onnxruntime          what to install for its tests
+python tools/versions.py --tests onnxruntime             which tests
 """
 
 from __future__ import annotations
