@@ -89,9 +89,7 @@ def recorded(path: Path, *, shards: int = 20, workers: int = 2, hostile: str = "
     time = Time()
     record = EventBus([Record(path)], clock=time)
     step = f"map_batches({hostile})"
-    record.on_event(
-        described((step, workers), ("predict(Net)", 1), price=(3.0, "EUR"), steps=(step, "filter(ok)"))
-    )
+    record.on_event(described((step, workers), ("predict(Net)", 1), steps=(step, "filter(ok)")))
     record.on_event(RunStarted("abcd2345", "/out", shards, 0, 0, shards * 100, workers + 1))
     for worker in range(workers + 1):
         time.now += 0.01

@@ -15,9 +15,9 @@ from typing import Any
 
 from headrace.core.events import Event, RowsRead, RunStarted, ShardCommitted, Worked, WorkerReady
 from headrace.core.work import Ledger, Timings
+from headrace.observers.pace import LAST_SHARDS
 from headrace.observers.progress import Progress
 from headrace.observers.run_state import RunState
-from headrace.observers.time_left import LAST_SHARDS
 from headrace.session.event_bus import EventBus
 
 from .histories import Time, described

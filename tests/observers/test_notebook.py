@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
+from html import unescape
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -157,3 +159,11 @@ def test_cards_escape_all(tmp_path: Path) -> None:
     evil = "<img src=x onerror=alert(1)>\x1b[2J\"'&"
     html = card(evil, [(evil, evil), ("a", Link(evil, tmp_path / evil))])
     assert "<img" not in html and "\x1b" not in html and html.count("&lt;img") == 4
+
+
+def test_a_result_in_an_object_store_is_shown(tmp_path: Path) -> None:
+    result = hr.range(3).with_options(engine="inline", progress=False).write_csv(tmp_path / "out")
+    place = "s3://bucket/out"
+    there = dataclasses.replace(result, path=place, report=f"{place}/report.html", rejected=1)
+    html = unescape(there._repr_html_())
+    assert f"{place}/report.html" in html and "<a " not in html and "1 rejected rows" in html

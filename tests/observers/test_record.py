@@ -46,7 +46,7 @@ def test_each_line_is_an_object_with_a_time_and_an_event(tmp_path: Path) -> None
     told = lines(tmp_path / "events")
     assert all(isinstance(line["at"], float) and line["event"] for line in told)
     assert [line["event"] for line in told[:2]] == ["described", "started"]
-    assert told[0]["format"] == 1 and told[0]["price"] == {"amount": 3.0, "currency": "EUR"}
+    assert told[0]["format"] == 1
     last = told[-1]
     assert last["event"] == "finished" and last["ledger"]["written"] == 1600
     assert last["ledger"]["steps"][1] == {

@@ -91,7 +91,6 @@ def test_everything_is_there(tmp_path: Path) -> None:
         "Workers were idle 32 % of the time.",
         "2,000 read − 200 filtered − 200 rejected = 1,600 written",
         "accounted for, exactly once",
-        "EUR",
         "worker lost",
         "ValueError",
         "a.csv, row 3",

@@ -43,7 +43,7 @@ from headrace.observers.report.history import History, history
 from headrace.observers.run_parts import bottleneck
 from headrace.observers.run_state import RunState, memory_of
 from headrace.observers.summary import stage_lines
-from headrace.observers.time_spent import stage_times
+from headrace.observers.time_spent import findings, stage_times
 from headrace.output.follow import RunStatus
 from headrace.session.event_bus import EventBus
 
@@ -93,7 +93,7 @@ class Run:
         seconds = self.time.now - self.began
         event = RunFinished(
             "abcd2345", "/out", Ledger(written, written), Timings(), written, 1, seconds, error,
-            **self.state.findings(seconds),
+            **findings(self.state, seconds),
         )  # fmt: skip
         self.tell(event)
         self.bus.close()
@@ -136,7 +136,7 @@ def figures_of(state: RunState, now: float) -> dict[str, Any]:
         "start": [(each.first_ready, each.loading) for each in state.drivers],
         "incidents": dict(state.counts),
         "memory": (state.memory_limit, state.memory_peak, state.memory and memory_of(state.memory)),
-        "findings": {**state.findings(50.0), "stages": ()},
+        "findings": {**findings(state, 50.0), "stages": (), "spent": ()},
     }
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.observers.pace import sized, time_of_the_last
 from headrace.observers.sums import UnderWay
-from headrace.observers.time_left import sized, time_of_the_last
 
 from .streams import Stream, drawn
 

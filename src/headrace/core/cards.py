@@ -101,12 +101,12 @@ _REASON = ("_error_type", "_error", "_step", "_file", "_row")
 
 def result_html(result: Any) -> str:
     """Return a result as a notebook shows it; of rejected rows, why and where, but none of their values."""
-    ledger = result.ledger
+    ledger, report = result.ledger, result.report
     facts: list[tuple[str, Words]] = [
         ("rows", f"{ledger.read:,} in, {result.rows:,} out, {result.rejected:,} rejected"),
         ("took", duration(result.seconds) + (" over all drivers" if result.resumed else "")),
         ("output", f"{result.path} ({plural(result.files, 'file')}, {size(result.bytes)})"),
-        ("report", Link(result.report.name, result.report)),
+        ("report", Link(report.name, report) if isinstance(report, Path) else report),
     ]
     tables = []
     if result.metrics:
@@ -122,7 +122,7 @@ def _rejected_table(result: Any) -> Table:
     """Return the first rejected rows: why they are, and where they stood."""
     rows = [
         (f"{kind}: {words}", str(step), f"{file}, row {row}" if row is not None else str(file))
-        for kind, words, step, file, row in _first_rejected(result.path / REJECTED)
+        for kind, words, step, file, row in _first_rejected(Path(result.path) / REJECTED)
     ]
     note = f"{result.rejected:,} rejected rows: hr.read_rejected({str(result.path)!r}) reads them"
     return Table(("rejected for", "by", "from"), rows, note)

@@ -9,24 +9,24 @@ import msgspec
 
 from headrace.core.human import duration, plural, size
 from headrace.core.tables.changes import position_text, taken_in
-from headrace.observers.record_reader import listed, whole
+from headrace.observers.record_reader import lenient, listed
 
 LATEST = 5  # in a list of lines
 
 
-class OutputRun(msgspec.Struct, frozen=True):
+class OutputRun(msgspec.Struct, frozen=True, rename={"name": "run"}):
     """One run: when it was, what it took in, and what is there of it now."""
 
-    name: str
-    began: str
-    ended: str
-    seconds: float
-    input_files: int
-    input_files_again: int
-    rows: int
-    files: int
-    bytes: int
-    code: tuple[str, ...]
+    name: str = ""
+    began: str = ""
+    ended: str = ""
+    seconds: float = 0.0
+    input_files: int = 0
+    input_files_again: int = 0
+    rows: int = 0
+    files: int = 0
+    bytes: int = 0
+    code: tuple[str, ...] = ()
     input: str = ""  # up to which version it was read, if it has any
 
     @property
@@ -50,19 +50,7 @@ def runs_in(success: Mapping[str, Any]) -> tuple[OutputRun, ...]:
     ['2026-11-23T03:00:00Z, 0 new input files: 4 rows, 0 B in 0.00 s']
     """
     return tuple(
-        OutputRun(
-            str(each.get("run", "")),
-            str(each.get("began") or ""),
-            str(each.get("ended") or ""),
-            each["seconds"] if isinstance(each.get("seconds"), float) else float(whole(each, "seconds")),
-            whole(each, "input_files"),
-            whole(each, "input_files_again"),
-            whole(each, "rows"),
-            whole(each, "files"),
-            whole(each, "bytes"),
-            tuple(str(mark) for mark in listed(each, "code")),
-            position_text(each.get("input")),
-        )
+        lenient(OutputRun, {**each, "input": position_text(each.get("input"))})
         for each in listed(success, "runs")
         if isinstance(each, dict)
     )

@@ -84,7 +84,7 @@ def fields(state: RunState, now: float, left: float | None) -> list[Field]:
 
 
 def _failed(state: RunState) -> str:
-    described = state.last.described if state.last is not None else None
+    described = state.described
     rejects = described is not None and described.options.get("on_error") == "reject"
     return "rejected" if rejects else "failed"
 

@@ -108,13 +108,13 @@ def event_of(line: Line) -> Folded | None:
     if kind is RunDescribed:
         return _described(line)
     if kind is RunStarted:
-        return _lenient(RunStarted, line, rows=-1)
+        return lenient(RunStarted, line, rows=-1)
     if kind is RunFinished:
         return _finished(line)
     if kind is MetricsCounted:
-        return _lenient(MetricsCounted, line, results={}, notes={}, charts={})
+        return lenient(MetricsCounted, line, results={}, notes={}, charts={})
     if kind is WorkerRetired:
-        return _lenient(WorkerRetired, line)
+        return lenient(WorkerRetired, line)
     event: Folded = msgspec.convert(line, kind)
     return event
 
@@ -122,12 +122,12 @@ def event_of(line: Line) -> Folded | None:
 def _described(line: Line) -> RunDescribed:
     stages = line.get("stages")
     found = tuple(
-        _lenient(StageDescribed, stage)
+        lenient(StageDescribed, stage)
         for stage in (stages if isinstance(stages, list) else ())
         if isinstance(stage, dict)
     )
     rest = {name: value for name, value in line.items() if name != "stages"}
-    return _lenient(RunDescribed, rest, options={}, steps=(), stages=found, packages={})
+    return lenient(RunDescribed, rest, options={}, steps=(), stages=found, packages={})
 
 
 def _finished(line: Line) -> RunFinished:
@@ -143,10 +143,10 @@ def _finished(line: Line) -> RunFinished:
         for each in listed(line, "retried")
         if isinstance(each, dict)
     )
-    timings = _lenient(Timings, table(line, "timings"))
+    timings = lenient(Timings, table(line, "timings"))
     ledger = ledger_of(table(line, "ledger"))
     rest.pop("timings", None)
-    return _lenient(
+    return lenient(
         RunFinished, rest, ledger=ledger, timings=timings, faults=Faults(tuple(faults)), retried=retried
     )
 
@@ -163,7 +163,7 @@ def prepare() -> None:
             msgspec.convert({}, other)
 
 
-def _lenient(kind: type[_Struct], line: Mapping[str, Any], **defaults: Any) -> _Struct:
+def lenient(kind: type[_Struct], line: Mapping[str, Any], **defaults: Any) -> _Struct:
     """Return a struct with those fields of a line that make sense, and defaults for the others."""
     values: dict[str, Any] = {}
     for field in _fields(kind):
@@ -172,9 +172,9 @@ def _lenient(kind: type[_Struct], line: Mapping[str, Any], **defaults: Any) -> _
             values[name] = defaults[name]
         elif field.required:
             values[name] = _EMPTY[field.type]
-        if name in line:
+        if field.encode_name in line:
             try:
-                values[name] = msgspec.convert(line[name], field.type)
+                values[name] = msgspec.convert(line[field.encode_name], field.type)
             except msgspec.ValidationError:
                 continue
     return kind(**values)

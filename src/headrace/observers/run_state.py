@@ -8,7 +8,7 @@ kind (see ``record_reader``). Both have the same figures.
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, Literal, NoReturn
+from typing import Literal, NoReturn
 
 from headrace.core.events import (
     Batches,
@@ -29,17 +29,15 @@ from headrace.core.events import (
     ShardCommitted,
     ShardDivided,
     ShardRetried,
-    StageUse,
     Worked,
     WorkerLost,
     WorkerReady,
     WorkerRetired,
 )
 from headrace.observers.model_use import ModelUse
-from headrace.observers.pace import LATE, WINDOW, Pace, Unit
+from headrace.observers.pace import LATE, WINDOW, Pace, Unit, is_near_the_end, sized, time_of_the_last
 from headrace.observers.run_parts import LONGEST, Driver, OpenShards, StageState, bottleneck, busy_share
 from headrace.observers.sums import TIMES, CommitSum, ProgressSample, UnderWay, Unlisted, WorkSum, added
-from headrace.observers.time_left import is_near_the_end, sized, time_of_the_last
 
 Phase = Literal["starting", "loading", "running", "ended"]
 """Before the first shard; workers start and load models, and none is ready; at work; ended."""
@@ -530,25 +528,6 @@ class RunState:
         return tuple(
             Batches(step, min(rows.values()), max(rows.values())) for step, rows in self._sizes.items()
         )
-
-    def findings(self, seconds: float) -> dict[str, Any]:
-        """Return what ``RunFinished`` says beyond the journal, by its names, for a run of so many seconds."""
-        names, workers = self.stage_names, self.stage_workers
-        stages = [self.stages.get(i, StageState()) for i in range(len(names))]
-        shares = [
-            busy_share(stage.seconds, stage.wait, seconds * n)
-            for stage, n in zip(stages, workers, strict=True)
-        ]
-        uses = tuple(map(StageUse, names, workers, shares)) if len(names) > 1 else ()
-        return {
-            "stages": uses,
-            "ceilings": self.ceilings(),
-            "retried": tuple((step, error, calls) for (step, error), calls in self.retried.most_common()),
-            "retired": self.counts[RETIRED],
-            "divided": self.counts[DIVIDED],
-            "batches": self.batch_sizes(),
-            "paid": self.models.paid(ended=True) if self.models.known else None,
-        }
 
 
 def _has_no_case(event: NoReturn) -> NoReturn:

@@ -7,9 +7,10 @@ from typing import Any, Literal
 
 import msgspec
 
+from headrace.core.events import StageUse
 from headrace.core.human import percent
 from headrace.observers.run_parts import StageState
-from headrace.observers.run_state import RunState
+from headrace.observers.run_state import DIVIDED, RETIRED, RunState
 
 Kind = Literal[
     "starting", "loading", "reading", "decoding", "step", "metrics", "writing", "waiting", "lost", "other", "idle"
@@ -70,8 +71,7 @@ def stage_times(state: RunState, now: float) -> list[StageTime]:
 
 def _parts(state: RunState, number: int, stage: StageState, stages: int) -> list[tuple[Kind, str, float]]:
     first, last = number == 0, number + 1 == stages
-    described = state.last.described if state.last is not None else None
-    source = (described.source.lower() if described is not None else "") or "the source"
+    source = (state.described.source.lower() if state.described is not None else "") or "the source"
     source = {"parquet": "Parquet", "csv": "CSV", "json": "JSON", "image": "images"}.get(source, source)
     at_work = max(stage.seconds, 1e-9)
     measured = stage.work + stage.wait
@@ -104,8 +104,7 @@ def _parts(state: RunState, number: int, stage: StageState, stages: int) -> list
 
 def step_names(state: RunState, stage: int) -> tuple[str, ...]:
     """Return the steps of a stage in words."""
-    described = state.last.described if state.last is not None else None
-    stages = described.stages if described is not None else ()
+    stages = state.described.stages if state.described is not None else ()
     return stages[stage].steps if stage < len(stages) else ()
 
 
@@ -130,8 +129,17 @@ def all_parts(stages: Sequence[StageTime]) -> list[Part]:
 def findings(state: RunState, seconds: float) -> dict[str, Any]:
     """Return what ``RunFinished`` says beyond the journal, by its names, for a run of so many seconds."""
     end = state.drivers[-1].began + seconds if state.drivers else seconds
-    spent = tuple((part.name, round(part.share, 4)) for part in all_parts(stage_times(state, end)))
-    return {**state.findings(seconds), "spent": spent}
+    names, spent = state.stage_names, all_parts(stage_times(state, end))
+    return {
+        "stages": tuple(map(StageUse, names, state.stage_workers, state.busy(end))) if len(names) > 1 else (),
+        "ceilings": state.ceilings(),
+        "retried": tuple((step, error, calls) for (step, error), calls in state.retried.most_common()),
+        "retired": state.counts[RETIRED],
+        "divided": state.counts[DIVIDED],
+        "batches": state.batch_sizes(),
+        "paid": state.models.paid(ended=True) if state.models.known else None,
+        "spent": tuple((part.name, round(part.share, 4)) for part in spent),
+    }
 
 
 def told(spent: Sequence[tuple[str, float]]) -> str:

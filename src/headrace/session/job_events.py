@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from headrace.core.events import MetricsCounted, RunFinished, RunStarted
 from headrace.core.human import plural
 from headrace.core.tables.changes import position_text, taken_in
+from headrace.observers.pace import LAST_SHARDS
 from headrace.observers.record_reader import listed
-from headrace.observers.time_left import LAST_SHARDS
 from headrace.output import reporting
 from headrace.output.layout import HOME
 from headrace.output.run_list import older_rows

@@ -159,7 +159,7 @@ def _run(
 def _announce(plan: Plan, context: RunContext, shards: list[Shard], events: EventBus, started: float) -> None:
     """Send the events that begin a run whose rows are read."""
     from headrace.core.events import RunStarted
-    from headrace.observers.time_left import LAST_SHARDS
+    from headrace.observers.pace import LAST_SHARDS
 
     execution = context.execution
     events.on_event(describe_reading(plan, execution, elapsed=time.monotonic() - started))
