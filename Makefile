@@ -34,8 +34,8 @@ test: $(VENV)/.dev  ## run the tests, doctests included, in three processes, as 
 programs: $(VENV)/.dev  ## run the programs of a new user ten times each
 	HEADRACE_PROGRAM_RUNS=10 $(BIN)/python -m pytest -q -n $(JOBS) tests/programs
 
-# The tests of datasets and executors, with the engine in the place of the local one.
-ON_RAY = tests/tasks $(addprefix tests/api/test_,$(addsuffix .py, \
+# The tests of datasets, with the engine in the place of the local one.
+ON_RAY = $(addprefix tests/api/test_,$(addsuffix .py, \
 	batch_sizes endings iterating looking map_batches metrics on_error predict stages uneven verbs))
 
 test-ray: $(VENV)/.ray  ## run the tests on Ray: clusters of several nodes on this machine

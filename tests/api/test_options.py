@@ -63,10 +63,11 @@ def test_a_bad_environment_is_refused(
 def test_what_belongs_elsewhere_is_named(old: dict[str, Any], new: str) -> None:
     with pytest.raises(UnknownArgument, match=f"is not an option of the run: give {new}"):
         hr.range(3).with_options(**old)
-    (name,) = old
-    if "Ray" in new:
-        with pytest.raises(UnknownArgument, match=rf"give engine=hr.Ray\(.*{name.removeprefix('ray_')}="):
-            hr.connect("ray", **old)
+
+
+def test_executors_are_of_this_machine() -> None:
+    with pytest.raises(hr.errors.NotOffered, match=r"connect\('ray'\): .*processes of this machine"):
+        hr.connect("ray")
 
 
 def test_a_cluster_is_an_engine(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,8 +146,6 @@ def test_an_engine_of_ones_own(tmp_path: Path) -> None:
 def test_what_is_no_engine_of_ones_own(engine: Any, says: str) -> None:
     with pytest.raises(ArgumentError, match=says):
         hr.range(3).with_options(engine=engine)
-    with pytest.raises(ArgumentError, match="an executor runs on 'local' or 'ray'"):
-        hr.connect(Counted)  # type: ignore[arg-type]
 
 
 def test_each_engine_that_has_a_name_is_in_the_table() -> None:

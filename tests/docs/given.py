@@ -170,7 +170,6 @@ def _cluster(folder: Path) -> None:
 
 _HERE = {  # what a cluster has and this machine has not
     'engine="ray"': 'engine="local"',
-    'connect("ray")': "connect()",
     "/shared/": "shared/",
     "num_gpus=1": "num_cpus=1",
 }

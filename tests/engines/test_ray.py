@@ -17,7 +17,6 @@ from headrace.core import human
 from headrace.core.engine_ports import Engine
 from headrace.errors import (
     ArgumentError,
-    CallLost,
     EngineError,
     ResourcesUnavailable,
     StepError,
@@ -186,8 +185,6 @@ def test_the_address_of_another_cluster_than_the_one_that_is_connected() -> None
     data = hr.range(10).map_batches(double).with_options(engine="ray://192.0.2.77:10001", progress=False)
     with pytest.raises(EngineError, match=r"192\.0\.2\.77:10001.* connected to the Ray cluster at .*another"):
         data.take_all()
-    with pytest.raises(EngineError, match=r"another"):
-        hr.connect("ray://192.0.2.77:10001")
 
 
 def test_a_cluster_that_asks_who_connects() -> None:
@@ -209,18 +206,6 @@ def write_all_the_same(array: np.ndarray[Any, Any]) -> float:
 
     (ctypes.c_double * 1).from_address(array.ctypes.data)[0] += 1.0
     return float(array[0])
-
-
-def test_who_writes_to_what_was_put_has_pages_of_his_own() -> None:
-    with hr.connect("ray", workers=2) as executor:
-        value = executor.put(np.zeros(1_000_000))
-        results = [executor.submit(write_all_the_same, value).result() for _ in range(3)]
-        assert results == [1.0, 1.0, 1.0], "each call gets the value as it was put"
-        assert float(executor.submit(np.copy, value).result()[0]) == 0.0
-        pool = executor.actor_pool(Writes, value, size=6)
-        wrote = list(pool.map(lambda actor, _: actor.write(), range(6)))
-        assert len({process for process, _ in wrote}) == sum(at == 1.0 for _, at in wrote)
-        assert float(value.get()[0]) == 0.0
 
 
 class Writes:
@@ -246,34 +231,6 @@ def test_a_model_that_writes_to_its_weights_changes_those_of_nobody_else() -> No
         assert sorted(wrote) == list(range(1, len(wrote) + 1))
 
 
-def test_what_a_cluster_cannot_place_is_told() -> None:
-    with hr.connect(hr.Ray(pool_timeout=12), workers=64, num_gpus=1) as executor:
-        with pytest.raises(ResourcesUnavailable, match=r"CPU: 40.*The cluster has 1 node"):
-            executor.options(num_cpus=40).submit(abs, 1).result(90)
-        with pytest.raises(ResourcesUnavailable, match=r"GPU: 1"):
-            executor.actor(Writes, np.zeros(1), num_gpus=1).write().result(90)
-        with pytest.raises(ResourcesUnavailable, match=r"needs 65 cores, and this executor may use 64"):
-            executor.options(num_cpus=65).submit(abs, 1)
-        assert executor.submit(abs, -1).result(90) == 1
-    with (
-        hr.connect(hr.Ray(remote_args={"resources": {"disk": 1}}, pool_timeout=1)) as executor,
-        pytest.raises(ResourcesUnavailable, match=r"disk: 1"),
-    ):
-        executor.submit(abs, 1).result(90)
-    with pytest.raises(ArgumentError, match="num_cpus"):
-        hr.connect(hr.Ray(remote_args={"num_cpus": 2}))
-
-
-def test_idle_workers_make_room_for_those_that_wait_for_a_place() -> None:
-    with hr.connect("ray") as executor:
-        assert executor.limits.num_cpus == 8
-        assert executor.options(num_cpus=8).submit(abs, -1).result(30) == 1
-        pool = executor.actor_pool(Writes, np.zeros(3), size=2)
-        assert len(list(pool.map(lambda actor, _: actor.write(), range(2)))) == 2
-        assert executor.options(num_cpus=5).submit(abs, -1).result(30) == 1
-        assert executor.options(num_cpus=4).submit(abs, -1).result(30) == 1
-
-
 def test_a_row_that_ends_its_workers_at_once_is_set_aside(tmp_path: Path) -> None:
     def ends(row: dict[str, Any]) -> dict[str, Any]:
         if row["id"] == 5:
@@ -283,11 +240,3 @@ def test_a_row_that_ends_its_workers_at_once_is_set_aside(tmp_path: Path) -> Non
     data = on_ray(hr.range(200).map(ends, concurrency=1), on_error="reject")
     result = data.write_parquet(tmp_path / "out")
     assert (result.rows, result.rejected) == (199, 1)
-
-
-def test_a_call_that_ends_its_worker_at_once_is_what_gets_the_blame() -> None:
-    with hr.connect("ray") as executor:
-        assert executor.submit(abs, -1).result(30) == 1
-        with pytest.raises(CallLost, match=r"ended its worker 2 times.*max_retries=1"):
-            executor.options(max_retries=1).submit(os._exit, 7).result(60)
-        assert executor.submit(abs, -2).result(30) == 2

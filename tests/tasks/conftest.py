@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import threading
 from collections.abc import Iterator
 
@@ -13,23 +12,10 @@ from headrace.engines.local.spawner import Spawner
 
 from .leftovers import memory_files
 
-ENGINE = os.environ.get("HEADRACE_TEST_ENGINE", "")
-
 
 @pytest.fixture(scope="module", autouse=True)
-def engine() -> Iterator[None]:
-    """Executors are where the tests are to be."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HEADRACE_ENGINE", ENGINE or "local")
-        yield
-
-
-@pytest.fixture(scope="module", autouse=True)
-def nothing_is_left(engine: None) -> Iterator[None]:
+def nothing_is_left() -> Iterator[None]:
     """No process, no thread and no memory file outlives the executors of a module's tests."""
-    if ENGINE == "ray":  # has processes of its own
-        yield
-        return
     threads, before = set(threading.enumerate()), set(psutil.Process().children(recursive=True))
     yield
     gc.collect()

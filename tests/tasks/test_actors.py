@@ -293,7 +293,6 @@ def test_a_constructor_that_kills(executor: hr.Executor) -> None:
         pool.get_next(WITHIN)
 
 
-@pytest.mark.local
 def test_a_pool_grows_and_shrinks(
     fresh: hr.Executor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,10 +19,8 @@ from headrace.engines.local.tickets import TicketReader, Tickets
 from headrace.errors import ActorDied, CallLost, ExecutorClosed
 from headrace.tasks import lanes
 
-from .conftest import ENGINE
 from .test_calls import WITHIN, fifo, let_through, through
 
-pytestmark = pytest.mark.skipif(ENGINE == "ray", reason="workers on a cluster are sent one call at a time")
 MANY = 40
 
 

@@ -96,7 +96,6 @@ def test_the_program_ends_when_all_is_done(script: Callable[..., Any], tmp_path:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks the kernel to end workers")
-@pytest.mark.local
 def test_a_driver_that_is_killed_takes_its_workers_along(tmp_path: Path) -> None:
     program = """
 import time, numpy as np, headrace as hr

@@ -20,7 +20,6 @@ def run(name: str, *arguments: str) -> str:
     return done.stdout
 
 
-@pytest.mark.local
 def test_a_task_for_each_month() -> None:
     printed = run("taxi_tasks.py", "--payload-mb", "40", "--rows", "1000").splitlines()
     tasks, actors, one, all_, *memory = printed
@@ -31,7 +30,6 @@ def test_a_task_for_each_month() -> None:
         assert re.match(r"most memory in use, all processes together: [\d,]+ MB", memory[0])
 
 
-@pytest.mark.local
 def test_a_model_on_every_device() -> None:
     pytest.importorskip("torch")
     small = ("--batches", "3", "--rows", "16", "--pixels", "64")

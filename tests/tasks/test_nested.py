@@ -17,8 +17,6 @@ from headrace.tasks.waits import MAX_DEPTH
 
 from .leftovers import workers
 
-pytestmark = pytest.mark.local  # on another engine, calls that make calls are refused in words
-
 WITHIN = 240
 
 

@@ -128,7 +128,6 @@ def test_more_values_than_descriptors_in_a_worker(monkeypatch: pytest.MonkeyPatc
 
 
 @linux
-@pytest.mark.local
 def test_buffers_are_in_memory_once() -> None:
     def private(array: Any) -> int:
         assert array.sum() == len(array)
@@ -143,7 +142,6 @@ def test_buffers_are_in_memory_once() -> None:
 
 
 @linux
-@pytest.mark.local
 def test_memory_is_free_when_the_last_ref_is_gone(executor: hr.Executor) -> None:
     ref = executor.put(np.ones(MIB))
     other = executor.put({"inside": [ref]})
@@ -218,7 +216,6 @@ def test_a_ref_means_nothing_elsewhere(executor: hr.Executor) -> None:
         pickle.dumps(executor.put(1))
 
 
-@pytest.mark.local
 def test_a_value_may_have_a_future_in_it(executor: hr.Executor) -> None:
     assert executor.put([executor.submit(abs, -1)]).get()[0].result() == 1
 

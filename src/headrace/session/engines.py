@@ -25,12 +25,6 @@ def capacity_for(options: RunOptions) -> Capacity:
     return found
 
 
-def memory_of_nodes() -> int:
-    """Return how much memory the nodes of the connected cluster have for workers that declare it."""
-    found: int = _ray_cluster().memory_of_nodes()
-    return found
-
-
 _PRELOAD = ("numpy", "pyarrow.parquet", "headrace.worker.stage_worker")  # what workers need whatever the plan
 
 

@@ -8,10 +8,9 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from headrace.core.devices import Seat
-from headrace.engines.object_store import ObjectStore
 from headrace.engines.pool import NotBegun
 from headrace.errors import (
     ActorDied,
@@ -19,44 +18,29 @@ from headrace.errors import (
     CallCancelled,
     HeadraceError,
     NeverReady,
-    NodeLost,
     WorkerDied,
 )
 from headrace.tasks.admission import Needs
-from headrace.tasks.calls import TaskCall, TaskWorker, only_here, results_of, send_ahead
+from headrace.tasks.calls import TaskCall, only_here, results_of, send_ahead
 from headrace.tasks.hosting.packing import IN_CONSTRUCTOR, restored_error
 from headrace.tasks.hosting.task_host import ActorLeft, CallStopped, NoObject
-from headrace.tasks.workers import ExecutorWorkers
 
 if TYPE_CHECKING:
-    from headrace.tasks.requests import Requests
+    from headrace.engines.local.pool import LocalPool
+    from headrace.engines.object_store import ObjectStore
 
 MAX_TRIES = 3  # deaths in a row in the constructor
-
-
-class Dispatching(Protocol):
-    """What an actor needs of the dispatcher."""
-
-    store: ObjectStore
-    workers: ExecutorWorkers
-    requests: Requests
-
-    def post(self, action: Callable[[], None]) -> None:
-        """Have something done in the dispatcher's thread."""
-
-    def remove_actor(self, actor: ActorLife, *, admitted: bool) -> None:
-        """An actor has ended."""
 
 
 class ActorLife:
     """What the dispatcher knows of an actor. Its methods are for its thread, but for the first few.
 
-    ``construction`` is the call of the constructor; it is repeated in the worker that replaces one that died, up to
-    ``restarts`` times (-1: without limit).
+    ``dispatcher`` is a ``Dispatcher``. ``construction`` is the call of the constructor. It is repeated in the worker
+    that replaces one that died, up to ``restarts`` times (-1: without limit).
     """
 
     def __init__(
-        self, dispatcher: Dispatching, construction: TaskCall, needs: Needs, threads: int, restarts: int
+        self, dispatcher: Any, construction: TaskCall, needs: Needs, threads: int, restarts: int
     ) -> None:
         self.needs = needs
         self._dispatcher = dispatcher
@@ -69,7 +53,7 @@ class ActorLife:
         self._orders = itertools.count()
         self.concurrency = 1  # how many calls may run at the same time
         self.said_concurrency: int | None = None
-        self._worker: TaskWorker | None = None
+        self._worker: LocalPool | None = None
         self._admitted = False
         self._constructed = False
         self._ended_by: BaseException | None = None
@@ -84,7 +68,7 @@ class ActorLife:
     @property
     def store(self) -> ObjectStore:
         """Where results are kept."""
-        return self._dispatcher.store
+        return self._dispatcher.store  # type: ignore[no-any-return]
 
     def adopt(self, call: TaskCall) -> Any:
         """Call a method, after those that were called before; return what the user gets for it."""
@@ -137,9 +121,7 @@ class ActorLife:
             return
         workers = self._dispatcher.workers
         try:
-            self._worker = workers.start(
-                self._construction.label, workers.kind(self._threads, seat, self.needs)
-            )
+            self._worker = workers.start(self._construction.label, workers.kind(self._threads, seat))
         except Exception as error:
             self.end(error)
             return
@@ -200,7 +182,7 @@ class ActorLife:
         elif isinstance(error, ActorLeft):
             self.end(ActorDied(f"{self._construction.label} ended itself in its constructor."))
         elif isinstance(error, WorkerDied):
-            self._failed_constructions += not isinstance(error, NodeLost)
+            self._failed_constructions += 1
             if self._failed_constructions < MAX_TRIES:
                 self._construct()
             else:
@@ -307,7 +289,7 @@ class ActorLife:
         elif isinstance(error, NoObject):
             self._restart(call, "it ended between two calls")
         elif isinstance(error, WorkerDied):
-            call.deaths += not isinstance(error, (NeverReady, NodeLost))
+            call.deaths += not isinstance(error, NeverReady)
             self._restart(call, str(error))
         elif error is not None:
             call.fail(restored_error(error))

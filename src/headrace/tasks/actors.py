@@ -13,7 +13,7 @@ from headrace.errors import ArgumentError, NotOffered, UnknownArgument, nearest
 from headrace.plan.functions import callable_name
 from headrace.tasks.actor_life import ActorLife
 from headrace.tasks.admission import Needs
-from headrace.tasks.calls import ActorOrder, TaskOrder
+from headrace.tasks.calls import ActorOrder, TaskOrder, waited_for
 from headrace.tasks.resources import CallOptions, given_retries
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class ActorSpec:
         needs = core.needs(order.label, order.options, least=0.0, workers=workers)
         value = (constructor, tuple(args), kwargs)
         stored, references = core.put(order.label, value)
-        return cls(executor, constructor, order, stored, references, core._awaited(value, references), needs)
+        return cls(executor, constructor, order, stored, references, waited_for(value, references), needs)
 
     def start(self, restarts: int) -> ActorHandle:
         """Start one."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from headrace.engines.references import holder_of
 from headrace.errors import CallCancelled, CallLost, EngineError, ExecutorClosed
@@ -18,38 +18,13 @@ from headrace.tasks.resources import CallOptions
 from headrace.tasks.streams import OuterStream, Pieces
 
 if TYPE_CHECKING:
+    from headrace.engines.local.pool import LocalPool
     from headrace.engines.object_store import StoredObject
 
 MOST_AHEAD_BYTES = 8 << 10  # that a call may take which is sent before its worker can begin it
 _deciding = threading.Lock()  # whether a call has begun, or is cancelled
 
 Returns = int | str | None  # how many results; "stream": as many as come; None: one, as it is
-
-
-class TaskWorker(Protocol):
-    """A pool of one worker: the one that replaces a worker that died belongs to the same pool."""
-
-    def submit(self, method: str, *args: Any) -> Future[Any]:
-        """See ``Pool.submit``. A stored value is sent before the call, which has its number."""
-        ...
-
-    def feed(self, worker: int, *args: Any) -> None:
-        """See ``Pool.feed``; stored values are sent as for ``submit``."""
-        ...
-
-    most_ahead: int  # calls that its worker may be sent before it can begin them; 0: it takes one at a time
-
-    def submit_ahead(self, method: str, calls: Sequence[tuple[Any, ...]]) -> list[Future[Any]]:
-        """See ``LocalPool.submit_ahead``."""
-        ...
-
-    def take_back(self) -> None:
-        """See ``LocalPool.take_back``."""
-        ...
-
-    def kill(self, worker: int, reason: str) -> None:
-        """See ``Pool.kill``."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +79,7 @@ class TaskCall:
     returns: Returns = None
     pieces: Pieces | None = None  # of several results, or of a stream
     # of calls that make calls
-    worker: TaskWorker | None = None  # that runs it
+    worker: LocalPool | None = None  # that runs it
     process: int = -1  # the number of its process
     kind: Any = None  # of that worker; of an actor's call, what returns its handle
     parent: TaskCall | None = None
@@ -215,7 +190,7 @@ class TaskCall:
         self.children = None
 
 
-def send_ahead(worker: TaskWorker, method: str, calls: Sequence[TaskCall]) -> list[TaskCall]:
+def send_ahead(worker: LocalPool, method: str, calls: Sequence[TaskCall]) -> list[TaskCall]:
     """Send calls to a worker that is at another one; return them, without those that somebody has cancelled.
 
     Each has its ``answer``. Raises what ``submit_ahead`` raises: then none was sent.
@@ -239,7 +214,7 @@ class Wait:
     """
 
     token: int
-    pool: TaskWorker
+    pool: LocalPool
     worker: int
     call: TaskCall | None
     left: int

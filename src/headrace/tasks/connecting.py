@@ -4,29 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.core.arguments import Unsupported, known_arguments
+from headrace.core.arguments import known_arguments
 from headrace.core.process import hold_standard_streams
-from headrace.core.ray_cluster import Ray
 from headrace.engines.local import machine
 from headrace.engines.local.spawner import Starting
-from headrace.errors import ArgumentError, EngineError, ResourcesUnavailable
-from headrace.options import MOVED, RunOptions
+from headrace.errors import ArgumentError, NotOffered, ResourcesUnavailable
+from headrace.options import RunOptions
 from headrace.plan.parameters import given_number
-from headrace.session.engines import capacity_for, memory_of_nodes
 from headrace.tasks.core import Core
 from headrace.tasks.executor import Executor
 from headrace.tasks.hosting.task_host import TaskHost
 
-_OF_THE_ENGINE = {
-    name: Unsupported(f"give {text.format(value='…')}.", ())
-    for name, text in MOVED.items()
-    if text.startswith("engine")
-}
 
-
-@known_arguments(also=_OF_THE_ENGINE)
+@known_arguments
 def connect(
-    engine: str | Ray | None = None,
+    engine: str | None = None,
     *,
     workers: int | None = None,
     num_cpus: float | None = None,
@@ -38,27 +30,23 @@ def connect(
     Parameters
     ----------
     engine
-        Where workers live: ``"local"``, processes of this machine; ``hr.Ray(…)``, or ``"ray"`` and
-        ``"ray://host:10001"`` for short, actors of a Ray cluster. Default: ``"local"``, unless ``HEADRACE_ENGINE``
-        names Ray.
+        ``"local"``, the default: workers are processes of this machine. Nothing else is offered.
     workers, num_cpus
         How many cores there are for calls, each of which takes one unless it says otherwise; two names for the same.
-        Default: what this process may use; on Ray, what the cluster has. More than that: the cluster is to grow.
+        Default: what this process may use.
         ``num_cpus=0``: only calls that say ``num_cpus=0``, and actors that take no core, run at all.
     num_gpus
-        How many devices there are for calls; default: all that this process sees, or that the cluster has.
+        How many devices there are for calls; default: all that this process sees.
     memory_limit
         Bytes, or text such as ``"8GiB"``: what calls and actors may declare together (``memory=``). Default: 80 % of
-        the machine's or container's memory; on Ray, what its nodes offer. What is ``put`` is not counted.
+        the machine's or container's memory. What is ``put`` is not counted.
 
     Raises
     ------
     ResourcesUnavailable
         There are fewer devices than ``num_gpus``.
-    EngineError
-        In a worker of an executor on a cluster, where calls cannot make calls.
 
-    In a call of an executor on this machine, it returns that executor, whatever the arguments: a call may make calls,
+    In a call of an executor, it returns that executor, whatever the arguments: a call may make calls,
     and wait for them. Leaving its ``with`` waits for nothing. ``submit`` returns futures with ``result()`` there,
     which ``executor.get`` and ``executor.wait`` take, too.
 
@@ -73,27 +61,19 @@ def connect(
     [[1.0, 1.0, 1.0], [0.0]]
     """
     if TaskHost.current is not None:
-        if TaskHost.current.core is None:
-            raise EngineError(
-                "This code runs in a worker of an executor on a cluster, where a call cannot make calls of its own. "
-                "Return what to do next, and submit it from the program."
-            )
         return TaskHost.current.core.executor()  # type: ignore[no-any-return]
+    if engine not in (None, "local"):
+        raise NotOffered(
+            f"connect({engine!r}): an executor's workers are processes of this machine. On a cluster, Ray's own "
+            "tasks and actors do the same; a Dataset runs there with engine=hr.Ray(…)."
+        )
     cores = _given_cores(workers, num_cpus)
     hold_standard_streams()
-    options = _options(engine, memory_limit)
-    capacity = capacity_for(options)
-    usual = RunOptions.from_environment().workers or max(1, capacity.cpus)
-    cpus = usual if cores is None else cores
-    if not options.traits.is_cluster:
-        starting = Starting(options.worker_start, eager=cpus > 1, keep=options.keep_template or 0.0)
-        memory = options.memory_limit or capacity.memory
-        return Executor(Core.local(cpus, memory, _devices(num_gpus), starting))
-    gpus = capacity.gpus if num_gpus is None else _whole(num_gpus)
-    memory = options.memory_limit or memory_of_nodes()
-    ray = options.ray
-    extra = ray.remote_args or {}
-    return Executor(Core.cluster(cpus, memory, gpus, pool_timeout=ray.pool_timeout, extra=extra))
+    options = RunOptions.from_environment().updated({"memory_limit": memory_limit, "engine": "local"})
+    capacity = machine.capacity()
+    cpus = (options.workers or max(1, capacity.cpus)) if cores is None else cores
+    starting = Starting(options.worker_start, eager=cpus > 1, keep=options.keep_template or 0.0)
+    return Executor(Core(cpus, options.memory_limit or capacity.memory, _devices(num_gpus), starting))
 
 
 def _given_cores(workers: int | None, num_cpus: float | None) -> float | None:
@@ -111,17 +91,6 @@ def _given_cores(workers: int | None, num_cpus: float | None) -> float | None:
     if not cores and workers is not None:
         raise ArgumentError("workers=0: it takes a number above zero.")
     return cores
-
-
-def _options(engine: str | Ray | None, memory_limit: int | str | None) -> RunOptions:
-    """Read what was given as a run's options would be."""
-    options = RunOptions.from_environment()
-    options = options.updated({"memory_limit": memory_limit, "engine": engine or options.engine})
-    if options.engine != "local" and not options.traits.is_cluster:
-        if engine is not None:
-            raise ArgumentError(f"engine={options.engine_name!r}: an executor runs on 'local' or 'ray'.")
-        options = options.updated({"engine": "local"})
-    return options
 
 
 def _whole(num_gpus: Any) -> int:

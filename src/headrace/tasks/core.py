@@ -7,7 +7,7 @@ import queue
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,7 +17,7 @@ from headrace.engines.local.engine import LocalEngine
 from headrace.engines.local.spawner import Starting
 from headrace.engines.object_store import StoredObject
 from headrace.engines.references import holder_of
-from headrace.errors import ArgumentError, HeadraceError, NotPicklable, ResourcesUnavailable
+from headrace.errors import ArgumentError, HeadraceError, ResourcesUnavailable
 from headrace.tasks.actor_life import ActorLife
 from headrace.tasks.actors import ActorHandle
 from headrace.tasks.admission import Admission, Needs
@@ -29,7 +29,7 @@ from headrace.tasks.hosting.packing import not_picklable
 from headrace.tasks.requests import Requests, WorkerLine
 from headrace.tasks.resources import CALL_RETRIES, LEAST_CPUS, CallOptions
 from headrace.tasks.streams import Pieces
-from headrace.tasks.workers import ClusterWorkers, ExecutorEngine, ExecutorWorkers, LocalWorkers
+from headrace.tasks.workers import ExecutorWorkers
 
 
 class NameTaken(ArgumentError):
@@ -48,62 +48,33 @@ class Core:
 
     in_worker = False
 
-    def __init__(
-        self,
-        engine: ExecutorEngine,
-        admission: Admission,
-        workers: ExecutorWorkers,
-        *,
-        cores: int,
-        cores_are_hard: bool = False,
-    ) -> None:
-        """``cores``: what native libraries may use. ``cores_are_hard``: calls that need more than there are raise."""
+    def __init__(self, cpus: float, memory: int, devices: Sequence[str], starting: Starting) -> None:
         actions: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
 
         # Called by the garbage collector, in any thread.
         def on_release(number: int, workers: set[int]) -> None:
             actions.put(partial(engine.forget, number, workers))
 
-        self.cores = cores
+        engine = LocalEngine(devices=devices, starting=starting)
+        workers = ExecutorWorkers(engine, devices, max(1, int(cpus)), time.monotonic)
+        self.cores = machine.capacity().cpus  # what native libraries may use
         self.store = engine.object_store(on_release)
-        self.admission = admission
+        self.admission = Admission(cpus, memory, len(devices))
         self.dispatcher = Dispatcher(engine, self.store, self.admission, workers, actions)
         self.repeats = Repeats()
         self._prepared: tuple[CallOptions | None, Needs, int] = (None, Needs(), 1)  # of the last call
         self.lock = threading.Lock()
         self._check_process = only_here()
         self.is_shut = False
-        self._cores_are_hard = cores_are_hard
-        self.calls_make_calls = not cores_are_hard
         self.requests = Requests(self, self.dispatcher.post)
         self.dispatcher.requests = self.requests
-        if self.calls_make_calls:
-            workers.line = partial(WorkerLine, self.requests)
+        workers.line = partial(WorkerLine, self.requests)
         self._naming = threading.Lock()
         self._names: weakref.WeakValueDictionary[str, ActorHandle] = weakref.WeakValueDictionary()
         self._refused: dict[int, Exception] = {}
         self._detached: list[ActorHandle] = []  # they live as long as the executor
         self._warned = False
         atexit.register(self._at_exit)
-
-    @classmethod
-    def local(cls, cpus: float, memory: int, devices: Sequence[str], starting: Starting) -> Core:
-        """Return the core of an executor on this machine."""
-        engine = LocalEngine(devices=devices, starting=starting)
-        workers = LocalWorkers(engine, devices, max(1, int(cpus)), time.monotonic)
-        return cls(engine, Admission(cpus, memory, len(devices)), workers, cores=machine.capacity().cpus)
-
-    @classmethod
-    def cluster(
-        cls, cpus: float, memory: int, gpus: int, *, pool_timeout: float, extra: Mapping[str, Any]
-    ) -> Core:
-        """Return the core of an executor on the cluster that this process is connected to."""
-        from headrace.engines.ray.engine import RayEngine
-
-        engine = RayEngine(pool_timeout=pool_timeout)
-        admission = Admission(cpus, memory, gpus)
-        workers = ClusterWorkers(engine, lambda: admission.free, extra, time.monotonic)
-        return cls(engine, admission, workers, cores=1, cores_are_hard=True)
 
     def shutdown(self, *, cancel: bool = False, kill: bool = False) -> None:
         """Take no more calls."""
@@ -148,11 +119,7 @@ class Core:
         value = (what, tuple(args), kwargs, order.options.strict)
         stored, references = self.put(order.label, value, once=True)
         self.repeats.check(order.label, stored.size, (what, *args, *kwargs.values()))
-        return self.task_call(order, stored, references, self._awaited(value, references))
-
-    def _awaited(self, value: Any, references: list[Any]) -> tuple[int, ...]:
-        """Return which of the references are waited for: where a worker cannot ask for them later, all."""
-        return waited_for(value, references) if self.calls_make_calls else tuple(range(len(references)))
+        return self.task_call(order, stored, references, waited_for(value, references))
 
     def task_call(
         self, order: TaskOrder, stored: StoredObject, references: Sequence[Any], direct: Sequence[int]
@@ -164,8 +131,6 @@ class Core:
         call = TaskCall(order.label, stored, references, future, default if retries is None else retries)
         call.direct = direct
         if order.returns is not None:
-            if not self.calls_make_calls:
-                raise ArgumentError(f"{order.label}: num_returns= needs an executor of this machine.")
             call.returns = order.returns
             call.pieces = Pieces(
                 future, order.label, None if order.returns == "stream" else int(order.returns)
@@ -196,7 +161,7 @@ class Core:
         self._check_process()
         value = (cls, tuple(args), kwargs, order.options.strict)
         stored, references = self.put(order.label, value)
-        return self.make_actor(executor, order, stored, references, self._awaited(value, references))
+        return self.make_actor(executor, order, stored, references, waited_for(value, references))
 
     def make_actor(
         self,
@@ -256,11 +221,6 @@ class Core:
         try:
             stored, references = self.store.put(value, once=once)
             for reference in references:
-                if isinstance(reference, ActorHandle) and not self.calls_make_calls:
-                    raise NotPicklable(
-                        f"The handle of an actor on a cluster ({reference!r}) stays in the process that made it: "
-                        "call the actor from there, and pass its results on."
-                    )
                 store = holder_of(reference).store
                 if store is not self.store:
                     raise ArgumentError(
@@ -279,11 +239,6 @@ class Core:
         ``least``: the fewest cores that count, 0 for actors, which need none unless they say so.
         """
         needs = options.needs(default_cpus=1.0 if least else 0.0)
-        if needs.num_cpus > self.admission.cpus and self._cores_are_hard:
-            raise ResourcesUnavailable(
-                f"{label} can never run here: it needs {needs.num_cpus:g} cores, and this executor may use "
-                f"{self.admission.cpus:g} of the cluster's. Ask for less, or give it more (workers=)."
-            )
         if needs.num_cpus and not self.admission.cpus:
             raise ResourcesUnavailable(
                 f"{label} can never run here: it needs {needs.num_cpus:g} cores, and this executor was made with "

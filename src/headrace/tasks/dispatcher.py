@@ -18,18 +18,19 @@ from headrace.errors import (
     ExecutorClosed,
     HeadraceError,
     NeverReady,
-    NodeLost,
     WorkerDied,
 )
 from headrace.tasks.admission import Admission, BlockedRequests
-from headrace.tasks.calls import TaskCall, TaskWorker, cancelled, closed, defect, lost
+from headrace.tasks.calls import TaskCall, cancelled, closed, defect, lost
 from headrace.tasks.hosting.packing import restored_error
 from headrace.tasks.hosting.task_host import CallStopped
 from headrace.tasks.lanes import Lanes
 from headrace.tasks.waits import Waits
-from headrace.tasks.workers import ExecutorEngine, ExecutorWorkers, WorkerKind
+from headrace.tasks.workers import ExecutorWorkers, WorkerKind
 
 if TYPE_CHECKING:
+    from headrace.engines.local.engine import LocalEngine
+    from headrace.engines.local.pool import LocalPool
     from headrace.engines.object_store import ObjectStore
     from headrace.tasks.actor_life import ActorLife
     from headrace.tasks.requests import Requests
@@ -44,7 +45,7 @@ class Dispatcher:
 
     def __init__(
         self,
-        engine: ExecutorEngine,
+        engine: LocalEngine,
         store: ObjectStore,
         admission: Admission,
         workers: ExecutorWorkers,
@@ -188,7 +189,7 @@ class Dispatcher:
             self.remove(call)
             return
         call.requested = False
-        kind = self.workers.kind(call.threads, seat, call.needs)
+        kind = self.workers.kind(call.threads, seat)
         try:
             self._send(call, kind, self.workers.acquire(kind))
         except Exception as error:
@@ -205,7 +206,7 @@ class Dispatcher:
         host.above, call.below = call, host
         self._send(call, host.kind, host.worker)
 
-    def _send(self, call: TaskCall, kind: WorkerKind, worker: TaskWorker) -> None:
+    def _send(self, call: TaskCall, kind: WorkerKind, worker: LocalPool) -> None:
         call.worker, call.kind = worker, kind
         self.requests.running[call.stored.number] = call
         try:
@@ -214,7 +215,7 @@ class Dispatcher:
         except WorkerDied as error:  # one after another ended before it could work
             self._fail(call, worker, CallLost(f"{call.label} found no worker: {error}"))
             return
-        except HeadraceError as error:  # such as a cluster that has no place for it
+        except HeadraceError as error:
             self._fail(call, worker, error)
             return
         if call.below is None:
@@ -227,7 +228,7 @@ class Dispatcher:
         answered = partial(self._answered, call, call.kind, call.worker)
         answer.add_done_callback(lambda done: self.post(partial(answered, done)))
 
-    def _answered(self, call: TaskCall, kind: WorkerKind, worker: TaskWorker, answer: Future[Any]) -> None:
+    def _answered(self, call: TaskCall, kind: WorkerKind, worker: LocalPool, answer: Future[Any]) -> None:
         error = answer.exception()
         self.requests.running.pop(call.stored.number, None)
         if isinstance(error, NotBegun) and not self._ended:
@@ -259,13 +260,13 @@ class Dispatcher:
         if host.wait is not None:
             self.waits.begin(host.wait)
 
-    def _died(self, call: TaskCall, kind: WorkerKind, worker: TaskWorker, error: WorkerDied) -> None:
+    def _died(self, call: TaskCall, kind: WorkerKind, worker: LocalPool, error: WorkerDied) -> None:
         """The worker of a call died; the calls below were told before, those above will be.
 
         What ran is to blame. What waited below it is tried again, once, without sharing a worker.
         """
         shared = call.above is not None or call.below is not None
-        call.deaths += call.above is None and not isinstance(error, (NeverReady, NodeLost))
+        call.deaths += call.above is None and not isinstance(error, NeverReady)
         call.alone = call.alone or shared
         call.tries += 1
         self._cancel_orphans(call)
@@ -311,7 +312,7 @@ class Dispatcher:
             else:
                 call.worker.feed(call.process, "cancel", call.stored.number)
 
-    def _fail(self, call: TaskCall, worker: TaskWorker | None, error: BaseException) -> None:
+    def _fail(self, call: TaskCall, worker: LocalPool | None, error: BaseException) -> None:
         if call.below is not None:
             self._leave(call)
         else:

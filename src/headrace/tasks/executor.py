@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 class Executor(StandardExecutor):
-    """Runs functions and actors in worker processes, of this machine or of a Ray cluster; made by ``connect``.
+    """Runs functions and actors in worker processes of this machine; made by ``connect``.
 
     It is a ``concurrent.futures.Executor``: ``as_completed`` and ``wait`` take its futures, and leaving ``with``
     waits for all calls. Calls are admitted in their order as far as cores, memory and GPUs allow.
@@ -75,10 +75,6 @@ class Executor(StandardExecutor):
         """
         self._core.check_open()
         stored, references = self._core.put("put", value)
-        if not self._core.calls_make_calls and any(isinstance(thing, Future) for thing in references):
-            raise ArgumentError(
-                "put: the value has a future in it; get its result first, or pass it to a call."
-            )
         if references:
             stored.links = tuple(holder_of(thing) for thing in references)
         return Ref(stored)
@@ -335,7 +331,7 @@ class Executor(StandardExecutor):
         return [("cores", f"{admission.cpus:g}"), ("memory", size(admission.memory)), *gpus, ("state", state)]
 
     def __reduce__(self) -> Any:
-        if collects_references() and self._core.calls_make_calls:
+        if collects_references():
             return _executor_here, (self._options,)
         raise NotPicklable(
             "An executor can be used only by the program that made it, and by calls that get it as an argument."
@@ -358,7 +354,7 @@ def _check_callable(method: str, fn: Any) -> None:
 
 def _executor_here(options: CallOptions) -> Executor:
     host = TaskHost.current
-    if host is None or host.core is None:
+    if host is None:
         raise EngineError("An executor that was passed to a call can be used only in its own workers.")
     return Executor(host.core, options)  # type: ignore[arg-type]
 

@@ -10,18 +10,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from headrace.errors import HeadraceError
-from headrace.tasks.admission import Admission
-from headrace.tasks.calls import TaskCall, TaskWorker, send_ahead
-from headrace.tasks.workers import ExecutorWorkers, WorkerKind
+from headrace.tasks.calls import TaskCall, send_ahead
+from headrace.tasks.workers import WorkerKind
 
 if TYPE_CHECKING:
-    from headrace.tasks.requests import Requests
+    from headrace.engines.local.pool import LocalPool
 
 SHORT = 0.03  # seconds: behind a call that takes longer nothing waits, and none of its name is sent ahead
 _MOST_NAMES = 512
@@ -31,33 +29,16 @@ _MOST_NAMES = 512
 class Lane:
     """A worker, and the calls that it was sent and has not answered; the first one has what it needs to run."""
 
-    worker: TaskWorker
+    worker: LocalPool
     kind: WorkerKind
     calls: deque[TaskCall] = field(default_factory=deque)
     since: float = 0.0  # when the first one began, as far as is known
 
 
-class Dispatching(Protocol):
-    """What lanes need of the dispatcher; see there."""
-
-    admission: Admission
-    workers: ExecutorWorkers
-    requests: Requests
-
-    def has(self, call: TaskCall) -> bool:
-        """Say whether a call is not over."""
-
-    def remove(self, call: TaskCall) -> None:
-        """A call is over."""
-
-    def await_answer(self, call: TaskCall, answer: Future[Any]) -> None:
-        """Go on with a call once its worker has answered."""
-
-
 class Lanes:
-    """The workers that run calls of functions. All of it happens in the dispatcher's thread."""
+    """The workers that run calls of functions. All happens in the thread of ``dispatcher``, a ``Dispatcher``."""
 
-    def __init__(self, dispatcher: Dispatching, clock: Callable[[], float]) -> None:
+    def __init__(self, dispatcher: Any, clock: Callable[[], float]) -> None:
         self._dispatcher = dispatcher
         self._admission = dispatcher.admission
         self._clock = clock
@@ -116,7 +97,7 @@ class Lanes:
         """The worker of a call is ended."""
         self._lanes.pop(id(call.worker), None)
 
-    def clear(self, worker: TaskWorker | None) -> None:
+    def clear(self, worker: LocalPool | None) -> None:
         """Take back what a worker was sent ahead: the call that it is at waits, or may not go on."""
         lane = self._lanes.get(id(worker))
         if lane is not None:

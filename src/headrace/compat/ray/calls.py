@@ -62,7 +62,7 @@ def wait(
     if any(isinstance(ref, ResultStream) for ref in listed):
         return _wait_for_streams(listed, num_returns, timeout)
     here = TaskHost.current
-    if here is not None and here.core is not None:
+    if here is not None:
         done, _ = here.core.wait(listed, num_returns, timeout)
         return _divided(listed, done, num_returns)
     until = None if timeout is None else time.monotonic() + timeout

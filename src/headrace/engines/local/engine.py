@@ -67,10 +67,6 @@ class LocalEngine:
         """Return a store for values; ``on_release`` gets the number of one that nobody refers to, and who has it."""
         return ObjectStore(on_release)
 
-    def end(self, pool: LocalPool, *, kill: bool) -> None:
-        """Close a pool, now."""
-        pool.close(kill=kill)
-
     def forget(self, number: int, workers: Collection[int]) -> None:
         """Nobody refers to a stored value any more: have the workers that have it forget it."""
         for worker in workers:

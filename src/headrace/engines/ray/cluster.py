@@ -89,11 +89,6 @@ def capacity() -> Capacity:
     return Capacity(int(resources.get("CPU", 0)), store, int(resources.get("GPU", 0)))
 
 
-def memory_of_nodes() -> int:
-    """Return how much memory the machines of the cluster offer to those who declare what they need, in bytes."""
-    return int(ray.cluster_resources().get("memory", 0))
-
-
 def offered() -> str:
     """Say what the cluster has, and how much of it is free."""
     machines = sum(node["Alive"] for node in ray.nodes())

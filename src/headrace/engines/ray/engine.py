@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-
 from headrace.core.engine_ports import PoolSpec
 from headrace.core.work import BlockRef
 from headrace.engines.block_registry import BlockRegistry
 from headrace.engines.pool import Notify
 from headrace.engines.ray.cluster import DrainingNodes
-from headrace.engines.ray.object_store import RayObjectStore
 from headrace.engines.ray.pool import RayPool
 
 
@@ -33,20 +30,6 @@ class RayEngine:
         self._pools = [pool for pool in self._pools if not pool.closed]
         self._pools.append(pool)
         return pool
-
-    def object_store(self, on_release: Callable[[int, set[int]], None]) -> RayObjectStore:
-        """Return a store for values; ``on_release`` gets the number of one that nobody refers to, and who has it."""
-        return RayObjectStore(on_release)
-
-    def end(self, pool: RayPool, *, kill: bool) -> None:
-        """Close a pool, and do not wait for it."""
-        pool.begin_to_close(kill=kill)
-
-    def forget(self, number: int, workers: Collection[int]) -> None:
-        """Nobody refers to a stored value any more: have the workers that have it forget it."""
-        for worker in workers:
-            for pool in self._pools:
-                pool.send_to(worker, ("forget", number))
 
     def _may_grow(self) -> bool:
         """Say whether every pool has what it cannot do without: only then do pools take more.

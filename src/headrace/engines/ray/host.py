@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
-import mmap
 import os
 import pickle
 import signal
@@ -30,7 +29,7 @@ from headrace.core.engine_ports import WorkerContext
 from headrace.core.process import become_worker
 from headrace.core.terminal import say
 from headrace.core.work import BlockRef, CallStarted
-from headrace.engines.out_of_band_pickle import SMALL, OutOfBandPickle
+from headrace.engines.out_of_band_pickle import OutOfBandPickle
 from headrace.engines.ray.mapped import private
 from headrace.engines.worker_cache import WorkerCache
 from headrace.engines.worker_loop import WorkerLoop, picklable_error
@@ -163,8 +162,6 @@ class ActorTransport:
             self._cache.add(
                 number, links, _ReceivedPickle(self._node, pickled, references[0] if references else None)
             )
-        elif kind == "forget":
-            self._cache.forget(message[1])
         elif kind == "dump":
             say(f"worker {self._number}, process {os.getpid()}:", sys.stderr)
             faulthandler.dump_traceback(file=sys.__stderr__ or sys.stderr, all_threads=True)
@@ -219,16 +216,8 @@ class ActorTransport:
             self._send("result", number, pickled)
 
     def send_packed(self, number: int, packed: OutOfBandPickle) -> None:
-        """See ``Transport``: in the message if it is small, else beside it, as a block would come."""
-        size = len(packed.pickled) + sum(size for _, size in packed.places)
-        if size <= SMALL:
-            self._send("packed", number, packed.pickled, size, packed.links)
-            packed.close()
-            return
-        view = memoryview(mmap.mmap(packed.fd, 0, prot=mmap.PROT_READ)) if packed.fd >= 0 else memoryview(b"")
-        packed.close()
-        buffers = [np.frombuffer(view[at : at + size], np.uint8) for at, size in packed.places]
-        self._send("packed", number, b"", size, packed.links, block=(packed.pickled, buffers))
+        """Refuse: only the calls of an executor return such values, and its workers are on one machine."""
+        raise NotImplementedError
 
     def send_error(self, number: int, error: BaseException) -> None:
         """See ``Transport``."""

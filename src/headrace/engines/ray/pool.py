@@ -28,7 +28,7 @@ from headrace.engines.pool import Message, Notify, WorkerPool
 from headrace.engines.ray.actor import actor_class, options_of
 from headrace.engines.ray.cluster import DrainingNodes, offered
 from headrace.engines.ray.messages import asked_for, cause_of_death, never_ready, not_shared, was_killed
-from headrace.engines.ray.object_store import RayObjectStore, RayPickle, lent
+from headrace.engines.ray.object_store import RayObjectStore, lent
 from headrace.engines.ray.worker_handle import RayWorkerHandle
 from headrace.errors import EngineError, NeverReady, NodeLost, ResourcesUnavailable, WorkerDied
 from headrace.version import __version__
@@ -204,11 +204,7 @@ class RayPool(WorkerPool[RayWorkerHandle]):
 
     def _on_other_message(self, worker: RayWorkerHandle, message: Message, block: Any) -> None:
         kind = message[0]
-        if kind == "packed":
-            _, number, pickled, size, links = message
-            packed = RayPickle(pickled, None if pickled else block, size, links)
-            super()._answered(worker, "result", number, packed)
-        elif kind == "block":
+        if kind == "block":
             self._blocks.add(message[1], block)
         elif kind == "placed":
             _, version, worker.pid, address, worker.node = message

@@ -46,7 +46,6 @@ class TaskHost:
     current: TaskHost | None = None  # in a worker of an executor
 
     def __init__(self, context: WorkerContext) -> None:
-        self._context = context
         self._value = context.value
         self._object: Any = _NOT_CONSTRUCTED
         self._constructing = False
@@ -54,12 +53,10 @@ class TaskHost:
         self._stack: list[int] = []  # the calls of this worker's own thread: each waits for what is above it
         self._cancelled: set[int] = set()
         self._thread = threading.get_ident()
-        self.core: WorkerCore | None = None
         TaskHost.current = self
-        if context.line is not None:
-            keep_restored()
-            self.core = WorkerCore(context)
-            self.core.cancelled = self._raise_if_cancelled
+        keep_restored()
+        self.core = WorkerCore(context)
+        self.core.cancelled = self._raise_if_cancelled
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGUSR2, self._on_signal)
 
@@ -125,7 +122,7 @@ class TaskHost:
         """What the driver says while calls run; in the thread that listens."""
         if kind == "cancel":
             self._cancel(args[0])
-        elif self.core is not None:
+        else:
             (self.core.on_ready if kind == "ready" else self.core.on_go)(*args)
 
     # ------------------------------------------------------------ one call
@@ -167,7 +164,7 @@ class TaskHost:
                 self._stack.pop()
                 self._cancelled.discard(call)
             current_call.reset(token)
-            self._settle()
+            self.core.settle()
 
     def _packed(self, label: str, value: Any) -> OutOfBandPickle:
         try:
@@ -179,7 +176,7 @@ class TaskHost:
                 f"{label} returned a {type(value).__name__} that cannot travel back: {name_of(error)}: "
                 f"{words(error)}. {_advice(value)}"
             ) from None
-        self._settle()  # while the value is alive, and the references in it
+        self.core.settle()  # while the value is alive, and the references in it
         return packed
 
     def _send_pieces(self, call: int, label: str, value: Any, returns: Returns) -> None:
@@ -229,17 +226,10 @@ class TaskHost:
             index += 1
 
     def _send_piece(self, call: int, label: str, index: int, value: Any) -> None:
-        line = self._context.line
-        if line is None or self.core is None:
-            raise BadReturn(f"{label}: num_returns= needs an executor of this machine.")
         end_fork()  # of a generator
         packed = self._packed(label, value)
         with self.core.uninterrupted():
-            line.note_packed(("piece", call, index), packed)
-
-    def _settle(self) -> None:
-        if self.core is not None:
-            self.core.settle()
+            self.core.line.note_packed(("piece", call, index), packed)
 
     # ------------------------------------------------------------ cancelling
 
@@ -250,11 +240,10 @@ class TaskHost:
         if self._stack and self._stack[-1] == call and self._thread == threading.main_thread().ident:
             with contextlib.suppress(ProcessLookupError):
                 signal.pthread_kill(self._thread, signal.SIGUSR2)
-        if self._context.line is not None:
-            self._context.line.wake()
+        self.core.line.wake()
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if self.core is not None and not self.core.sending:
+        if not self.core.sending:
             self._raise_if_cancelled()
 
     def _raise_if_cancelled(self) -> None:

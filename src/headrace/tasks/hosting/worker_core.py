@@ -128,12 +128,11 @@ class WorkerCore:
     """Has the methods of ``Core`` that executors and handles of actors use, by way of the driver."""
 
     in_worker = True
-    calls_make_calls = True
     is_shut = False
 
     def __init__(self, context: WorkerContext) -> None:
         assert context.line is not None
-        self._line = context.line
+        self.line = context.line
         self._notify = context.notify
         self._numbers = itertools.count((context.worker + 1) << 40)
         self._tokens = itertools.count()
@@ -142,7 +141,7 @@ class WorkerCore:
         self._executor: Any = None
         self.sending = 0
         self.cancelled: Callable[[], None] = _nothing  # raises if the call that asks was cancelled
-        self._line.stand_in(self._pending)
+        self.line.stand_in(self._pending)
 
     def executor(self) -> Any:
         """Return the executor that code in this worker uses."""
@@ -228,7 +227,7 @@ class WorkerCore:
         if found is None:
             return None
         number, *described = found
-        holder = self._line.holder(number)
+        holder = self.line.holder(number)
         self._drop_with(holder, number)  # the driver has counted it
         return holder.reference(*described)
 
@@ -256,7 +255,7 @@ class WorkerCore:
     ) -> list[int] | None:
         """Wait until ``count`` of these are done; return their numbers, or None after ``timeout`` seconds."""
         waiting = _Waiting(holders)
-        call = current_call.get() if self._line.is_own_thread() else -1
+        call = current_call.get() if self.line.is_own_thread() else -1
         helping = timeout is None and fetch and count == len(holders)
         note = ("wait", call, tuple(holders), count, fetch, helping)
         if timeout == 0:  # the driver answers at once
@@ -276,8 +275,8 @@ class WorkerCore:
         self._waits[token] = waiting
         try:
             self.note(note(token))
-            if self._line.is_own_thread():
-                self._line.serve_calls(lambda: waiting.event.is_set() or bool(self.cancelled()), timeout)
+            if self.line.is_own_thread():
+                self.line.serve_calls(lambda: waiting.event.is_set() or bool(self.cancelled()), timeout)
             else:
                 waiting.event.wait(timeout)
         finally:
@@ -292,7 +291,7 @@ class WorkerCore:
         """Something that is waited for is done."""
         waiting = self._waits.get(token)
         if waiting is not None and number in waiting.holders:
-            waiting.holders[number].settle(None if stored < 0 else self._line.holder(stored), error)
+            waiting.holders[number].settle(None if stored < 0 else self.line.holder(stored), error)
 
     def on_go(self, token: int, answer: Any) -> None:
         """A wait is over."""
@@ -302,7 +301,7 @@ class WorkerCore:
         waiting.done = answer
         waiting.event.set()
         if waiting.then is None:
-            self._line.wake()
+            self.line.wake()
         else:
             del self._waits[token]
             waiting.then()
@@ -338,7 +337,7 @@ class WorkerCore:
         return Pending(self, number)
 
     def _new(self) -> Pending:
-        holder: Pending = self._line.holder(next(self._numbers))
+        holder: Pending = self.line.holder(next(self._numbers))
         self._drop_with(holder, holder.number)
         return holder
 
@@ -360,7 +359,7 @@ class WorkerCore:
         links = tuple(holder_of(reference).number for reference in references)
         places = waited_for(value, references) if arguments else ()
         with self.uninterrupted():
-            self._line.note_packed((*note, places), msgspec.structs.replace(packed, links=links))
+            self.line.note_packed((*note, places), msgspec.structs.replace(packed, links=links))
 
 
 def _nothing() -> None:
