@@ -27,7 +27,7 @@ from headrace.errors import (
     UnknownArgument,
 )
 
-from .leftovers import private_memory, workers
+from .leftovers import private_memory
 from .test_calls import WITHIN, fifo, let_through, through
 from .test_put import until
 
@@ -291,40 +291,6 @@ def test_a_constructor_that_kills(executor: hr.Executor) -> None:
     pool.submit(score, 1)
     with pytest.raises(ActorDied, match=r"_exit ended its worker 3 times, the last time: .*(status 7|ended)"):
         pool.get_next(WITHIN)
-
-
-def test_a_pool_grows_and_shrinks(
-    fresh: hr.Executor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("headrace.driver.policies.autoscaler.GROW_AFTER", 0.0)
-    monkeypatch.setattr("headrace.driver.policies.autoscaler.SHRINK_AFTER", 0.2)
-    pool = fresh.actor_pool(Scorer, size=(1, 3))
-    gates = [fifo(tmp_path, f"gate {i}") for i in range(3)]
-    before = set(workers())
-    for gate in gates:
-        pool.submit(lambda actor, gate: actor.wait(gate, actor and gate), gate)
-    with pytest.raises(TimedOut):
-        pool.get_next(timeout=1.0)  # hands out what waits to those who come
-    assert len(set(workers()) - before) >= 2
-    for gate in gates:
-        let_through(gate)
-    assert [pool.get_next(WITHIN) for _ in gates] == gates
-    until(lambda: len(set(workers()) - before) <= 1)
-    pool.submit(score, 1)
-    assert pool.get_next(WITHIN) == 1
-
-
-def test_a_pool_grows_with_many_short_items(fresh: hr.Executor, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between two of them an actor has nothing to do for a moment, which is no reason to have fewer."""
-    monkeypatch.setattr("headrace.driver.policies.autoscaler.GROW_AFTER", 0.2)
-    pool = fresh.actor_pool(Scorer, size=(1, 2))
-    for _ in range(1_000):
-        pool.submit(lambda actor, value: actor.nap(value), 0.01)
-    for _ in range(1_000):
-        pool.get_next(WITHIN)
-        if len(pool._unread) == 2:
-            break
-    assert len(pool._unread) == 2
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")

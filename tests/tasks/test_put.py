@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import sys
 import time
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -231,43 +230,3 @@ def test_more_values_than_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
         results = [executor.submit(np.full, MIB, i) for i in range(5)]
         assert [int(future.result()[5]) for future in results] == list(range(5))
         del refs, results
-
-
-# ---------------------------------------------------------------- what should be put
-
-
-def test_sending_the_same_thing_again_is_told_once(fresh: hr.Executor) -> None:
-    model = np.ones(MIB)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        fresh.submit(len, model)
-        fresh.submit(len, model[:1000])
-    with pytest.warns(UserWarning, match=r"len was sent the same ndarray of 8 MiB again.*executor\.put"):
-        fresh.submit(len, model)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        fresh.submit(len, model)
-
-
-@pytest.mark.parametrize(
-    "make", [lambda: {"w": np.ones(MIB)}, lambda: b"x" * (2 * MIB), lambda: ["x" * 100] * MIB]
-)
-def test_things_without_weak_references(fresh: hr.Executor, make: Callable[[], Any]) -> None:
-    thing = make()
-    fresh.submit(len, thing)
-    with pytest.warns(UserWarning, match="again: each time"):
-        fresh.submit(len, thing)
-
-
-def test_a_method_of_something_big(fresh: hr.Executor) -> None:
-    big = Counts()
-    fresh.submit(big.total)
-    with pytest.warns(UserWarning, match="the same Counts"):
-        fresh.submit(big.total)
-
-
-def test_other_things_of_the_same_size_are_no_repetition(fresh: hr.Executor) -> None:
-    for i in range(5):
-        fresh.submit(len, [i] * MIB)
-        fresh.submit(len, np.full(MIB, i))
-        fresh.submit(sum, [np.full(MIB, i)[0]] * 3)

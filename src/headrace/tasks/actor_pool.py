@@ -5,21 +5,17 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, InvalidStateError
 from typing import Any
 
-from headrace.driver.policies.autoscaler import Autoscaler
 from headrace.errors import ArgumentError, TimedOut
 from headrace.tasks.actors import ActorHandle
 from headrace.tasks.fetching import wait_for_first
 from headrace.tasks.hosting.worker_core import InnerFuture
 
 MAX_UNREAD = 4  # results per actor that were not collected; no more work is begun beyond
-COLLECT_WITHIN = 0.1  # seconds that an actor may be idle because its last result is just being collected
-CHECK_EVERY = 0.1  # seconds between two checks of whether a pool should grow or shrink
 
 Fn = Callable[[Any, Any], Any]
 
@@ -67,10 +63,6 @@ class ActorPool:
         self._pending: deque[tuple[Fn, Any]] = deque()
         self._begun = 0
         self._next = 0
-        self._start_actor: Callable[[], ActorHandle] | None = None
-        self._autoscaler: Autoscaler | None = None
-        # Last results, and when they were first seen.
-        self._done: dict[ActorHandle, tuple[Future[Any], float]] = {}
 
     # ------------------------------------------------------------ work
 
@@ -157,29 +149,6 @@ class ActorPool:
 
     # ------------------------------------------------------------ private
 
-    def _grow(self, least: int, most: int, start_actor: Callable[[], ActorHandle]) -> Callable[[], float]:
-        """Let the pool have from ``least`` to ``most`` actors; return what is to be called regularly."""
-        self._autoscaler = Autoscaler(least, most)
-        self._start_actor = start_actor
-        return _scaler(weakref.ref(self))
-
-    def _scale(self) -> None:
-        """Start an actor, or remove one, if it is time."""
-        assert self._autoscaler is not None and self._start_actor is not None
-        if not self._lock.acquire(blocking=False):
-            return  # the user's function runs, and may wait for this thread
-        try:
-            now = time.monotonic()
-            loads = {i: int(not self._has_idled(actor, now)) for i, actor in enumerate(self._unread)}
-            wanted = self._autoscaler.wanted(loads, waiting=len(self._pending), now=now)
-            while len(self._unread) < wanted:
-                self._unread[self._start_actor()] = 0
-            idle = [actor for actor, unread in self._unread.items() if not unread]
-            for actor in idle[: max(0, len(self._unread) - wanted)]:
-                self._remove(actor)
-        finally:
-            self._lock.release()
-
     def _check_next(self) -> None:
         if not self.has_next():
             raise StopIteration("There is no result to come.")
@@ -198,9 +167,7 @@ class ActorPool:
             if left is not None and left <= 0:
                 break
             running = [future for future, _ in self._futures.values() if not future.done()]
-            often = self._autoscaler is not None and (left is None or left > CHECK_EVERY)
-            pause = CHECK_EVERY if often else left
-            wait_for_first(running, pause)
+            wait_for_first(running, left)
         if not ignore:
             raise TimedOut(f"No result within {timeout:g} s.")
         item = self._next if self._next in self._futures else next(iter(self._futures))
@@ -242,16 +209,6 @@ class ActorPool:
         last = self._last.get(actor)
         return last is None or last.done()
 
-    def _has_idled(self, actor: ActorHandle, now: float) -> bool:
-        """Say whether an actor is idle, and was idle for longer than its next item takes to come."""
-        last = self._last.get(actor)
-        if last is None or not last.done():
-            return last is None
-        seen, since = self._done.get(actor, (None, now))
-        if seen is not last:
-            self._done[actor] = last, now
-        return seen is last and now - since >= COLLECT_WITHIN
-
     def _is_done(self, item: int) -> bool:
         return item in self._futures and self._futures[item][0].done()
 
@@ -261,7 +218,6 @@ class ActorPool:
     def _remove(self, actor: ActorHandle) -> None:
         del self._unread[actor]
         self._last.pop(actor, None)
-        self._done.pop(actor, None)
 
     def _submit_all(self, fn: Fn, values: Iterable[Any]) -> None:
         with self._lock:
@@ -307,16 +263,3 @@ def _actor(given: Any) -> ActorHandle:
     if not isinstance(given, ActorHandle):
         raise ArgumentError(f"A pool takes actors, and {given!r} is not one: Executor.actor(…) makes one.")
     return given
-
-
-def _scaler(pool: weakref.ref[ActorPool]) -> Callable[[], float]:
-    """Return a function that scales a pool as long as somebody refers to it, and returns when to call it again."""
-
-    def check() -> float:
-        found = pool()
-        if found is None:
-            return -1.0
-        found._scale()
-        return CHECK_EVERY
-
-    return check

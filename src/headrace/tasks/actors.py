@@ -12,12 +12,11 @@ from headrace.engines.references import reduce_reference
 from headrace.errors import ArgumentError, NotOffered, UnknownArgument, nearest
 from headrace.plan.functions import callable_name
 from headrace.tasks.actor_life import ActorLife
-from headrace.tasks.admission import Needs
-from headrace.tasks.calls import ActorOrder, TaskOrder, waited_for
+from headrace.tasks.calls import ActorOrder, TaskOrder
 from headrace.tasks.resources import CallOptions, given_retries
 
 if TYPE_CHECKING:
-    from headrace.engines.object_store import StoredObject
+    pass
 
 _OPTIONS = ("num_cpus", "num_gpus", "memory", "max_retries", "max_restarts", "size")
 _SPECIAL = ("__ray_ready__", "__ray_terminate__", "__ray_call__")
@@ -79,43 +78,6 @@ class OwningExecutor(Protocol):
 
     _core: Any
     _options: CallOptions
-
-
-@dataclass(frozen=True, slots=True)
-class ActorSpec:
-    """What actors of one kind are made of: their constructor with its arguments, serialised once, and their needs."""
-
-    executor: OwningExecutor
-    cls: Any
-    order: ActorOrder
-    stored: StoredObject
-    references: list[Any]
-    direct: tuple[int, ...]
-    needs: Needs
-
-    @classmethod
-    def checked(
-        cls,
-        executor: OwningExecutor,
-        constructor: Any,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        order: ActorOrder,
-        workers: int = 1,
-    ) -> ActorSpec:
-        """Return a spec of what the user gave, checked."""
-        core = executor._core
-        needs = core.needs(order.label, order.options, least=0.0, workers=workers)
-        value = (constructor, tuple(args), kwargs)
-        stored, references = core.put(order.label, value)
-        return cls(executor, constructor, order, stored, references, waited_for(value, references), needs)
-
-    def start(self, restarts: int) -> ActorHandle:
-        """Start one."""
-        order = replace(self.order, restarts=restarts)
-        core = self.executor._core
-        handle: ActorHandle = core.make_actor(self.executor, order, self.stored, self.references, self.direct)
-        return handle
 
 
 def actor_order(

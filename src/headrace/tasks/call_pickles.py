@@ -1,21 +1,14 @@
-"""How calls are pickled: plain ones quickly, remote functions once. A warning if big arguments are sent again."""
+"""How calls are pickled: plain ones quickly, remote functions once."""
 
 from __future__ import annotations
 
 import pickle
-import types
-import weakref
-import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from headrace.core.human import size
-from headrace.core.warn import warn
 from headrace.engines.plain import is_plain
 from headrace.engines.references import collecting_references
 
-BIG = 1 << 20  # bytes
-_MOST_REMEMBERED = 256  # objects
 _MOST = 32 << 10  # bytes of a call
 
 
@@ -56,69 +49,3 @@ def plain_call(what: Any, args: Sequence[Any], kwargs: dict[str, Any], strict: b
         return None
     pickled = pickle.dumps((what, args, kwargs, strict), protocol=5)
     return pickled if len(pickled) <= _MOST else None
-
-
-# ---------------------------------------------------------------- big arguments that are sent again and again
-
-
-class Repeats:
-    """Warns once when an object of ``BIG`` bytes or more is an argument by value for the second time.
-
-    An object is the same if it is alive since; one that cannot be weakly referenced (a list, a dict, bytes), if its
-    pickle is the same, too.
-    """
-
-    def __init__(self) -> None:
-        self._seen: dict[int, weakref.ref[Any] | int] = {}
-        self._warned = False
-
-    def check(self, label: str, sent: int, values: Iterable[Any]) -> None:
-        """Warn if a call of ``sent`` bytes has an argument again."""
-        if self._warned or sent < BIG:
-            return
-        for value in values:
-            value = value.__self__ if isinstance(value, types.MethodType) else value
-            if self._was_sent(value) and (nbytes := _size(value)) >= BIG:
-                self._warned = True
-                warn(
-                    f"{label} was sent the same {type(value).__name__} of {size(nbytes)} again: each time it is "
-                    "serialised and copied. Put it once, ref = executor.put(…), and pass ref instead.",
-                )
-                return
-
-    def _was_sent(self, value: Any) -> bool:
-        if isinstance(value, (int, float, type(None))):
-            return False
-        known = self._seen.get(id(value))
-        fingerprint = _fingerprint(value)
-        while len(self._seen) >= _MOST_REMEMBERED:
-            del self._seen[next(iter(self._seen))]
-        self._seen[id(value)] = fingerprint
-        return (
-            known() is value if isinstance(known, weakref.ref) else known is not None and known == fingerprint
-        )
-
-
-def _fingerprint(value: Any) -> weakref.ref[Any] | int:
-    try:
-        return weakref.ref(value)
-    except TypeError:
-        return zlib.crc32(value) if isinstance(value, bytes) else _pickled(value)[1]
-
-
-def _size(value: Any) -> int:
-    known = getattr(value, "nbytes", None)
-    return known if isinstance(known, int) else _pickled(value)[0]
-
-
-def _pickled(value: Any) -> tuple[int, int]:
-    """Return the size of an object's pickle, and a checksum."""
-    from headrace.engines.out_of_band_pickle import pickle_apart
-
-    with collecting_references():
-        pickled, buffers = pickle_apart(value)
-    total, check = len(pickled), zlib.crc32(pickled)
-    for buffer in buffers:
-        with buffer.raw() as view:
-            total, check = total + view.nbytes, zlib.crc32(view, check)
-    return total, check

@@ -21,7 +21,7 @@ from headrace.errors import ArgumentError, HeadraceError, ResourcesUnavailable
 from headrace.tasks.actor_life import ActorLife
 from headrace.tasks.actors import ActorHandle
 from headrace.tasks.admission import Admission, Needs
-from headrace.tasks.call_pickles import Repeats, plain_call
+from headrace.tasks.call_pickles import plain_call
 from headrace.tasks.calls import ActorOrder, TaskCall, TaskOrder, closed, only_here, results_of, waited_for
 from headrace.tasks.dispatcher import Dispatcher
 from headrace.tasks.futures import CallFuture
@@ -61,7 +61,6 @@ class Core:
         self.store = engine.object_store(on_release)
         self.admission = Admission(cpus, memory, len(devices))
         self.dispatcher = Dispatcher(engine, self.store, self.admission, workers, actions)
-        self.repeats = Repeats()
         self._prepared: tuple[CallOptions | None, Needs, int] = (None, Needs(), 1)  # of the last call
         self.lock = threading.Lock()
         self._check_process = only_here()
@@ -118,7 +117,6 @@ class Core:
             return self.task_call(order, self.store.add_call(plain), (), ())
         value = (what, tuple(args), kwargs, order.options.strict)
         stored, references = self.put(order.label, value, once=True)
-        self.repeats.check(order.label, stored.size, (what, *args, *kwargs.values()))
         return self.task_call(order, stored, references, waited_for(value, references))
 
     def task_call(
@@ -158,10 +156,24 @@ class Core:
             found = self.named_actor(order.name)
             if found is not None:
                 return found
+        return self.start_actors(executor, cls, args, kwargs, order, 1)[0]
+
+    def start_actors(
+        self,
+        executor: Any,
+        cls: Any,
+        args: Sequence[Any],
+        kwargs: dict[str, Any],
+        order: ActorOrder,
+        size: int,
+    ) -> list[ActorHandle]:
+        """Have several actors made of the same; return their handles."""
         self._check_process()
+        self.needs(order.label, order.options, least=0.0, workers=size)
         value = (cls, tuple(args), kwargs, order.options.strict)
         stored, references = self.put(order.label, value)
-        return self.make_actor(executor, order, stored, references, waited_for(value, references))
+        direct = waited_for(value, references)
+        return [self.make_actor(executor, order, stored, references, direct) for _ in range(size)]
 
     def make_actor(
         self,

@@ -58,7 +58,6 @@ class Dispatcher:
         self._actions = actions
         self._calls: dict[TaskCall, None] = {}  # every call of a function that is not over
         self._actors: dict[ActorLife, None] = {}
-        self._checks: dict[Callable[[], float], None] = {}
         self._closing = False
         self._ended = False
         self._drained = False
@@ -96,10 +95,6 @@ class Dispatcher:
     def shutdown(self, *, cancel: bool, kill: bool) -> None:
         """Accept no more calls; end when all are done, or at once."""
         self.post(partial(self._shutdown, cancel, kill))
-
-    def call_regularly(self, check: Callable[[], float]) -> None:
-        """Have ``check`` called now and then: it returns in how many seconds to call it again; below 0: never."""
-        self.post(partial(self._checks.__setitem__, check, None))
 
     # ------------------------------------------------------------ the thread
 
@@ -139,11 +134,7 @@ class Dispatcher:
             return None
         pauses = [self.waits.advance(), self.workers.end_surplus(), self._blocked.advance()]
         pauses.append(self.lanes.advance())
-        for check in list(self._checks):
-            pauses.append(pause := check())
-            if pause < 0:
-                del self._checks[check]
-        return min((pause for pause in pauses if pause is not None and pause >= 0), default=None)
+        return min((pause for pause in pauses if pause is not None), default=None)
 
     # ------------------------------------------------------------ calls of functions
 
@@ -373,7 +364,6 @@ class Dispatcher:
             actor.end(failure or closed())
         self._calls.clear()
         self._actors.clear()
-        self._checks.clear()
         self.requests.close()
         self.store.close()
         self._drain()

@@ -8,16 +8,14 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor as StandardExecutor
 from concurrent.futures import Future
-from functools import partial
 from typing import Any, TypeVar
 
 from headrace.core.human import size
 from headrace.engines.references import Ref, collects_references, holder_of
 from headrace.errors import ArgumentError, EngineError, NotOffered, NotPicklable
 from headrace.plan.functions import callable_name
-from headrace.plan.strategies import worker_bounds
 from headrace.tasks.actor_pool import ActorPool
-from headrace.tasks.actors import ActorHandle, ActorSpec, actor_order
+from headrace.tasks.actors import ActorHandle, actor_order
 from headrace.tasks.admission import Needs
 from headrace.tasks.call_pickles import pickled_once
 from headrace.tasks.calls import TaskOrder
@@ -236,7 +234,7 @@ class Executor(StandardExecutor):
         cls: Callable[..., Any],
         /,
         *args: Any,
-        size: int | tuple[int, int] = 4,
+        size: int = 4,
         num_cpus: float | None = None,
         num_gpus: float | None = None,
         memory: int | str | None = None,
@@ -245,10 +243,9 @@ class Executor(StandardExecutor):
     ) -> ActorPool:
         """Make ``cls(*args, **kwargs)`` in ``size`` workers, and hand them items of work: see ``ActorPool``.
 
-        The arguments are serialised once for all. ``size=(1, 8)``: as many as there is work for, in these bounds.
-        ``num_cpus``, ``num_gpus`` and ``memory`` (bytes, or text such as ``"2GiB"``) are for each of them. An item
-        whose actor died is tried again, on the one that takes its place, ``max_retries`` times; then its result is
-        ``ActorDied``.
+        The arguments are serialised once for all. ``num_cpus``, ``num_gpus`` and ``memory`` (bytes, or text such as
+        ``"2GiB"``) are for each of them. An item whose actor died is tried again, on the one that takes its place,
+        ``max_retries`` times; then its result is ``ActorDied``.
 
         Raises ``ResourcesUnavailable`` if there will never be room for ``size`` of them.
 
@@ -264,17 +261,13 @@ class Executor(StandardExecutor):
         ...     pool.get_next()
         [1.0, 2.0]
         """
-        least, most = worker_bounds("size", size)
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+            raise ArgumentError(f"size={size!r}: it takes a number of actors above zero.")
         resources = {"num_cpus": num_cpus, "num_gpus": num_gpus, "memory": memory}
-        order = actor_order(self, cls, args, kwargs, resources, retries=max_retries)
+        order = actor_order(self, cls, args, kwargs, resources, retries=max_retries, restarts=-1)
         if self._core.in_worker:
             raise NotOffered("A call cannot make an actor_pool: make its actors with executor.actor.")
-        spec = ActorSpec.checked(self, cls, args, kwargs, order, workers=least)
-        pool = ActorPool(spec.start(-1) for _ in range(least))
-        if most > least:
-            most = next(n for n in range(most, 0, -1) if not self._core.admission.refusal(spec.needs, n))
-            self._core.dispatcher.call_regularly(pool._grow(least, most, partial(spec.start, -1)))
-        return pool
+        return ActorPool(self._core.start_actors(self, cls, args, kwargs, order, size))
 
     # ------------------------------------------------------------ resources
 
