@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 import time
-from typing import Protocol, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from headrace.core.events import BatchShrunk, Event, PoolWaits, RunFinished, RunStarted, WorkerRetired
 from headrace.core.terminal import in_notebook, say
@@ -24,6 +24,9 @@ from headrace.observers.progress_text import (
 )
 from headrace.observers.run_state import RunState
 
+if TYPE_CHECKING:
+    from headrace.observers.notebook import NotebookView
+
 _log = logging.getLogger("headrace")
 
 PATIENCE = 0.5  # seconds: a run that is over by then shows nothing
@@ -33,22 +36,6 @@ _QUIET = 0.5  # seconds: a batch is often halved several times in a row, and the
 _LINES = (10.0, 30.0, 60.0, 300.0)  # seconds at which there is a line, where there is no terminal
 _LATER = 300.0  # seconds between two further ones
 _RETIREMENTS = 5  # that have a line of their own
-
-
-class View(Protocol):
-    """Where frames are drawn."""
-
-    def draw(self, state: RunState, now: float, left: float | None) -> None:
-        """Show how far the run is at ``now``; it still takes ``left`` seconds."""
-        ...
-
-    def say(self, line: str) -> None:
-        """Leave a line."""
-        ...
-
-    def close(self) -> None:
-        """Take away what is drawn."""
-        ...
 
 
 class Progress:
@@ -77,7 +64,7 @@ class Progress:
         self._seen = 0.0  # by the monotonic clock, when the state was up to date
         self._shrunk = ShrunkBatches()
         self._left = SteadyTimeLeft()
-        self._view: View | None = None
+        self._view: TerminalView | NotebookView | None = None
         self._drawn = 0.0
         self._line = 0.0
         self._retirements = 0
@@ -153,7 +140,7 @@ class Progress:
             left = self._left.update(now, self._state.time_left(now), elapsed=elapsed)
             self._view.draw(self._state, now, left)
 
-    def _new_view(self) -> View:
+    def _new_view(self) -> TerminalView | NotebookView:
         if self._in_notebook:
             from headrace.observers.notebook import NotebookView
 
@@ -207,7 +194,7 @@ class TerminalView:
         self._bar = ("━", "─") if (stream.encoding or "").lower().replace("-", "") == "utf8" else ("#", ".")
 
     def draw(self, state: RunState, now: float, left: float | None) -> None:
-        """See ``View``."""
+        """Show how far the run is at ``now``; it still takes ``left`` seconds."""
         columns, rows = self._live.size()
         lines = [self._first(state, now, left, columns)]
         stages = stage_texts(state, now, columns)
@@ -235,11 +222,11 @@ class TerminalView:
         return text if self._plain or not style or not text else f"\x1b[{style}m{text}\x1b[0m"
 
     def say(self, line: str) -> None:
-        """See ``View``."""
+        """Leave a line above."""
         self._live.say(line)
 
     def close(self) -> None:
-        """See ``View``."""
+        """Take away what is drawn."""
         self._live.close()
 
 
