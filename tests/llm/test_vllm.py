@@ -22,8 +22,8 @@ from headrace.errors import (
 )
 from headrace.llm import vllm_engine
 from headrace.llm.batch_file import BatchFiles, run_batch
+from headrace.llm.engine_model import Generated
 from headrace.llm.refusals import ContextTooLong, RequestRefused
-from headrace.llm.vllm_engine import Generated
 
 
 class Tokenizer:

@@ -9,13 +9,12 @@ from typing import Any
 
 from headrace.llm import sglang_engine, vllm_engine
 from headrace.llm.client import Reply
-from headrace.llm.engine_model import EngineModel
+from headrace.llm.engine_model import EngineModel, EngineRequest, Generated, context_too_long
 from headrace.llm.engine_stream import Engine, EngineStream, EngineThread
 from headrace.llm.order import made_order
 from headrace.llm.refusals import BadRow, RequestRefused, ServerFailed
 from headrace.llm.spending import Spending
 from headrace.llm.template import has_images, prompt_tokens, text_of
-from headrace.llm.vllm_engine import EngineRequest, Generated, context_too_long
 
 CHATS = "/chat/completions"
 _READ = ("model", "messages", "response_format", "structured_outputs", "user", "metadata", "store")

