@@ -184,6 +184,9 @@ _END_WITH_DAFT = """
 """
 
 _SMALL_MODELS = """
+    import os
+
+    os.environ["KERAS_BACKEND"] = "torch"  # which is imported anyway
     import torch
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.models import Pooling, Transformer
