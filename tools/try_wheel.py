@@ -1,4 +1,4 @@
-"""Runs what README.md shows with a Python that has the wheel only, as a bare container would: `… try_wheel.py PYTHON`.
+"""Runs what README.md shows with a Python that has the wheel only, as a bare container would: `try_wheel.py PYTHON`.
 
 There is no environment variable, so no HOME and no PATH; the folder of one program is read-only.
 """
