@@ -25,7 +25,7 @@ from headrace.core.work import Fault, Faults, Ledger, Timings
 from headrace.observers.record import Record
 from headrace.observers.record_reader import lines_of
 from headrace.observers.report.history import History, history
-from headrace.observers.summary import steps_of
+from headrace.observers.summary import ledger_data
 from headrace.session.event_bus import EventBus
 
 HOSTILE = "</script><script>alert(1)</script><!-- \" ' & \u2028 \udcff"
@@ -78,10 +78,8 @@ def finished(ledger: Ledger, **changes: Any) -> RunFinished:
 def success(found: History) -> dict[str, Any]:
     """Return what ``_SUCCESS`` says of a recorded run."""
     assert found.last is not None and found.last.finished is not None and found.last.described is not None
-    ledger = found.last.finished.ledger
-    rows = {"read": ledger.read, "written": ledger.written, "rejected": ledger.rejected}
-    steps = steps_of(ledger, found.last.described.steps)
-    return {"run": "abcd2345", "shards": 20, "files": 2, "bytes": 5, "ledger": {**rows, "steps": steps}}
+    ledger = ledger_data(found.last.finished.ledger, found.last.described.steps)
+    return {"run": "abcd2345", "shards": 20, "files": 2, "bytes": 5, "ledger": ledger}
 
 
 def recorded(path: Path, *, shards: int = 20, workers: int = 2, hostile: str = "odd") -> History:

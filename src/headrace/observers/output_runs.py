@@ -14,7 +14,7 @@ from headrace.observers.record_reader import lenient, listed
 LATEST = 5  # in a list of lines
 
 
-class OutputRun(msgspec.Struct, frozen=True, rename={"name": "run"}):
+class OutputRun(msgspec.Struct, frozen=True):
     """One run: when it was, what it took in, and what is there of it now."""
 
     name: str = ""
@@ -50,7 +50,7 @@ def runs_in(success: Mapping[str, Any]) -> tuple[OutputRun, ...]:
     ['2026-11-23T03:00:00Z, 0 new input files: 4 rows, 0 B in 0.00 s']
     """
     return tuple(
-        lenient(OutputRun, {**each, "input": position_text(each.get("input"))})
+        lenient(OutputRun, {**each, "name": each.get("run"), "input": position_text(each.get("input"))})
         for each in listed(success, "runs")
         if isinstance(each, dict)
     )

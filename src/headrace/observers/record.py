@@ -32,7 +32,7 @@ from headrace.core.files import safe_files
 from headrace.observers.pace import SAMPLE
 from headrace.observers.record_reader import KINDS
 from headrace.observers.run_state import DIVIDED_EARLY, RunState, memory_of
-from headrace.observers.summary import steps_of
+from headrace.observers.summary import ledger_data
 from headrace.observers.sums import CommitSum, ProgressSample, WorkSum
 
 EVENTS = "events.jsonl"
@@ -249,26 +249,19 @@ def _fields(event: Event, steps: tuple[str, ...]) -> dict[str, Any]:
     if isinstance(event, RunDescribed):
         return {"format": FORMAT, **fields}
     if isinstance(event, RunFinished):
-        ledger = event.ledger
-        each = steps_of(ledger, steps)
-        whole = {name: getattr(ledger, name) for name in ("read", "written", "rejected", "nulled")}
-        timings = msgspec.structs.asdict(event.timings)
-        del timings["each"]
-        timings = {name: round(seconds, 4) for name, seconds in timings.items()}
-        faults = [
-            {"step": fault.step, "kind": fault.kind, "message": fault.message[:FAULT_CHARS], "rows": rows}
-            for fault, rows in event.faults.counts
-        ]
-        retried = [{"step": step, "kind": kind, "calls": calls} for step, kind, calls in event.retried]
-        more = {
-            "timings": timings,
-            "faults": faults,
-            "retried": retried,
+        times = msgspec.structs.asdict(event.timings)
+        return {
+            **fields,
+            "ledger": ledger_data(event.ledger, steps),
+            "timings": {name: round(took, 4) for name, took in times.items() if name != "each"},
+            "faults": [
+                {"step": fault.step, "kind": fault.kind, "message": fault.message[:FAULT_CHARS], "rows": rows}
+                for fault, rows in event.faults.counts
+            ],
+            "retried": [{"step": step, "kind": kind, "calls": calls} for step, kind, calls in event.retried],
             "error": event.error[:ERROR_CHARS],
             "trace": event.trace[:ERROR_CHARS],
         }
-        answered = {"answered": ledger.answered.data()} if ledger.answered is not None else {}
-        return {**fields, "ledger": {**whole, "steps": each, **answered}, **more}
     if isinstance(event, WorkerReady):
         return {**fields, "seconds": round(event.seconds, 4)}
     return fields

@@ -172,9 +172,9 @@ def lenient(kind: type[_Struct], line: Mapping[str, Any], **defaults: Any) -> _S
             values[name] = defaults[name]
         elif field.required:
             values[name] = _EMPTY[field.type]
-        if field.encode_name in line:
+        if name in line:
             try:
-                values[name] = msgspec.convert(line[field.encode_name], field.type)
+                values[name] = msgspec.convert(line[name], field.type)
             except msgspec.ValidationError:
                 continue
     return kind(**values)

@@ -364,9 +364,14 @@ class RunState:
         return self.last.described if self.last is not None else None
 
     @property
+    def started(self) -> RunStarted | None:
+        """What the last driver had to do, and what was done before it."""
+        return self.last.started if self.last is not None else None
+
+    @property
     def rows_expected(self) -> int | None:
         """Rows of the input; None if it is not known before they are read."""
-        started = self.drivers[-1].started if self.drivers else None
+        started = self.started
         return started.rows if started is not None and started.rows >= 0 else None
 
     @property
@@ -409,7 +414,7 @@ class RunState:
         shards = max(0, self.shards - sample.shards)
         left = max(0.0, total - sample.rows) if total is not None else shards
         if total is not None and of_one and sample.last:
-            planned = self.drivers[-1].started.last_shards if self.drivers[-1].started else ()
+            planned = self.started.last_shards if self.started is not None else ()
             under_way, waiting = sized(sample.last, shards, left, planned)
             return time_of_the_last(under_way, waiting, workers=workers, rate=of_one, now=now)
         return max(0.0, left / rate - waited)
@@ -417,7 +422,7 @@ class RunState:
     @property
     def cost_expected(self) -> float | None:
         """What the answers of language models will have cost in the end; None where that is not known."""
-        started = self.drivers[-1].started if self.drivers else None
+        started = self.started
         total = self.rows_expected if self._by_rows else self.shards
         if started is None or not total:
             return None

@@ -246,15 +246,23 @@ def terms(ledger: Ledger, steps: Sequence[str] = ()) -> list[tuple[int, str]]:
     return [(number, what) for number, what in numbers if number > 0]
 
 
-def steps_of(ledger: Ledger, labels: Sequence[str]) -> list[dict[str, Any]]:
-    """Return what each step did to the rows, as ``_SUCCESS`` and the record have it."""
+def ledger_data(ledger: Ledger, labels: Sequence[str]) -> dict[str, Any]:
+    """Return the ledger as ``_SUCCESS`` and the record have it; ``record_reader.ledger_of`` reads it back.
+
+    >>> data = ledger_data(Ledger(100, 40, 5, ((100, 45),), (5,), 0, (50,), (0,), (0,)), ["filter(tipped)"])
+    >>> data["read"], data["steps"][0]["step"], data["steps"][0]["dropped"]
+    (100, 'filter(tipped)', 50)
+    """
     none = (0,) * len(ledger.steps)
     names = ("rejected", "dropped", "added", "unused")
     numbers = [each or none for each in (ledger.rejects, ledger.dropped, ledger.added, ledger.unused)]
-    return [
+    steps = [
         {"step": label, "rows_in": taken, "rows_out": given, **dict(zip(names, rest, strict=True))}
         for label, (taken, given), *rest in zip(labels, ledger.steps, *numbers, strict=False)
     ]
+    whole = {name: getattr(ledger, name) for name in ("read", "written", "rejected", "nulled")}
+    answered = {"answered": ledger.answered.data()} if ledger.answered is not None else {}
+    return {**whole, "steps": steps, **answered}
 
 
 def shares(timings: Timings) -> str:

@@ -118,7 +118,7 @@ def read(
 
     known = history(lines_of(safe_files.read(folder / EVENTS)))
     success = success_of(root, folder.name, number_in(known))
-    described = known.last.described if known.last is not None else None
+    described = known.described
     shown = described is not None and described.options.get("show_data") != "False"  # unknown: hidden
     samples = _samples(root, folder, values=values, words=values or shown)
     committed = committed_in(folder) if success is None and not alive else None
@@ -192,8 +192,7 @@ def write(path: Path, page: bytes) -> None:
 
 def number_in(state: RunState) -> int:
     """Return which run of its output a record is about."""
-    started = state.last.started if state.last is not None else None
-    return started.number if started is not None else 1
+    return state.started.number if state.started is not None else 1
 
 
 def success_of(root: Path, run: str, number: int = 1) -> Mapping[str, Any] | None:

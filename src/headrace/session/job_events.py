@@ -61,13 +61,9 @@ def finished(job: Job, seconds: float, **found: Any) -> RunFinished:
 
 def ledger_of(job: Job) -> dict[str, Any]:
     """Return the ledger for `_SUCCESS`: rows in sum, and of each step."""
-    from headrace.observers.summary import steps_of
+    from headrace.observers.summary import ledger_data
 
-    ledger = job.committer.state.ledger
-    steps = steps_of(ledger, [step.label() for step in job.plan.steps])
-    whole = {name: getattr(ledger, name) for name in ("read", "written", "rejected", "nulled")}
-    answered = {"answered": ledger.answered.data()} if ledger.answered is not None else {}
-    return {**whole, "steps": steps, **answered}
+    return ledger_data(job.committer.state.ledger, [step.label() for step in job.plan.steps])
 
 
 def older_of(job: Job) -> OlderRows | None:
