@@ -59,22 +59,6 @@ _HOMES = {
     "headrace.output.verify": ("verify",),
     "headrace.plan.column_expressions": ("ColumnExpression", "col", "lit"),
     "headrace.plan.strategies": ("ActorPoolStrategy", "TaskPoolStrategy"),
-    "headrace.readers.from_libraries": (
-        "from_daft",
-        "from_huggingface",
-        "from_polars",
-        "from_ray",
-        "from_spark",
-        "from_torch",
-    ),
-    "headrace.readers.from_memory": (
-        "from_arrow",
-        "from_items",
-        "from_numpy",
-        "from_pandas",
-        "range",
-        "range_tensor",
-    ),
     "headrace.result": ("Result",),
     "headrace.session.models": ("load_model",),
     "headrace.tasks": ("ActorPool", "Executor", "Ref", "connect"),
@@ -84,31 +68,22 @@ _MODULES = ("errors", "llm", "observers")
 
 def _found(name: str) -> Any:
     """Return what has a public name, from ours or from an installed package; None if nothing has."""
-    for home, names in _HOMES.items():
-        if name in names:
-            return getattr(import_module(home), name)
-    if name.startswith("read_"):
-        return import_module("headrace.readers").reader(name.removeprefix("read_"))
+    home = next((home for home, names in _HOMES.items() if name in names), None)
+    if home is not None:
+        return getattr(import_module(home), name)
     if name.islower():
-        return None
-    return import_module("headrace.predictors.registry").predictor_named(name) or import_module(
-        "headrace.accumulators"
-    ).METRICS.get(name)
+        return import_module("headrace.readers").function(name)
+    predictor = import_module("headrace.predictors.registry").predictor_named(name)
+    return predictor or import_module("headrace.accumulators").METRICS.get(name)
 
 
 def _public() -> list[str]:
     """Return the names that are ours."""
-    readers, metrics = import_module("headrace.readers"), import_module("headrace.accumulators")
-    return sorted(
-        {
-            "__version__",
-            *_MODULES,
-            *(name for names in _HOMES.values() for name in names),
-            *(f"read_{name}" for name in readers.SOURCES.ours),
-            *metrics.METRICS.ours,
-            *import_module("headrace.predictors.registry").predictor_names(),
-        }
+    names = {"__version__", *_MODULES, *(name for names in _HOMES.values() for name in names)}
+    names.update(
+        import_module("headrace.readers").FUNCTIONS, import_module("headrace.accumulators").METRICS.ours
     )
+    return sorted(names.union(import_module("headrace.predictors.registry").predictor_names()))
 
 
 def __getattr__(name: str) -> Any:
@@ -135,6 +110,6 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    brought = import_module("headrace.readers").SOURCES.brought()
-    metrics = import_module("headrace.accumulators").METRICS.brought()
+    brought = import_module("headrace.readers").SOURCES.brought
+    metrics = import_module("headrace.accumulators").METRICS.brought
     return sorted([*_public(), *(f"read_{name}" for name in brought), *metrics])

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import builtins
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Any, Literal, cast, get_args, get_type_hints
 
 from headrace.core.engine_ports import ENGINES, Engine, EngineName, EngineTraits
 from headrace.core.option_values import check, plain
@@ -187,11 +187,10 @@ class RunOptions:
         return isinstance(self.engine, Ray) or self.engine == "ray" or is_address(self.engine)
 
     @property
-    def engine_class(self) -> Any:
+    def engine_class(self) -> Callable[..., Engine]:
         """The class of the engine."""
-        if isinstance(self.engine, type):
-            return self.engine
-        return ENGINES.get("ray" if self._on_ray else str(self.engine))
+        name = "ray" if self._on_ray else str(self.engine)
+        return self.engine if isinstance(self.engine, type) else cast(type[Engine], ENGINES.get(name))
 
     @property
     def engine_name(self) -> str:

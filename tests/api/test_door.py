@@ -374,6 +374,7 @@ BROKEN = """
     odd = broken_odd:number
     [headrace.commands]
     odd = broken_odd:number
+    run = broken_odd:number
 """
 ODD = """
     number = 5
@@ -431,6 +432,10 @@ def test_what_is_broken_is_told_where_it_is_used(
     )
     told = ended.out.splitlines()
     assert len(told) == len(USES), ended
+    assert ended.err == (
+        "The package acme-broken brings the source 'parquet'. It is not used, as Headrace itself has one of this "
+        "name. The authors of the package have to choose another name.\n"
+    )
     assert [line for line, says in zip(told, USES.values(), strict=True) if says not in line] == []
 
 
@@ -454,13 +459,16 @@ def test_a_command_tells_it_too(script: Callable[..., Any], tmp_path: Path, brok
         import sys
         from headrace.cli import main
 
-        assert main(["inspect", "in.csv"]) == 0 and main(["--help"]) == 0
+        assert main(["--help"]) == 0 and main(["inspect", "in.csv"]) == 0
         for words in {list(WORDS)}:
             assert main(words.split()) == 2, words
         """,
         env=path_of(broken),
     )
     told = ended.err.splitlines()
+    assert told.pop(0).startswith(
+        "The package acme-broken brings the command 'run'. It is not used, as Headrace"
+    )
     assert ended.code == 0 and len(told) == len(WORDS), ended
     assert [line for line, says in zip(told, WORDS.values(), strict=True) if says not in line] == []
 

@@ -130,19 +130,19 @@ def test_what_type_checkers_see_is_what_is_there() -> None:
     import headrace as hr
     from headrace.accumulators import METRICS
     from headrace.predictors import registry
-    from headrace.readers import SOURCES
+    from headrace.readers import FUNCTIONS
 
     (block,) = (node for node in ast.parse(Path(hr.__file__).read_text()).body if isinstance(node, ast.If))
     found = [node for node in block.body if isinstance(node, ast.ImportFrom)]
     stars = {node.module for node in found if node.names[0].name == "*"}
-    readers = {place.partition(":")[0] for place in SOURCES.ours.values()}
-    readers |= {home for home in hr._HOMES if home.startswith("headrace.readers.")}
+    readers = {*FUNCTIONS.values()}
     assert stars == {"headrace.accumulators", *readers}
     named = {each.asname: node.module for node in found for each in node.names if each.name != "*"}
     rooms = {name: registry.predictor_named(name).__module__ for name in registry.predictor_names()}
-    homes = {name: home for home, names in hr._HOMES.items() if home not in readers for name in names}
+    homes = {name: home for home, names in hr._HOMES.items() for name in names}
     assert named == {**rooms, **homes, **dict.fromkeys(hr._MODULES, "headrace")}
-    begin = {name for home in readers for name in importlib.import_module(home).__all__}
+    begin = {name: home for home in readers for name in importlib.import_module(home).__all__}
+    assert begin == FUNCTIONS
     assert set(hr.__all__) == {*named, *METRICS.ours, *begin, "__version__"}
     assert all(METRICS.get(name).__name__ == name for name in METRICS.ours)
     assert set(importlib.import_module("headrace.accumulators").__all__) == set(METRICS.ours)

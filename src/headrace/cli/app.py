@@ -40,7 +40,7 @@ from headrace.cli.exits import (
     code_of_interrupt,
 )
 from headrace.cli.flat import flat
-from headrace.cli.help import COMMANDS, HelpCommand, HelpGroup
+from headrace.cli.help import COMMANDS, OURS, HelpCommand, HelpGroup
 from headrace.cli.texts import in_flags
 from headrace.core.process import hold_standard_streams
 from headrace.core.terminal import say
@@ -105,6 +105,7 @@ def _add(
     """Make a function a command: its docstring is its help, which it shows unless it goes ``bare`` of arguments."""
     epilog = "Examples\n" + examples.rstrip()
     command = group.command(cls=HelpCommand, rich_help_panel=panel, epilog=epilog, no_args_is_help=not bare)
+    OURS[function.__name__.replace("_", "-")] = function
     command(flat(function))
 
 
@@ -125,17 +126,20 @@ _add("After a run", clean.clean, clean.EXAMPLES)
 def carry_out(argv: Sequence[str]) -> int:
     """Carry out a command line; whatever happens, return an exit code."""
     hold_standard_streams()
-    options = _own_words(argv)
+    name = next((word for word in argv if not word.startswith("-")), "")
+    of_package = bool(name) and name not in OURS and name in COMMANDS.brought
+    end = argv.index(name) + 1 if of_package else argv.index("--") if "--" in argv else len(argv)
+    options = argv[:end]  # the words behind are for a script, or for a package's command
     writer = OutputWriter(as_json="--json" in options)
     debug = failures.wants_debug("--debug" in options)
     with writer.redirected(), _warnings_as_lines(), as_interrupts():
         try:
-            answer = _answered(list(argv), options)
+            answer = _of_package(name, list(argv[end:])) if of_package else _answered(list(argv), options)
         except BrokenPipeError:
             return _closed_pipe()
         except BaseException as error:
             answer = _failed(error, debug=debug)
-            answer = replace(answer, data={"command": _named(options), **answer.data})
+            answer = replace(answer, data={"command": name if name in OURS else None, **answer.data})
         try:
             writer.write(answer)
         except BrokenPipeError:
@@ -157,36 +161,10 @@ def _answered(argv: list[str], options: Sequence[str]) -> Answer:
             "was done."
         )
     with invocation.running([word for word in argv if word != "--debug"], words=in_flags):
-        name = _first_word(argv)
-        if _is_of_package(name):
-            return Answer(_of_package(name, argv[len(options) :]))
         return answer_of(_command(), argv)
 
 
-def _first_word(argv: Sequence[str]) -> str:
-    return next((word for word in argv if not word.startswith("-")), "")
-
-
-def _named(argv: Sequence[str]) -> str | None:
-    """Return the command that was asked for, if there is one of that name."""
-    name = _first_word(argv)
-    return name if name in _command().commands else None
-
-
-def _own_words(argv: Sequence[str]) -> Sequence[str]:
-    """Return the words in which Headrace looks for options: not those for a script, or for a package's command."""
-    name = _first_word(argv)
-    if _is_of_package(name):
-        return argv[: argv.index(name) + 1]
-    return argv[: argv.index("--")] if "--" in argv else argv
-
-
-def _is_of_package(name: str) -> bool:
-    """Say whether an installed package brings a command; packages are read only for a name that is none of ours."""
-    return bool(name) and name not in _command().commands and name in COMMANDS.brought()
-
-
-def _of_package(name: str, argv: list[str]) -> int:
+def _of_package(name: str, argv: list[str]) -> Answer:
     """Carry out a command that an installed package brings."""
     main = COMMANDS.get(name)
     assert main is not None
@@ -196,7 +174,7 @@ def _of_package(name: str, argv: list[str]) -> int:
         raise
     except BaseException as error:
         raise ScriptFailed from error
-    return code if isinstance(code, int) else DONE
+    return Answer(code if isinstance(code, int) else DONE)
 
 
 @functools.cache

@@ -34,8 +34,9 @@ _COLUMN = 24  # where the words begin
 _WIDEST = 100
 
 
-COMMANDS: Table[Callable[[list[str]], int]] = Table("commands", {})
-"""Functions ``main(argv)`` that installed packages bring; our own commands are typer's."""
+OURS: dict[str, Callable[..., Any]] = {}
+COMMANDS: Table[Callable[..., Any]] = Table("commands", OURS)
+"""Commands: ours, which typer carries out, and functions ``main(argv)`` that installed packages bring."""
 
 
 def _show_all(context: typer.Context, asked: bool) -> None:
@@ -98,7 +99,7 @@ def group_help(group: Any, ctx: Any) -> str:
         panels.setdefault(command.rich_help_panel or "Commands", []).append((name, _short(command.help)))
     for panel, commands in panels.items():
         lines += [_heading(panel), *_table(commands, column=12), ""]
-    if brought := COMMANDS.brought():
+    if brought := COMMANDS.brought:
         lines += [_heading("Of installed packages"), *_table(brought.items(), column=12), ""]
     options = [param for param in group.get_params(ctx) if param.param_type_name == "option"]
     lines += [_heading("Options"), *_table((_names(each), _words(each)) for each in options), ""]

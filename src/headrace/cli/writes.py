@@ -28,7 +28,7 @@ def _written() -> tuple[str, ...]:
     """Return the formats of files, and what installed packages write to."""
     from headrace.dataset.dataset import TARGETS
 
-    return *WRITTEN, *TARGETS.brought()
+    return *WRITTEN, *TARGETS.brought
 
 
 @dataclass(frozen=True, kw_only=True)

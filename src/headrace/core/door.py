@@ -51,21 +51,29 @@ class Table(Generic[Found]):
         if isinstance(found, str):
             module, _, attribute = found.partition(":")
             return cast(Found, getattr(import_module(module), attribute))
-        if found is not None or name not in self.brought():
+        if found is not None or name not in self.brought:
             return found
         return self._loaded(name)
 
+    @functools.cached_property
     def brought(self) -> Mapping[str, str]:
-        """Return the names that only packages bring, each with the package; nothing is imported."""
-        return {
+        """The names that only packages bring, each with the package; nothing is imported."""
+        found = {
             name: " and ".join(package for package, _ in entries)
             for name, entries in _installed().get(self.kind, {}).items()
-            if name not in self.ours
         }
+        for name in found.keys() & self.ours.keys():
+            import logging
+
+            logging.getLogger("headrace").warning(
+                f"The package {found.pop(name)} brings the {self.kind[:-1]} {name!r}. It is not used, as Headrace "
+                "itself has one of this name. The authors of the package have to choose another name."
+            )
+        return found
 
     def names(self) -> list[str]:
         """Return all names: ours, then those that packages bring."""
-        return [*self.ours, *self.brought()]
+        return [*self.ours, *self.brought]
 
     def usable(self) -> dict[str, Found]:
         """Import all that packages bring, and return what can be used."""
@@ -78,14 +86,14 @@ class Table(Generic[Found]):
     def refuse(self, name: str, value: Any, wanted: str) -> PackageUnusable:
         """Return the error for a function of a package that returned ``value``."""
         return PackageUnusable(
-            f"The {self.kind[:-1]} {name!r} of the package {self.brought()[name]} returned "
+            f"The {self.kind[:-1]} {name!r} of the package {self.brought[name]} returned "
             f"{type(value).__name__}, and not {wanted}. This is a fault of the package: report it to its authors."
         )
 
     @functools.cached_property
     def _all(self) -> dict[str, Found | PackageUnusable]:
         found: dict[str, Found | PackageUnusable] = {}
-        for name in self.brought():
+        for name in self.brought:
             try:
                 found[name] = self._loaded(name)
             except PackageUnusable as error:
@@ -97,7 +105,7 @@ class Table(Generic[Found]):
         what = f"the {self.kind[:-1]} {name!r}"
         if others:
             raise PackageUnusable(
-                f"Several installed packages bring {what}: {self.brought()[name]}. Keep one of them, and remove the "
+                f"Several installed packages bring {what}: {self.brought[name]}. Keep one of them, and remove the "
                 f"others: pip uninstall {others[0][0]}"
             )
         try:

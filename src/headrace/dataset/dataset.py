@@ -56,8 +56,7 @@ def _functions() -> list[str]:
 
 def _function(name: str) -> str:
     """Say that a function of the module makes datasets, if it is one."""
-    found = name.startswith(_BEGIN) and name in _functions()
-    return f"hr.{name}(…) makes a dataset." if found else ""
+    return f"hr.{name}(…) makes a dataset." if name.startswith(_BEGIN) and name in _functions() else ""
 
 
 def is_source(value: Any) -> bool:
@@ -219,15 +218,15 @@ class Dataset(
 
     def __dir__(self) -> list[str]:
         """Return the verbs, with those that installed packages bring."""
-        return [*super().__dir__(), *(f"write_{name}" for name in TARGETS.brought())]
+        return [*super().__dir__(), *(f"write_{name}" for name in TARGETS.brought)]
 
 
 TARGETS: Table[Callable[..., Any]] = Table(
     "targets",
     {
-        name.removeprefix("write_"): getattr(Dataset, name)
-        for name in dir(Dataset)
-        if name.startswith("write_")
+        verb.removeprefix("write_"): getattr(Dataset, verb)
+        for verb in dir(Dataset)
+        if verb.startswith("write_")
     },
 )
 """What ``ds.write_<name>`` writes to: verbs of ours, and functions of packages that return a ``Sink``."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, cast
 
 from headrace.core.door import Table
 
@@ -12,30 +13,38 @@ if TYPE_CHECKING:
     from headrace.dataset.dataset import Dataset
 
 _MODULES = {
-    "parquet": "parquet",
-    "files": "binary_files csv images json rejected text",
-    "samples": "numpy tfrecords webdataset",
-    "media": "audio pdf video",
-    "databases": "sql",
-    "tables": "delta iceberg lance",
-    "tables_of_files": "avro orc",
+    "parquet": "read_parquet",
+    "files": "read_binary_files read_csv read_images read_json read_rejected read_text",
+    "from_memory": "from_arrow from_items from_numpy from_pandas range range_tensor",
+    "from_libraries": "from_daft from_huggingface from_polars from_ray from_spark from_torch",
+    "samples": "read_numpy read_tfrecords read_webdataset",
+    "media": "read_audio read_pdf read_video",
+    "databases": "read_sql",
+    "tables": "read_delta read_iceberg read_lance",
+    "tables_of_files": "read_avro read_orc",
 }
+FUNCTIONS = {name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names.split()}
+"""The functions that are ours, and the module of each."""
+
 SOURCES: Table[Callable[..., Any]] = Table(
     "sources",
     {
-        name: f"{__name__}.{module}:read_{name}"
-        for module, names in _MODULES.items()
-        for name in names.split()
+        name.removeprefix("read_"): f"{module}:{name}"
+        for name, module in FUNCTIONS.items()
+        if name.startswith("read_")
     },
 )
 """What ``hr.read_<name>`` calls: it returns a dataset, or a source."""
 
 
-def reader(name: str) -> Callable[..., Dataset] | None:
-    """Return the function ``read_<name>``, None if there is none."""
-    made = SOURCES.get(name)
-    if made is None or name in SOURCES.ours:
-        return made
+def function(called: str) -> Callable[..., Dataset] | None:
+    """Return a function that begins a dataset, such as ``read_csv``; None if there is none."""
+    if called in FUNCTIONS:
+        return cast("Callable[..., Dataset]", getattr(import_module(FUNCTIONS[called]), called))
+    name = called.removeprefix("read_")
+    made = SOURCES.get(name) if called.startswith("read_") else None
+    if made is None:
+        return None
 
     @functools.wraps(made, updated=())
     def read(*args: Any, **kwargs: Any) -> Dataset:
@@ -48,5 +57,5 @@ def reader(name: str) -> Callable[..., Dataset] | None:
             raise SOURCES.refuse(name, found, "a Source or a Dataset")
         return Dataset.from_source(found)
 
-    read.__module__, read.__name__, read.__qualname__ = "headrace", f"read_{name}", f"read_{name}"
+    read.__module__, read.__name__, read.__qualname__ = "headrace", called, called
     return read

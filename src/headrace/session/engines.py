@@ -43,19 +43,15 @@ def open_engine(
     ``libraries``: of others.
     """
     kind = options.engine_class
-    engine: Engine
     if options.traits.is_cluster:
-        engine = kind(pool_timeout=options.ray.pool_timeout)
-        return engine
-    if kind.__init__ is not LocalEngine.__init__:
-        engine = kind()
-        return engine
+        return kind(pool_timeout=options.ray.pool_timeout)
+    if getattr(kind, "__init__", None) is not LocalEngine.__init__:
+        return kind()
     keep = options.keep_template or 0.0
     starting = Starting(options.worker_start, _PRELOAD, imports, libraries, keep=keep)
     if starting.forks:
         warm = min(warm, 1)  # the others are forked from what it has imported
-    engine = kind(warm, threads, devices=machine.devices(), budget=budget, starting=starting)
-    return engine
+    return kind(warm, threads, devices=machine.devices(), budget=budget, starting=starting)
 
 
 def worker_extras(options: RunOptions) -> Mapping[str, Any]:

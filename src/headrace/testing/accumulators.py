@@ -49,7 +49,7 @@ class AccumulatorContract:
 
     def test_parts_give_what_the_whole_gives_in_any_order(self) -> None:
         batches = list(self.batches())
-        check(len(batches) >= 3, f"batches() shall return three or more, not {len(batches)}")
+        check(len(batches) >= 3, f"batches() must return three or more, not {len(batches)}")
         a, b, c = self._of(batches[:1]), self._of(batches[1:2]), self._of(batches[2:])
         whole = self._of(batches).result()
         for merged in (

@@ -68,7 +68,7 @@ class PredictorContract:
         predictor.close()
 
     def test_there_is_something_to_test(self, predictor: Any) -> None:
-        check(row_count(self.batch()) >= 8, "batch() shall return eight rows or more")
+        check(row_count(self.batch()) >= 8, "batch() must return eight rows or more")
         same(
             _kind(self.batch()),
             predictor.batch_format,
@@ -149,7 +149,7 @@ class PredictorContract:
         for bad, words in self.bad_batches():
             with pytest.raises(BadInput) as refused:
                 predictor.predict(sealed(bad))
-            check(words in str(refused.value), f"the error shall have {words!r} in it: {refused.value}")
+            check(words in str(refused.value), f"the error must have {words!r} in it: {refused.value}")
         self._same(predictor.predict(sealed(self.batch())), self.expected())
 
     def test_what_submits_is_tested_for_it(self) -> None:

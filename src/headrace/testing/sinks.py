@@ -191,7 +191,7 @@ class FileSinkContract:
         cause = caught.value.__cause__
         check(isinstance(cause, OSError), f"the cause of the error is the system's, not {cause!r}")
         for words in (sink._staging, code):
-            check(words in str(caught.value), f"the error shall have {words!r} in it: {caught.value}")
+            check(words in str(caught.value), f"the error must have {words!r} in it: {caught.value}")
         writer.abort()
         same(self.staged(sink), [], "staged files that are left")
 

@@ -120,8 +120,8 @@ class SourceContract:
         return self.make()
 
     def test_there_is_something_to_test(self, source: Source) -> None:
-        check(len(source.splits()) > 1, "make() shall return a source of two splits or more")
-        check(read_all(source).num_rows > 2, "make() shall return a source of three rows or more")
+        check(len(source.splits()) > 1, "make() must return a source of two splits or more")
+        check(read_all(source).num_rows > 2, "make() must return a source of three rows or more")
 
     def test_splits_are_the_same_every_time(self, source: Source) -> None:
         splits = list(source.splits())

@@ -49,7 +49,7 @@ class StepContract:
             made = [part.batch for part in chain.run(_cut(table, cut), meter, budgets) if len(part)]
         finally:
             chain.close()
-        check(made, "no row comes out: make() and rows() shall give some")
+        check(made, "no row comes out: make() and rows() must give some")
         return pa.Table.from_batches(made), meter.steps[0]
 
     def _planned(self, *steps: Step) -> Dataset:
@@ -60,9 +60,9 @@ class StepContract:
 
     def test_there_is_something_to_test(self) -> None:
         rows = self.rows()
-        check(rows.num_rows >= 10, f"rows() shall return ten or more, not {rows.num_rows}")
+        check(rows.num_rows >= 10, f"rows() must return ten or more, not {rows.num_rows}")
         spare = set(rows.column_names) - set(self.make().reads())
-        check(spare, "rows() shall have a column that the step does not read")
+        check(spare, "rows() must have a column that the step does not read")
         expected = self.expected()
         if expected is not None:
             _same(self._run(self.make())[0].to_pylist(), list(expected))

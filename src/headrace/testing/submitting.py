@@ -51,7 +51,7 @@ class SubmittingPredictorContract(PredictorContract):
         for bad, words in self.bad_batches():
             before = predictor.submit(batch)
             refused = _refused(predictor, sealed(bad), lambda: predictor.submit(batch))
-            check(words in str(refused), f"the error of a bad batch shall have {words!r} in it: {refused}")
+            check(words in str(refused), f"the error of a bad batch must have {words!r} in it: {refused}")
             self._same(predictor.collect(before), self.expected())
         self._same(predictor.collect(predictor.submit(batch)), self.expected())
 
