@@ -20,11 +20,12 @@ from headrace.dataset.maps import MapVerbs
 from headrace.dataset.metrics import MetricVerbs
 from headrace.dataset.predicts import PredictVerbs
 from headrace.dataset.prompts import PromptVerbs
-from headrace.dataset.writes import OF_WRITE_TO, is_sink
+from headrace.dataset.writes import is_sink
 from headrace.errors import ArgumentError, HeadraceError, NotASequence, NotOffered, nearest
 from headrace.options import RunOptions
 from headrace.plan.compile import known_columns
 from headrace.plan.logical import Plan
+from headrace.plan.write_options import OutputOptions
 
 if TYPE_CHECKING:
     from headrace.result import Result
@@ -208,7 +209,7 @@ class Dataset(
 
         @functools.wraps(make, updated=())
         def write(*args: Any, **kwargs: Any) -> Result:
-            options = {each: kwargs.pop(each) for each in OF_WRITE_TO if each in kwargs}
+            options = {each: kwargs.pop(each) for each in OutputOptions.__annotations__ if each in kwargs}
             sink = make(*args, **kwargs)
             if not is_sink(sink):
                 raise TARGETS.refuse(name, sink, "a Sink")

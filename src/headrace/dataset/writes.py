@@ -27,10 +27,6 @@ _AHEAD = ("parquet",)  # what most jobs write: workers import it while the drive
 _OF_RUNS = ("mode", "on_change", "incremental", "refresh", "key", "durability")
 
 
-OF_WRITE_TO = ("schema", "mode", "on_change", "incremental", "refresh", "key", "durability")
-"""What ``write_to`` takes beside the sink."""
-
-
 def is_sink(value: Any) -> bool:
     """Say whether a value fills the port ``Sink``."""
     return not isinstance(value, type) and all(
