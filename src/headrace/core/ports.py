@@ -289,8 +289,8 @@ class Target(Protocol):
         """
         return None
 
-    def has_parts(self, files: Sequence[StagedFile]) -> Collection[StagedFile]:
-        """Return those of some files of the bound run that are not needed any more, as the table has their rows."""
+    def has_parts(self, files: Sequence[StagedFile]) -> Sequence[StagedFile]:
+        """Return those of some files of the bound run whose rows the table has, as far as it and the folder say."""
         return files if self.revealed() else ()
 
     def finish(self, rows: int) -> None:
@@ -336,10 +336,6 @@ class Target(Protocol):
     def why_not_grown(self) -> str:
         """Say why new input cannot become further parts of a run whose one commit is there."""
         return ""
-
-    def inserted(self, files: Sequence[StagedFile]) -> Sequence[StagedFile]:
-        """Return which parts of an unfinished run have rows in the table, as far as it and the folder say."""
-        return ()
 
     def insert_again(self, files: Sequence[StagedFile]) -> bool:
         """Insert parts again whose table is gone; False if that is done at the end."""

@@ -57,7 +57,7 @@ def check_inserted(
     if table is None or not table.by_part:
         return True
     parts = parts_of(records)
-    inserted = parts if finished else table.inserted(parts)
+    inserted = parts if finished else table.has_parts(parts)
     found = table.rows_lost(inserted, ())
     if found is not None and found.left == "no table" and go_on:
         warn(
@@ -80,7 +80,7 @@ def check_inserted(
             f"{plural(anew, 'row')} that this run inserted before were not in the table, and headrace_commits did "
             "not name them: another database has taken the place of the first one. They are inserted again."
         )
-        found = table.rows_lost(table.inserted(parts), ())
+        found = table.rows_lost(table.has_parts(parts), ())
     if found is not None:
         now = "had finished before, and adds nothing now" if finished else "goes on without them"
         warn(

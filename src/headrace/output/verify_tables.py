@@ -91,7 +91,7 @@ def _parts_by_run(sink: Target, run: SavedRun) -> Iterator[tuple[str, Sequence[S
     """Yield the name and the parts of each run that the table must have; of a database, of all runs at once."""
     if sink.by_part:
         parts = [file for file in parts_of(run.records) if file.rows]
-        yield run.name, parts if run.finished else sink.inserted(parts)
+        yield run.name, parts if run.finished else sink.has_parts(parts)
         return
     entries = run.state.runs
     for entry, after in zip(entries, [*(each.shard for each in entries[1:]), math.inf], strict=True):

@@ -91,15 +91,6 @@ class SqlSink(TableOfDatabase, Target):
         """Rows that are added go in part by part; what replaces others does so once all are there."""
         return Moment.TRANSACTION if self._part_by_part else Moment.COMMIT
 
-    def has_parts(self, files: Sequence[StagedFile]) -> list[StagedFile]:
-        """Return the parts that are noted in the database; what replaces all rows is made of all parts."""
-        parts = [file for file in files if file.is_part]
-        if not parts or self.table_mode == "overwrite" or self._no_database():
-            return []
-        with self._transaction("look at") as transaction:
-            noted = noted_parts(transaction, self._output_run)
-        return [file for file in parts if file.name in noted]
-
     def reveal(self, files: Sequence[StagedFile], schema: pa.Schema | None) -> None:
         """Insert the rows of parts, unless they are there; or replace or merge rows, with all parts of the run."""
         if self._part_by_part:
@@ -232,8 +223,8 @@ class SqlSink(TableOfDatabase, Target):
 
     # ------------------------------------------------------------ what is in the table still
 
-    def inserted(self, files: Sequence[StagedFile]) -> list[StagedFile]:
-        """Return which parts of an unfinished run were inserted, as far as the database and the folder say."""
+    def has_parts(self, files: Sequence[StagedFile]) -> list[StagedFile]:
+        """Return which parts were inserted, as far as the database and the folder say."""
         noted: set[str] = set()
         if not self._no_database():
             with self._transaction("look at") as transaction:
