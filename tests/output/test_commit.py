@@ -127,6 +127,7 @@ def test_commits_are_counted_durable_and_seen(run: Run) -> None:
     told: list[int] = []
     run.committer.on_published = lambda record: told.append(record.shard)
     assert run.committer.empty and not run.committer.pending
+    assert run.committer.left_out == run.committer.gone == ()
     records = [run.record(shard) for shard in (0, 2)]
     assert run.committer.pending and run.seen() == [] and told == []
     assert run.committer.state.ledger.written == 4
@@ -320,6 +321,7 @@ def test_a_part_that_is_gone_is_made_again(tmp_path: Path) -> None:
     (run.folder / run.seen()[1]).unlink()
     committer = run.again()
     assert not run.is_complete and not committer.state.finished and list(committer.state.done) == [1, 0, 1]
+    assert [record.shard for record in committer.committed()] == [0, 2]
     assert not run.again().state.finished and list(run.committer.state.done) == [1, 0, 1]
     run.end()
 
@@ -405,6 +407,7 @@ def test_a_table_gets_all_rows_at_the_end(tmp_path: Path) -> None:
     (run.folder / run.seen()[0]).unlink()  # the table was compacted
     assert run.again().state.finished and run.is_complete
     run.committer.grow([("in2", 1, 1)], [Shard(3, ())])
+    assert sink.told[-1] == ("close",)  # a sink that is bound anew takes its place
     (record,) = run.commit(3)
     del sink.told[:]
     run.committer.finish(1.0, {})
