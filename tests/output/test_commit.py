@@ -23,6 +23,7 @@ from headrace.output.recover import begin, recover
 from headrace.output.saved_plan import read_plan
 from headrace.plan.physical import InputVersion, SavedPlan
 from headrace.sinks.parquet import ParquetSink
+from headrace.testing.sinks import open_below
 
 SCHEMA = pa.schema([("id", pa.int64())])
 
@@ -56,6 +57,7 @@ class Run:
 
     def end(self) -> None:
         self.committer.close()
+        assert not [path for path in open_below(self.folder) if path.endswith("journal")]
         self.output.close()
 
     def record(self, shard: int, rows: int = 2, **more: Any) -> CommitRecord:
@@ -272,6 +274,7 @@ def test_a_further_run_is_seen_once_it_is_complete(tmp_path: Path) -> None:
     assert run.seen() == sorted([*before, *names(record)])
     told = json.loads((run.folder / "_SUCCESS").read_bytes())
     assert [each["run"] for each in told["runs"]] == ["aaaaaaaa", "aaaaaaaa-2"] and told["rows"] == 8
+    assert told["manifest_sha256"] == hashlib.sha256((committer.folder / "manifest").read_bytes()).hexdigest()
     run.end()
 
 

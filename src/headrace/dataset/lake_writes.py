@@ -93,15 +93,7 @@ class LakeWriteVerbs(TableWriteVerbs):
         """
         if mode not in _MODES:
             raise ArgumentError(f"write_delta: mode= is 'append', 'overwrite' or 'error', not {mode!r}.")
-        if schema_mode not in (None, "merge"):
-            raise ArgumentError(f"write_delta: schema_mode= is None or 'merge', not {schema_mode!r}.")
-        place, storage_options = given_table(path, "write_delta", storage_options)
-        name = given_output(output, "write_delta")
-        if os.path.isdir(os.path.join(place, "_headrace")):
-            raise ArgumentError(
-                f"write_delta: {place} is the output of a run, not a table. Give the folder of the table; the run "
-                "gets a folder in it by output=."
-            )
+        place, storage_options, name = _given("write_delta", path, storage_options, output, schema_mode)
         folders = given_partition_by(partition_by, None)
 
         def sink() -> Sink:
@@ -266,15 +258,8 @@ class LakeWriteVerbs(TableWriteVerbs):
         modes = {**_MODES, "create": _MODES["error"]}
         if mode not in modes:
             raise ArgumentError(f"write_lance: mode= is 'append', 'overwrite' or 'create', not {mode!r}.")
-        if schema_mode not in (None, "merge"):
-            raise ArgumentError(f"write_lance: schema_mode= is None or 'merge', not {schema_mode!r}.")
-        place, storage_options = given_table(path, "write_lance", storage_options)
-        name, rows = given_output(output, "write_lance"), given_rows_per_file(min_rows_per_file, None)
-        if os.path.isdir(os.path.join(place, "_headrace")):
-            raise ArgumentError(
-                f"write_lance: {place} is the output of a run, not a table. Give the folder of the table; the run "
-                "gets a folder in it by output=."
-            )
+        place, storage_options, name = _given("write_lance", path, storage_options, output, schema_mode)
+        rows = given_rows_per_file(min_rows_per_file, None)
         if name in ("data", "tree"):
             raise ArgumentError(
                 f"write_lance: output={name!r} is a folder of the table's own. Take another name."
@@ -295,3 +280,16 @@ class LakeWriteVerbs(TableWriteVerbs):
             )
 
         return self._write(sink, {**options, "mode": modes[mode]}, rows.least)
+
+
+def _given(verb: str, path: Any, storage_options: Any, output: Any, schema_mode: Any) -> tuple[str, Any, str]:
+    """Return the place of a table in a folder, the options of its store, and the name of the run's folder in it."""
+    if schema_mode not in (None, "merge"):
+        raise ArgumentError(f"{verb}: schema_mode= is None or 'merge', not {schema_mode!r}.")
+    place, storage_options = given_table(path, verb, storage_options)
+    if os.path.isdir(os.path.join(place, "_headrace")):
+        raise ArgumentError(
+            f"{verb}: {place} is the output of a run, not a table. Give the folder of the table; the run gets a "
+            "folder in it by output=."
+        )
+    return place, storage_options, given_output(output, verb)

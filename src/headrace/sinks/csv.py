@@ -13,18 +13,16 @@ import pyarrow.types as pt
 
 from headrace.core.files.formats import compressed_suffixes
 from headrace.errors import ArgumentError
-from headrace.sinks.files import Encoder, FileSink, cannot_hold, choose, probe_columns
+from headrace.sinks.files import Encoder, cannot_hold, probe_columns
 from headrace.sinks.staged import StagedStream
-from headrace.sinks.text import TEXT, compressed, fill, join, put
+from headrace.sinks.text import TEXT, CompressedSink, fill, join, put
 
 _FORMULA = re.compile(r"^([=+\-@\t\r\n＝＋－＠])")
 """Beginnings of texts that spreadsheets read as formulas, by OWASP's page on CSV injection."""
 
-_SUFFIXES = compressed_suffixes("csv", "gzip", "zstd")
-
 
 @dataclass(frozen=True)
-class CsvSink(FileSink):
+class CsvSink(CompressedSink):
     """One CSV file for each shard, each with a header of its own.
 
     Text is quoted and everything else bare, so that null (nothing) and the empty string (``""``) differ.
@@ -36,24 +34,19 @@ class CsvSink(FileSink):
 
     delimiter: str = ","
     header: bool = True
-    compression: str | None = None
     escape_formulas: bool = False
 
     kind: ClassVar[str] = "CSV"
+    suffixes = compressed_suffixes("csv", "gzip", "zstd")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        choose(self.compression, _SUFFIXES, "compression")
         if not isinstance(self.escape_formulas, bool):
             raise ArgumentError(f"escape_formulas={self.escape_formulas!r} is neither True nor False.")
         if len(self.delimiter) != 1 or not self.delimiter.isascii() or self.delimiter in '"\r\n\0':
             raise ArgumentError(
                 f"delimiter={self.delimiter!r} is not one ASCII character other than a quote."
             )
-
-    @property
-    def suffix(self) -> str:
-        return _SUFFIXES[self.compression]
 
     def options(self) -> dict[str, Any]:
         options = {"delimiter": self.delimiter, "header": self.header, "compression": self.compression}
@@ -69,8 +62,7 @@ class CsvSink(FileSink):
         probe_columns(schema, self.kind, self._try)
 
     def encoder(self, stream: StagedStream, schema: pa.Schema) -> Encoder:
-        sink = compressed(stream, self.compression)
-        return _CsvEncoder(self, sink, schema)
+        return _CsvEncoder(self, self.compressed(stream), schema)
 
     def _try(self, schema: pa.Schema) -> None:
         encoder = _CsvEncoder(self, pa.BufferOutputStream(), schema)

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pyarrow as pa
 
 from headrace.core.files.formats import compressed_suffixes
-from headrace.sinks.files import Encoder, FileSink, choose, probe_columns
+from headrace.sinks.files import Encoder, probe_columns
 from headrace.sinks.jsontext import encode_object
 from headrace.sinks.staged import StagedStream
-from headrace.sinks.text import compressed, join, put
+from headrace.sinks.text import CompressedSink, join, put
 
-_SUFFIXES = compressed_suffixes("json", "gzip", "zstd")
 _ROWS = 8192
 
 
 @dataclass(frozen=True)
-class JsonSink(FileSink):
+class JsonSink(CompressedSink):
     """One file of JSON lines for each shard: an object for each row, nulls written out.
 
     NaN and the infinities, which JSON lacks, become null. Times are ISO 8601 with every digit of their unit,
@@ -26,20 +25,8 @@ class JsonSink(FileSink):
     lists; maps with string keys objects. Bytes are refused: JSON has no way to write them that readers share.
     """
 
-    compression: str | None = None
-
     kind: ClassVar[str] = "JSON"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        choose(self.compression, _SUFFIXES, "compression")
-
-    @property
-    def suffix(self) -> str:
-        return _SUFFIXES[self.compression]
-
-    def options(self) -> dict[str, Any]:
-        return {"compression": self.compression}
+    suffixes = compressed_suffixes("json", "gzip", "zstd")
 
     def check_schema(self, schema: pa.Schema) -> None:
         """Raise ``SinkError`` for bytes, unions, intervals, and maps whose keys are no strings."""
@@ -47,7 +34,7 @@ class JsonSink(FileSink):
         probe_columns(schema, self.kind, _try)
 
     def encoder(self, stream: StagedStream, schema: pa.Schema) -> Encoder:
-        return _JsonEncoder(compressed(stream, self.compression), schema.names)
+        return _JsonEncoder(self.compressed(stream), schema.names)
 
 
 class _JsonEncoder:

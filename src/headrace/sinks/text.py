@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import gzip
 import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cache
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.sinks.files import FileSink, choose
 from headrace.sinks.staged import StagedStream
 
 TEXT = pa.large_string()
@@ -47,9 +51,28 @@ def put(stream: pa.NativeFile, lines: pa.Array) -> None:
     stream.write(data.slice(start, stop - start))
 
 
-def compressed(stream: StagedStream, compression: str | None) -> pa.NativeFile:
-    """Open a stream for Arrow, compressing; gzip at its usual level 6, where Arrow takes the slow 9."""
-    if compression == "gzip":
-        return pa.PythonFile(gzip.GzipFile("", "wb", compresslevel=6, fileobj=stream, mtime=0), mode="w")
-    file = pa.PythonFile(stream, mode="w")
-    return file if compression is None else pa.CompressedOutputStream(file, compression)
+@dataclass(frozen=True)
+class CompressedSink(FileSink):
+    """Files that may be compressed as a whole; ``suffixes`` has the suffix for each compression."""
+
+    compression: str | None = field(default=None, kw_only=True)
+
+    suffixes: ClassVar[Mapping[str | None, str]]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        choose(self.compression, self.suffixes, "compression")
+
+    @property
+    def suffix(self) -> str:
+        return self.suffixes[self.compression]
+
+    def options(self) -> dict[str, Any]:
+        return {"compression": self.compression}
+
+    def compressed(self, stream: StagedStream) -> pa.NativeFile:
+        """Open a stream for Arrow; gzip at its usual level 6, where Arrow takes the slow 9."""
+        if self.compression == "gzip":
+            return pa.PythonFile(gzip.GzipFile("", "wb", compresslevel=6, fileobj=stream, mtime=0), mode="w")
+        file = pa.PythonFile(stream, mode="w")
+        return file if self.compression is None else pa.CompressedOutputStream(file, self.compression)

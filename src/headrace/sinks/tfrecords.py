@@ -12,38 +12,27 @@ import pyarrow as pa
 from headrace.core.files import tfrecords
 from headrace.core.files.formats import compressed_suffixes
 from headrace.errors import SinkError
-from headrace.sinks.files import Encoder, FileSink, cannot_hold, choose
+from headrace.sinks.files import Encoder, cannot_hold
 from headrace.sinks.staged import StagedStream
-from headrace.sinks.text import compressed
-
-_SUFFIXES = compressed_suffixes("tfrecords", "gzip")
+from headrace.sinks.text import CompressedSink
 
 Values = Sequence[Any]
 
 
 @dataclass(frozen=True)
-class TFRecordSink(FileSink):
+class TFRecordSink(CompressedSink):
     """One file of TFRecords for each shard: a ``tf.train.Example`` for each row, and a feature for each column.
 
     Texts and bytes are lists of bytes, integers and booleans of int64, floats of float32; a column of lists has one
     value for each element. A null is a feature without values, of no kind. The same rows give the same bytes.
     """
 
-    compression: str | None = None
-
     kind: ClassVar[str] = "TFRecord"
+    suffixes = compressed_suffixes("tfrecords", "gzip")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         tfrecords.needs_libraries("write_tfrecords")
-        choose(self.compression, _SUFFIXES, "compression")
-
-    @property
-    def suffix(self) -> str:
-        return _SUFFIXES[self.compression]
-
-    def options(self) -> dict[str, Any]:
-        return {"compression": self.compression}
 
     def check_schema(self, schema: pa.Schema) -> None:
         """Raise ``SinkError`` for what is neither bytes, text, numbers or booleans, nor a list of these."""
@@ -51,7 +40,7 @@ class TFRecordSink(FileSink):
             _list_of(field)
 
     def encoder(self, stream: StagedStream, schema: pa.Schema) -> Encoder:
-        return _ExampleEncoder(compressed(stream, self.compression), schema)
+        return _ExampleEncoder(self.compressed(stream), schema)
 
 
 class _ExampleEncoder:
