@@ -14,9 +14,13 @@ import pytest
 
 import headrace as hr
 from headrace.core.cards import Link, card
+from headrace.core.events import RunStarted, WorkerReady
+from headrace.observers import notebook
+from headrace.observers.run_state import RunState
 from headrace.sources.range import RangeSource
 
 from .browsers import browser, look
+from .histories import described
 
 CELLS = {
     "begin": """
@@ -159,6 +163,16 @@ def test_cards_escape_all(tmp_path: Path) -> None:
     evil = "<img src=x onerror=alert(1)>\x1b[2J\"'&"
     html = card(evil, [(evil, evil), ("a", Link(evil, tmp_path / evil))])
     assert "<img" not in html and "\x1b" not in html and html.count("&lt;img") == 4
+
+
+def test_progress_escapes_all() -> None:
+    evil, state = "<img src=x onerror=alert(1)>\x1b[2J", RunState()
+    state.add(described((f"f({evil})", 1), ("predict(Net)", 1)), 100.0)
+    state.add(RunStarted("r1", "/out", 10, 0, 0, 1000, 2), 100.0)
+    state.add(WorkerReady(0, 0.1), 101.0)
+    state.add(WorkerReady(1, 0.1), 101.0)
+    html = notebook.progress_html(state, 102.0, None)
+    assert "<img" not in html and "\x1b" not in html and "&lt;img" in html and "running" in html
 
 
 def test_a_result_in_an_object_store_is_shown(tmp_path: Path) -> None:

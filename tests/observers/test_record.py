@@ -26,11 +26,10 @@ from headrace.core.events import (
 )
 from headrace.core.files import safe_files
 from headrace.core.work import Ledger, Timings
-from headrace.observers.log import Log
-from headrace.observers.record import MOST, NAMES, Record, _plain
+from headrace.observers.record import MOST, NAMES, Log, Record, _plain
 from headrace.observers.record_reader import lines_of
 from headrace.observers.report.history import history
-from headrace.observers.sums import WorkSum
+from headrace.observers.run_parts import WorkSum
 from headrace.options import RunOptions
 from headrace.session.event_bus import EVENTS, EventBus
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.observers.pace import sized, time_of_the_last
-from headrace.observers.sums import UnderWay
+from headrace.observers.run_parts import UnderWay
 
 from .streams import Stream, drawn
 

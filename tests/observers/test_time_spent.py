@@ -9,8 +9,8 @@ import pytest
 import headrace as hr
 from headrace.core.events import RunFinished, RunStarted, StageDescribed, Worked, WorkerReady
 from headrace.core.work import Ledger, Timings
+from headrace.observers.run_parts import WorkSum
 from headrace.observers.run_state import RunState
-from headrace.observers.sums import WorkSum
 from headrace.observers.time_spent import all_parts, findings, stage_times, told
 
 from .histories import described

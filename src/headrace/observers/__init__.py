@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 from headrace.core.door import Table
 
 if TYPE_CHECKING:
-    from headrace.observers.log import Log as Log
     from headrace.observers.prometheus import Prometheus as Prometheus
+    from headrace.observers.record import Log as Log
 
 OBSERVERS: Table[type[Any]] = Table(
     "observers",
-    {name: f"{__name__}.{name.lower()}:{name}" for name in ("Log", "Prometheus")},
+    {"Log": f"{__name__}.record:Log", "Prometheus": f"{__name__}.prometheus:Prometheus"},
     attributes=("on_event",),
     classes=True,
 )

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Literal
 
-from headrace.observers.sums import UnderWay
+from headrace.observers.run_parts import UnderWay
 
 WINDOW = 30.0  # seconds over which speed is measured: long enough to be steady, short enough to follow
 SAMPLE = 1.0  # seconds between two samples

@@ -30,8 +30,8 @@ from headrace.core.events import (
     WorkerRetired,
 )
 from headrace.core.work import Fault, Faults, Ledger, Timings
+from headrace.observers.run_parts import CommitSum, ProgressSample, Unlisted, WorkSum
 from headrace.observers.run_state import Folded, RunState
-from headrace.observers.sums import CommitSum, ProgressSample, Unlisted, WorkSum
 
 Line = dict[str, Any]
 _Struct = TypeVar("_Struct", bound=msgspec.Struct)

@@ -36,8 +36,21 @@ from headrace.core.events import (
 )
 from headrace.observers.model_use import ModelUse
 from headrace.observers.pace import LATE, WINDOW, Pace, Unit, is_near_the_end, sized, time_of_the_last
-from headrace.observers.run_parts import LONGEST, Driver, OpenShards, StageState, bottleneck, busy_share
-from headrace.observers.sums import TIMES, CommitSum, ProgressSample, UnderWay, Unlisted, WorkSum, added
+from headrace.observers.run_parts import (
+    LONGEST,
+    TIMES,
+    CommitSum,
+    Driver,
+    OpenShards,
+    ProgressSample,
+    StageState,
+    UnderWay,
+    Unlisted,
+    WorkSum,
+    added,
+    bottleneck,
+    busy_share,
+)
 
 Phase = Literal["starting", "loading", "running", "ended"]
 """Before the first shard; workers start and load models, and none is ready; at work; ended."""

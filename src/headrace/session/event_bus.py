@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.core.events import Event
 from headrace.errors import ArgumentError
-from headrace.observers.log import Log
-from headrace.observers.record import EVENTS, Record
+from headrace.observers.record import EVENTS, Log, Record
 from headrace.observers.run_state import RunState
 from headrace.options import RunOptions, variable, variable_of
 from headrace.session import invocation

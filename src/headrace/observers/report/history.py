@@ -8,8 +8,8 @@ import msgspec
 
 from headrace.core.events import BatchShrunk, BatchSized, MemoryTaken, RunStarted, WorkerReady
 from headrace.observers.record_reader import Line, replay
+from headrace.observers.run_parts import CommitSum, ProgressSample, WorkSum
 from headrace.observers.run_state import Folded, RunState
-from headrace.observers.sums import CommitSum, ProgressSample, WorkSum
 
 MOST_INCIDENTS = 500
 
