@@ -1,7 +1,7 @@
 """The names that Ray Data 2.60 has, separated by spaces; test_ray_names says what becomes of each."""
 
 VERBS_OFFERED = """
-    add_column columns count drop_columns explain filter flat_map input_files iter_batches iter_rows
+    columns count drop_columns explain filter flat_map input_files iter_batches iter_rows
     iter_tf_batches iter_torch_batches limit map map_batches materialize max mean min
     random_sample repartition rename_columns schema select_columns show size_bytes stats std sum take take_all
     take_batch to_daft to_pandas to_tf train_test_split union unique with_column write_csv write_json
@@ -10,6 +10,7 @@ VERBS_OFFERED = """
 """
 
 VERBS_REFUSED = """
+    add_column
     aggregate context copy deserialize_lineage get_dataset_id get_internal_block_refs
     get_stats_summary groupby has_serializable_lineage iter_internal_ref_bundles iter_jax_batches iterator
     join map_batches_internal mix name num_blocks random_shuffle randomize_block_order
@@ -41,7 +42,8 @@ PLACED = "label_selector fallback_strategy max_calls resources accelerator_type 
 
 # The arguments of what is offered, without those that come by ``**kwargs``.
 ARGUMENTS = {
-    "Dataset.add_column": "col fn batch_format compute concurrency num_cpus num_gpus memory " + PLACED,
+    "Dataset.with_column": "column_name expr batch_format compute concurrency num_cpus num_gpus memory "
+    + PLACED,
     "Dataset.columns": "fetch_if_missing",
     "Dataset.count": "",
     "Dataset.drop_columns": "cols compute concurrency num_cpus num_gpus memory " + PLACED,
@@ -104,7 +106,6 @@ ARGUMENTS = {
     "Dataset.union": "",
     "Dataset.zip": "",
     "Dataset.unique": "column ignore_nulls",
-    "Dataset.with_column": "column_name expr compute num_cpus num_gpus memory " + PLACED,
     "Dataset.write_csv": (
         "path filesystem try_create_dir arrow_open_stream_args filename_provider arrow_csv_args_fn "
         "min_rows_per_file ray_remote_args concurrency num_rows_per_file mode "

@@ -107,8 +107,8 @@ VALUES: list[tuple[Verb, str]] = [
     (lambda d: d.filter(expr="len(id) > 3"), r"'len\(id\)' is not understood"),
     (lambda d: d.filter(expr="1 > 3"), "it names no column"),
     (lambda d: d.filter(expr="'a' in id"), "'in' stands between a column and a list"),
-    (lambda d: d.add_column("", same), "it takes the name of a column"),
-    (lambda d: d.add_column("x", 3), "it takes a function of a batch"),
+    (lambda d: d.with_column("", same), "the name of a column is a text"),
+    (lambda d: d.with_column("x", 3), r"with_column\('x', 3\)"),
     (lambda d: d.std("id", ddof=-1), "ddof=-1"),
     (lambda d: hr.range_tensor(3, shape=()), r"The shape .* such as \(2, 2\), not \(\)"),
     (lambda d: hr.from_polars({"a": [1]}), "from_polars takes a Polars DataFrame"),
@@ -299,15 +299,15 @@ def test_what_cannot_travel_is_named(verb: Verb, words: str) -> None:
     assert "Create it inside the function, or in the constructor of a class" in str(caught.value)
 
 
-@pytest.mark.parametrize("verb", ["map_batches", "map", "flat_map", "filter", "predict", "add_column"])
+@pytest.mark.parametrize("verb", ["map_batches", "map", "flat_map", "filter", "predict", "with_column"])
 def test_shared_options_are_a_verbs_own(verb: str) -> None:
     signature = inspect.signature(getattr(hr.Dataset, verb))
     assert "options" not in signature.parameters
-    shared = StepOptions.__annotations__ if verb != "add_column" else WorkerOptions.__annotations__
+    shared = StepOptions.__annotations__ if verb != "with_column" else WorkerOptions.__annotations__
     for name in shared:
         parameter = signature.parameters[name]
         assert (parameter.kind, parameter.default) == (parameter.KEYWORD_ONLY, None)
         assert isinstance(parameter.annotation, str)
-    arguments = ("x", same) if verb == "add_column" else (same,)
+    arguments = ("x", same) if verb == "with_column" else (same,)
     with pytest.raises(UnknownArgument, match=r"has no argument 'num_gpu'\. Did you mean 'num_gpus'"):
         getattr(numbers(10), verb)(*arguments, num_gpu=1)

@@ -32,7 +32,7 @@ def fussy(row: dict[str, Any]) -> dict[str, Any]:
 @pytest.fixture
 def data() -> Dataset:
     rows = hr.range(N).predict(score, inputs=["id"], output="score")
-    return rows.add_column("label", lambda batch: batch["id"] % 3 == 0).with_options(progress=False)
+    return rows.with_column("label", lambda batch: batch["id"] % 3 == 0).with_options(progress=False)
 
 
 def auc(ids: Any) -> float:
@@ -49,7 +49,7 @@ def test_rows_that_are_written_count(data: Dataset, tmp_path: Path, engine: str)
         .select_columns(["id"])
         .filter(expr="id >= 1000")
         .map(fussy)
-        .add_column("more", lambda batch: batch["id"] * 2)
+        .with_column("more", lambda batch: batch["id"] * 2)
         .limit(2000)
         .accumulate(most=hr.MinMax("more"))
         .rename_columns({"more": "label"})
@@ -215,7 +215,7 @@ def test_a_metric_that_cannot_travel_is_named(data: Dataset, tmp_path: Path) -> 
 def test_several_stages_with_other_columns_on_the_way(tmp_path: Path) -> None:
     data = (
         hr.range(N)
-        .add_column("y", lambda batch: batch["id"] % 2, num_cpus=1)
+        .with_column("y", lambda batch: batch["id"] % 2, num_cpus=1)
         .accumulate(first=hr.By("y", hr.Sum("id")))
         .drop_columns(["y"])
         .accumulate(second=hr.DistinctCount("id"))

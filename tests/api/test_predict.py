@@ -521,12 +521,12 @@ def test_a_prefixed_name_that_is_there_is_an_error(rides: hr.Dataset) -> None:
     assert made == [{"id": 0, "km": 0.0, "a_x": 0, "a_y": 0.0}]
 
 
-def test_add_column_adds_its_column_or_none(rides: hr.Dataset) -> None:
-    made = rides.add_column("z", lambda frame: frame[["id"]] + 1).to_arrow()
+def test_with_column_adds_its_column_or_none(rides: hr.Dataset) -> None:
+    made = rides.with_column("z", lambda frame: frame[["id"]] + 1).to_arrow()
     assert made.column_names == ["id", "km", "city", "z"]
     assert made.column("z").to_pylist() == list(range(1, 11))
-    with pytest.raises(BadReturn, match="it returned 2 columns, and add_column adds one"):
-        rides.add_column("z", lambda frame: frame[["id", "km"]]).take()
+    with pytest.raises(BadReturn, match="it returned 2 columns, and with_column adds one"):
+        rides.with_column("z", lambda frame: frame[["id", "km"]]).take()
 
 
 def test_each_has_its_own_batches_and_inputs(rides: hr.Dataset) -> None:

@@ -51,20 +51,20 @@ def test_ray_names_for_what_is_given() -> None:
         ("numpy", lambda batch: [int(i) * 2 for i in batch["id"]]),
     ],
 )
-def test_add_column(batch_format: Any, fn: Any) -> None:
-    data = hr.range(3).add_column("double", fn, batch_format=batch_format)
+def test_with_column(batch_format: Any, fn: Any) -> None:
+    data = hr.range(3).with_column("double", fn, batch_format=batch_format)
     assert data.take_all() == [{"id": i, "double": 2 * i} for i in range(3)]
-    assert hr.range(3).add_column("id", fn, batch_format=batch_format).take_all() == [
+    assert hr.range(3).with_column("id", fn, batch_format=batch_format).take_all() == [
         {"id": 2 * i} for i in range(3)
     ]
 
 
-def test_add_column_is_pandas_by_default_and_adds_tensors() -> None:
-    assert hr.range(2).add_column("x", lambda frame: frame["id"] + 1).take_all()[1] == {"id": 1, "x": 2}
-    tensors = hr.range(2).add_column("t", lambda b: np.zeros((len(b["id"]), 2, 2)), batch_format="numpy")
+def test_with_column_is_pandas_by_default_and_adds_tensors() -> None:
+    assert hr.range(2).with_column("x", lambda frame: frame["id"] + 1).take_all()[1] == {"id": 1, "x": 2}
+    tensors = hr.range(2).with_column("t", lambda b: np.zeros((len(b["id"]), 2, 2)), batch_format="numpy")
     assert tensors.take_batch(2)["t"].shape == (2, 2, 2)
     with pytest.raises(BadReturn):
-        hr.range(3).add_column("x", lambda frame: [1]).take_all()
+        hr.range(3).with_column("x", lambda frame: [1]).take_all()
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_no_format_is_no_conversion() -> None:
 
 
 def test_show_prints_a_dict_per_row(capsys: pytest.CaptureFixture[str]) -> None:
-    data = hr.from_numpy(np.asarray(["Complete this", "for me"])).add_column(
+    data = hr.from_numpy(np.asarray(["Complete this", "for me"])).with_column(
         "vector", lambda batch: np.ones((len(batch["data"]), 2), np.float32), batch_format="numpy"
     )
     data.show(limit=1)
@@ -239,5 +239,5 @@ def test_two_workers_of_one_core_on_two_cores(
 
 
 def test_errors_are_of_the_users_function() -> None:
-    with pytest.raises(StepError, match=r"add_column\(.*<lambda>\)"):
-        hr.range(3).add_column("x", lambda frame: frame["nothing"]).take_all()
+    with pytest.raises(StepError, match=r"with_column\(.*<lambda>\)"):
+        hr.range(3).with_column("x", lambda frame: frame["nothing"]).take_all()

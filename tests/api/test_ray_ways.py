@@ -314,7 +314,7 @@ def test_a_column_of_nothing_is_a_tensor_of_nan() -> None:
 
 
 def test_functions_in_expressions_say_what_to_do_instead() -> None:
-    with pytest.raises(hr.errors.NotOffered, match="add_column and map_batches"):
+    with pytest.raises(hr.errors.NotOffered, match="with_column and map_batches"):
         ray.data.expressions.udf  # noqa: B018
 
 

@@ -542,7 +542,7 @@ def test_the_summary_has_a_line_for_each_stage(tmp_path: Path) -> None:
 
 
 @pytest.mark.local
-@pytest.mark.parametrize("verb", ["map_batches", "map", "flat_map", "filter", "predict", "add_column"])
+@pytest.mark.parametrize("verb", ["map_batches", "map", "flat_map", "filter", "predict", "with_column"])
 def test_what_a_cluster_is_told_has_no_effect_on_one_machine(verb: str) -> None:
     """The same program runs on a laptop and on a cluster."""
     functions: dict[str, Any] = {
@@ -551,9 +551,9 @@ def test_what_a_cluster_is_told_has_no_effect_on_one_machine(verb: str) -> None:
         "flat_map": lambda row: [row],
         "filter": lambda row: True,
         "predict": lambda batch: batch["id"],
-        "add_column": lambda batch: batch["id"],
+        "with_column": lambda batch: batch["id"],
     }
-    args = ("twice", functions[verb]) if verb == "add_column" else (functions[verb],)
+    args = ("twice", functions[verb]) if verb == "with_column" else (functions[verb],)
     told = {"resources": {"disk": 1}, "label_selector": {"zone": "a"}}
     data = getattr(hr.range(3).map_batches(lambda batch: batch), verb)(*args, ray_remote_args=told)
     assert data.count() == 3

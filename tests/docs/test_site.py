@@ -86,7 +86,7 @@ def test_the_reference_shows_the_options_that_verbs_share(monkeypatch: pytest.Mo
         extensions=griffe.load_extensions(prose),
         allow_inspection=False,
     )
-    for verb in ("map_batches", "map", "flat_map", "filter", "predict", "add_column"):
+    for verb in ("map_batches", "map", "flat_map", "filter", "predict", "with_column"):
         shown = [each.name for each in package[f"Dataset.{verb}"].parameters]
         assert shown == list(inspect.signature(getattr(hr.Dataset, verb)).parameters)
         assert "num_gpus" in shown

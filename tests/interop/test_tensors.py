@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch")
 
 @pytest.fixture
 def data() -> hr.Dataset:
-    return hr.range(5).add_column(
+    return hr.range(5).with_column(
         "v", lambda b: np.ones((len(b["id"]), 2)) * b["id"][:, None], batch_format="numpy"
     )
 

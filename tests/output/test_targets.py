@@ -48,7 +48,7 @@ class TestPartitioned(OfFiles):
     reader = hr.read_parquet
 
     def write(self, data: hr.Dataset, place: Path, **options: Any) -> Result:
-        made = data.add_column("odd", lambda batch: batch["id"] % 2, version="1")
+        made = data.with_column("odd", lambda batch: batch["id"] % 2, version="1")
         return made.write_parquet(place / "out", partition_by="odd", **options)
 
     def read(self, place: Path) -> list[dict[str, Any]]:

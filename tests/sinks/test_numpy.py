@@ -136,7 +136,7 @@ def test_the_same_rows_give_the_same_bytes(tmp_path: Path) -> None:
 @pytest.mark.parametrize("engine", ["inline", "local"])
 def test_one_column_there_and_back(tmp_path: Path, engine: Any) -> None:
     source = RangeTensorSource(100, (2, 3), rows_per_split=30)
-    data = hr.Dataset.from_source(source).add_column("x", lambda b: 5, batch_format="numpy")
+    data = hr.Dataset.from_source(source).with_column("x", lambda b: 5, batch_format="numpy")
     data = data.with_options(engine=engine, progress=False, shard_rows=30)
     result = data.write_numpy(tmp_path / "out", column="data")
     assert result.rows == 100 and result.files > 1 and data.stats() == str(result)

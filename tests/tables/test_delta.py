@@ -660,7 +660,7 @@ def test_columns_that_are_carried_through_are_copied(tmp_path: Path) -> None:
     )
     pq.write_table(given, tmp_path / "in.parquet", compression="gzip")
     data = hr.read_parquet(tmp_path / "in.parquet").with_options(**{**QUIET, "workers": 1}, shard_rows=20_000)
-    data = data.add_column("twice", lambda batch: batch["id"] * 2, batch_format="numpy")
+    data = data.with_column("twice", lambda batch: batch["id"] * 2, batch_format="numpy")
     held = pa.schema([("id", pa.int64()), ("word", pa.string()), ("i32", pa.int64()), ("twice", pa.int64())])
     deltalake.write_deltalake(tmp_path / "wider", held.empty_table())
     for name, copied in (("new", "id word i32"), ("wider", "id word")):

@@ -334,7 +334,7 @@ def test_without_cores_what_needs_none_runs_and_the_rest_is_refused() -> None:
         assert "CPU" not in ray.cluster_resources() and ray.available_resources()["CPU"] == 0
         free = ray.remote(num_cpus=0)(abs)
         assert ray.get([free.remote(-number) for number in range(3)]) == [0, 1, 2]  # as Ray prints
-        words = r"needs 1 cores, and this executor (was made with num_cpus=0|may use 0 of the cluster's)"
+        words = r"needs 1 cores, and this executor was made with num_cpus=0"
         with pytest.raises(ResourcesUnavailable, match=words):
             ray.remote(abs).remote(1)  # Ray waits for ever
         with pytest.raises(ResourcesUnavailable, match=words):

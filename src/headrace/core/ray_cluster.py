@@ -20,7 +20,7 @@ _NOT_FOR_RAY = frozenset(
 
 @dataclass(frozen=True, slots=True, init=False)
 class Ray:
-    """A Ray cluster as the engine of a run or of an executor.
+    """A Ray cluster as the engine of a run.
 
     ``engine="ray"`` and ``engine="ray://head:10001"`` are short forms: ``Ray()`` and ``Ray("ray://head:10001")`` with
     the ``pool_timeout`` and ``allow_unauthenticated`` of the variables ``HEADRACE_POOL_TIMEOUT`` and

@@ -16,9 +16,6 @@ from headrace.plan.parameters import given_names, given_number, given_rows
 from headrace.plan.steps.columns import DropColumns, RenameColumns, SelectColumns
 
 if TYPE_CHECKING:
-    import pyarrow.compute as pc
-
-    from headrace.plan.column_expressions import ColumnExpression
     from headrace.plan.steps.selection import RandomSample
 
 
@@ -84,43 +81,6 @@ class ColumnVerbs(DatasetBase):
         if len(set(names.values())) < len(names):
             raise ArgumentError(f"rename_columns({dict(names)!r}) would give two columns one name.")
         return self.with_step(RenameColumns(tuple(names.items())))
-
-    @known_arguments(also=ray_arguments.COLUMNS)
-    def with_column(self, column_name: str, expr: ColumnExpression | pc.Expression | str) -> Self:
-        """Add the column ``column_name``, or replace it in its place, by what an expression gives for each row.
-
-        Parameters
-        ----------
-        column_name
-            Its name.
-        expr
-            ``hr.col("km") * 0.62``, an Arrow expression, or its text, ``"km * 0.62"``; ``hr.lit(value)`` is the
-            same value in each row. As in SQL, what is computed of a null is null. Division gives fractions.
-
-        Raises
-        ------
-        ArgumentError
-            ``column_name`` is no name, or ``expr`` no expression. ``UnknownColumn``, for a column that it names,
-            comes when the plan runs; so does ``StepError``, for rows at which it fails (such as an overflow),
-            which ``on_error="reject"`` sets aside.
-
-        Examples
-        --------
-        >>> import headrace as hr
-        >>> trips = hr.from_items([{"km": 8}, {"km": None}])
-        >>> trips.with_column("miles", hr.col("km") * 0.62).take_all()
-        [{'km': 8, 'miles': 4.96}, {'km': None, 'miles': None}]
-        """
-        from headrace.plan.predicates import given_expression
-        from headrace.plan.steps.columns import WithColumn
-
-        if not isinstance(column_name, str) or not column_name:
-            raise ArgumentError(
-                f"with_column({column_name!r}, …): the name of a column is a text that is not empty."
-            )
-        return self.with_step(
-            WithColumn(column_name, given_expression(expr, f"with_column({column_name!r}, "))
-        )
 
     @known_arguments
     def random_sample(self, fraction: float, *, seed: int | None = None) -> Self:

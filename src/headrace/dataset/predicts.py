@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, Self, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
 from headrace.core.arguments import known_arguments
 from headrace.dataset.base import DatasetBase
 from headrace.errors import ArgumentError
 from headrace.plan import ray_arguments
 from headrace.plan.step_options import StepOptions, WorkerOptions
+
+if TYPE_CHECKING:
+    import pyarrow.compute as pc
+
+    from headrace.plan.column_expressions import ColumnExpression
 
 
 class PredictVerbs(DatasetBase):
@@ -100,55 +105,67 @@ class PredictVerbs(DatasetBase):
         )
 
     @known_arguments(also=ray_arguments.STEPS, options=WorkerOptions)
-    def add_column(
+    def with_column(
         self,
-        col: str,
-        fn: Callable[..., Any],
+        column_name: str,
+        expr: ColumnExpression | pc.Expression | str | Callable[..., Any],
         *,
         batch_format: Literal["numpy", "pandas", "pyarrow", "default"] = "pandas",
         **options: Unpack[WorkerOptions],
     ) -> Self:
-        """Add the column ``col``, or replace it, by what ``fn`` makes of each batch: ``predict`` in Ray Data's words.
+        """Add the column ``column_name``, or replace it in its place, by an expression or by a function of a batch.
 
         Parameters
         ----------
-        col
-            The name of the column.
-        fn
-            A function of a batch of all columns. It returns one value per row: an array of shape (n,) or (n, k…), a
-            Series, an Arrow array, a list; or a single number, text or time, which each row gets.
+        column_name
+            Its name.
+        expr
+            ``hr.col("km") * 0.62``, an Arrow expression, or its text, ``"km * 0.62"``; ``hr.lit(value)`` is the
+            same value in each row. As in SQL, what is computed of a null is null. Division gives fractions.
+            Or a function of a batch of all columns. It returns one value per row: an array of shape (n,) or
+            (n, k…), a Series, an Arrow array, a list; or a single number, text or time, which each row gets.
         batch_format
-            As in ``map_batches``, but pandas by default, as in Ray Data; ``"numpy"`` is faster.
+            Of a function's batches, as in ``map_batches``, but pandas by default; ``"numpy"`` is faster.
         compute, concurrency, num_cpus, num_gpus, memory, ray_remote_args, version
-            As in ``map_batches``.
+            Of a function, as in ``map_batches``. An expression needs no workers of its own.
 
         Raises
         ------
         ArgumentError
-            ``col`` is no name, or ``fn`` no function. ``BadReturn``, for another number of values than rows, comes
-            when the plan runs.
+            ``column_name`` is no name, or ``expr`` neither expression nor function. ``UnknownColumn``, for a column
+            that an expression names, comes when the plan runs; so do ``BadReturn``, for another number of values
+            than rows, and ``StepError``, for rows at which it fails (such as an overflow), which
+            ``on_error="reject"`` sets aside.
 
         Examples
         --------
         >>> import headrace as hr
-        >>> hr.range(2).add_column("half", lambda batch: batch["id"] / 2, batch_format="numpy").take_all()
+        >>> trips = hr.from_items([{"km": 8}, {"km": None}])
+        >>> trips.with_column("miles", hr.col("km") * 0.62).take_all()
+        [{'km': 8, 'miles': 4.96}, {'km': None, 'miles': None}]
+        >>> hr.range(2).with_column("half", lambda batch: batch["id"] / 2, batch_format="numpy").take_all()
         [{'id': 0, 'half': 0.0}, {'id': 1, 'half': 0.5}]
         """
-        if not isinstance(col, str) or not col:
-            raise ArgumentError(f"add_column({col!r}): it takes the name of a column.")
-        if not callable(fn) or isinstance(fn, type):
+        if not isinstance(column_name, str) or not column_name:
             raise ArgumentError(
-                f"add_column({col!r}, {fn!r}): it takes a function of a batch, such as lambda batch: 5."
+                f"with_column({column_name!r}, …): the name of a column is a text that is not empty."
             )
-        from headrace.plan.steps.predict import AddColumn
+        if not callable(expr) or isinstance(expr, type):
+            from headrace.plan.predicates import given_expression
+            from headrace.plan.steps.columns import WithColumn
+
+            return self.with_step(
+                WithColumn(column_name, given_expression(expr, f"with_column({column_name!r}, "))
+            )
+        from headrace.plan.steps.predict import WithComputed
         from headrace.session.models import given_predict
 
         step = given_predict(
-            fn,
-            output=col,
+            expr,
+            output=column_name,
             keep="all",
             replace=True,
             batch_format=batch_format,
             **options,
         )
-        return self.with_step(AddColumn(step.models, step.keep, step.replace))
+        return self.with_step(WithComputed(step.models, step.keep, step.replace))

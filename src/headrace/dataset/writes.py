@@ -104,7 +104,7 @@ class WriteVerbs(DatasetBase):
         3
         >>> hr.read_parquet(f"{folder}/out").take(1)
         [{'id': 0}]
-        >>> days = data.add_column("day", lambda batch: batch["id"] % 2)
+        >>> days = data.with_column("day", lambda batch: batch["id"] % 2)
         >>> _ = days.write_parquet(f"{folder}/days", partition_by=["day"])
         >>> hr.read_parquet(f"{folder}/days").take_all()
         [{'id': 0, 'day': 0}, {'id': 2, 'day': 0}, {'id': 1, 'day': 1}]

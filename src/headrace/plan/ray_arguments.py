@@ -233,7 +233,7 @@ ITERATE: dict[str, Unsupported] = {
 """Of verbs that bring batches here."""
 
 _SPEC = Unsupported(
-    "dtypes and shapes are taken from the schema; add_column or map_batches can change them before."
+    "dtypes and shapes are taken from the schema; with_column or map_batches can change them before."
 )
 
 TO_TF: dict[str, Unsupported] = {

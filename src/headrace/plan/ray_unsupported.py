@@ -18,6 +18,8 @@ _DATABASE = "outputs are folders of files, which a kill cannot tear. Write Parqu
 _FORMAT = "there is no writer for this format. Write Parquet, and convert that"
 
 NO_VERBS = {
+    "add_column": "with_column(name, function of a batch) adds a column; headrace.compat.ray.data has it by both "
+    "names.",
     "aggregate": "groups and your own aggregations need other engines. sum, min, max, mean, std and unique are "
     "there; for more write Parquet and ask DuckDB or Polars, or fold over iter_batches.",
     "context": "there are no global settings. with_options says how this dataset's plan runs.",
@@ -74,7 +76,7 @@ NO_VERBS = {
 _LAZY = "a dataset describes work, and only some of its methods read data"
 FAMILIAR_VERBS = {
     "apply": "map has a function of one row, map_batches one of many rows as arrays (or batch_format='pandas').",
-    "assign": "with_column(name, expression) or add_column(name, function of a batch) adds a column.",
+    "assign": "with_column(name, expression or function of a batch) adds a column.",
     "batch": "map_batches(fn, batch_size=…) works in batches, iter_batches(batch_size=…) yields them.",
     "collect": "take_all gives rows, to_pandas, to_arrow and to_polars tables.",
     "column_names": "columns() gives them, and schema() their types.",

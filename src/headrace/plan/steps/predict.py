@@ -1,4 +1,4 @@
-"""``predict`` and ``add_column``."""
+"""``predict``, ``with_column`` by a function, and ``prompt``."""
 
 from __future__ import annotations
 
@@ -190,11 +190,11 @@ class Predict(Step):
         return shape | ({"replace": True} if self.replace else {})
 
 
-class AddColumn(Predict):
+class WithComputed(Predict):
     """The same for a function that the user does not call a model; its column may take another's place."""
 
     __slots__ = ()
-    verb = "add_column"
+    verb = "with_column"
 
 
 class Prompt(Predict):

@@ -24,7 +24,7 @@ from headrace.core.arrow.views import make_view
 from headrace.core.results import flat, has_names, is_scalar
 from headrace.core.work import Fault, Split
 from headrace.errors import ColumnExists, StepError, unknown_column
-from headrace.plan.steps.predict import AddColumn, Model, Predict, Prompt
+from headrace.plan.steps.predict import Model, Predict, Prompt, WithComputed
 from headrace.worker.batching import BatchCutter
 from headrace.worker.calls import Caller
 from headrace.worker.in_flight import InFlightWindow
@@ -175,13 +175,13 @@ class _ModelAtWork:
         return view, input_view
 
     def _columns(self, part: Rows, input_view: InputView, result: Any) -> pa.RecordBatch:
-        adds_one = isinstance(self._step, AddColumn)
+        adds_one = isinstance(self._step, WithComputed)
         if adds_one and is_scalar(result):
             return _repeated(result, self._model, input_view, len(part))
         columns = _named_columns(result, self._model, input_view, len(part))
         if adds_one and columns.num_columns != 1:
             raise ConversionError(
-                f"it returned {columns.num_columns} columns, and add_column adds one; predict adds several"
+                f"it returned {columns.num_columns} columns, and with_column adds one; predict adds several"
             )
         return columns
 

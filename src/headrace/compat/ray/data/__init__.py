@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from enum import Enum
 from glob import has_magic
-from typing import Any
+from typing import Any, Unpack
 
 import headrace
 from headrace.compat.ray.calls import get
@@ -26,7 +26,8 @@ from headrace.core.arguments import known_arguments, unframed
 from headrace.core.stores.addresses import is_address
 from headrace.errors import ArgumentError, UnknownArgument
 from headrace.plan.compile import columns_at
-from headrace.plan.ray_arguments import ITERATE
+from headrace.plan.ray_arguments import ITERATE, STEPS
+from headrace.plan.step_options import WorkerOptions
 from headrace.sources.file_source import FileSource
 
 _STRATEGIES = ("ActorPoolStrategy", "TaskPoolStrategy")
@@ -136,6 +137,25 @@ class Dataset(headrace.Dataset):
     def _tells_columns(self) -> bool:
         """Return whether the columns are known without calling functions of the user's."""
         return None not in columns_at(self._plan.steps, self._plan.source.schema())
+
+    @known_arguments(also=STEPS, options=WorkerOptions)
+    def add_column(
+        self,
+        col: str,
+        fn: Callable[..., Any],
+        *,
+        batch_format: Any = "pandas",
+        **options: Unpack[WorkerOptions],
+    ) -> Any:
+        """Add the column ``col`` by a function of each batch: ``with_column`` by Ray's other name.
+
+        >>> from headrace.compat import ray
+        >>> ray.data.range(2).add_column("double", lambda frame: frame["id"] * 2).take_all()
+        [{'id': 0, 'double': 0}, {'id': 1, 'double': 2}]
+        """
+        if not callable(fn) or isinstance(fn, type):
+            raise ArgumentError(f"add_column({col!r}, {fn!r}): it takes a function of a batch.")
+        return self.with_column(col, fn, batch_format=batch_format, **options)
 
     @known_arguments
     def iterator(self) -> Dataset:

@@ -11,7 +11,7 @@ from headrace.plan.column_expressions import col, lit
 __all__ = ["Expr", "col", "lit"]
 
 
-_FUNCTION = "add_column and map_batches(fn, batch_format='pyarrow') compute by a function of yours"
+_FUNCTION = "with_column and map_batches(fn, batch_format='pyarrow') compute by a function of yours"
 _REASONS = {
     "download": "read_binary_files reads addresses, and a function in map_batches fetches what a column names",
     "monotonically_increasing_id": "zip(range(n)) numbers rows; include_paths=True says which file one is of",
