@@ -80,7 +80,6 @@ PASSES_ON = {
     "core/process.py",  # what a forked child of the user's gives to sys.exit
     "cli/app.py",  # a command without arguments: its help
     "cli/help.py",  # help, which is ours
-    "observers/notebook.py",  # a page, each line of which was made harmless
     "sinks/text.py",  # writes files
 }
 

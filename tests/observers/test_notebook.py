@@ -15,7 +15,7 @@ import pytest
 import headrace as hr
 from headrace.core.cards import Link, card
 from headrace.core.events import RunStarted, WorkerReady
-from headrace.observers import notebook
+from headrace.observers.progress import progress_html
 from headrace.observers.run_state import RunState
 from headrace.sources.range import RangeSource
 
@@ -26,13 +26,13 @@ CELLS = {
     "begin": """
 import os, signal
 import headrace as hr
-from headrace.observers import notebook, progress
+from headrace.observers import progress
 progress.PATIENCE, progress._FRAME = -1.0, 0.0
-frames, update = [], notebook.NotebookView._update
+frames, update = [], progress.NotebookView._update
 def noted(view, html, words):
     frames.append((html, words))
     update(view, html, words)
-notebook.NotebookView._update = noted
+progress.NotebookView._update = noted
 def picky(row):
     if row["id"] % 20_000 == 7:
         raise ValueError("<script>document.title = 'run'</script>")
@@ -171,7 +171,7 @@ def test_progress_escapes_all() -> None:
     state.add(RunStarted("r1", "/out", 10, 0, 0, 1000, 2), 100.0)
     state.add(WorkerReady(0, 0.1), 101.0)
     state.add(WorkerReady(1, 0.1), 101.0)
-    html = notebook.progress_html(state, 102.0, None)
+    html = progress_html(state, 102.0, None)
     assert "<img" not in html and "\x1b" not in html and "&lt;img" in html and "running" in html
 
 

@@ -8,10 +8,12 @@ import os
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, TextIO
+from pathlib import Path
+from typing import Any, TextIO
 
+from headrace.core.cards import rendered
 from headrace.core.events import BatchShrunk, Event, PoolWaits, RunFinished, RunStarted, WorkerRetired
-from headrace.core.terminal import in_notebook, say
+from headrace.core.terminal import in_notebook, one_line, say
 from headrace.observers.live_lines import ForgivingStream, LiveLines, text_stream
 from headrace.observers.progress_text import (
     SteadyTimeLeft,
@@ -20,12 +22,10 @@ from headrace.observers.progress_text import (
     present_elapsed,
     progress_line,
     progress_object,
+    share_text,
     stage_texts,
 )
 from headrace.observers.run_state import RunState
-
-if TYPE_CHECKING:
-    from headrace.observers.notebook import NotebookView
 
 _log = logging.getLogger("headrace")
 
@@ -35,6 +35,7 @@ _SILENCE = 0.4  # seconds without a tick, after which this object's own thread d
 _QUIET = 0.5  # seconds: a batch is often halved several times in a row, and the last size is what matters
 _LINES = (10.0, 30.0, 60.0, 300.0)  # seconds at which there is a line, where there is no terminal
 _LATER = 300.0  # seconds between two further ones
+_WIDTH = 100  # columns of a stage's line in a notebook
 _RETIREMENTS = 5  # that have a line of their own
 
 
@@ -141,11 +142,7 @@ class Progress:
             self._view.draw(self._state, now, left)
 
     def _new_view(self) -> TerminalView | NotebookView:
-        if self._in_notebook:
-            from headrace.observers.notebook import NotebookView
-
-            return NotebookView()
-        return TerminalView(self._stream)
+        return NotebookView() if self._in_notebook else TerminalView(self._stream)
 
     def _draw_in_silence(self) -> None:
         """Draw while the driver's thread is in somebody else's code: lists files, or runs a function by itself."""
@@ -228,6 +225,51 @@ class TerminalView:
     def close(self) -> None:
         """Take away what is drawn."""
         self._live.close()
+
+
+class NotebookView:
+    """A bar in the output of the cell that runs: HTML that is replaced in its place, without widgets and scripts."""
+
+    def __init__(self) -> None:
+        from IPython.display import display
+
+        self._handle: Any = display(_bundle("", ""), raw=True, display_id=True)
+        self._shown = ""
+
+    def draw(self, state: RunState, now: float, left: float | None) -> None:
+        """Show how far the run is."""
+        self._update(progress_html(state, now, left), progress_line(state, now, left))
+
+    def say(self, line: str) -> None:
+        """Leave a line."""
+        say(one_line(line), sys.stdout)
+
+    def close(self) -> None:
+        """Take the bar away."""
+        self._update("", "")
+
+    def _update(self, html: str, words: str) -> None:
+        if html != self._shown and self._handle is not None:
+            self._shown = html
+            self._handle.update(_bundle(html, words), raw=True)
+
+
+def progress_html(state: RunState, now: float, left: float | None) -> str:
+    """Return the bar and the words beside it.
+
+    >>> print(progress_html(RunState(), 0.0, None))
+    <div class="headrace-progress"><div style="...">starting &nbsp; 0:00 elapsed</div></div>
+    """
+    return rendered(
+        Path(__file__).parent / "progress.html",
+        percent=share_text(state.share).split()[0] if state.share is not None else "",
+        fields=[field.text.strip() for field in fields(state, now, left) if field.text],
+        stages=stage_texts(state, now, _WIDTH),
+    )
+
+
+def _bundle(html: str, words: str) -> dict[str, str]:
+    return {"text/html": html, "text/plain": words}
 
 
 class ShrunkBatches:
