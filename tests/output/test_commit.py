@@ -16,6 +16,7 @@ from headrace.core import failpoints
 from headrace.core.arrow.batch import schema_bytes
 from headrace.core.ports import Moment, Target
 from headrace.core.work import CommitRecord, Ledger, Shard, StagedFile, Task
+from headrace.errors import OutputWriteFailed
 from headrace.output import commit as committing
 from headrace.output.commit import ShardCommitter
 from headrace.output.layout import open_output
@@ -250,6 +251,29 @@ def test_a_run_that_takes_the_place_of_another(tmp_path: Path) -> None:
     new.end()
 
 
+def watched(run: Run, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+    """What is looked at, and made to last, before the end."""
+    told: list[tuple[Any, ...]] = []
+    publisher, place = run.committer.revealing.publisher, run.output.place
+    monkeypatch.setattr(
+        publisher, "check_complete", lambda *, since: told.append(("all", since, run.is_complete))
+    )
+    monkeypatch.setattr(place, "sync_names", lambda: told.append(("names", run.is_complete)))
+    return told
+
+
+@pytest.mark.parametrize("durability", ["power", "process"])
+def test_all_parts_are_there_and_last_before_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durability: str
+) -> None:
+    run = Run(tmp_path / "out", durability=durability)
+    run.commit(0, 1, 2)
+    told = watched(run, monkeypatch)
+    run.committer.finish(1.0, {})
+    assert told == [("all", 0, False), *([("names", False)] if durability == "power" else [])]
+    run.end()
+
+
 # ------------------------------------------------------------ further input
 
 
@@ -409,8 +433,9 @@ def test_a_table_gets_all_rows_at_the_end(tmp_path: Path) -> None:
     assert sink.told == [("reveal", run.seen(), [True] * 3, SCHEMA), ("finish", 6, False)]
     (run.folder / run.seen()[0]).unlink()  # the table was compacted
     assert run.again().state.finished and run.is_complete
+    del sink.told[:]
     run.committer.grow([("in2", 1, 1)], [Shard(3, ())])
-    assert sink.told[-1] == ("close",)  # a sink that is bound anew takes its place
+    assert sink.told == [("close",)]  # a sink that is bound anew takes its place
     (record,) = run.commit(3)
     del sink.told[:]
     run.committer.finish(1.0, {})
@@ -435,4 +460,26 @@ def test_a_table_gets_the_rows_of_each_part_at_its_commit(tmp_path: Path) -> Non
     run.committer.finish(1.0, {})
     told = [(each[1], each[2]) for each in sink.told if each[0] == "reveal"]
     assert (names(record), [False]) in told and names(record)[0] in run.seen()
+    run.end()
+
+
+def test_parts_that_a_table_has_need_not_be_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run(tmp_path / "out", sink=TableSink(str(tmp_path / "out")))
+    run.commit(0, 1, 2)
+    told = watched(run, monkeypatch)
+    failpoints.activate({"finish.success": "EIO"})
+    with pytest.raises(OutputWriteFailed):
+        run.committer.finish(1.0, {})
+    assert told == [("all", 0, False)]
+    failpoints.activate({})
+    run.again()
+    told = watched(run, monkeypatch)
+    run.committer.finish(1.0, {})
+    assert told == [("all", 4, False)]
+    run.sink.told.clear()
+    run.committer.grow([("in2", 1, 1)], [Shard(3, ())])
+    run.commit(3)
+    told = watched(run, monkeypatch)
+    run.committer.finish(1.0, {})
+    assert ("all", 3, False) in told
     run.end()
