@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_origin
 
 import msgspec
 
@@ -60,7 +60,7 @@ KINDS: dict[str, type[Any]] = {
 }
 """What each line is, by its ``event``."""
 
-_EMPTY: dict[Any, Any] = {str: "", int: 0, float: 0.0, bool: False, Ledger: Ledger(), Timings: Timings()}
+_LENIENT = (MetricsCounted, WorkerRetired)
 
 
 def lines_of(data: bytes) -> Iterator[Line | None]:
@@ -107,32 +107,20 @@ def event_of(line: Line) -> Folded | None:
         return None
     if kind is RunDescribed:
         return _described(line)
-    if kind is RunStarted:
-        return lenient(RunStarted, line, rows=-1)
     if kind is RunFinished:
         return _finished(line)
-    if kind is MetricsCounted:
-        return lenient(MetricsCounted, line, results={}, notes={}, charts={})
-    if kind is WorkerRetired:
-        return lenient(WorkerRetired, line)
-    event: Folded = msgspec.convert(line, kind)
+    if kind is RunStarted:
+        return lenient(RunStarted, line, rows=whole(line, "rows", -1))
+    event: Folded = lenient(kind, line) if kind in _LENIENT else msgspec.convert(line, kind)
     return event
 
 
 def _described(line: Line) -> RunDescribed:
-    stages = line.get("stages")
-    found = tuple(
-        lenient(StageDescribed, stage)
-        for stage in (stages if isinstance(stages, list) else ())
-        if isinstance(stage, dict)
-    )
-    rest = {name: value for name, value in line.items() if name != "stages"}
-    return lenient(RunDescribed, rest, options={}, steps=(), stages=found, packages={})
+    stages = (stage for stage in listed(line, "stages") if isinstance(stage, dict))
+    return lenient(RunDescribed, line, stages=tuple(lenient(StageDescribed, stage) for stage in stages))
 
 
 def _finished(line: Line) -> RunFinished:
-    known = ("ledger", "faults", "retried")
-    rest = {name: value for name, value in line.items() if name not in known}
     faults = [
         (Fault(*(str(each.get(name, "")) for name in ("step", "kind", "message"))), whole(each, "rows"))
         for each in listed(line, "faults")
@@ -145,9 +133,8 @@ def _finished(line: Line) -> RunFinished:
     )
     timings = lenient(Timings, table(line, "timings"))
     ledger = ledger_of(table(line, "ledger"))
-    rest.pop("timings", None)
     return lenient(
-        RunFinished, rest, ledger=ledger, timings=timings, faults=Faults(tuple(faults)), retried=retried
+        RunFinished, line, ledger=ledger, timings=timings, faults=Faults(tuple(faults)), retried=retried
     )
 
 
@@ -163,20 +150,17 @@ def prepare() -> None:
             msgspec.convert({}, other)
 
 
-def lenient(kind: type[_Struct], line: Mapping[str, Any], **defaults: Any) -> _Struct:
-    """Return a struct with those fields of a line that make sense, and defaults for the others."""
-    values: dict[str, Any] = {}
+def lenient(kind: type[_Struct], line: Mapping[str, Any], **known: Any) -> _Struct:
+    """Return a struct with those fields of a line that make sense; nothing is read of those that are ``known``."""
+    values = dict(known)
     for field in _fields(kind):
-        name = field.name
-        if name in defaults:
-            values[name] = defaults[name]
-        elif field.required:
-            values[name] = _EMPTY[field.type]
-        if name in line:
-            try:
-                values[name] = msgspec.convert(line[name], field.type)
-            except msgspec.ValidationError:
-                continue
+        if field.name in known:
+            continue
+        try:
+            values[field.name] = msgspec.convert(line[field.name], field.type)
+        except (KeyError, msgspec.ValidationError):
+            if field.required:
+                values[field.name] = (get_origin(field.type) or field.type)()  # "", 0, an empty dict
     return kind(**values)
 
 
@@ -212,7 +196,7 @@ def listed(line: Mapping[str, Any], name: str) -> list[Any]:
     return found if isinstance(found, list) else []
 
 
-def whole(line: Mapping[str, Any], name: str) -> int:
-    """Return a field that is a number, as an integer; 0 if it is none."""
-    found = line.get(name, 0)
-    return int(found) if isinstance(found, (int, float)) and abs(found) < 2**63 else 0
+def whole(line: Mapping[str, Any], name: str, otherwise: int = 0) -> int:
+    """Return a field that is a number, as an integer; ``otherwise`` if it is none."""
+    found = line.get(name)
+    return int(found) if isinstance(found, (int, float)) and abs(found) < 2**63 else otherwise

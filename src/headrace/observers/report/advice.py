@@ -10,7 +10,6 @@ from headrace.core.human import count, duration, percent, plural, size
 from headrace.core.work import Ledger
 from headrace.observers.report.facts import Facts
 from headrace.observers.report.history import History
-from headrace.observers.run_parts import bottleneck
 from headrace.observers.run_state import LOST, RETIRED, RETRIED_CALLS
 from headrace.observers.time_spent import Part, all_parts, stage_times
 
@@ -149,7 +148,7 @@ def _options(history: History) -> dict[str, str]:
 
 def _stages(history: History) -> list[Advice]:
     shares = history.busy(history.at)
-    slowest = bottleneck(shares)
+    slowest = history.bottleneck
     if slowest is None:
         return []
     names, workers = history.stage_names, history.stage_workers[slowest]
@@ -179,7 +178,7 @@ def _cores(history: History) -> int:
 def _shares(history: History) -> list[Advice]:
     """Return what would make the longest kinds of work shorter, unless a stage keeps the others waiting."""
     stages = stage_times(history, history.at)
-    slowest = bottleneck(history.busy(history.at))
+    slowest = history.bottleneck
     parts = [*stages[slowest].parts] if slowest is not None and slowest < len(stages) else all_parts(stages)
     found = [_shorter(history, part) for part in parts if part.share >= 0.15]
     found += _more_workers(history) if len(stages) == 1 else []
