@@ -71,7 +71,7 @@ def _found(name: str) -> Any:
     home = next((home for home, names in _HOMES.items() if name in names), None)
     if home is not None:
         return getattr(import_module(home), name)
-    if name.islower():
+    if name.islower() or name.startswith("read_"):
         return import_module("headrace.readers").function(name)
     predictor = import_module("headrace.predictors.registry").predictor_named(name)
     return predictor or import_module("headrace.accumulators").METRICS.get(name)

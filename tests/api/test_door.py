@@ -275,11 +275,17 @@ def test_all_is_there_without_an_import(
 
         assert {{"read_acme", "read_acme_twice", "Biggest"}} <= {{*dir(hr)}} and "read_acme" not in hr.__all__
         assert "acme" not in sys.modules
-        data = hr.read_acme("in", times=2).map(lambda row: {{"nice": os.nice(0), **row}}, concurrency=2)
+
+        def seen():
+            return {{"nice": os.nice(0), "metric": hr.Biggest.__module__, "pid": os.getpid()}}
+
+        data = hr.read_acme("in", times=2).map(lambda row: {{**seen(), **row}}, concurrency=2)
         assert "write_acme" in dir(data)
         usual = data.with_options(worker_start={start!r}, workers=2, shard_rows=4, engine="local")
         rows = usual.take_all()
         assert [row["n"] for row in rows] == list(range(0, 24, 2)), rows
+        assert {{row["metric"] for row in rows}} == {{"acme.metric"}}
+        assert os.getpid() not in {{row["pid"] for row in rows}}
         polite = usual.with_options(engine="acme").take_all()
         assert polite[0]["nice"] == rows[0]["nice"] + 1, polite[0]
 

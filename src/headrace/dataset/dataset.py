@@ -189,8 +189,9 @@ class Dataset(
         """Return a verb that an installed package brings, or say why one that somebody may look for is not here."""
         if name.startswith("_"):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        if name.startswith("write_") and (write := self._brought_write(name.removeprefix("write_"))):
-            return write
+        target = name.removeprefix("write_")
+        if target != name and (make := TARGETS.get(target)) is not None:
+            return self._write_verb(target, make)
         from headrace.plan.ray_unsupported import FAMILIAR_VERBS, NO_VERBS
 
         reason = NO_VERBS.get(name) or FAMILIAR_VERBS.get(name)
@@ -201,18 +202,15 @@ class Dataset(
         verbs = [each for each in dir(self) if not each.startswith("_")]
         raise NotOffered(f"A dataset has no verb {name!r}.{nearest(name, verbs)}")
 
-    def _brought_write(self, name: str) -> Callable[..., Result] | None:
-        """Return the verb ``write_<name>`` that an installed package brings, None if none does."""
-        make = TARGETS.get(name)
-        if make is None:
-            return None
+    def _write_verb(self, target: str, make: Callable[..., Any]) -> Callable[..., Result]:
+        """Return the verb that writes to what a function of an installed package makes."""
 
         @functools.wraps(make, updated=())
         def write(*args: Any, **kwargs: Any) -> Result:
             options = {each: kwargs.pop(each) for each in OutputOptions.__annotations__ if each in kwargs}
             sink = make(*args, **kwargs)
             if not is_sink(sink):
-                raise TARGETS.refuse(name, sink, "a Sink")
+                raise TARGETS.refuse(target, sink, "a Sink")
             return self.write_to(sink, **options)
 
         return write
