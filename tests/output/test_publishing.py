@@ -1,0 +1,83 @@
+"""Records wait for their files: in order, all of them or what has arrived, and an error in its turn."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+from headrace.core.work import CommitRecord, Ledger
+from headrace.output import publishing
+from headrace.output.publishing import Publisher
+from headrace.sinks.parquet import ParquetSink
+
+RECORDS = [CommitRecord(shard, 1, 0, (), Ledger()) for shard in range(3)]
+
+
+class Arriving(Publisher):
+    """Its files arrive when a test says so."""
+
+    def __init__(self) -> None:
+        super().__init__(ParquetSink("out"))
+        self.files: list[Future[None]] = [Future() for _ in RECORDS]
+
+    def arriving(self, record: CommitRecord) -> list[Future[None]]:
+        return [self.files[record.shard]]
+
+
+@pytest.fixture
+def publisher() -> Arriving:
+    made = Arriving()
+    for record in RECORDS:
+        made.add(record)
+    return made
+
+
+def test_they_are_ready_in_order(publisher: Arriving) -> None:
+    publisher.files[1].set_result(None)
+    assert publisher.ready(wait=False) == [] and publisher.pending
+    publisher.files[0].set_result(None)
+    assert publisher.ready(wait=False) == RECORDS[:2] and publisher.pending
+    publisher.files[2].set_result(None)
+    assert publisher.ready(wait=False) == RECORDS[2:] and not publisher.pending
+
+
+def test_all_of_them_are_waited_for(publisher: Arriving) -> None:
+    threads = [threading.Thread(target=each.set_result, args=(None,)) for each in publisher.files]
+    for thread in threads:
+        thread.start()
+    assert publisher.ready(wait=True) == RECORDS
+    for thread in threads:
+        thread.join()
+
+
+@pytest.mark.parametrize("wait", [True, False])
+def test_an_error_is_raised_in_its_turn(publisher: Arriving, wait: bool) -> None:
+    publisher.files[0].set_result(None)
+    publisher.files[1].set_exception(OSError("no space"))
+    assert publisher.ready(wait=wait) == RECORDS[:1]
+    for _ in range(2):
+        with pytest.raises(OSError, match="no space"):
+            publisher.ready(wait=wait)
+
+
+def test_what_comes_fast_is_journalled_together(publisher: Arriving, monkeypatch: pytest.MonkeyPatch) -> None:
+    publisher.files[0].set_result(None)
+    assert publisher.ready(wait=False) == RECORDS[:1]
+    monkeypatch.setattr(Arriving, "pause", 86_400.0)
+    for file in publisher.files[1:]:
+        file.set_result(None)
+    assert publisher.ready(wait=False) == []
+    assert publisher.ready(wait=True) == RECORDS[1:]
+
+
+def test_too_many_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[Any] = []
+    monkeypatch.setattr(publishing, "_MOST_WAITING", 2)
+    monkeypatch.setattr(publishing, "wait", waited.append)
+    publisher = Arriving()
+    for record in RECORDS:
+        publisher.add(record)
+    assert waited == [[publisher.files[0]]]
