@@ -20,6 +20,7 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "stability.md"
 LIBRARIES: dict[str, dict[str, Any]] = tomllib.loads((ROOT / "tests" / "versions.toml").read_text())
 BY_NAME = {name: library for group in LIBRARIES.values() for name, library in group.items()}
+_NAME = re.compile(r"[\w-]+")
 TOOLS = ("hypothesis", "pytest", "pytest-timeout", "pytest-xdist")
 PYTHONS = {"oldest": "3.11", "latest": "3.13"}  # old releases have no wheels for new versions of Python
 
@@ -40,12 +41,22 @@ def page_with(text: str) -> str:
     return re.sub(r"^\| \| library \|.*?\n(?!\|)", lambda _: table() + "\n", text, count=1, flags=re.M | re.S)
 
 
+def oldest_of(name: str) -> str:
+    """Return the oldest minor release of a library as pip writes it: its last correction is tried.
+
+    >>> oldest_of("pyarrow"), oldest_of("keras")
+    ('20.0.*', '3.12.1')
+    """
+    oldest: str = BY_NAME[name]["oldest"]
+    return {0: f"{oldest}.0.*", 1: f"{oldest}.*"}.get(oldest.count("."), oldest)
+
+
 def pins(name: str, release: str) -> str:
     """Return constraints.txt with the library's oldest release, or without its pin if the latest is wanted."""
-    asked = {name: f"{name}=={BY_NAME[name]['oldest']}.*" if release == "oldest" else ""}
+    asked = {name: f"{name}=={oldest_of(name)}" if release == "oldest" else ""}
     if release == "oldest":
         older = BY_NAME[name].get("older", "").split()
-        asked |= {pin.partition("==")[0]: pin for pin in older}
+        asked |= {_NAME.match(pin)[0]: pin for pin in older}  # type: ignore[index]
     pinned = (ROOT / "constraints.txt").read_text().splitlines()
     kept = [line for line in pinned if line.partition("==")[0] not in asked]
     return "\n".join([*kept, *filter(None, asked.values())]) + "\n"

@@ -95,7 +95,7 @@ def test_the_reference_shows_the_options_that_verbs_share(monkeypatch: pytest.Mo
         assert {each.name: each.value for each in parameters.value}["num_gpus"] == "None"
 
 
-@pytest.mark.parametrize("name", ["docstrings", "hooks"])
+@pytest.mark.parametrize("name", ["docstrings", "hooks", "versions"])
 def test_what_makes_the_site(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("griffe")
     pytest.importorskip("mkdocs")
