@@ -128,11 +128,10 @@ audit: $(VENV)/.created  ## look for known vulnerabilities, and write a bill of 
 
 # The branch gh-pages has a folder for each version; mike adds one, and the menu that leads to the others.
 VERSION ?= dev
-PUSH    ?=
 
-docs-version: $(VENV)/.docs  ## commit the site of VERSION to the branch gh-pages; PUSH=--push publishes it
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mike deploy $(PUSH) --update-aliases $(VERSION) $(if $(filter dev,$(VERSION)),,latest)
-	$(if $(filter dev,$(VERSION)),,$(BIN)/mike set-default $(PUSH) latest)
+docs-version: $(VENV)/.docs  ## commit the site of VERSION=dev to the branch gh-pages, which is then pushed
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mike deploy --update-aliases $(VERSION) $(if $(filter dev,$(VERSION)),,latest)
+	$(if $(filter dev,$(VERSION)),,$(BIN)/mike set-default latest)
 
 ##@ Cleaning up
 
