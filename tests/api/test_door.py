@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -236,13 +237,26 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         '[build-system]\nrequires = ["setuptools"]\nbuild-backend = "setuptools.build_meta"\n'
         f'[project]\nname = "headrace-acme"\nversion = "1.0"\n{groups}[tool.setuptools]\npackages = ["acme"]\n'
     )
+    return with_pip(folder)
+
+
+def with_pip(project: Path) -> Path:
+    """Build the wheel of a project, install it into a folder of its own, and return that."""
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "--no-input"]
     alone = ["--no-deps", "--no-index"]
-    wheel = [*pip, "wheel", *alone, "--no-build-isolation", "--wheel-dir", str(folder / "dist"), str(folder)]
+    wheel = [
+        *pip,
+        "wheel",
+        *alone,
+        "--no-build-isolation",
+        "--wheel-dir",
+        str(project / "dist"),
+        str(project),
+    ]
     subprocess.run(wheel, check=True, capture_output=True)
-    (made,) = (folder / "dist").glob("*.whl")
-    subprocess.run([*pip, "install", *alone, "--target", str(folder / "site"), str(made)], check=True)
-    return folder / "site"
+    (made,) = (project / "dist").glob("*.whl")
+    subprocess.run([*pip, "install", *alone, "--target", str(project / "site"), str(made)], check=True)
+    return project / "site"
 
 
 def path_of(*folders: Path) -> dict[str, str]:
@@ -343,6 +357,18 @@ COMMANDS = """
     ):
         print(main(line), "====", sep="\\n")
 """
+
+
+def test_the_package_on_the_page_about_extending(script: Callable[..., Any], tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs/extending.md").read_text()
+    files = dict(re.findall(r'^```python title="(.+?)"\n(.*?)^```$', page, re.M | re.S))
+    (files["pyproject.toml"],) = re.findall(r"^```toml\n(.*?)^```$", page, re.M | re.S)
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    (tmp_path / "n.six").write_text("    1\n    2\n")
+    program = "import headrace as hr\nfrom headrace.cli import main\nprint(hr.read_six('n.six').take_all())\n"
+    ended = script(program + "main(['inspect', 'n.six'])", env=path_of(with_pip(tmp_path)))
+    assert ended.out.startswith("[{'number': 1}, {'number': 2}]\nsix: 1 file, 12 B, 2 rows"), ended
 
 
 # ---------------------------------------------------------------- packages that are broken
