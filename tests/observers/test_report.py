@@ -379,7 +379,7 @@ class TestAdvice:
 
 
 def slow(batch: dict[str, Any]) -> dict[str, Any]:
-    time.sleep(0.3)
+    time.sleep(0.5)  # far longer than a worker takes to start
     return batch
 
 
