@@ -10,6 +10,7 @@ import pytest
 from headrace.core import failpoints
 from headrace.core.work import SUCCESS
 from headrace.errors import OutputWriteFailed
+from headrace.output import publishing
 from headrace.output.places.place import Place, place_at
 from headrace.testing.places import PlaceContract
 
@@ -56,6 +57,13 @@ class TestFolder(PlaceContract):
             publisher.publish([record])
         publisher.publish([record])
         assert self.where(publisher, record) == ["published"]
+
+    def test_the_name_of_success_lasts(self, place: Place, run: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        synced: list[tuple[Path, bool]] = []
+        there = place.root / SUCCESS
+        monkeypatch.setattr(publishing, "sync_folder", lambda path: synced.append((path, there.exists())))
+        self.publisher(place, run).finish(b"{}")
+        assert synced == [(place.root, True)]
 
     def test_a_fault_before_success_leaves_none(self, place: Place, run: str) -> None:
         publisher = self.publisher(place, run)

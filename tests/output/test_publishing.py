@@ -64,9 +64,10 @@ def test_an_error_is_raised_in_its_turn(publisher: Arriving, wait: bool) -> None
 
 
 def test_what_comes_fast_is_journalled_together(publisher: Arriving, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Arriving, "pause", 86_400.0)
+    publisher._journalled = -100_000.0  # long ago
     publisher.files[0].set_result(None)
     assert publisher.ready(wait=False) == RECORDS[:1]
-    monkeypatch.setattr(Arriving, "pause", 86_400.0)
     for file in publisher.files[1:]:
         file.set_result(None)
     assert publisher.ready(wait=False) == []
