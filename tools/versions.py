@@ -65,8 +65,8 @@ def pins(name: str, release: str) -> str:
 def packages(name: str) -> list[str]:
     """Return what to install for the tests of a library: Headrace with its extra, and what they need besides."""
     it = BY_NAME[name]
-    also = [each.replace("headrace[", ".[") for each in it.get("also", "").split()]
-    return ["-e", f".[{it['extra']}]" if "extra" in it else ".", *also, *TOOLS]
+    extras = ",".join(each for each in (it.get("extra"), it.get("extras")) if each)
+    return ["-e", f".[{extras}]" if extras else ".", *it.get("also", "").split(), *TOOLS]
 
 
 def legs() -> list[dict[str, str]]:

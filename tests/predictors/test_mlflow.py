@@ -44,6 +44,10 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def quietly(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
     """Log a model without what MLflow says about it, and without asking which packages it needs."""
+    if function.__module__ == "mlflow.sklearn":
+        options = {
+            "serialization_format": "skops"
+        } | options  # older releases write pickles if nothing is asked for
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return function(*args, pip_requirements=["scikit-learn"], **options)
