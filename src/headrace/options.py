@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -206,8 +207,8 @@ class RunOptions:
 
     def updated(self, changes: Mapping[str, Any]) -> RunOptions:
         """Return the options with ``changes``; unknown names and impossible values are refused."""
-        known, hints = [field.name for field in fields(self)], get_type_hints(RunOptions)
-        given = {}
+        hints = _types()
+        known, given = [*hints], {}
         for name, value in changes.items():
             if name in OF_A_STEP:
                 raise UnknownArgument(
@@ -272,6 +273,12 @@ def variable_of(name: str) -> str:
     return f"HEADRACE_{name.upper()}"
 
 
+@functools.cache
+def _types() -> dict[str, Any]:
+    """Return the types of all options, by name."""
+    return get_type_hints(RunOptions)
+
+
 def option_from_text(name: str, text: str) -> Any:
     """Return an option's value from a variable or a command line; raises ``ArgumentError`` if it makes no sense.
 
@@ -280,7 +287,7 @@ def option_from_text(name: str, text: str) -> Any:
     >>> option_from_text("retry_on", "TimeoutError,OSError")
     (<class 'TimeoutError'>, <class 'OSError'>)
     """
-    hint = get_type_hints(RunOptions).get(name)
+    hint = _types().get(name)
     choices = get_args(hint)
     value: Any = text
     if hint is bool or bool in choices:
