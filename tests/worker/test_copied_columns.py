@@ -372,7 +372,7 @@ def test_workers_copy_as_this_process_does(tmp_path: Path) -> None:
             row_group_size=copy_choice.LEAST_ROWS,
             compression="gzip",
         )
-    made = run(tmp_path / "in", tmp_path / "out", _halved, engine="local")
+    made = run(tmp_path / "in", tmp_path / "out", _halved, engine="local", commit_every=None)  # nobody shares
     assert made.drop(["p"]).combine_chunks().equals(pa.concat_tables([table] * 6).combine_chunks())
     for part in parts(tmp_path / "out"):
         group = pq.read_metadata(part).row_group(0)
