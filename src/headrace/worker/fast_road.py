@@ -239,39 +239,22 @@ def _merged(values: Sequence[Any], lengths: Sequence[int]) -> Any:
 def map_rows_window(call: Call, batch: pa.RecordBatch) -> pa.RecordBatch:
     """Return the rows that a function makes, one of each; raise if one is odd."""
     input_view, rows = _rows(batch)
-    names, values = _taken(map(call, rows))
-    _check_calls(len(values), batch)
-    return _from_values(names, values, input_view, range(batch.num_rows))
+    columns, _ = _taken(zip(map(call, rows), strict=True), tuple, batch.num_rows)
+    return _from_columns(columns, input_view, range(batch.num_rows))
 
 
 def flat_map_window(call: Call, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, list[int]]:
     """Return the rows that a function makes, and how many of each; raise if one is odd."""
     input_view, rows = _rows(batch)
-    counts: list[int] = []
-    left = _MOST_ROWS_OF_ONE * batch.num_rows
-
-    def items(row: dict[str, Any]) -> list[Any]:
-        nonlocal left
-        made = call(row)
-        if type(made) is not list:
-            raise _Odd
-        count = len(made)
-        counts.append(count)
-        left -= count
-        if left < 0:
-            raise _Odd
-        return made
-
-    names, values = _taken(chain.from_iterable(map(items, rows)))
-    _check_calls(len(counts), batch)
+    columns, counts = _taken(map(call, rows), list, batch.num_rows)
     index = np.repeat(np.arange(len(counts)), counts).tolist()
-    return _from_values(names, values, input_view, index), counts
+    return _from_columns(columns, input_view, index), counts
 
 
 def filter_window(call: Call, batch: pa.RecordBatch) -> np.ndarray[Any, np.dtype[np.bool_]]:
     """Return for which rows a function is true; raise if it says anything else than true or false."""
     answers = [*map(call, _rows(batch)[1])]
-    _check_calls(len(answers), batch)
+    _check_calls(len(answers), batch.num_rows)
     if not {*map(type, answers)} <= {bool, np.bool_}:
         raise _Odd
     return np.array(answers, np.bool_)
@@ -282,32 +265,50 @@ def _rows(batch: pa.RecordBatch) -> tuple[InputRowsView, Iterator[dict[str, Any]
     return input_view, rows_from(input_view.columns, batch.num_rows)
 
 
-def _check_calls(calls: int, batch: pa.RecordBatch) -> None:
+def _check_calls(calls: int, rows: int) -> None:
     """Raise unless every row has had its call: a function that raises ``StopIteration`` ends a ``map`` in silence."""
-    if calls != batch.num_rows:
+    if calls != rows:
         raise _Odd
 
 
-def _taken(made: Iterator[Any]) -> tuple[list[Any], list[Any]]:
-    """Take the values out of each row as it comes: return the keys, and what rows have by them."""
-    first = next(made, None)
-    if type(first) is not dict or not first:
-        raise _Odd
-    names, width = [*first], len(first)
-    values_of = itemgetter(*names)
-    taken = [values_of(first)]
-    append = taken.append
-    for row in made:
-        if type(row) is not dict or len(row) != width:
+def _taken(
+    made: Iterator[Any], kind: type[list[Any]] | type[tuple[Any, ...]], calls: int
+) -> tuple[dict[Any, list[Any]], list[int]]:
+    """Take the values out of rows as they come, in a ``kind`` of several from each call.
+
+    Return them by the rows' keys, and how many rows each call gave. Lists of values are sliced out of one: that is
+    faster than a tuple for each row.
+    """
+    names: list[Any] = []
+    values: list[Any] = []
+    counts: list[int] = []
+    values_of: Callable[[dict[Any, Any]], tuple[Any, ...]] = tuple
+    width, step = -1, 1
+    room = _MOST_ROWS_OF_ONE * calls
+    extend, count = values.extend, counts.append
+    for rows in made:
+        if type(rows) is not kind:
             raise _Odd
-        append(values_of(row))
-    return names, taken
+        count(len(rows))
+        for row in rows:
+            if type(row) is not dict or len(row) != width:
+                if names or type(row) is not dict or not row:
+                    raise _Odd
+                names, width = [*row], len(row)
+                values_of = itemgetter(*names, *names[: max(2 - width, 0)])  # two or more: a tuple
+                step = max(width, 2)
+            extend(values_of(row))
+        if len(values) > room * step:
+            raise _Odd
+    _check_calls(len(counts), calls)
+    if not names:
+        raise _Odd
+    return {name: values[at::step] for at, name in enumerate(names)}, counts
 
 
-def _from_values(
-    names: Sequence[Any], taken: Sequence[Any], input_view: InputRowsView, index: Sequence[int]
+def _from_columns(
+    columns: dict[Any, list[Any]], input_view: InputRowsView, index: Sequence[int]
 ) -> pa.RecordBatch:
-    columns = dict(zip(names, zip(*taken, strict=True) if len(names) > 1 else [taken], strict=True))
     weight = 0
     for values in columns.values():
         kinds = {*map(type, values)}
