@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import random
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -22,6 +21,8 @@ def backoff(tries: int, first: float, longest: float, *, spread: float = 0.5) ->
     >>> 0.25 <= backoff(1, 0.5, 3.0) <= 0.5
     True
     """
+    import random  # which takes a millisecond
+
     whole = min(longest, first * 2.0 ** min(max(tries, 1) - 1, 60))
     return whole * (1 - spread * random.random()) if spread else whole
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from headrace.core.human import plural
 from headrace.core.ports import Sink
-from headrace.core.tables.remaining import Lost
 from headrace.core.warn import warn
 from headrace.core.work import CommitRecord
 from headrace.errors import SinkError
@@ -15,6 +14,7 @@ from headrace.output.layout import Output
 from headrace.output.revealing import has_all_or_none, parts_of
 
 if TYPE_CHECKING:
+    from headrace.core.tables.remaining import Lost
     from headrace.output.commit import ShardCommitter
 
 

@@ -23,13 +23,13 @@ from headrace.plan.steps.union import (
     shifted,
     union_in,
 )
-from headrace.plan.steps.zip import Apart, Named, Zip, on_side
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from headrace.core.united import UnitedSource
     from headrace.core.work import Shard
+    from headrace.plan.steps.zip import Named
     from headrace.sources.union import UnionSource
 
 
@@ -67,6 +67,7 @@ def zipped(plans: Sequence[Plan]) -> Plan:
     The steps of each plan become steps that see its columns only. Raises ``ArgumentError`` for a step that may change
     which rows there are, and for numbers of rows that are not known or differ.
     """
+    from headrace.plan.steps.zip import Apart, Zip, on_side
     from headrace.sources.zipped import ZipSource
 
     for number, plan in enumerate(plans, 1):
