@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -320,9 +321,10 @@ class Asking:
 def worker(monkeypatch: pytest.MonkeyPatch) -> list[StageWorker]:
     """The workers of runs in this process, whose shards may be divided as if there were others."""
     made: list[StageWorker] = []
+    looks = itertools.count()
 
-    def make(*args: Any) -> StageWorker:
-        made.append(StageWorker(*args))
+    def make(*args: Any) -> StageWorker:  # a machine so slow that rows are left when others ask
+        made.append(StageWorker(*args, clock=lambda: next(looks) / 100))
         return made[-1]
 
     policies_of = build_runner.policies_of

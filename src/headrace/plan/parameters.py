@@ -18,7 +18,8 @@ from headrace.core.install import install_hint
 from headrace.core.ray_cluster import check_ray_remote_args
 from headrace.errors import ArgumentError, MissingLibrary, UnknownArgument, nearest
 from headrace.plan.functions import Function, callable_name, is_async, is_async_generator
-from headrace.plan.strategies import ActorPoolStrategy, Remote, Resources, TaskPoolStrategy, worker_bounds
+from headrace.plan.steps.base import Remote, Resources
+from headrace.plan.strategies import ActorPoolStrategy, TaskPoolStrategy, worker_bounds
 
 if TYPE_CHECKING:
     from headrace.core.arrow.batch_formats import BatchFormat

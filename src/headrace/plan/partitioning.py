@@ -15,9 +15,8 @@ from headrace.core.windows import in_windows
 from headrace.core.work import Shard, Split
 from headrace.plan import compile as compiler
 from headrace.plan.physical import Stage
-from headrace.plan.steps.base import Step
+from headrace.plan.steps.base import UNDECLARED, Step
 from headrace.plan.steps.union import paths_of, union_in
-from headrace.plan.strategies import UNDECLARED
 
 MOST_ROWS = 65_536  # a common multiple of several sizes that is bigger than this is not sought
 READ_AGAIN = 4  # a split that two row ranges share is at most this part of one

@@ -14,8 +14,7 @@ from headrace.core.human import size
 from headrace.errors import ResourcesUnavailable
 from headrace.plan.logical import Plan
 from headrace.plan.physical import Stage
-from headrace.plan.steps.base import Step
-from headrace.plan.strategies import UNDECLARED, Resources
+from headrace.plan.steps.base import UNDECLARED, Resources, Step
 
 _ENDLESS = 1 << 62
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-
-import msgspec
 
 from headrace.core.arguments import known_arguments
 from headrace.errors import ArgumentError
@@ -89,33 +86,3 @@ def worker_bounds(name: str, value: Any) -> tuple[int, int]:
             f"{name}={value!r}: give a number of workers such as 2, or a minimum and maximum such as (1, 8)."
         )
     return pair[0], pair[1]
-
-
-# ---------------------------------------------------------------- What the workers of a step need
-
-
-class Remote(msgspec.Struct, frozen=True):
-    """What a cluster is told about each worker of a step, in its own words."""
-
-    args: Mapping[str, Any]
-
-    def __hash__(self) -> int:
-        return hash(frozenset(self.args))
-
-
-class Resources(msgspec.Struct, frozen=True):
-    """What one worker of a step needs, and how many workers there may be.
-
-    ``num_cpus`` is in cores, ``num_gpus`` in devices, ``memory`` in bytes; ``workers`` is ``(min, max)`` or
-    None for as many as the machine has room for. ``remote`` is for a cluster.
-    """
-
-    num_cpus: float | None = None
-    num_gpus: float | None = None
-    memory: int | None = None
-    workers: tuple[int, int] | None = None
-    remote: Remote | None = None
-
-
-UNDECLARED = Resources()
-"""What a step needs that says nothing."""

@@ -19,8 +19,7 @@ from headrace.options import RunOptions
 from headrace.plan import compile as compiler
 from headrace.plan.logical import Plan
 from headrace.plan.physical import Stage
-from headrace.plan.steps.base import Step, innermost, is_of_headrace
-from headrace.plan.strategies import UNDECLARED
+from headrace.plan.steps.base import UNDECLARED, Step, innermost, is_of_headrace
 
 MOST_BYTES = 16 << 20
 MOST_FILES = 64

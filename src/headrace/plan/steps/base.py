@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -11,7 +11,6 @@ import msgspec
 from headrace.core.ports import Accumulator
 from headrace.errors import unknown_column
 from headrace.plan.functions import Function
-from headrace.plan.strategies import Resources
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -19,6 +18,33 @@ if TYPE_CHECKING:
     from headrace.core.arrow.batch_formats import BatchFormat
 
 V = TypeVar("V")
+
+
+class Remote(msgspec.Struct, frozen=True):
+    """What a cluster is told about each worker of a step, in its own words."""
+
+    args: Mapping[str, Any]
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self.args))
+
+
+class Resources(msgspec.Struct, frozen=True):
+    """What one worker of a step needs, and how many workers there may be.
+
+    ``num_cpus`` is in cores, ``num_gpus`` in devices, ``memory`` in bytes; ``workers`` is ``(min, max)`` or
+    None for as many as the machine has room for. ``remote`` is for a cluster.
+    """
+
+    num_cpus: float | None = None
+    num_gpus: float | None = None
+    memory: int | None = None
+    workers: tuple[int, int] | None = None
+    remote: Remote | None = None
+
+
+UNDECLARED = Resources()
+"""What a step needs that says nothing."""
 
 
 class StepFunction(msgspec.Struct, frozen=True):

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from headrace.plan.functions import Function
-from headrace.plan.steps.base import ALL_COLUMNS, NeededColumns, Step, StepFunction
-from headrace.plan.strategies import UNDECLARED, Resources
+from headrace.plan.steps.base import ALL_COLUMNS, UNDECLARED, NeededColumns, Resources, Step, StepFunction
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -10,8 +10,7 @@ import msgspec
 
 from headrace.plan.expressions import fields_of, named_fields, shape_of
 from headrace.plan.functions import Function
-from headrace.plan.steps.base import ALL_COLUMNS, NeededColumns, Step, StepFunction, V
-from headrace.plan.strategies import UNDECLARED, Resources
+from headrace.plan.steps.base import ALL_COLUMNS, UNDECLARED, NeededColumns, Resources, Step, StepFunction, V
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -10,8 +10,7 @@ from headrace.plan.steps.accumulate import Accumulate
 from headrace.worker.calls import Caller
 from headrace.worker.metrics import side_column_name
 from headrace.worker.rows import Rows
-from headrace.worker.steps.base import RunningStep, StepContext, runs
-from headrace.worker.steps.columns import selected
+from headrace.worker.steps.base import RunningStep, StepContext, runs, selected
 
 
 @runs(Accumulate)

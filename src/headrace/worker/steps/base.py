@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from headrace.core.row_keys import Keys, Numbers, row_keys
 from headrace.core.work import Split
-from headrace.errors import BadReturn, PlanError
+from headrace.errors import BadReturn, PlanError, unknown_column
 from headrace.plan.functions import Function
 from headrace.plan.physical import ErrorPolicy
 from headrace.plan.steps.base import DatasetStep, Step, is_of_headrace
@@ -153,3 +153,17 @@ def register(classes: Mapping[type[Step], type[RunningStep[Any]]]) -> None:
 def is_plain(function: Function) -> bool:
     """Say whether a function can be called anywhere: nothing is constructed, loaded or awaited."""
     return function.predictor is None and not isinstance(function.call, type) and not function.is_async
+
+
+def selected(batch: pa.RecordBatch, columns: Sequence[str], label: str) -> pa.RecordBatch:
+    """Return these columns of a batch; ``UnknownColumn`` says that ``label`` asks for one that is not there."""
+    check(batch, columns, label)
+    return batch.select(list(columns))
+
+
+def check(batch: pa.RecordBatch, columns: Iterable[str], label: str) -> None:
+    """Raise ``UnknownColumn`` if one of the columns that ``label`` asks for is not there."""
+    names = batch.schema.names
+    for name in columns:
+        if name not in names:
+            raise unknown_column(label, name, names)

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
 import pyarrow as pa
 
 from headrace.core.arrow.forms import OBJECT, form_of, mark_of, marked
-from headrace.errors import unknown_column
 from headrace.plan.expressions import fields_of
 from headrace.plan.steps.base import Step
 from headrace.plan.steps.columns import DropColumns, RenameColumns, SelectColumns, WithColumn
 from headrace.worker.calls import Caller
 from headrace.worker.expressions import evaluate, evaluated
 from headrace.worker.rows import Rows
-from headrace.worker.steps.base import RunningStep, StepContext, runs
+from headrace.worker.steps.base import RunningStep, StepContext, check, runs, selected
 
 S = TypeVar("S", bound=Step)
 
@@ -62,20 +61,6 @@ class RenamingColumns(_ColumnStep[RenameColumns]):
         check(batch, self.step.reads(), self.step.label())
         new = dict(self.step.names)
         return batch.rename_columns([new.get(name, name) for name in batch.schema.names])
-
-
-def selected(batch: pa.RecordBatch, columns: Sequence[str], label: str) -> pa.RecordBatch:
-    """Return these columns of a batch; ``UnknownColumn`` says that ``label`` asks for one that is not there."""
-    check(batch, columns, label)
-    return batch.select(list(columns))
-
-
-def check(batch: pa.RecordBatch, columns: Iterable[str], label: str) -> None:
-    """Raise ``UnknownColumn`` if one of the columns that ``label`` asks for is not there."""
-    names = batch.schema.names
-    for name in columns:
-        if name not in names:
-            raise unknown_column(label, name, names)
 
 
 # ---------------------------------------------------------------- Adding a column that an Arrow expression gives

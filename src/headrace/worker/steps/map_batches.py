@@ -19,8 +19,7 @@ from headrace.worker.calls import Caller
 from headrace.worker.fast_road import FastRoad, map_window, suits
 from headrace.worker.in_flight import InFlightWindow
 from headrace.worker.rows import Rows
-from headrace.worker.steps.base import RunningStep, StepContext, is_plain, runs
-from headrace.worker.steps.columns import selected
+from headrace.worker.steps.base import RunningStep, StepContext, is_plain, runs, selected
 from headrace.worker.user_code import UserCode
 
 
