@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headrace as hr
+from api.test_union_steps import QUIET, Picky, Row, doubled, twice
 from headrace.errors import (
     ArgumentError,
     BadReturn,
@@ -27,23 +28,8 @@ from headrace.errors import (
 )
 from headrace.testing import failpoints
 
-QUIET: dict[str, Any] = {"engine": "inline", "progress": False}
-Row = dict[str, Any]
 Model = list[Row | None]
 """The rows of one side; None for one that was rejected."""
-
-
-class Picky:
-    """Cannot do what one row in seven needs."""
-
-    def __call__(self, row: Row) -> Row:
-        if row["id"] % 7 == 3:
-            raise ValueError("no")
-        return row
-
-
-def doubled(batch: dict[str, Any]) -> dict[str, Any]:
-    return {**batch, "id": batch["id"] * 2}
 
 
 def in_pieces(batch: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -178,10 +164,6 @@ def write_two(folder: Path, rows: int = 5000) -> None:
             ids = range(start, stop)
             table = pa.table({"id": ids, name: [f"{name}{i}" for i in ids], "spare": ids})
             pq.write_table(table, folder / name / f"{start:05}.parquet", row_group_size=group)
-
-
-def twice(row: Row) -> Row:
-    return {**row, "id": row["id"] * 2}
 
 
 def plus(batch: dict[str, Any]) -> dict[str, Any]:
