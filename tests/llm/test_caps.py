@@ -125,7 +125,7 @@ def test_the_loop_goes_on_while_another_worker_writes(tmp_path):
         one.count(lost_tokens=30)  # never waits
         loop = asyncio.get_running_loop()
         loop.call_later(0.01, other._run_statement, "commit")  # never called, if the loop stood still
-        return await when_free(lambda: one.reserve(60, 0.0, caps, Spent()))
+        return await when_free(one.reserve, 60, 0.0, caps, Spent())
 
     assert asyncio.run(asyncio.wait_for(waits(), 30)) == "reserved"
     assert other.spent().most_tokens == 90

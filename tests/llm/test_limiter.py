@@ -110,7 +110,7 @@ def test_the_loop_goes_on_while_another_worker_looks(tmp_path):
     async def waits() -> float:
         loop = asyncio.get_running_loop()
         loop.call_later(0.01, unlock, fd)  # never called, if the loop stood still
-        return await when_free(lambda: one.reserve(0))
+        return await when_free(one.reserve, 0)
 
     assert asyncio.run(asyncio.wait_for(waits(), 30)) == Clock()()
     lock(fd)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import fcntl
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -50,17 +51,18 @@ def lock(fd: int, *, patience: float | None = 0.0, shared: bool = False) -> bool
             return True
 
 
-async def when_free(look: Callable[[], T]) -> T:
-    """Return what ``look`` returns. While another process holds what it needs, it raises ``BlockingIOError``.
+async def when_free(look: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Return what ``look`` returns for these arguments.
 
-    It is called again after a while. The event loop goes on in the meantime.
+    While another process holds what it needs, it raises ``BlockingIOError``, and is called again after a while. The
+    event loop goes on in the meantime.
     """
     import asyncio  # those who wait otherwise do without
 
     tries = 0
     while True:
         try:
-            return look()
+            return look(*args, **kwargs)
         except BlockingIOError:
             tries += 1
         await asyncio.sleep(backoff(tries, 0.001, 0.1))

@@ -12,7 +12,6 @@ import shutil
 import sqlite3
 from collections import deque
 from collections.abc import Iterator, Mapping
-from functools import partial
 from typing import Any
 
 import msgspec
@@ -285,14 +284,14 @@ class _Batch:
             self._counts.failed += 1
         self._written.append(_key(line))
         if len(self._written) >= FORGOTTEN_TOGETHER:
-            await when_free(partial(self._store.forget, self._written))
+            await when_free(self._store.forget, self._written)
             self._written = []
         self._progress(self._counts.answered + self._counts.failed, self._counts.lines)
 
     async def _outcome(self, client: Client | EngineClient, line: BatchLine) -> tuple[bool, bytes]:
         """Return whether a request was answered, and its line of the output or of the errors."""
         key = _key(line)
-        kept = await when_free(partial(self._store.find, key))
+        kept = await when_free(self._store.find, key)
         if kept is None:
             try:
                 tokens = line.size // BYTES_PER_TOKEN + _asked_tokens(line.body)
@@ -302,7 +301,7 @@ class _Batch:
                 self._window_bytes += len(said)
                 return False, said
             kept = answered_line(line, reply.data)
-            await when_free(partial(self._store.add, key, kept))
+            await when_free(self._store.add, key, kept)
             self._count_tokens(*tokens_in(reply.data))
         else:
             self._count_tokens(*tokens_written(kept))

@@ -11,7 +11,6 @@ import time
 from collections import deque
 from collections.abc import AsyncGenerator, Coroutine, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -279,7 +278,7 @@ class Client:
     async def _in_time(
         self, url: str, content: bytes, body: Mapping[str, Any], tokens: int, bill: Bill
     ) -> Reply:
-        at = await when_free(partial(self._limiter.reserve, tokens))
+        at = await when_free(self._limiter.reserve, tokens)
         while (wait := at - time.time()) > 0:
             await asyncio.sleep(wait)
             at = max(at, await when_free(self._limiter.blocked_until))
@@ -288,7 +287,7 @@ class Client:
             reply = await self._hedged(url, content, body, tokens, bill)
         except Again as again:
             if again.wait is not None and again.wait <= LONGEST_PAUSE and again.kind is RateLimited:
-                await when_free(partial(self._limiter.block, again.wait))
+                await when_free(self._limiter.block, again.wait)
             # Where the rates are known, too many requests say nothing of how many may be under way.
             paced = again.kind is RateLimited and self.endpoint.requests_per_minute is not None
             await self._landed(sent_at, overloaded=again.overloaded and not paced)
@@ -297,7 +296,7 @@ class Client:
         self._let_in_at = max(self._let_in_at, sent_at)
         usage = reply.data.get("usage")
         if isinstance(usage, dict) and isinstance(usage.get("total_tokens"), int):
-            await when_free(partial(self._limiter.used, tokens, usage["total_tokens"]))
+            await when_free(self._limiter.used, tokens, usage["total_tokens"])
         return reply
 
     async def _hedged(
@@ -332,7 +331,7 @@ class Client:
                 async with self.spending.request(
                     body, wait=False
                 ) as bill:  # what is late is not worth a wait
-                    at = await when_free(partial(self._limiter.reserve, tokens))
+                    at = await when_free(self._limiter.reserve, tokens)
                     await asyncio.sleep(max(0.0, at - time.time()))
                     sent.append(True)
                     self.retried.append(HEDGED)
@@ -343,8 +342,7 @@ class Client:
         return second()
 
     async def _landed(self, sent_at: float, *, overloaded: bool) -> None:
-        landed = partial(self._limiter.landed, sent_at, overloaded=overloaded)
-        self.slots.limit = await when_free(landed)
+        self.slots.limit = await when_free(self._limiter.landed, sent_at, overloaded=overloaded)
         self.slots.wake()
 
     async def call(self, method: str, path: str, **request: Any) -> bytes:
@@ -416,7 +414,7 @@ class Client:
             raise self._judge(response, self._hidden(read.decode("utf-8", "replace")).encode(), body)
         pause = pause_of(response.headers)
         if pause is not None:
-            await when_free(partial(self._limiter.block, pause))
+            await when_free(self._limiter.block, pause)
         data = json_of(read)
         if not isinstance(data, dict) or ("error" in data and not data.get("choices") and data["error"]):
             raise Again(Malformed, f"200, and no JSON of an answer ({len(read):,} bytes)", paid=True)

@@ -9,7 +9,6 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Protocol
 
 import msgspec
@@ -245,7 +244,7 @@ class Prompter(AnswerColumns):
     async def _once(self, key: bytes, request: dict[str, Any], own: tuple[str, ...]) -> Answer:
         started = self._started
         assert started is not None
-        known = await when_free(partial(started.store.find, key))
+        known = await when_free(started.store.find, key)
         if known is not None:
             return msgspec.msgpack.decode(known, type=Answer)
         shared = started.asking.get(key)
@@ -285,7 +284,7 @@ class Prompter(AnswerColumns):
             last = await self._ask_step(request, own)
             answer = msgspec.structs.replace(added(answer, last), repairs=number + 1)
         await when_free(started.used.settle)
-        await when_free(partial(started.store.add, key, msgspec.msgpack.encode(answer)))
+        await when_free(started.store.add, key, msgspec.msgpack.encode(answer))
         return answer
 
     async def _ask_step(self, request: dict[str, Any], own: tuple[str, ...]) -> Answer:
@@ -293,8 +292,7 @@ class Prompter(AnswerColumns):
         started = self._started
         assert started is not None
         if isinstance(self.asked.on_truncated, int) or (self.asked.schema is not None and self.asked.repairs):
-            step = key_of(request, "step", self.asked.keep_raw, *own)
-            known = await when_free(partial(started.store.find, step))
+            known = await when_free(started.store.find, self._step_key(request, own))
             if known is not None:
                 return msgspec.msgpack.decode(known, type=Answer)
         return await self._ask(request)
@@ -303,8 +301,10 @@ class Prompter(AnswerColumns):
         """Keep an answer that is followed by another request: others may have their turn before that."""
         started = self._started
         assert started is not None
-        step = key_of(request, "step", self.asked.keep_raw, *own)
-        await when_free(partial(started.store.add, step, msgspec.msgpack.encode(answer)))
+        await when_free(started.store.add, self._step_key(request, own), msgspec.msgpack.encode(answer))
+
+    def _step_key(self, request: dict[str, Any], own: tuple[str, ...]) -> bytes:
+        return key_of(request, "step", self.asked.keep_raw, *own)
 
     async def _ask(self, request: dict[str, Any]) -> Answer:
         """Ask, and ask again where what came was no answer."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from functools import partial
 from typing import Any
 
 import msgspec
@@ -135,8 +134,8 @@ class Spending:
         if not wait and self._turn.locked():  # others wait already
             raise await self._reached(tokens, cost)
         async with self._turn:  # who comes first is first, however much it needs
-            reserve = partial(self._store.reserve, tokens, cost, self._caps, self._elsewhere)
-            while (may := await when_free(reserve)) != "reserved":
+            reserve = self._store.reserve
+            while (may := await when_free(reserve, tokens, cost, self._caps, self._elsewhere)) != "reserved":
                 if may == "never" or not wait:
                     raise await self._reached(tokens, cost)
                 await asyncio.sleep(LOOK_SECONDS)

@@ -249,7 +249,7 @@ class AnswerStore:
         try:
             return self._db.execute(statement, values)
         except sqlite3.Error as error:
-            if "locked" in str(error) or "busy" in str(error):
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
                 raise BlockingIOError(f"another worker writes to {self._path}") from error
             raise _failed(self._path, error) from error
 
