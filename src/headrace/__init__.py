@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from headrace.plan.column_expressions import ColumnExpression as ColumnExpression
     from headrace.plan.column_expressions import col as col
     from headrace.plan.column_expressions import lit as lit
+    from headrace.plan.requirements import at_least as at_least
+    from headrace.plan.requirements import at_most as at_most
+    from headrace.plan.requirements import between as between
     from headrace.plan.strategies import ActorPoolStrategy as ActorPoolStrategy
     from headrace.plan.strategies import TaskPoolStrategy as TaskPoolStrategy
     from headrace.predictors.keras.predictor import KerasPredictor as KerasPredictor
@@ -45,6 +48,8 @@ if TYPE_CHECKING:
     from headrace.readers.tables_of_files import *
     from headrace.result import Result as Result
     from headrace.session.models import load_model as load_model
+    from headrace.session.publishing import discard as discard
+    from headrace.session.publishing import publish as publish
     from headrace.tasks import ActorPool as ActorPool
     from headrace.tasks import Executor as Executor
     from headrace.tasks import Ref as Ref
@@ -58,9 +63,11 @@ _HOMES = {
     "headrace.output.verification": ("Verification",),
     "headrace.output.verify": ("verify",),
     "headrace.plan.column_expressions": ("ColumnExpression", "col", "lit"),
+    "headrace.plan.requirements": ("at_least", "at_most", "between"),
     "headrace.plan.strategies": ("ActorPoolStrategy", "TaskPoolStrategy"),
     "headrace.result": ("Result",),
     "headrace.session.models": ("load_model",),
+    "headrace.session.publishing": ("discard", "publish"),
     "headrace.tasks": ("ActorPool", "Executor", "Ref", "connect"),
 }
 _MODULES = ("errors", "llm", "observers")

@@ -40,6 +40,7 @@
     │   ├── OutputExists
     │   ├── PlanChanged
     │   └── JournalDamaged
+    ├── RequirementNotMet                   an output that is not as ``require`` asks, and not published
     └── EngineError                         where the work runs
         ├── WorkerDied
         │   ├── NeverReady
@@ -64,7 +65,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
-from typing import Self
+from typing import Any, Self
 
 from headrace.core.terminal import visible
 
@@ -374,6 +375,19 @@ class JournalDamaged(SinkError):
 
     Restore the folder from a copy, or write to a new folder.
     """
+
+
+class RequirementNotMet(HeadraceError):
+    """An output is not as ``require`` asks. All of it was computed and kept, and no reader sees it.
+
+    Look at the figures; then publish it all the same, discard it, or run again with other requirements.
+    """
+
+    figures: tuple[Any, ...] = ()
+    """Each with ``name``, ``asked``, ``found``, ``met`` and ``note``."""
+
+    output: str = ""
+    """The output, as ``hr.publish`` and ``hr.discard`` take it."""
 
 
 class EngineError(HeadraceError):

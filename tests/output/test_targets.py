@@ -89,6 +89,9 @@ class TestIceberg(TargetContract):
     def write(self, data: hr.Dataset, place: Path, **options: Any) -> Result:
         return data.write_iceberg("shop.t", catalog=self.lake(place), **options)
 
+    def publish(self, output: str, place: Path) -> Result:
+        return hr.publish(output, because="a test", catalog=self.lake(place))
+
     def read(self, place: Path) -> list[dict[str, Any]]:
         catalog = self.lib.load_catalog("default", **self.lake(place))
         if not catalog.table_exists("shop.t"):
@@ -161,3 +164,6 @@ class TestPostgresql(OfDatabase):
             cursor.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
             connection.commit()
         return f"{self.server}&options=-csearch_path%3D{schema}"
+
+    def publish(self, output: str, place: Path) -> Result:
+        return hr.publish(output, because="a test", uri=self.uri(place))

@@ -20,6 +20,7 @@ from headrace.cli import (
     failures,
     look,
     predict,
+    publish,
     report,
     resume,
     run_batch,
@@ -59,6 +60,7 @@ Exit codes
   1    failed
   2    the command cannot be carried out as it was given; nothing was done
   3    done, and some rows were set aside (--on-error reject)
+  4    done, and not published, as something that --require asks for is not met
   130  interrupted; 143 by SIGTERM, 129 by SIGHUP
 """
 
@@ -120,6 +122,8 @@ _add("Before a run", estimate.estimate, estimate.EXAMPLES)
 _add("After a run", status.status, status.EXAMPLES)
 _add("After a run", report.report, report.EXAMPLES)
 _add("After a run", verify.verify, verify.EXAMPLES)
+_add("After a run", publish.publish, publish.PUBLISH_EXAMPLES)
+_add("After a run", publish.discard, publish.DISCARD_EXAMPLES)
 _add("After a run", clean.clean, clean.EXAMPLES)
 
 

@@ -16,6 +16,7 @@ from headrace.errors import (
     ModelError,
     OutputExists,
     PlanChanged,
+    RequirementNotMet,
     StoreFailed,
 )
 from headrace.session.interrupts import Raising
@@ -24,6 +25,7 @@ DONE = 0
 FAILED = 1
 USAGE = 2  # the command cannot be carried out as it was given; nothing was done
 REJECTS = 3  # done, and some rows were set aside
+UNPUBLISHED = 4  # all rows are computed, and none is published, as a requirement was not met
 INTERRUPTED = 130
 CLOSED_PIPE = 141  # who read our output has enough: as for any program that SIGPIPE ends
 
@@ -53,7 +55,8 @@ _BEFORE_WORK = (ModelError, ForeignOutput, OutputExists, PlanChanged)
 
 
 def code_of(error: HeadraceError, *, begun: bool = False) -> int:
-    """Return the exit code for an error: 2 where other words would have helped, 1 where the work failed.
+    """Return the exit code for an error: 2 where other words would have helped, 1 where the work failed, 4 where it
+    was done and is not published.
 
     ``begun``: an output was opened, so that something was done.
 
@@ -63,6 +66,8 @@ def code_of(error: HeadraceError, *, begun: bool = False) -> int:
     >>> code_of(errors.ModelUnreadable("…")), code_of(errors.ModelUnreadable("…"), begun=True)
     (2, 1)
     """
+    if isinstance(error, RequirementNotMet):
+        return UNPUBLISHED
     denied = isinstance(error, StoreFailed) and not error.passing
     refused = isinstance(error, REFUSALS) or ((isinstance(error, _BEFORE_WORK) or denied) and not begun)
     return USAGE if refused else FAILED

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace.cli.exits import DONE, REJECTS
+from headrace.cli.exits import DONE, REJECTS, UNPUBLISHED
 from headrace.cli.texts import output_of
 from headrace.version import __version__
 
@@ -56,7 +56,11 @@ def of_failure(
     """
     committed = _committed(opened)
     return {
-        "status": "interrupted" if isinstance(error, KeyboardInterrupt) else "failed",
+        "status": "unpublished"
+        if code == UNPUBLISHED
+        else "interrupted"
+        if isinstance(error, KeyboardInterrupt)
+        else "failed",
         "exit_code": code,
         "output": output_of(output) if output is not None else None,
         **committed,

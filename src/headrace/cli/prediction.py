@@ -11,6 +11,7 @@ import typer
 
 from headrace.cli import formats, manifest, models, texts
 from headrace.cli.exits import UsageMistake
+from headrace.plan.requirements import from_text
 
 if TYPE_CHECKING:
     from headrace.dataset.dataset import Dataset
@@ -137,6 +138,16 @@ class Prediction:
             rich_help_panel=_COLUMNS,
         ),
     ] = None
+    require: Annotated[
+        Texts,
+        typer.Option(
+            "--require",
+            metavar="'NAME>=N'",
+            help="Publish only if a metric, or rows, rejected, nulled, seconds or cost, is so: 'auc>=0.9', "
+            "'rejected<=0.001'. Repeatable.",
+            rich_help_panel=_COLUMNS,
+        ),
+    ] = None
     model_option: Annotated[
         Texts,
         typer.Option(
@@ -256,7 +267,11 @@ class Prediction:
             version=self.version,
             **given,
         )
-        return data.accumulate(**metrics) if metrics else data
+        data = data.accumulate(**metrics) if metrics else data
+        for text in self.require or ():
+            name, bound = from_text(text)
+            data = data.require({name: bound})
+        return data
 
     def source(self) -> Dataset:
         """Return the dataset of the inputs alone."""

@@ -11,7 +11,7 @@ import typer
 
 from headrace.cli import texts
 from headrace.cli.answer import Answer, wants_json
-from headrace.cli.exits import DONE, FAILED
+from headrace.cli.exits import DONE, FAILED, UNPUBLISHED
 from headrace.core.terminal import one_line, say
 
 if TYPE_CHECKING:
@@ -38,7 +38,8 @@ def status(
     """Say how the run in an output is: rows, speed, time left, shards, workers, memory, failed rows.
 
     May be asked at any time, from any terminal. Exit code 0: complete, or under way; 1: it ended and is not complete,
-    so the same command, run again, goes on from there; or files, or the table with its rows, are gone since.
+    so the same command, run again, goes on from there; or files, or the table with its rows, are gone since; 4: it is
+    complete, and not published, as a requirement was not met.
     """
     from headrace.output.follow import Follower
 
@@ -47,6 +48,7 @@ def status(
     if watch and not found.ended:
         found = _watched(follower, found, shown=not wants_json())
     code = DONE if found.facts.status in ("complete", "under way") and not found.gone else FAILED
+    code = UNPUBLISHED if found.facts.status == "unpublished" else code
     data = found.data()
     first = {"command": "status", "status": data["status"], "exit_code": code}
     return Answer(code, {**first, **data}, _text(found))

@@ -11,7 +11,7 @@ import typer
 
 from headrace.cli import texts
 from headrace.cli.answer import Answer
-from headrace.cli.exits import DONE, FAILED
+from headrace.cli.exits import DONE, FAILED, UNPUBLISHED
 
 if TYPE_CHECKING:
     from headrace.output.verify import OnFile
@@ -59,16 +59,17 @@ def verify(
 
     Sizes and checksums are computed anew, rows are counted from the files, metrics are merged again from what each
     shard counted. A table that has the rows is asked whether it has them still. Exit code 0: complete, and as it was
-    written; 1: damaged, not finished, or being written.
+    written; 1: damaged, not finished, or being written; 4: as it was written, and not published.
     """
     from headrace.output.verify import verify as look
 
     with _bar(shown=progress) as on_file:
         found = look(texts.output_of(out), threads=threads, on_file=on_file, catalog=catalog, uri=uri)
+    code = DONE if found.good else UNPUBLISHED if found.state == "unpublished" else FAILED
     data = {
         "command": "verify",
         "status": found.state,
-        "exit_code": DONE if found.good else FAILED,
+        "exit_code": code,
         "output": str(found.path),
         "run": found.run,
         "files": found.files,
@@ -83,7 +84,7 @@ def verify(
         ],
         "note": found.note,
     }
-    return Answer(DONE if found.good else FAILED, data, str(found))
+    return Answer(code, data, str(found))
 
 
 @contextmanager

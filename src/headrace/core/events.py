@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import msgspec
 
 from headrace.core.answered import Answered, Tokens
+from headrace.core.human import exact
+from headrace.core.terminal import one_line
 from headrace.core.work import Faults, Ledger, Timings
 
 
@@ -310,6 +313,62 @@ class MetricsCounted(msgspec.Struct, frozen=True):
     charts: dict[str, Any]
 
 
+class Figure(msgspec.Struct, frozen=True):
+    """A figure of an output beside what was asked for; ``found`` is None if there is no number, and ``note`` why.
+
+    >>> print(Figure("auc", "at least 0.9", 0.83, False))
+    auc is 0.83 (asked: at least 0.9)
+    """
+
+    name: str
+    asked: str
+    found: float | None = None
+    met: bool = False
+    note: str = ""
+
+    def __str__(self) -> str:
+        return one_line(f"{self.name} is {self.shown} (asked: {self.asked})")
+
+    @property
+    def shown(self) -> str:
+        """The figure in words."""
+        found = "unknown" if self.found is None else exact(self.found)
+        if self.found is not None and not self.met and found in self.asked.split():
+            found = repr(self.found)  # rounded, it would look as if it were met
+        return f"{found}, {self.note}" if self.note else found
+
+
+class RequirementsAsked(msgspec.Struct, frozen=True):
+    """Whether the whole output is as it was required; or what somebody decided about one that is not.
+
+    ``verdict`` is ``met``, ``not met``, ``published`` or ``discarded``.
+    """
+
+    verdict: str
+    figures: tuple[Figure, ...] = ()
+    because: str = ""
+
+    @classmethod
+    def of(cls, success: Mapping[str, Any]) -> RequirementsAsked | None:
+        """Return what was required of a complete output, by its ``_SUCCESS``; None if nothing was."""
+        try:
+            figures = msgspec.convert(success.get("requirements", ()), tuple[Figure, ...])
+            published = msgspec.convert(success.get("published", {}), dict[str, Any])
+        except msgspec.ValidationError:
+            return None
+        met = "met" if all(figure.met for figure in figures) else "not met"
+        verdict = "published" if published else met
+        return cls(verdict, figures, str(published.get("because", ""))) if figures else None
+
+    def __str__(self) -> str:
+        unmet = "; ".join(str(each) for each in self.figures if not each.met)
+        if self.verdict == "met":
+            return f"required, and met: {'; '.join(map(str, self.figures))}"
+        if self.verdict == "published":
+            return f"published although {unmet}, because: {self.because}"
+        return f"discarded, because: {self.because}" if self.verdict == "discarded" else f"not met: {unmet}"
+
+
 Event = (
     RunDescribed
     | RunStarted
@@ -328,6 +387,7 @@ Event = (
     | ShardDivided
     | PoolResized
     | MetricsCounted
+    | RequirementsAsked
     | PoolWaits
     | RunFinished
 )

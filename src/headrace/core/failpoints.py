@@ -38,6 +38,7 @@ POINTS: frozenset[str] = frozenset(
         "finish.manifest",
         "finish.success",
         "finish.closed",
+        "finish.withheld",
         "swap.recorded",
         "swap.removed",
         "swap.pointed",

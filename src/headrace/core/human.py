@@ -48,6 +48,15 @@ def size(number: float, *, digits: int = 1) -> str:
     return _scaled(number, 1024, ("B", "KiB", "MiB", "GiB", "TiB", "PiB"), digits)
 
 
+def exact(number: float) -> str:
+    """Return a number as people write it: an integer in full, another one with six digits.
+
+    >>> exact(1_000_000), exact(0.1 + 0.2), exact(0.001)
+    ('1,000,000', '0.3', '0.001')
+    """
+    return f"{number:,}" if isinstance(number, int) else f"{number:.6g}"
+
+
 def duration(seconds: float) -> str:
     """Return a span of time.
 

@@ -84,6 +84,13 @@ class DatasetBase:
         }
         return () if columns & renamed else levels
 
+    def _check_unrequired(self, verb: str) -> None:
+        """Refuse a verb that makes another plan of this one, which would not have its requirements."""
+        if self._plan.requirements:
+            raise ArgumentError(
+                f"{verb}: the dataset has require(), which is about all rows that are written. Put it after {verb}."
+            )
+
     def _inputs(self, inputs: Any) -> Any:
         """Return what a model reads if nobody says it: None for all columns, but those of an index are left out."""
         columns = {level.column for level in self._index if not level.also_column}

@@ -93,4 +93,6 @@ class CombiningVerbs(DatasetBase):
                 raise ArgumentError(
                     f"{verb}: {type(each).__name__} is not a dataset; read_* and from_* make datasets."
                 )
+        for each in (self, *others):
+            each._check_unrequired(verb)
         return [self, *others]

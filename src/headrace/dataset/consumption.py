@@ -321,6 +321,7 @@ class ConsumptionVerbs(DatasetBase):
         """
         from headrace.sources.memory import MemorySource
 
+        self._check_unrequired("materialize")
         source = MemorySource(self._marked_table("materialize"), "materialize", index=self._index)
         made = type(self)(Plan(source), self._options)
         made._last_report = self._last_report

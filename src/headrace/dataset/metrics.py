@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Self
 
 from headrace.core.ports import Accumulator
@@ -11,6 +13,7 @@ from headrace.errors import ArgumentError
 from headrace.plan.steps.accumulate import Accumulate
 
 if TYPE_CHECKING:
+    from headrace.plan.requirements import Bound
     from headrace.result import Metrics
 
 
@@ -65,6 +68,50 @@ class MetricVerbs(DatasetBase):
         if metrics or not plan.metrics:
             plan = plan.then(self._accumulate("evaluate", metrics))
         return self._evaluated(plan)
+
+    def require(self, figures: Mapping[str, Bound] = MappingProxyType({}), /, **named: Bound) -> Self:
+        """Have the output published only if these figures are as they should be; readers see the old one until then.
+
+        All rows are computed and counted first. If a figure is not met, ``RequirementNotMet`` is raised, and the
+        output is kept *unpublished*: no reader finds its rows, no table or database gets them. ``hr.publish`` makes
+        them visible all the same, ``hr.discard`` drops them. The same run with other requirements asks again, and
+        computes nothing. Figures are those of the whole output, with the rows of earlier runs of it.
+
+        Only ``write_*`` asks: other verbs return the rows as if nothing were required. Requirements are no part of
+        the plan that an output is recognised by.
+
+        Parameters
+        ----------
+        named
+            By the name of a metric of ``accumulate``, or of what each run has: ``rows`` (written), ``rejected`` and
+            ``nulled`` (shares of the rows read, from 0 to 1), ``seconds`` (of the command that computes the last
+            rows), ``cost`` (of language models with ``prices``). The value is ``hr.at_least``, ``hr.at_most`` or
+            ``hr.between``. What is None or NaN is never met.
+        figures
+            The same as a dict, for a number within a result: ``{"scores.f1": hr.at_least(0.8)}``.
+
+        Raises
+        ------
+        ArgumentError
+            There is no such figure, or the value is no requirement.
+
+        Examples
+        --------
+        >>> import tempfile, headrace as hr
+        >>> folder = f"{tempfile.mkdtemp()}/out"
+        >>> data = hr.range(5).accumulate(mean=hr.Mean("id")).with_options(engine="inline", progress=False)
+        >>> data.require(mean=hr.at_least(3)).write_parquet(folder)
+        Traceback (most recent call last):
+            ...
+        headrace.errors.RequirementNotMet: ... mean is 2 (asked: at least 3). ...
+        >>> data.require(mean=hr.at_least(2), rows=hr.between(1, 10)).write_parquet(folder).rows
+        5
+        """
+        from headrace.plan.requirements import given
+
+        plan = self._plan
+        asked = given("require", {**figures, **named}, [name for name, _ in plan.metrics])
+        return type(self)(replace(plan, requirements=(*plan.requirements, *asked)), self._options)
 
     def _accumulate(self, verb: str, metrics: Mapping[str, Accumulator]) -> Accumulate:
         from headrace.accumulators.by import is_accumulator

@@ -20,6 +20,7 @@ from headrace.core.events import (
     MemoryTaken,
     MetricsCounted,
     ModelAsked,
+    RequirementsAsked,
     RowsRead,
     RunDescribed,
     RunFinished,
@@ -50,7 +51,7 @@ FAULT_CHARS = 1_000  # of the message of a fault
 ERROR_CHARS = 20_000  # of the error that ended a run
 
 NAMES = {kind: name for name, kind in KINDS.items()}
-_ALWAYS = (RunDescribed, RunStarted, MetricsCounted, RunFinished)
+_ALWAYS = (RunDescribed, RunStarted, MetricsCounted, RequirementsAsked, RunFinished)
 
 
 class Record:

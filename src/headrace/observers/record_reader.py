@@ -19,6 +19,7 @@ from headrace.core.events import (
     ModelAsked,
     PoolResized,
     PoolWaits,
+    RequirementsAsked,
     RunDescribed,
     RunFinished,
     RunStarted,
@@ -56,11 +57,12 @@ KINDS: dict[str, type[Any]] = {
     "pool waits": PoolWaits,
     "more": Unlisted,
     "metrics": MetricsCounted,
+    "requirements": RequirementsAsked,
     "finished": RunFinished,
 }
 """What each line is, by its ``event``."""
 
-_LENIENT = (MetricsCounted, WorkerRetired)
+_LENIENT = (MetricsCounted, RequirementsAsked, WorkerRetired)
 
 
 def lines_of(data: bytes) -> Iterator[Line | None]:

@@ -22,6 +22,7 @@ from headrace.core.events import (
     ModelAsked,
     PoolResized,
     PoolWaits,
+    RequirementsAsked,
     RowsRead,
     RunDescribed,
     RunFinished,
@@ -106,6 +107,7 @@ class RunState:
         self.memory: MemoryTaken | None = None
         self.memory_peak = 0
         self.metrics: MetricsCounted | None = None
+        self.required: RequirementsAsked | None = None
         self.counts: Counter[str] = Counter()  # incidents
         self.retried: Counter[tuple[str, str]] = Counter()  # (step, error) → calls
         self.models = ModelUse()
@@ -127,6 +129,9 @@ class RunState:
 
     def add(self, event: Folded, at: float) -> None:
         """Add an event that happened at ``at``."""
+        if isinstance(event, RequirementsAsked):  # a decision may come days after the run
+            self.required = event
+            return
         at = round(at, 3)  # as the record has it
         self.at = max(self.at, at)
         if isinstance(event, RunDescribed):
@@ -191,6 +196,7 @@ class RunState:
     def _start(self, event: RunStarted, at: float) -> None:
         driver = self.drivers[-1]
         driver.started = event
+        self.required = None
         if self.rows > event.rows_done:
             words = f"{self.rows - event.rows_done:,} rows were read by a driver that did not commit them"
             self._count(READ_AGAIN, words)

@@ -52,6 +52,7 @@ class ShardCommitter:
         self.revealing = Revealing(output, plan.run, sink, state, moment)
         self.folder = output.folder(plan.run)
         self.empty = True  # nothing was committed
+        self.gated = False  # what is committed from now on waits until somebody has looked at all of it
         self._journal = journal
         self.left_out: tuple[str, ...] = ()  # input files that came after the run was planned
         self.gone: tuple[str, ...] = ()  # input files that are not there any more; their rows stay
@@ -113,8 +114,8 @@ class ShardCommitter:
         state = self.state
         beyond = [record for record in self.committed() if record.shard >= len(self.plan.shards)]
         number = len(state.runs) + 1 if state.runs[-1].ended else 0
-        aside = state.finished and not beyond
-        if not aside and not self.revealing.aside:
+        aside = state.finished and (self.gated or not beyond)
+        if not self.revealing.aside and (beyond or not aside):
             self.output.remove_success()
         about = tuple(files), tuple(shards), number, aside or state.hidden, time.time()
         grown_by = journals.Renewed(*about, tuple(replaces), again) if replaces else journals.Grown(*about)
@@ -167,7 +168,8 @@ class ShardCommitter:
         """Take back commits that no reader knows of yet; their shards are run again."""
         self._note(*(journals.Revoked(record.shard) for record in records))
         for record in records:
-            self.state.done[record.shard] = 0
+            if record.shard < len(self.state.done):
+                self.state.done[record.shard] = 0
             if not self.revealing.aside:
                 self.output.place.remove([file.name for file in record.files])
             for file in record.files:
@@ -190,6 +192,12 @@ class ShardCommitter:
     def durability(self) -> Durability:
         """Whether commits survive a loss of power, or only of processes."""
         return self._journal.durability
+
+    def withhold(self, seconds: float, summary: dict[str, Any]) -> None:
+        """Everything is committed, and is not to be revealed: keep what ``finish`` would be called with."""
+        self.commit_accepted()
+        self._note(journals.Withheld(seconds, summary))
+        failpoints.hit("finish.withheld")
 
     def finish(self, seconds: float, summary: dict[str, Any]) -> None:
         """Everything is committed: write the manifest, reveal what is not yet, write ``_SUCCESS``.

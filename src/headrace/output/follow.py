@@ -196,6 +196,7 @@ class RunStatus:
             "number": number_in(state),
             "status": "damaged" if self.gone else self.facts.status,
             "error": self.facts.error,
+            "required": msgspec.to_builtins(self.facts.required),
             "rows_read": self.rows,
             "rows_in_all": self.rows_expected,
             "rows_written": ledger.written,
@@ -242,6 +243,8 @@ class RunStatus:
         """Return the same in words: names and values."""
         state, known = self.state, self.facts
         found = [("status", self._status())]
+        if known.required is not None:
+            found.append(("required", str(known.required)))
         if number_in(state) > 1:
             found.append(("run", f"number {number_in(state)} of this output"))
         rows = f"{self.rows:,}"
@@ -289,6 +292,13 @@ class RunStatus:
         if status == "under way":
             quiet = f"; no event for {duration(self.silent)}" if self.silent >= _SILENT else ""
             return f"under way, for {spent}{quiet}"
+        if status == "unpublished":
+            return (
+                f"complete after {spent}, and not published: `headrace publish` does that all the same, `headrace "
+                "discard` drops it"
+            )
+        if status == "discarded":
+            return "discarded: a requirement was not met, and somebody dropped its rows"
         if status == "failed":
             return f"failed after {spent}: {error}"
         if status == "interrupted":

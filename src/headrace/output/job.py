@@ -27,6 +27,7 @@ class OpenRequest(msgspec.Struct, frozen=True):
     version: str
     incremental: bool = False
     refresh: bool = False
+    gated: bool = False  # nothing is revealed before requirements were asked
 
 
 class Job:

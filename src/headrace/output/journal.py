@@ -118,6 +118,17 @@ class Swapping(msgspec.Struct, frozen=True, tag="swapping", array_like=True):
     summary: dict[str, Any]
 
 
+class Withheld(msgspec.Struct, frozen=True, tag="withheld", array_like=True):
+    """All parts are there, and the run is not revealed, as what ``summary`` says is not as it was required.
+
+    The last one counts, until a shard is revoked or more input is taken in. ``seconds`` and ``summary`` are what the
+    run is finished with if somebody publishes it all the same.
+    """
+
+    seconds: float
+    summary: dict[str, Any]
+
+
 class Finished(msgspec.Struct, frozen=True, tag="finished", array_like=True):
     """Everything is published; ``seconds`` is the wall time of the driver that finished it, ``at`` when that was."""
 
@@ -126,7 +137,7 @@ class Finished(msgspec.Struct, frozen=True, tag="finished", array_like=True):
 
 
 _Note = Opened | Revision | Settled | Lowered | Revoked | Divided | Grown | Renewed | Reached
-Record = _Note | CommitRecord | Swapping | Finished
+Record = _Note | CommitRecord | Swapping | Withheld | Finished
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Record] = msgspec.msgpack.Decoder(Record)

@@ -20,6 +20,7 @@ from headrace.output.journal import (
     Revoked,
     Settled,
     Swapping,
+    Withheld,
 )
 from headrace.output.run_list import RunEntry
 from headrace.output.saved_plan import divided, grown
@@ -41,6 +42,7 @@ class JournalState(msgspec.Struct):
     finished: bool = False
     seconds: float = 0.0
     swapping: Swapping | None = None
+    withheld: Withheld | None = None  # all is done, and requirements were not met
     bytes: int = 0
     faults: Faults = msgspec.field(default_factory=Faults)
     ceilings: dict[str, int] = msgspec.field(default_factory=dict)
@@ -102,6 +104,8 @@ class JournalState(msgspec.Struct):
 
         Commits are added one by one, when their files are there.
         """
+        if isinstance(record, Revoked | Grown | Finished):
+            self.withheld = None
         if isinstance(record, Settled):
             self.schema = record.schema
         elif isinstance(record, Lowered):
@@ -116,6 +120,8 @@ class JournalState(msgspec.Struct):
             self.finished, self.swapping = False, None
         elif isinstance(record, Swapping):
             self.swapping = record
+        elif isinstance(record, Withheld):
+            self.withheld = record
         elif isinstance(record, Divided):
             plan = divided(plan, record)
             self.shard_too_big = self.shard_too_big or not record.early

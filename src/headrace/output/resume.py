@@ -93,8 +93,8 @@ class _JobOpener:
 
     def _with_source(self, plan: Plan) -> Plan:
         """Return the plan with its source as the output asks for it; sets the shape to recognise a run by."""
-        output, described, saved = self._output, {}, None
-        current = output.current() if self._request.mode != "overwrite" else None
+        described, saved = {}, None
+        current = self._first() if self._request.mode != "overwrite" else None
         if current is not None:
             saved = self._saved_plan(current)
             described = msgspec.json.decode(saved.shape)["source"]
@@ -121,9 +121,13 @@ class _JobOpener:
     def _peek(self, run: str) -> tuple[SavedPlan, JournalState, Contents]:
         return peek(self._output, run, self._saved_plan(run))
 
+    def _first(self) -> str | None:
+        """Return the run whose parts are in the output; or, before any are, the one whose parts are to be."""
+        return self._output.current() or self._output.next()
+
     def _recover(self, run: str, *, hidden: bool) -> ShardCommitter:
         request = self._request
-        return recover(
+        committer = recover(
             self._output,
             run,
             self._saved_plan(run),
@@ -132,6 +136,8 @@ class _JobOpener:
             hidden=hidden,
             go_on=request.on_change == "continue",
         )
+        committer.gated = request.gated
+        return committer
 
     def job(self) -> Job:
         swapped = self._finish_swap()
@@ -144,15 +150,44 @@ class _JobOpener:
             found = self._finished_job(current)
             if found is not None:
                 return found
-        keep = current is not None and self._is_same(current)  # refuses before anything is touched
-        if hidden is not None:
+        first = self._first()
+        keep = first is not None and self._is_same(first)  # refuses before anything is touched
+        if hidden is not None and hidden != first:
+            self._check_not_withheld(hidden)
             output.forget(hidden)  # an overwrite that was abandoned
-        if current is not None and keep:
-            return self._resume(current, hidden=False)
-        if current is not None:
-            self._check_not_in_table(current)
-            output.forget(current)
+        if first is not None and keep and self._is_unseen(first):
+            return self._resume(first, hidden=first == hidden)
+        if first is not None:
+            self._check_not_in_table(first)
+            output.forget(first)
         return self._begin()
+
+    def _is_unseen(self, run: str) -> bool:
+        """Say whether a run can go on so that nothing more is revealed before its end, if that is asked for.
+
+        One that has begun to reveal its parts is refused; False for one that has none yet, which is begun again.
+        """
+        if not self._request.gated or run != self._output.current():
+            return True
+        _, state, contents = self._peek(run)
+        if state.finished or state.hidden:
+            return True
+        if next(contents.in_force(), None) is None:
+            return False
+        raise PlanChanged(
+            f"The run in {self._output} was begun without require(), and readers see those of its rows that are "
+            "finished. Nothing was touched: finish it without require(); or mode='overwrite' makes all rows again, "
+            "out of sight."
+        )
+
+    def _check_not_withheld(self, run: str) -> None:
+        """Refuse to drop a complete run that waits for somebody to decide about it."""
+        if self._peek(run)[1].withheld is not None:
+            raise OutputExists(
+                f"{self._output} holds a complete run of mode='overwrite' that is not published, as a requirement "
+                f"was not met. Nothing was touched. Decide about it first: `headrace publish {self._output}` or "
+                f"`headrace discard {self._output}`; or run with mode='overwrite' again."
+            )
 
     def _check_not_in_table(self, run: str) -> None:
         """Refuse to remove parts that are rows of a table."""
@@ -181,6 +216,7 @@ class _JobOpener:
             if (
                 unfinished
                 and same
+                and (run == hidden or not self._request.gated)  # readers see what it has done
                 and self._is_same_code(state, contents)
                 and not self._schema_difference(state)
             ):
@@ -350,7 +386,7 @@ class _JobOpener:
             input_marks.marks_of(self._files),
         )
         input_marks.note(plan.source, saved)
-        pointer = "current" if self._output.current() is None else "next"
+        pointer = "next" if request.gated or self._output.current() is not None else "current"
         committer = begin(self._output, saved, self._sink, durability=request.durability, pointer=pointer)
         return Job(plan, self._output, committer, resumed=False)
 
@@ -380,6 +416,11 @@ class _JobOpener:
                 incremental=request.incremental,
                 refresh=self.code if request.refresh else None,
             )
+            if not (state.finished or committer.revealing.aside) and request.gated:
+                raise PlanChanged(
+                    f"Some of the rows in {self._output} are gone, so they would be made again, and seen before "
+                    "require() is asked. Run without require() once; or mode='overwrite' makes all rows again."
+                )
             input_marks.mark(plan.source, committer, planned, files)
             input_marks.note(plan.source, committer.plan)
             if self._further:

@@ -12,7 +12,7 @@ from headrace.core.terminal import one_line
 if TYPE_CHECKING:
     from headrace.core.work import Ledger
 
-Verdict = Literal["good", "damaged", "unfinished", "running"]
+Verdict = Literal["good", "damaged", "unpublished", "unfinished", "running"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,8 @@ class Finding:
     """Something that is not as it should be.
 
     ``kind`` is one of ``missing``, ``size``, ``damaged``, ``rows``, ``extra``, ``journal``, ``plan``, ``manifest``,
-    ``success``, ``totals``, ``shards``, ``metrics``, ``table`` (which has not all rows) and ``unfinished``.
+    ``success``, ``totals``, ``shards``, ``metrics``, ``table`` (which has not all rows), ``unpublished``
+    and ``unfinished``.
     """
 
     kind: str
@@ -41,6 +42,7 @@ class Verification:
         The folder, or the address, and the name of the run whose parts are in it.
     state
         ``"good"``; ``"damaged"``; ``"unfinished"``: the run can be resumed, and what is there is as it should be;
+        ``"unpublished"``: all is there as it should be, and kept out of sight, as a requirement was not met;
         ``"running"``: another process is writing, and nothing was checked.
     findings
         What is wrong.

@@ -5,6 +5,7 @@ Nothing is changed, and nothing that an output holds is ever executed.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 from collections.abc import Callable, Mapping
@@ -16,6 +17,7 @@ import msgspec
 
 from headrace.core.arguments import known_arguments
 from headrace.core.arrow.batch import schema_from
+from headrace.core.events import RequirementsAsked
 from headrace.core.files import safe_files
 from headrace.core.human import plural
 from headrace.core.stores.options import Options, checked
@@ -27,8 +29,8 @@ from headrace.output.names import is_part
 from headrace.output.part_files import bytes_of, rows_of
 from headrace.output.places.place import Place, looked_at
 from headrace.output.reporting import success_of
-from headrace.output.runs import SavedRun, check_is_output, current_run, named_run, pointer
-from headrace.output.verification import Finding, Verification, are_steps, steps_of, verbs
+from headrace.output.runs import SavedRun, check_is_output, current_run, named_run, next_run, pointer
+from headrace.output.verification import Finding, Verdict, Verification, are_steps, steps_of, verbs
 from headrace.output.verify_tables import Reached, in_table, without_compacted
 from headrace.plan.accounts import is_counted, wrong_in_record
 from headrace.plan.parameters import given_folder
@@ -111,12 +113,13 @@ def _verified(
         pointer(root, "next")
     except JournalDamaged as error:
         return Verification(place, "", "damaged", (Finding("pointer", "_headrace/current", str(error)),))
-    if name is None:
-        return Verification(place, "", "unfinished", _no_pointer(output))
     try:
-        run = current_run(root)
-        assert run is not None
+        run = current_run(root) or next_run(root)
+        if run is None:
+            return Verification(place, "", "unfinished", _no_pointer(output))
+        name, withheld = run.name, _withheld(root, run)
     except JournalDamaged as error:
+        name = name or pointer(root, "next") or ""
         kind = "plan" if str(error).startswith("The saved plan") else "journal"
         file = f"_headrace/{name}/{kind}"
         return Verification(place, name, "damaged", (Finding(kind, file, str(error)),))
@@ -125,7 +128,19 @@ def _verified(
     if whole and success_of(root, name, len(run.state.runs)) is not None:  # all is said but to the journal
         further, run.state.finished = False, True
     run = run.before_further_run() if further else run
-    return _Verifier(output, run, options, reached).verification(threads, on_file, further=further)
+    further = further and withheld is None
+    return _Verifier(output, run, options, reached).verification(
+        threads, on_file, further=further, withheld=withheld
+    )
+
+
+def _withheld(root: Path, run: SavedRun) -> RequirementsAsked | None:
+    """Return what was asked of the run that waits to be published, ``run`` or one behind it; None: none waits."""
+    with contextlib.suppress(JournalDamaged):
+        last = run if run.hidden else next_run(root) or run
+        if last.state.withheld is not None and not last.finished:
+            return RequirementsAsked.of(last.state.withheld.summary)
+    return None
 
 
 def _no_pointer(output: Place) -> tuple[Finding, ...]:
@@ -149,7 +164,9 @@ class _Verifier:
         self._unchecked: list[str] = []
         self._recounted: list[str] = []
 
-    def verification(self, threads: int, on_file: OnFile, *, further: bool) -> Verification:
+    def verification(
+        self, threads: int, on_file: OnFile, *, further: bool, withheld: RequirementsAsked | None
+    ) -> Verification:
         run, state = self._run, self._run.state
         success = self._success()
         self._check_files(threads, on_file)
@@ -168,15 +185,19 @@ class _Verifier:
             self._check_manifest(success)
             self._check_totals(success)
             metrics = self._check_metrics(success)
-        damaged = any(finding.kind != "unfinished" for finding in self._findings)
-        unfinished = any(finding.kind == "unfinished" for finding in self._findings)
-        overwrite = pointer(self._root, "next") is not None
+        kinds = {finding.kind for finding in self._findings}
+        verdict: Verdict = "unfinished" if "unfinished" in kinds else "good"
+        verdict = "unpublished" if "unpublished" in kinds else verdict
+        verdict = "damaged" if kinds - {"unfinished", "unpublished"} else verdict
+        overwrite = pointer(self._root, "next") is not None and not run.hidden
         begun = "an overwrite" if overwrite else "a further run"
         begun = f"{begun} has started and is not complete; until it is, this output is valid"
+        if withheld is not None and verdict != "unpublished":
+            begun, further = f"a run behind it is not published ({withheld}); this output is valid", True
         return Verification(
             self._output.at(),
             run.name,
-            "damaged" if damaged else "unfinished" if unfinished else "good",
+            verdict,
             tuple(self._findings),
             state.files,
             state.ledger.written,
@@ -215,7 +236,7 @@ class _Verifier:
             with self._output.opened(aside) as path:
                 return self._checked(file, path)
         with self._output.opened(file.name) as path:
-            if path.exists() or not self._run.state.hidden:
+            if path.exists() or not (self._run.state.hidden or self._run.hidden):
                 return self._checked(file, path)
         with self._output.opened(f"_headrace/{self._run.name}/parts/{file.name}") as path:
             return self._checked(file, path)
@@ -283,6 +304,11 @@ class _Verifier:
         if not run.finished and marked:
             self._add_finding(
                 "journal", file, "it has no record that the run is finished: its end is missing."
+            )
+        elif not run.finished and run.state.withheld is not None:
+            asked = RequirementsAsked.of(run.state.withheld.summary)
+            self._add_finding(
+                "unpublished", "_SUCCESS", f"the run is complete, and no reader sees it; {asked}."
             )
         elif not run.finished:
             left = run.state.done.count(0)

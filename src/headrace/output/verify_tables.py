@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
 
@@ -18,6 +18,10 @@ from headrace.output.places.place import Place
 from headrace.output.revealing import parts_of
 from headrace.output.runs import SavedRun
 from headrace.output.verification import Finding
+
+if TYPE_CHECKING:
+    from headrace.sinks.sql.sink import SqlSink
+    from headrace.sinks.tables.sink import LakeSink
 
 Findings = list[Finding]
 
@@ -102,7 +106,22 @@ def _parts_by_run(sink: Target, run: SavedRun) -> Iterator[tuple[str, Sequence[S
 def _sink_of(
     about: Mapping[str, Any], place: str, options: Options, run: SavedRun, reached: Reached
 ) -> Target | str:
-    """Return what opens the table; or why nothing does: nobody is connected to because an output says so."""
+    """Return what looks into the table of a run; or why nothing does."""
+    found = sink_of(about, place, options, reached)
+    if about["kind"] == DATABASE and not isinstance(found, str):
+        return cast("SqlSink", found).of_run(run.name, str(run.folder / "staging"))
+    return cast("LakeSink | str", found)
+
+
+def sink_of(
+    about: Mapping[str, Any], place: str, options: Options, reached: Reached
+) -> SqlSink | LakeSink | str | None:
+    """Return the sink of a table that a plan describes; None if it describes files.
+
+    Or why there is none: nobody is connected to because an output says so.
+    """
+    if about.get("kind") not in TABLES:
+        return None
     if about["kind"] == DATABASE:
         from headrace.core.databases.addresses import parse
         from headrace.sinks.sql.sink import SqlSink
@@ -113,28 +132,35 @@ def _sink_of(
         database = parse(reached.uri or address, "verify")
         if str(database) != address:
             raise ArgumentError(f"verify: uri= is the database {database}, and the output is in {address}.")
-        of_table = SqlSink(
+        return SqlSink(
             place,
             database=database,
             table=str(about["table"]),
             table_mode=about["mode"],
             key=tuple(about.get("key", ())),
         )
-        return of_table.of_run(run.name, str(run.folder / "staging"))
+    how: dict[str, Any] = {
+        "table_mode": about["mode"],
+        "merge": about.get("schema_mode") == "merge",
+        "partition_by": tuple(about.get("partition_by", ())),
+    }
     if about["kind"] == "Iceberg table":
         from headrace.core.tables.iceberg import Catalog
-        from headrace.sinks.tables.iceberg import IcebergSink
+        from headrace.sinks.tables.iceberg import IcebergSink, location_of
 
         if reached.catalog is None:
             return "give catalog= (--catalog on a command line), the catalogue of the table"
         catalog = Catalog.given(reached.catalog, None, "verify")
+        identifier = str(about["table"])
+        location, known = location_of(catalog, identifier)
+        known = {**known, **dict(options)}
         return IcebergSink(
-            place, identifier=str(about["table"]), catalog=catalog, location="", storage_options=options
+            place, identifier=identifier, catalog=catalog, location=location, storage_options=known, **how
         )
     from headrace.sinks.tables.delta import DeltaSink
     from headrace.sinks.tables.lance import LanceSink
 
-    return (DeltaSink if about["kind"] == "Delta table" else LanceSink)(place, storage_options=options)
+    return (DeltaSink if about["kind"] == "Delta table" else LanceSink)(place, storage_options=options, **how)
 
 
 def without_compacted(

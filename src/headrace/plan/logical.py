@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from headrace.core.ports import Accumulator, Sink, Source
 from headrace.errors import PlanError
+from headrace.plan.requirements import Requirement
 from headrace.plan.steps.accumulate import Accumulate
 from headrace.plan.steps.base import Step
 
@@ -22,6 +23,7 @@ class Plan:
     steps: tuple[Step, ...] = ()
     sink: Sink | None = None
     output_schema: pa.Schema | None = None
+    requirements: tuple[Requirement, ...] = ()
 
     def then(self, step: Step) -> Plan:
         """Return the plan with one step more; models that can run side by side become one step."""

@@ -75,6 +75,9 @@ def described(plan: Plan, execution: ExecutionPlan, shards: Sequence[Shard], *, 
             f"begins   a new write starts in this process, as the input is small and the models are scikit-learn's; "
             f"workers start if it computes for more than {PATIENCE:g} s"
         )
+    if plan.requirements:
+        asked = ", ".join(map(str, plan.requirements))
+        lines.append(f"requires {asked}; nothing is published before, or if one is not met")
     lines += [f"gpus     {execution.missing_gpus}"] * bool(execution.missing_gpus) + _limits(execution)
     if not options.traits.is_cluster and any(needs.remote for step in plan.steps for needs in step.needs()):
         lines.append("ray      ray_remote_args= has no effect here")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from headrace.core.events import MetricsCounted, RunFinished, RunStarted
+from headrace.core.events import MetricsCounted, RequirementsAsked, RunFinished, RunStarted
 from headrace.core.human import plural
 from headrace.core.tables.changes import position_text, taken_in
 from headrace.observers.pace import LAST_SHARDS
@@ -99,12 +99,6 @@ def _taken_in(run: RunEntry) -> str:
     return taken_in(words, position_text(run.input))
 
 
-def runs_of(job: Job) -> tuple[dict[str, Any], ...]:
-    """Return the runs of the output as ``_SUCCESS`` names them."""
-    success = reporting.success_of(job.output.root, job.committer.plan.run) or {}
-    return tuple(each for each in listed(success, "runs") if isinstance(each, dict))
-
-
 def metrics_of(job: Job) -> tuple[Metrics, dict[str, Any]]:
     """Merge the states of all committed shards; return the metrics and the data of their charts."""
     if job.recorded is not None:
@@ -131,6 +125,8 @@ def result_of(job: Job, event: RunFinished, metrics: Metrics, rows_before: int =
     from headrace.observers.summary import summary
     from headrace.output.metric_results import lines
 
+    success = reporting.success_of(job.output.root, job.committer.plan.run) or {}
+    required = RequirementsAsked.of(success)
     return Result(
         rows=event.ledger.written,
         rejected=event.ledger.rejected,
@@ -144,13 +140,13 @@ def result_of(job: Job, event: RunFinished, metrics: Metrics, rows_before: int =
         seconds=event.seconds,
         resumed=job.resumed,
         left_out=job.committer.left_out,
-        runs=runs_of(job),
+        runs=tuple(each for each in listed(success, "runs") if isinstance(each, dict)),
         summary=summary(
             event,
             steps=job.labels,
             rows_before=rows_before,
             left_out=job.committer.left_out,
             metrics=lines(metrics),
-            notes=notes_of(job),
+            notes=[*notes_of(job), *([] if required is None else [str(required)])],
         ),
     )

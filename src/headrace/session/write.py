@@ -80,6 +80,7 @@ def write(context: RunContext, complete: Callable[[Plan], Plan], started: float)
             __version__,
             options.incremental,
             options.refresh == "changed",
+            bool(plan.requirements),
         )
         with open_job(plan, request) as job:
             if job.complete:
@@ -98,6 +99,10 @@ def _finished_before(job: Job, options: RunOptions) -> Result:
     """Return the recorded result of a run that has nothing left to do."""
     reporting.write_missing_report(job.output.root, job.committer.folder, output=str(job.output))
     metrics, _ = job_events.metrics_of(job)
+    if job.plan.requirements:
+        from headrace.session.publishing import ask_finished
+
+        ask_finished(job, metrics)
     event = job_events.finished(job, 0.0)
     lineage.record_missing(job, event)
     result = job_events.result_of(job, event, metrics, job.committer.state.ledger.read)
@@ -119,12 +124,10 @@ def _write(
         try:
             with reporting.assets_loaded(), _committing(run, options):
                 run.drive()
-            metrics, charts, seconds = _finish(job, run.scheduler, options, started)
+            metrics, seconds = _finish(job, run.scheduler, options, events, started)
         except BaseException as error:
             _fail(job, run, events, error, started)
             raise
-        if metrics:
-            events.on_event(job_events.counted(metrics, charts))
         found = findings(events.state, seconds)
         event = job_events.finished(job, seconds, retries=run.scheduler.retries, **found)
         events.on_event(event)
@@ -195,22 +198,28 @@ def _announce(job: Job, plan: Plan, context: RunContext, events: EventBus, start
 
 
 def _finish(
-    job: Job, scheduler: Scheduler, options: RunOptions, started: float
-) -> tuple[Metrics, dict[str, Any], float]:
-    """Complete the output, all shards of which are committed; return the metrics, their charts, and the seconds."""
+    job: Job, scheduler: Scheduler, options: RunOptions, events: EventBus, started: float
+) -> tuple[Metrics, float]:
+    """Complete the output, all shards of which are committed; return the metrics, and the seconds."""
     from headrace.output.metric_results import reported
 
     _write_schema_only(job, scheduler)
     if options.on_error != "raise" and not job.committer.state.ledger.rejected:
         _save_source_columns(job)
     metrics, charts = job_events.metrics_of(job)
+    if metrics:
+        events.on_event(job_events.counted(metrics, charts))
     seconds = time.monotonic() - started
     summary: dict[str, Any] = {"ledger": job_events.ledger_of(job), **reported(metrics)}
     older = job_events.older_of(job)
     if older is not None:
         summary["older"] = older.data()
+    if job.plan.requirements:
+        from headrace.session.publishing import ask
+
+        ask(job, metrics, events, seconds, summary)
     job.committer.finish(seconds, summary)
-    return metrics, charts, seconds
+    return metrics, seconds
 
 
 def _fail(job: Job, run: Run, events: EventBus, error: BaseException, started: float) -> None:

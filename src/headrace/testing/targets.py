@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, RequirementNotMet
 from headrace.testing.expect import check, same
 from headrace.testing.fakes import failpoints
 
@@ -63,10 +63,20 @@ class TargetContract:
     def arrived(self, place: Path, factor: int = 3) -> list[Row]:
         return [row for number in range(FILES) for row in self.arrive(place, number, factor)]
 
-    def run(self, place: Path, faults: dict[str, str] | None = None, **options: Any) -> Result:
+    def publish(self, output: str, place: Path) -> Result:
+        """Publish ``output``, which was kept back; with what ``hr.publish`` needs to reach a table in ``place``."""
+        import headrace as hr
+
+        return hr.publish(output, because="a test asks for it")
+
+    def run(
+        self, place: Path, faults: dict[str, str] | None = None, required: int = 0, **options: Any
+    ) -> Result:
+        """Write the rows of all input files; ``required``: only if there are so many."""
         import headrace as hr
 
         data = hr.read_parquet(str(place / "in"))
+        data = data.require(rows=hr.at_least(required)) if required else data
         with failpoints(faults or {}):
             data = data.with_options(engine="inline", progress=False, shard_rows=ROWS)
             return self.write(data, place, **options)
@@ -127,6 +137,36 @@ class TargetContract:
                 self.run(tmp_path, {point: "EIO"}, incremental=True)
             self.run(tmp_path, incremental=True)
             same(self.found(tmp_path), rows, f"the rows that readers find after a fault at {point}")
+
+    def test_nothing_is_seen_of_what_is_not_as_required(self, tmp_path: Path) -> None:
+        rows = self.arrived(tmp_path)
+        for point in ("run.opened", "journal.synced", "finish.withheld"):
+            with contextlib.suppress(HeadraceError, OSError):
+                self.run(tmp_path, {point: "EIO"}, required=len(rows) + 1)
+            same(self.found(tmp_path), [], f"the rows that readers find after a fault at {point}")
+        for required in (len(rows) + 1, len(rows) + 2):
+            with pytest.raises(RequirementNotMet) as raised:
+                self.run(tmp_path, required=required)
+            same(self.found(tmp_path), [], "the rows that readers find where a requirement is not met")
+        for point in ("recover.opened", "swap.recorded", "publish.rename", *self.points, "finish.success"):
+            with failpoints({point: "EIO"}), contextlib.suppress(HeadraceError, OSError):
+                self.publish(raised.value.output, tmp_path)
+            check(
+                set(self.found(tmp_path)) <= set(rows), f"after a fault at {point}, readers find other rows"
+            )
+        same(self.publish(raised.value.output, tmp_path).rows, len(rows), "the rows that were published")
+        same(self.found(tmp_path), rows, "the rows that readers find once they are published")
+        same(self.run(tmp_path, required=len(rows) + 2).rows, len(rows), "the rows of the same run again")
+        same(self.found(tmp_path), rows, "the rows that readers find in the end")
+
+    def test_what_is_as_required_is_seen_at_the_end(self, tmp_path: Path) -> None:
+        rows = self.arrived(tmp_path)
+        for point in ("stage.closed", "journal.synced"):
+            with contextlib.suppress(HeadraceError, OSError):
+                self.run(tmp_path, {point: "EIO@3"}, required=len(rows))
+            same(self.found(tmp_path), [], f"the rows that readers find after a fault at {point}")
+        self.run(tmp_path, required=len(rows))
+        same(self.found(tmp_path), rows, "the rows that readers find")
 
     def test_no_rows(self, tmp_path: Path) -> None:
         (tmp_path / "in").mkdir()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 
 import msgspec
 
@@ -106,6 +107,13 @@ def _go_on(history: History, facts: Facts) -> list[Advice]:
         left = max(0, facts.shards[1] - facts.shards[0])
         why = f"{plural(left, 'shard')} of {facts.shards[1]:,} are left; {kept}."
         return [Advice(again, why, command or "the same program")]
+    if facts.status == "unpublished":
+        why = "Its rows are kept out of sight until somebody decides, or the same run has other requirements."
+        return [
+            Advice(
+                "Publish it, or discard it", why, f"headrace publish {shlex.quote(facts.output)} --because …"
+            )
+        ]
     if facts.status != "failed":
         return []
     found = [Advice(*_cause(facts))]

@@ -7,13 +7,13 @@ from typing import Any, Literal
 
 import msgspec
 
-from headrace.core.events import RunFinished
+from headrace.core.events import RequirementsAsked, RunFinished
 from headrace.core.work import Ledger
 from headrace.observers.output_runs import OutputRun
 from headrace.observers.record_reader import ledger_of, listed, table, whole
 from headrace.observers.run_state import RunState
 
-Status = Literal["complete", "under way", "failed", "interrupted", "stopped"]
+Status = Literal["complete", "under way", "unpublished", "discarded", "failed", "interrupted", "stopped"]
 
 
 class RejectedSample(msgspec.Struct, frozen=True):
@@ -55,6 +55,7 @@ class Facts(msgspec.Struct, frozen=True):
     row: str = ""
     runs: tuple[OutputRun, ...] = ()  # of an output that has several, as far as they are complete
     number: int = 1  # which of them this is
+    required: RequirementsAsked | None = None  # what was asked of the whole output, and decided
 
 
 def facts(
@@ -82,7 +83,7 @@ def facts(
     described = last.described if last is not None else None
     finished = last.finished if last is not None else None
     ledger, labels = _ledger_and_labels(state, success, committed)
-    error = last.error if last is not None else None
+    error = last.error if last is not None and success is None else None
     done = state.shards_done
     if success is not None:
         committed = None
@@ -93,11 +94,13 @@ def facts(
     else:
         files = finished.files if finished is not None else 0
         size = (finished.bytes if finished is not None else 0) or state.bytes
-    counted = state.metrics if success is not None else None
+    required = state.required if success is None else RequirementsAsked.of(success)
+    waits = required is not None and required.verdict == "not met"
+    counted = state.metrics if success is not None or waits else None
     return Facts(
         str((success or {}).get("run") or (described.run if described is not None else "")),
         output,
-        _status(success is not None, alive, error),
+        _status(success is not None, alive, error, required),
         error or "",
         ledger,
         tuple(labels) if len(labels) == len(ledger.steps) else (),
@@ -113,6 +116,7 @@ def facts(
         finished.row if finished is not None and error and values else "",
         runs,
         number,
+        required,
     )
 
 
@@ -136,11 +140,13 @@ def _ledger_and_labels(
     return counted, labels
 
 
-def _status(complete: bool, alive: bool, error: str | None) -> Status:
+def _status(complete: bool, alive: bool, error: str | None, required: RequirementsAsked | None) -> Status:
     if complete:
         return "complete"
     if alive:
         return "under way"
+    if required is not None and required.verdict in ("not met", "discarded"):
+        return "unpublished" if required.verdict == "not met" else "discarded"
     if error is None or not error:
         return "stopped"
     return "interrupted" if error == "interrupted" else "failed"

@@ -15,7 +15,15 @@ from headrace.observers.time_spent import Part, StageTime, all_parts, stage_time
 
 _FIRST = 3  # pieces of advice in the head; more of them stand below
 _KEPT = r" What was finished before is kept in [^\n]*$"  # as the verdict says
-_SIGNS = {"complete": "✓", "under way": "…", "failed": "✕", "interrupted": "‖", "stopped": "‖"}
+_SIGNS = {
+    "complete": "✓",
+    "under way": "…",
+    "unpublished": "‖",
+    "discarded": "✕",
+    "failed": "✕",
+    "interrupted": "‖",
+    "stopped": "‖",
+}
 
 _BUSY = ("reading", "decoding", "step", "metrics", "writing", "lost", "other")
 _LONG = 0.5  # seconds: a shorter run has no slow part worth a sentence
@@ -110,6 +118,10 @@ def verdict(history: History, facts: Facts) -> str:
     if facts.status == "under way":
         share = f", {percent(history.share)} done" if history.share is not None else ""
         return f"Under way for {spent}{share}: {rows} so far."
+    if facts.status == "unpublished":
+        return f"Unpublished: {rows} in {spent}, and a requirement is not met."
+    if facts.status == "discarded":
+        return f"Discarded after {spent}, as a requirement was not met."
     done, whole = facts.shards
     kept = f"{rows} {'is' if ledger.written == 1 else 'are'} kept" if done else "nothing was committed"
     killed = ": its driver was killed" if facts.status == "stopped" else ""

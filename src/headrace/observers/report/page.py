@@ -36,6 +36,7 @@ def page(history: History, facts: Facts, *, made: float, version: str) -> bytes:
     """Return the whole report, as UTF-8. ``made``: when, in seconds since 1970."""
     figures: Value = {}
     sections = {
+        "required": totals.required(facts),
         "metrics": metrics.shown(facts, figures),
         "rows": totals.rows(facts),
         "answers": totals.answers(history, facts),

@@ -1,0 +1,201 @@
+"""What an output has to meet before readers see it: bounds by name, and how its figures compare with them."""
+
+from __future__ import annotations
+
+import math
+import numbers
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from headrace.core.events import Figure
+from headrace.core.human import exact
+from headrace.errors import ArgumentError, nearest
+
+if TYPE_CHECKING:
+    from headrace.core.work import Ledger
+
+OF_THE_RUN = ("rows", "rejected", "nulled", "seconds", "cost")
+"""Figures of every run, beside its metrics; a metric of the same name goes before."""
+
+_ASKED = re.compile(r"\s*([^<>=\s]+)\s*(>=|<=)\s*([^<>=\s]+)\s*")
+
+
+class Bound(msgspec.Struct, frozen=True):
+    """The least and the most that a figure may be, both included; None: it has no such end."""
+
+    least: float | None = None
+    most: float | None = None
+
+    def __str__(self) -> str:
+        if self.least is None or self.most is None:
+            number = self.most if self.least is None else self.least
+            return f"{'at most' if self.least is None else 'at least'} {exact(number or 0)}"
+        return f"between {exact(self.least)} and {exact(self.most)}"
+
+    def holds(self, value: float) -> bool:
+        """Say whether a number lies within; NaN never does.
+
+        >>> at_least(0.9).holds(0.9), at_least(0.9).holds(float("nan"))
+        (True, False)
+        """
+        return (self.least is None or value >= self.least) and (self.most is None or value <= self.most)
+
+
+def at_least(least: float) -> Bound:
+    """Return a requirement for ``Dataset.require``: a figure is this number or more.
+
+    Raises ``ArgumentError`` for what is no number.
+
+    >>> import headrace as hr
+    >>> print(hr.at_least(0.9))
+    at least 0.9
+    """
+    return Bound(least=_number("at_least", least))
+
+
+def at_most(most: float) -> Bound:
+    """Return a requirement for ``Dataset.require``: a figure is this number or less.
+
+    Raises ``ArgumentError`` for what is no number.
+
+    >>> import headrace as hr
+    >>> print(hr.at_most(0.001))
+    at most 0.001
+    """
+    return Bound(most=_number("at_most", most))
+
+
+def between(least: float | None, most: float | None) -> Bound:
+    """Return a requirement for ``Dataset.require``: a figure is not below ``least`` and not above ``most``.
+
+    None for one of them: there is no such bound. Raises ``ArgumentError`` for what is no number, for two None, and if
+    ``least`` is above ``most``.
+
+    >>> import headrace as hr
+    >>> print(hr.between(1, 1_000_000))
+    between 1 and 1,000,000
+    """
+    if least is None and most is None:
+        raise ArgumentError("between(None, None) asks for nothing: give one of the two.")
+    made = Bound(*(None if end is None else _number("between", end) for end in (least, most)))
+    if made.least is not None and made.most is not None and made.least > made.most:
+        raise ArgumentError(f"between({least!r}, {most!r}): no number is within. Give the smaller one first.")
+    return made
+
+
+class Requirement(msgspec.Struct, frozen=True):
+    """A figure by its name, and what it has to be. ``name`` may go on into a result: ``scores.f1``."""
+
+    name: str
+    bound: Bound
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.bound}"
+
+
+def given(verb: str, asked: Mapping[str, Any], metrics: Sequence[str]) -> tuple[Requirement, ...]:
+    """Read what the user requires; ``metrics`` are the names of those that are counted.
+
+    Raises ``ArgumentError`` for a figure that there will not be, and for what is no bound.
+    """
+    if not asked:
+        raise ArgumentError(f"{verb}() takes figures by name, such as {verb}(rows=hr.between(1, None)).")
+    for name, bound in asked.items():
+        if not isinstance(bound, Bound):
+            raise ArgumentError(
+                f"{verb}({name}={bound!r}): give hr.at_least(…), hr.at_most(…) or hr.between(…, …)."
+            )
+        known = [*metrics, *OF_THE_RUN]
+        if not isinstance(name, str) or (name not in known and name.partition(".")[0] not in metrics):
+            counted = f"the metrics here are {', '.join(metrics)}" if metrics else "no metric is counted here"
+            raise ArgumentError(
+                f"{verb}({name}=…): there is no such figure; {counted}, and each run has {', '.join(OF_THE_RUN)}."
+                f"{nearest(str(name), known)} A metric comes before, by accumulate({name}=…)."
+            )
+    return tuple(Requirement(name, bound) for name, bound in asked.items())
+
+
+def from_text(text: str) -> tuple[str, Bound]:
+    """Return what a text such as ``auc>=0.9`` asks for; raises ``ArgumentError`` for another one.
+
+    >>> from_text("rejected <= 0.001")
+    ('rejected', Bound(least=None, most=0.001))
+    """
+    found = _ASKED.fullmatch(text)
+    try:
+        number = float(found[3]) if found is not None else math.nan
+    except ValueError:
+        number = math.nan
+    if found is None or math.isnan(number):
+        raise ArgumentError(f"{text!r} is no requirement. Write a name, >= or <=, and a number: 'auc>=0.9'.")
+    return found[1], at_least(number) if found[2] == ">=" else at_most(number)
+
+
+def compared(
+    requirements: Iterable[Requirement],
+    metrics: Mapping[str, Any],
+    notes: Mapping[str, str],
+    ledger: Ledger,
+    *,
+    seconds: float,
+    cost: float | None,
+) -> tuple[Figure, ...]:
+    """Compare the figures of an output, as it would be, with what was asked for.
+
+    ``metrics`` are results by name, ``notes`` words beside some of them. ``cost`` is None where it is not known.
+    """
+    of_run = {
+        "rows": (ledger.written, ""),
+        "rejected": _share(ledger.rejected, ledger.read),
+        "nulled": _share(ledger.nulled, ledger.read),
+        "seconds": (seconds, ""),
+        "cost": (cost, "as no model that was asked has prices" if cost is None else ""),
+    }
+    figures = []
+    for requirement in requirements:
+        name, bound = requirement.name, requirement.bound
+        metric = name if name in metrics else name.partition(".")[0]
+        if metric in metrics:
+            found, note = _number_in(metrics[metric], name[len(metric) + 1 :], notes.get(metric, ""))
+        else:
+            found, note = of_run.get(name, (None, "as it was not counted"))
+        met = found is not None and bound.holds(found)
+        figures.append(Figure(name, str(bound), found, met, note))
+    return tuple(figures)
+
+
+def _number_in(result: Any, within: str, note: str) -> tuple[float | None, str]:
+    """Return the number that a result is, or that it has under a name; None, and why, if there is none."""
+    if hasattr(result, "tolist"):
+        result = result.tolist()
+    for key in filter(None, within.split(".")):
+        found = {str(name): value for name, value in result.items()} if isinstance(result, Mapping) else {}
+        if key not in found:
+            return None, f"as the result has no {key!r}.{nearest(key, found)}".rstrip(".")
+        result = found[key]
+    if (
+        isinstance(result, Mapping) and {"value", "low", "high"} == result.keys()
+    ):  # as _SUCCESS has an estimate
+        result = result["value"]
+    if isinstance(result, Mapping):
+        names = ", ".join(map(str, list(result)[:5]))
+        return None, f"as the result has several numbers: ask for one by its name, such as one of {names}"
+    if result is None or not isinstance(result, numbers.Real):
+        return None, note or "as there is no result" * (result is None) or "as the result is no number"
+    if math.isnan(result):
+        return None, note or "as the result is NaN"
+    return (int(result) if isinstance(result, numbers.Integral) else float(result)), note
+
+
+def _share(rows: int, of: int) -> tuple[float, str]:
+    """Return the share of rows, and both numbers in words; 0 if there is no row."""
+    return (rows / of if of else 0.0), f"{rows:,} of {of:,} rows"
+
+
+def _number(verb: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or math.isnan(value):
+        raise ArgumentError(f"{verb}({value!r}): it takes a number.")
+    return int(value) if isinstance(value, numbers.Integral) else float(value)

@@ -1,0 +1,319 @@
+"""Asking whether an output is as it was required, and what becomes of one that is not: published, or discarded.
+
+A run with requirements is revealed at its end, like one that takes the place of another. Before that stands one
+question. If the answer is no, the journal notes with what the run would be finished, and it stays out of sight.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import time
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from headrace.core.arguments import known_arguments
+from headrace.core.events import Figure, RequirementsAsked
+from headrace.core.human import plural
+from headrace.core.stores.options import checked
+from headrace.core.uploading.names import PARTS, is_uploaded, uploaded_name
+from headrace.core.work import HOME
+from headrace.errors import ArgumentError, NothingMatched, PlanError, RequirementNotMet
+from headrace.observers.record import EVENTS, Record
+from headrace.output import reporting
+from headrace.output.layout import open_output
+from headrace.output.recover import peek, recover
+from headrace.output.runs import check_is_output
+from headrace.output.saved_plan import read_plan
+from headrace.output.verify_tables import Reached, sink_of
+from headrace.plan.parameters import given_folder
+from headrace.plan.requirements import Requirement, compared
+from headrace.result import Metrics, Result
+from headrace.session.event_bus import EventBus
+
+if TYPE_CHECKING:
+    from headrace.core.ports import Sink
+    from headrace.core.stores.options import Options
+    from headrace.output.commit import ShardCommitter
+    from headrace.output.job import Job
+    from headrace.output.journal_state import JournalState
+    from headrace.output.layout import Output
+
+
+def ask(job: Job, metrics: Metrics, events: EventBus, seconds: float, summary: dict[str, Any]) -> None:
+    """Raise ``RequirementNotMet``, and keep the run out of sight, if a figure of it is not as it was required.
+
+    All shards are committed. What was found is added to ``summary``, and sent as an event. A run that was asked
+    before keeps the time and the cost that it had then.
+    """
+    withheld, state = job.committer.state.withheld, events.state
+    cost = state.models.paid().total.cost if state.models.priced else None
+    if withheld is not None:
+        seconds, cost = withheld.seconds, withheld.summary.get("cost")
+    if cost is not None:
+        summary["cost"] = cost
+    figures = _figures(job, job.plan.requirements, metrics, seconds, cost)
+    met = all(figure.met for figure in figures)
+    events.on_event(RequirementsAsked("met" if met else "not met", figures))
+    summary["requirements"] = msgspec.to_builtins(figures)
+    if not met:
+        job.committer.withhold(seconds, summary)
+        raise _not_met(figures, str(job.output), _KEPT)
+
+
+def ask_finished(job: Job, metrics: Metrics) -> None:
+    """Raise ``RequirementNotMet`` for an output that was published before, and is not as it is required now.
+
+    One that somebody has published all the same, whatever was required then, is taken as it is.
+    """
+    success = reporting.success_of(job.output.root, job.committer.plan.run) or {}
+    before = RequirementsAsked.of(success)
+    if before is not None and before.verdict == "published":
+        asked = [(each.name, str(each.bound)) for each in job.plan.requirements]
+        if asked == [(each.name, each.asked) for each in before.figures]:
+            return
+    seconds = job.committer.state.seconds
+    figures = _figures(job, job.plan.requirements, metrics, seconds, success.get("cost"))
+    if not all(figure.met for figure in figures):
+        raise _not_met(figures, str(job.output), _PUBLISHED)
+
+
+def _figures(
+    job: Job, asked: tuple[Requirement, ...], metrics: Metrics, seconds: float, cost: float | None
+) -> tuple[Figure, ...]:
+    ledger = job.committer.state.ledger
+    return compared(asked, metrics, metrics.notes, ledger, seconds=round(seconds, 3), cost=cost)
+
+
+_KEPT = (
+    "is not as required, so it was not published",
+    "All its rows are computed and kept, and no reader sees them. `headrace publish {out} --because …` publishes "
+    "them all the same, `headrace discard {out}` drops them (hr.publish and hr.discard in Python). The same run with "
+    "other requirements asks again, and computes nothing.",
+)
+_PUBLISHED = (
+    "is not as required now, and was published before",
+    "Nothing was changed: readers see it. mode='overwrite' makes all rows again, and publishes them if they meet the "
+    "requirements.",
+)
+
+
+def _not_met(figures: tuple[Figure, ...], output: str, words: tuple[str, str]) -> RequirementNotMet:
+    unmet = [str(each) for each in figures if not each.met]
+    others = [str(each) for each in figures if each.met]
+    met = f" Met: {'; '.join(others)}." if others else ""
+    what, then = words
+    error = RequirementNotMet(
+        f"The output {output} {what}: {'; '.join(unmet)}.{met} {then.format(out=shlex.quote(output))}"
+    )
+    error.figures, error.output = figures, output
+    return error
+
+
+# ------------------------------------------------------------ somebody decides
+
+
+@known_arguments
+def publish(
+    path: str | os.PathLike[str],
+    *,
+    because: str,
+    storage_options: Mapping[str, Any] | None = None,
+    catalog: str | Mapping[str, Any] | None = None,
+    uri: str | None = None,
+) -> Result:
+    """Publish an output that was kept back as a requirement was not met; return its result.
+
+    Its parts appear, or its rows go into the table or database, as they would have at the end of the run. Killed at
+    any moment and called again, it goes on. What is published already stays as it is.
+
+    Parameters
+    ----------
+    path
+        The folder, or the address, that was written to; of a table, its ``output=``.
+    because
+        Why, in your words. It stands in ``_SUCCESS``, in the record of the run and in its report.
+    storage_options, catalog, uri
+        As in ``verify``: what is needed to reach the place, an Iceberg table, or PostgreSQL.
+
+    Raises
+    ------
+    NothingMatched
+        No run has written there. ``PlanError``: there is nothing complete to be published. ``ArgumentError``: no
+        reason, or the table cannot be reached without another argument. ``RunLocked``, ``SinkError``: as in a run.
+
+    Examples
+    --------
+    >>> import tempfile, headrace as hr
+    >>> out = f"{tempfile.mkdtemp()}/out"
+    >>> data = hr.range(3).require(rows=hr.at_least(10)).with_options(engine="inline", progress=False)
+    >>> try:
+    ...     data.write_parquet(out)
+    ... except hr.errors.RequirementNotMet as error:
+    ...     print(error.figures[0])
+    rows is 3 (asked: at least 10)
+    >>> print(hr.publish(out, because="the shop was closed that day"))
+    3 rows in ...out, published although rows is 3 (asked: at least 10), because: the shop was closed that day
+    """
+    reason = _reason("publish", because)
+    with _opened(path, storage_options) as output:
+        for run in filter(None, (output.next(), output.current())):
+            plan, state, _ = peek(output, run, read_plan(output, run))
+            if not state.finished and (state.withheld or state.swapping):
+                sink = _sink(output, plan.shape, checked(storage_options), Reached(catalog, uri))
+                hidden = run == output.next()
+                committer = recover(output, run, plan, sink, durability="power", hidden=hidden)
+                with contextlib.closing(committer):
+                    return _published(output, committer, reason)
+        current = output.current() or ""
+        success = reporting.success_of(output.root, current)
+        if success is not None:
+            _, state, contents = peek(output, current, read_plan(output, current))
+            state.recount(contents.lasting())
+            return _result(output, current, state, success)
+        raise PlanError(
+            f"publish: the run in {output} is not complete, so it is not known whether it is as required. Run the "
+            "same command again: it goes on."
+        )
+
+
+@known_arguments
+def discard(
+    path: str | os.PathLike[str],
+    *,
+    because: str = "",
+    storage_options: Mapping[str, Any] | None = None,
+) -> None:
+    """Drop the rows of an output that was kept back as a requirement was not met; what readers see stays.
+
+    Its record and report stay until another run begins, with ``because``, your reason. The same command makes the
+    rows again. Killed at any moment and called again, it goes on.
+
+    Raises ``NothingMatched`` where no run has written, and ``PlanError`` where nothing waits to be published.
+
+    >>> import tempfile, headrace as hr
+    >>> out = f"{tempfile.mkdtemp()}/out"
+    >>> data = hr.range(3).require(rows=hr.at_least(10)).with_options(engine="inline", progress=False)
+    >>> try:
+    ...     data.write_parquet(out)
+    ... except hr.errors.RequirementNotMet:
+    ...     hr.discard(out, because="half of the input was missing")
+    """
+    with _opened(path, storage_options) as output:
+        found = [run for run in (output.next(), output.current()) if run is not None]
+        for run in found:
+            plan, state, contents = peek(output, run, read_plan(output, run))
+            first = state.runs[-1].shard
+            dropped = all(record.shard < first for record in contents.lasting())
+            if not state.finished and (state.withheld or (dropped and run == found[-1])):
+                sink = _files(output, checked(storage_options))
+                hidden = run == output.next()
+                with contextlib.closing(
+                    recover(output, run, plan, sink, durability="power", hidden=hidden)
+                ) as committer:
+                    _drop(output, committer)
+                    _note(output, run, RequirementsAsked("discarded", because=because))
+                return
+        raise PlanError(
+            f"discard: no run in {output} waits to be published, so nothing was dropped. `headrace clean` removes a "
+            "run that is not complete; mode='overwrite' replaces a complete output."
+        )
+
+
+@contextlib.contextmanager
+def _opened(path: str | os.PathLike[str], options: Mapping[str, Any] | None) -> Iterator[Output]:
+    """Hold an output that is there."""
+    from headrace.output.places.place import looked_at
+
+    place, known = given_folder(path), checked(options)
+    with looked_at(place, known) as looked:
+        check_is_output(looked.root)
+    output = open_output(place, known)
+    try:
+        with output.place.naming():
+            if output.next() is None and output.current() is None:
+                raise NothingMatched(f"No run has begun in {output}.")
+            yield output
+    finally:
+        output.close()
+
+
+def _published(output: Output, committer: ShardCommitter, reason: str) -> Result:
+    state, run = committer.state, committer.plan.run
+    ends = state.swapping or state.withheld
+    if ends is None:
+        raise PlanError(
+            f"publish: files of the run in {output} are gone since it was complete. Run the same command again: it "
+            "makes their rows anew."
+        )
+    summary = ends.summary
+    if state.swapping is None:  # else it has been decided
+        summary = {**summary, "published": {"because": reason, "at": round(time.time(), 3)}}
+    committer.finish(ends.seconds, summary)
+    decided = RequirementsAsked.of(summary)
+    if decided is not None:
+        _note(output, run, decided)
+    return _result(output, run, state, summary)
+
+
+def _result(output: Output, run: str, state: JournalState, success: Mapping[str, Any]) -> Result:
+    """Return what a run that is published has come to; ``success`` is what its ``_SUCCESS`` says, or is to say."""
+    recorded, ledger = reporting.success_of(output.root, run) or {}, state.ledger
+    required = RequirementsAsked.of(success)
+    return Result(
+        rows=ledger.written,
+        rejected=ledger.rejected,
+        metrics=Metrics(success.get("metrics") or {}, notes=success.get("metrics_notes") or {}),
+        ledger=ledger,
+        report=output.place.at(f"{HOME}/{run}/{reporting.REPORT}"),
+        path=output.place.at(),
+        run=run,
+        files=state.files,
+        bytes=state.bytes,
+        seconds=sum(each.get("seconds", 0.0) for each in recorded.get("runs", ())),
+        resumed=True,
+        runs=tuple(recorded.get("runs", ())),
+        summary=f"{plural(ledger.written, 'row')} in {output}, {required or 'published before'}",
+    )
+
+
+def _drop(output: Output, committer: ShardCommitter) -> None:
+    """Take back what the last run has committed, and remove its files."""
+    records, run = list(committer.of_last_run()), committer.plan.run
+    committer.revoke_unread(records)
+    uploaded = [file for record in records for file in record.files if is_uploaded(file)]
+    output.place.remove([uploaded_name(run, file) for file in uploaded])
+    output.place.remove_below(f"{HOME}/{run}/{PARTS}")
+
+
+def _note(output: Output, run: str, event: RequirementsAsked) -> None:
+    """Write what was decided into the run's record, and the report anew."""
+    folder = output.folder(run)
+    with contextlib.closing(EventBus([Record(folder / EVENTS)])) as events:
+        events.on_event(event)
+    reporting.write_report(output.root, folder, output=str(output))
+
+
+def _sink(output: Output, shape: str, options: Options, reached: Reached) -> Sink:
+    """Return what reveals the rows of a run: as its plan describes it, without what is secret."""
+    about = msgspec.json.decode(shape).get("sink") or {}
+    found = sink_of(about, str(output.place.at()), options, reached)
+    if isinstance(found, str):
+        raise ArgumentError(f"publish: {found}.")
+    return found or _files(output, options)
+
+
+def _files(output: Output, options: Options) -> Sink:
+    """Return a sink for parts of any format, which are made already."""
+    from headrace.sinks.parquet import ParquetSink
+
+    return ParquetSink(str(output.place.at()), storage_options=options)
+
+
+def _reason(verb: str, because: Any) -> str:
+    if not isinstance(because, str) or not because.strip():
+        raise ArgumentError(f"{verb}: because={because!r}: say in a few words why.")
+    return because.strip()
