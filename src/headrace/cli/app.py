@@ -32,6 +32,7 @@ from headrace.cli.exits import (
     CLOSED_PIPE,
     DONE,
     FAILED,
+    UNPUBLISHED,
     USAGE,
     ScriptFailed,
     Stopped,
@@ -223,7 +224,8 @@ def _failed(error: BaseException, *, debug: bool) -> Answer:
         failures.show(error, debug=True)
         failures.complain("This is a bug in Headrace: please report it with the lines above.")
         code = FAILED
-    return Answer(code, {"status": "failed", "exit_code": code, "error": failures.described(error)})
+    status = "unpublished" if code == UNPUBLISHED else "failed"
+    return Answer(code, {"status": status, "exit_code": code, "error": failures.described(error)})
 
 
 _CLICK: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")

@@ -55,12 +55,9 @@ def of_failure(
     ``opened`` is the run that the command worked on; what others have left in the output is none of its doing.
     """
     committed = _committed(opened)
+    status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
     return {
-        "status": "unpublished"
-        if code == UNPUBLISHED
-        else "interrupted"
-        if isinstance(error, KeyboardInterrupt)
-        else "failed",
+        "status": "unpublished" if code == UNPUBLISHED else status,
         "exit_code": code,
         "output": output_of(output) if output is not None else None,
         **committed,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -11,46 +10,21 @@ from headrace.cli import outcome
 from headrace.cli.answer import Answer
 from headrace.cli.exits import DONE
 from headrace.cli.texts import output_of
+from headrace.cli.verify import Catalog, Out, Uri
 
 PUBLISH_EXAMPLES = """\
   headrace publish fares/ --because "the holiday has fewer rides"
 """
 DISCARD_EXAMPLES = """\
-  headrace discard fares/
   headrace discard fares/ --because "half of the input was missing"
 """
 
-Out = Annotated[Path, typer.Argument(metavar="OUT", help="An output folder or address.", show_default=False)]
+Because = Annotated[
+    str, typer.Option("--because", metavar="TEXT", help="Why, for the record.", show_default=False)
+]
 
 
-def publish(
-    out: Out,
-    *,
-    because: Annotated[
-        str,
-        typer.Option(
-            "--because", metavar="TEXT", help="Why, in a few words: for the record.", show_default=False
-        ),
-    ],
-    catalog: Annotated[
-        str | None,
-        typer.Option(
-            "--catalog",
-            metavar="NAME",
-            help="The catalogue of the Iceberg table that OUT is in.",
-            show_default=False,
-        ),
-    ] = None,
-    uri: Annotated[
-        str | None,
-        typer.Option(
-            "--uri",
-            metavar="ADDRESS",
-            help="The PostgreSQL database for OUT's rows: env:NAME for a variable that holds it.",
-            show_default=False,
-        ),
-    ] = None,
-) -> Answer:
+def publish(out: Out, *, because: Because, catalog: Catalog = None, uri: Uri = None) -> Answer:
     """Publish an output that was kept back, as something that --require asks for is not met.
 
     Its parts appear, or its rows go into the table, as they would have at the end of the run. What is published
@@ -59,17 +33,10 @@ def publish(
     from headrace.session.publishing import publish
 
     result = publish(output_of(out), because=because, catalog=catalog, uri=uri)
-    code = outcome.code_for(result)
-    return Answer(code, {"command": "publish", **outcome.of_result(result)}, str(result))
+    return Answer(outcome.code_for(result), {"command": "publish", **outcome.of_result(result)}, str(result))
 
 
-def discard(
-    out: Out,
-    *,
-    because: Annotated[
-        str, typer.Option("--because", metavar="TEXT", help="Why, in a few words: for the record.")
-    ] = "",
-) -> Answer:
+def discard(out: Out, *, because: Because = "") -> Answer:
     """Drop the rows of an output that was kept back, as something that --require asks for is not met.
 
     What readers see stays. The same command makes the rows again.

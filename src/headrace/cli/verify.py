@@ -25,32 +25,35 @@ EXAMPLES = """\
 """
 
 
+Out = Annotated[Path, typer.Argument(metavar="OUT", help="An output folder or address.", show_default=False)]
+Catalog = Annotated[
+    str | None,
+    typer.Option(
+        "--catalog",
+        metavar="NAME",
+        help="The catalogue of the Iceberg table that OUT is in.",
+        show_default=False,
+    ),
+]
+Uri = Annotated[
+    str | None,
+    typer.Option(
+        "--uri",
+        metavar="ADDRESS",
+        help="The PostgreSQL database with OUT's rows: env:NAME for a variable that holds it.",
+        show_default=False,
+    ),
+]
+
+
 def verify(
-    out: Annotated[
-        Path, typer.Argument(metavar="OUT", help="An output folder or address.", show_default=False)
-    ],
+    out: Out,
     *,
     threads: Annotated[
         int, typer.Option("--threads", metavar="N", min=1, help="Files that are read at a time.")
     ] = 4,
-    catalog: Annotated[
-        str | None,
-        typer.Option(
-            "--catalog",
-            metavar="NAME",
-            help="The catalogue of the Iceberg table that OUT is in.",
-            show_default=False,
-        ),
-    ] = None,
-    uri: Annotated[
-        str | None,
-        typer.Option(
-            "--uri",
-            metavar="ADDRESS",
-            help="The PostgreSQL database with OUT's rows: env:NAME for a variable that holds it.",
-            show_default=False,
-        ),
-    ] = None,
+    catalog: Catalog = None,
+    uri: Uri = None,
     progress: Annotated[
         bool, typer.Option("--progress/--no-progress", help="Show a bar on a terminal.")
     ] = True,

@@ -363,7 +363,7 @@ class RequirementsAsked(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         unmet = "; ".join(str(each) for each in self.figures if not each.met)
         if self.verdict == "met":
-            return f"required, and met: {'; '.join(map(str, self.figures))}"
+            return "; ".join(map(str, self.figures))
         if self.verdict == "published":
             return f"published although {unmet}, because: {self.because}"
         return f"discarded, because: {self.because}" if self.verdict == "discarded" else f"not met: {unmet}"

@@ -147,6 +147,6 @@ def result_of(job: Job, event: RunFinished, metrics: Metrics, rows_before: int =
             rows_before=rows_before,
             left_out=job.committer.left_out,
             metrics=lines(metrics),
-            notes=[*notes_of(job), *([] if required is None else [str(required)])],
+            notes=[*notes_of(job), *([] if required is None else [f"required: {required}"])],
         ),
     )

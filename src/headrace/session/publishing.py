@@ -21,7 +21,7 @@ from headrace.core.human import plural
 from headrace.core.stores.options import checked
 from headrace.core.uploading.names import PARTS, is_uploaded, uploaded_name
 from headrace.core.work import HOME
-from headrace.errors import ArgumentError, NothingMatched, PlanError, RequirementNotMet
+from headrace.errors import ArgumentError, PlanError, RequirementNotMet
 from headrace.observers.record import EVENTS, Record
 from headrace.output import reporting
 from headrace.output.layout import open_output
@@ -35,12 +35,13 @@ from headrace.result import Metrics, Result
 from headrace.session.event_bus import EventBus
 
 if TYPE_CHECKING:
-    from headrace.core.ports import Sink
     from headrace.core.stores.options import Options
     from headrace.output.commit import ShardCommitter
     from headrace.output.job import Job
+    from headrace.output.journal import Contents
     from headrace.output.journal_state import JournalState
     from headrace.output.layout import Output
+    from headrace.plan.physical import SavedPlan
 
 
 def ask(job: Job, metrics: Metrics, events: EventBus, seconds: float, summary: dict[str, Any]) -> None:
@@ -160,20 +161,15 @@ def publish(
     """
     reason = _reason("publish", because)
     with _opened(path, storage_options) as output:
-        for run in filter(None, (output.next(), output.current())):
-            plan, state, _ = peek(output, run, read_plan(output, run))
+        for run, plan, state, contents in _runs(output):
+            success = reporting.success_of(output.root, run)
             if not state.finished and (state.withheld or state.swapping):
-                sink = _sink(output, plan.shape, checked(storage_options), Reached(catalog, uri))
-                hidden = run == output.next()
-                committer = recover(output, run, plan, sink, durability="power", hidden=hidden)
-                with contextlib.closing(committer):
+                reached = Reached(catalog, uri)
+                with _recovered(output, run, plan, checked(storage_options), reached) as committer:
                     return _published(output, committer, reason)
-        current = output.current() or ""
-        success = reporting.success_of(output.root, current)
-        if success is not None:
-            _, state, contents = peek(output, current, read_plan(output, current))
-            state.recount(contents.lasting())
-            return _result(output, current, state, success)
+            if success is not None:
+                state.recount(contents.lasting())
+                return _result(output, run, state, success)
         raise PlanError(
             f"publish: the run in {output} is not complete, so it is not known whether it is as required. Run the "
             "same command again: it goes on."
@@ -189,8 +185,9 @@ def discard(
 ) -> None:
     """Drop the rows of an output that was kept back as a requirement was not met; what readers see stays.
 
-    Its record and report stay until another run begins, with ``because``, your reason. The same command makes the
-    rows again. Killed at any moment and called again, it goes on.
+    The record and the report in ``path`` stay until another run begins, with ``because``, your reason. The same
+    command makes the rows again. Killed at any moment and called again, it goes on. ``storage_options`` are as in
+    ``verify``.
 
     Raises ``NothingMatched`` where no run has written, and ``PlanError`` where nothing waits to be published.
 
@@ -203,17 +200,11 @@ def discard(
     ...     hr.discard(out, because="half of the input was missing")
     """
     with _opened(path, storage_options) as output:
-        found = [run for run in (output.next(), output.current()) if run is not None]
-        for run in found:
-            plan, state, contents = peek(output, run, read_plan(output, run))
+        for run, plan, state, contents in _runs(output):
             first = state.runs[-1].shard
             dropped = all(record.shard < first for record in contents.lasting())
-            if not state.finished and (state.withheld or (dropped and run == found[-1])):
-                sink = _files(output, checked(storage_options))
-                hidden = run == output.next()
-                with contextlib.closing(
-                    recover(output, run, plan, sink, durability="power", hidden=hidden)
-                ) as committer:
+            if not state.finished and (state.withheld or dropped):
+                with _recovered(output, run, plan, checked(storage_options)) as committer:
                     _drop(output, committer)
                     _note(output, run, RequirementsAsked("discarded", because=because))
                 return
@@ -234,11 +225,32 @@ def _opened(path: str | os.PathLike[str], options: Mapping[str, Any] | None) -> 
     output = open_output(place, known)
     try:
         with output.place.naming():
-            if output.next() is None and output.current() is None:
-                raise NothingMatched(f"No run has begun in {output}.")
             yield output
     finally:
         output.close()
+
+
+def _runs(output: Output) -> Iterator[tuple[str, SavedPlan, JournalState, Contents]]:
+    """Yield the runs of an output, the hidden one first."""
+    for run in filter(None, (output.next(), output.current())):
+        yield run, *peek(output, run, read_plan(output, run))
+
+
+@contextlib.contextmanager
+def _recovered(
+    output: Output, run: str, plan: SavedPlan, options: Options, reached: Reached | None = None
+) -> Iterator[ShardCommitter]:
+    """Open a run for going on; ``reached``: with the table that its plan describes, without what is secret."""
+    from headrace.sinks.parquet import ParquetSink
+
+    place, about = str(output.place.at()), msgspec.json.decode(plan.shape).get("sink") or {}
+    found = None if reached is None else sink_of(about, place, options, reached)
+    if isinstance(found, str):
+        raise ArgumentError(f"publish: {found}.")
+    sink = found or ParquetSink(place, storage_options=options)  # parts of any format are made already
+    hidden = run == output.next()
+    with contextlib.closing(recover(output, run, plan, sink, durability="power", hidden=hidden)) as committer:
+        yield committer
 
 
 def _published(output: Output, committer: ShardCommitter, reason: str) -> Result:
@@ -295,22 +307,6 @@ def _note(output: Output, run: str, event: RequirementsAsked) -> None:
     with contextlib.closing(EventBus([Record(folder / EVENTS)])) as events:
         events.on_event(event)
     reporting.write_report(output.root, folder, output=str(output))
-
-
-def _sink(output: Output, shape: str, options: Options, reached: Reached) -> Sink:
-    """Return what reveals the rows of a run: as its plan describes it, without what is secret."""
-    about = msgspec.json.decode(shape).get("sink") or {}
-    found = sink_of(about, str(output.place.at()), options, reached)
-    if isinstance(found, str):
-        raise ArgumentError(f"publish: {found}.")
-    return found or _files(output, options)
-
-
-def _files(output: Output, options: Options) -> Sink:
-    """Return a sink for parts of any format, which are made already."""
-    from headrace.sinks.parquet import ParquetSink
-
-    return ParquetSink(str(output.place.at()), storage_options=options)
 
 
 def _reason(verb: str, because: Any) -> str:

@@ -15,15 +15,7 @@ from headrace.observers.time_spent import Part, StageTime, all_parts, stage_time
 
 _FIRST = 3  # pieces of advice in the head; more of them stand below
 _KEPT = r" What was finished before is kept in [^\n]*$"  # as the verdict says
-_SIGNS = {
-    "complete": "✓",
-    "under way": "…",
-    "unpublished": "‖",
-    "discarded": "✕",
-    "failed": "✕",
-    "interrupted": "‖",
-    "stopped": "‖",
-}
+_SIGNS = {"complete": "✓", "under way": "…", "failed": "✕", "discarded": "✕"}  # others wait: "‖"
 
 _BUSY = ("reading", "decoding", "step", "metrics", "writing", "lost", "other")
 _LONG = 0.5  # seconds: a shorter run has no slow part worth a sentence
@@ -42,7 +34,7 @@ def head(history: History, facts: Facts) -> Value:
     )
     return {
         "status": facts.status.replace(" ", "-"),
-        "sign": _SIGNS[facts.status],
+        "sign": _SIGNS.get(facts.status, "‖"),
         "word": word,
         "sentence": verdict(history, facts).removeprefix(word).replace(" %", "\u00a0%"),
         "slow": slow,
