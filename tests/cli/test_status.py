@@ -17,9 +17,9 @@ from .test_terminal import on_a_terminal
 Headrace = Callable[..., Any]
 FIRST = ["command", "status", "exit_code"]
 STATUS = [
-    *FIRST, "output", "run", "number", "error", "required", "rows_read", "rows_in_all", "rows_written", "rows_rejected",
-    "rows_nulled", "rows_per_second", "shards_done", "shards", "bytes", "seconds", "seconds_left", "seconds_silent",
-    "drivers", "stages", "spent", "memory", "language_model", "incidents", "runs", "report", "gone",
+    *FIRST, "output", "run", "number", "error", "required", "rows_read", "rows_in_all", "rows_written",
+    "rows_rejected", "rows_nulled", "rows_per_second", "shards_done", "shards", "bytes", "seconds", "seconds_left",
+    "seconds_silent", "drivers", "stages", "spent", "memory", "language_model", "incidents", "runs", "report", "gone",
 ]  # fmt: skip
 
 
