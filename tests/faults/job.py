@@ -144,6 +144,7 @@ class Job:
     shelves: bool = False  # parts in folders of their own, by a column of three values
     combined: str = ""  # "union" or "zip", of two datasets with steps of their own
     meets: str = ""  # a folder; the two workers meet, so one has to leave a part of its shard to the other
+    required: int = 0  # so many rows, or none is published
     elsewhere: bool = False  # workers do not see where the driver stages, as if they were on other machines
     options: Mapping[str, Any] = field(default_factory=dict)
 
@@ -183,6 +184,8 @@ class Job:
             dataset = dataset.map_batches(shelved)
         if self.limit is not None:
             dataset = dataset.limit(self.limit)
+        if self.required:
+            dataset = dataset.require(rows=hr.at_least(self.required))
         if self.metrics:
             dataset = dataset.accumulate(rows=hr.Count(), tenths=hr.Sum("tenth")).drop_columns(["tenth"])
         return dataset.with_options(**{"progress": False, "shard_rows": ROWS, **self.options, **options})

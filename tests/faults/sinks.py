@@ -32,9 +32,10 @@ def rows(options: dict[str, Any], **columns: Callable[[Any], Any]) -> hr.Dataset
         return {**found, **{name: make(batch["id"]) for name, make in columns.items()}}
 
     data = hr.Dataset.from_source(RangeSource(ROWS, rows_per_split=SHARD)).map_batches(made, version="1")
-    return data.with_options(
-        **{"engine": "inline", "progress": False, "shard_rows": SHARD, "durability": "process", **options}
-    )
+    options = {"engine": "inline", "progress": False, "shard_rows": SHARD, "durability": "process", **options}
+    required = options.pop("required", 0)
+    data = data.require(rows=hr.at_least(required)) if required else data
+    return data.with_options(**options)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,306 @@
+"""An output that is to meet requirements: nobody reads a row of it before, whoever is killed and whenever."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow.dataset as ds
+import pytest
+
+import headrace as hr
+from headrace.core import failpoints
+from headrace.errors import OutputExists, PlanChanged, PlanError, RequirementNotMet
+
+from .invariants import check, rows_of, stamps
+from .job import Job, write_input
+from .lives import Nursery
+from .sinks import ROWS, SINKS
+
+TOO_MANY = 10_000
+
+
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[Nursery]:
+    found = Nursery()
+    yield found
+    found.close()
+
+
+@contextmanager
+def watched(look: Callable[[], Any]) -> Iterator[list[Any]]:
+    """Read in a loop meanwhile; what was found, or raised, is in the list."""
+    found: list[Any] = []
+    over = threading.Event()
+
+    def read() -> None:
+        while not over.is_set():
+            try:
+                seen = look()
+            except Exception as error:
+                seen = repr(error)
+            if not found or found[-1] != seen:
+                found.append(seen)
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    try:
+        yield found
+    finally:
+        over.set()
+        thread.join()
+
+
+def refused(sink: str, place: str, required: int) -> None:
+    """What a driver does that is to be killed: write, and be refused."""
+    try:
+        SINKS[sink].write({"required": required}, place)
+    except RequirementNotMet:
+        print("refused", flush=True)
+
+
+def published(place: str) -> None:
+    """What a driver does that is to be killed: publish."""
+    hr.publish(place, because="it is a test")
+
+
+def in_folder(place: str) -> int:
+    out = f"{place}/out"
+    visible = (
+        [f"{out}/{name}" for name in os.listdir(out) if not name.startswith("_")]
+        if os.path.exists(out)
+        else []
+    )
+    return int(ds.dataset(visible, format="parquet").count_rows()) if visible else 0
+
+
+def in_sqlite(place: str) -> int:
+    if not os.path.exists(f"{place}/a.db"):
+        return 0
+    with sqlite3.connect(f"file:{place}/a.db?mode=ro", uri=True, timeout=30) as database:
+        there = database.execute("SELECT count(*) FROM sqlite_master WHERE name = 't'").fetchone()[0]
+        return int(database.execute("SELECT count(*) FROM t").fetchone()[0]) if there else 0
+
+
+def in_delta(place: str) -> int:
+    import deltalake
+
+    if not deltalake.DeltaTable.is_deltatable(f"{place}/out"):
+        return 0
+    return int(deltalake.DeltaTable(f"{place}/out").to_pyarrow_dataset().count_rows())
+
+
+READERS = {"parquet": in_folder, "sqlite": in_sqlite, "delta": in_delta}
+BEFORE = {"run.opened": 1, "attempt.started": 3, "stage.closed": 2, "recover.swept": 1, "journal.append": 2}
+BEFORE |= {"recover.opened": 1, "journal.synced": 2, "finish.withheld": 1}
+AFTER = (
+    "recover.opened",
+    "swap.recorded",
+    "swap.removed",
+    "publish.rename",
+    "publish.renamed",
+    "table.filled",
+)
+LAST = ("swap.pointed", "finish.manifest", "finish.success", "finish.closed")
+
+
+@pytest.mark.parametrize("sink", READERS)
+def test_no_row_is_read_before_it_is_published(sink: str, nursery: Nursery, tmp_path: Path) -> None:
+    if sink == "delta":
+        pytest.importorskip("deltalake")
+    place, log = str(tmp_path), tmp_path / "log"
+    look, died = READERS[sink], 0
+
+    def live(main: str, *arguments: Any, point: str = "", passage: int = 1) -> int:
+        faults = {point: f"kill@{passage}"} if point else {}
+        code = nursery.live("faults.test_requirements", [main, *arguments], log, faults=faults)
+        assert code in (0, -signal.SIGKILL), log.read_text()
+        return code != 0
+
+    with watched(lambda: look(place)) as seen:
+        for point, passage in BEFORE.items():
+            died += live("refused", sink, place, TOO_MANY, point=point, passage=passage)
+        live("refused", sink, place, TOO_MANY)
+        live("refused", sink, place, TOO_MANY + 1)
+    assert seen == [0], f"of {ROWS} rows, readers saw {seen}"
+    assert died == len(BEFORE) and log.read_text().count("refused") >= 2
+    [out] = [str(each.parent.parent) for each in tmp_path.glob("out/**/_headrace/next")]
+    for point in AFTER:
+        live("published", out, point=point)
+    live("published", out)
+    assert look(place) == ROWS and hr.verify(out).good
+    assert hr.publish(out, because="again").rows == ROWS
+    assert sorted(SINKS[sink].read(place)) == list(SINKS[sink].expected)
+
+
+def main(function: str, *arguments: Any) -> None:
+    """What a driver does."""
+    globals()[function](*arguments)
+
+
+# ------------------------------------------------------------ the output of one folder
+
+
+def gated(job: Job, least: int, **options: Any) -> hr.Result:
+    """Run a job whose output must have so many rows."""
+    data = job.dataset(engine="inline").require(rows=hr.at_least(least))
+    return data.write_parquet(job.output, **options)
+
+
+def test_a_run_that_meets_them_is_as_any_other(job: Job) -> None:
+    result = gated(job, 800)
+    assert result.rows == 800 and "required: rows is 800 (asked: at least 800)" in result.summary
+    check(Path(job.output), job.expected(), lambda: gated(job, 800))
+
+
+def test_other_requirements_ask_again_and_compute_nothing(job: Job) -> None:
+    with pytest.raises(RequirementNotMet, match="rows is 800") as raised:
+        gated(job, 801)
+    assert raised.value.output == job.output and [each.met for each in raised.value.figures] == [False]
+    with pytest.raises(RequirementNotMet):
+        gated(job, 802)
+    failpoints.activate({"attempt.started": "EIO"})
+    try:
+        assert gated(job, 800).resumed
+    finally:
+        failpoints.activate({})
+    check(Path(job.output), job.expected(), lambda: gated(job, 800))
+
+
+def test_without_them_it_is_published(job: Job) -> None:
+    with pytest.raises(RequirementNotMet):
+        gated(job, 801)
+    assert job.here().resumed
+    check(Path(job.output), job.expected(), job.here)
+
+
+def test_the_old_output_stays_until_the_new_one_is_published(job: Job) -> None:
+    job.here()
+    before, new = stamps(Path(job.output)), replace(job, factor=5)
+    with pytest.raises(RequirementNotMet):
+        gated(new, 801, mode="overwrite")
+    assert stamps(Path(job.output)) == before and hr.verify(job.output).good
+    assert "not published" in hr.verify(job.output).note
+    with pytest.raises(OutputExists, match="Decide about it first"):
+        job.here()
+    hr.publish(job.output, because="why not")
+    check(Path(job.output), new.expected(), new.here)
+
+
+def test_a_discarded_one_leaves_the_old_output(job: Job) -> None:
+    job.here()
+    before, new = stamps(Path(job.output)), replace(job, factor=5)
+    with pytest.raises(RequirementNotMet):
+        gated(new, 801, mode="overwrite")
+    for point in ("recover.opened", "journal.append", "journal.synced"):
+        failpoints.activate({point: "EIO"})
+        try:
+            with pytest.raises((OSError, hr.errors.HeadraceError)):
+                hr.discard(job.output)
+        finally:
+            failpoints.activate({})
+    hr.discard(job.output, because="bad")
+    hr.discard(job.output, because="bad")
+    assert not list(Path(job.output).glob("_headrace/*/staging/*"))
+    assert job.here().resumed and stamps(Path(job.output)) == before
+    check(Path(job.output), job.expected(), job.here)
+    with pytest.raises(PlanError, match="nothing was dropped"):
+        hr.discard(job.output)
+
+
+def test_a_further_run(job: Job, tmp_path: Path) -> None:
+    """The figures are those of all rows; readers have the old ones until it is published."""
+    source = tmp_path / "in"
+    source.mkdir()
+    job = replace(job, source=str(source))
+    write_input(source, 0, range(100))
+    assert gated(job, 100, incremental=True).rows == 100
+    before = rows_of(Path(job.output))
+    write_input(source, 1, range(100, 150))
+    for least in (151, 152):
+        with pytest.raises(RequirementNotMet, match="rows is 150"):
+            gated(job, least, incremental=True)
+        assert rows_of(Path(job.output)) == before and hr.verify(job.output).good
+    hr.discard(job.output)
+    assert rows_of(Path(job.output)) == before and hr.verify(job.output).good
+    assert gated(job, 150, incremental=True).rows == 150
+    check(Path(job.output), job.expected(), lambda: gated(job, 150, incremental=True))
+
+
+def test_rows_that_were_made_again(job: Job) -> None:
+    """With refresh="changed", the old rows stay until the new ones are as required."""
+    job.here(incremental=True)
+    before, new = stamps(Path(job.output)), replace(job, factor=5)
+    with pytest.raises(RequirementNotMet):
+        gated(new, 801, incremental=True, refresh="changed")
+    assert stamps(Path(job.output)) == before and hr.verify(job.output).good
+    hr.publish(job.output, because="why not")
+    assert rows_of(Path(job.output)) == new.expected() and hr.verify(job.output).good
+
+
+def test_what_was_seen_cannot_be_hidden(job: Job) -> None:
+    with pytest.raises(hr.errors.HeadraceError):
+        job.here({"attempt.started": "EIO@4"})
+    seen = rows_of(Path(job.output))
+    with pytest.raises(PlanChanged, match=r"begun without require\(\)"):
+        gated(job, 1)
+    assert rows_of(Path(job.output)) == seen
+    with pytest.raises(RequirementNotMet):
+        gated(job, 801, mode="overwrite")
+    assert gated(job, 1, mode="overwrite").rows == 800
+    check(Path(job.output), job.expected(), job.here)
+
+
+def test_a_run_that_has_shown_nothing_begins_again(job: Job) -> None:
+    with pytest.raises(hr.errors.HeadraceError):
+        job.here({"attempt.started": "EIO"})
+    with pytest.raises(RequirementNotMet):
+        gated(job, 801)
+    assert not list(Path(job.output).glob("part-*"))
+
+
+def test_other_code_is_refused_as_ever(job: Job) -> None:
+    with pytest.raises(RequirementNotMet):
+        gated(job, 801)
+    with pytest.raises(PlanChanged, match="another plan"):
+        gated(replace(job, limit=5), 1)
+    hr.discard(job.output)
+    assert gated(replace(job, limit=5), 1).rows == 5
+
+
+def test_a_published_output_is_asked_too(job: Job) -> None:
+    job.here()
+    with pytest.raises(RequirementNotMet, match="was published before"):
+        gated(job, 801)
+    check(Path(job.output), job.expected(), job.here)
+
+
+def test_parts_that_are_gone_are_made_again(job: Job) -> None:
+    with pytest.raises(RequirementNotMet):
+        gated(job, 801)
+    next(Path(job.output).glob("_headrace/*/staging/*")).unlink()
+    with pytest.raises(PlanError, match="are gone"):
+        hr.publish(job.output, because="why not")
+    with pytest.raises(PlanError, match="is not complete"):
+        hr.publish(job.output, because="why not")
+    assert gated(job, 800).rows == 800
+    check(Path(job.output), job.expected(), lambda: gated(job, 800))
+
+
+def test_the_record_says_who_decided_and_why(job: Job) -> None:
+    with pytest.raises(RequirementNotMet):
+        gated(job, 801)
+    result = hr.publish(job.output, because="the shop was closed")
+    page = Path(result.report).read_text()
+    assert "the shop was closed" in page and "at least 801" in page
+    assert '"verdict":"published"' in Path(result.report).with_name("events.jsonl").read_text()
+    assert gated(job, 801).rows == 800  # as it was decided
+    with pytest.raises(RequirementNotMet):
+        gated(job, 802)
