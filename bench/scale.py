@@ -71,11 +71,12 @@ def commit_all_but_one(shards: int, out: Path) -> None:
     from headrace.output.resume import open_job
     from headrace.plan.logical import Plan
     from headrace.plan.partitioning import Partitioning
-    from headrace.sinks.parquet import ParquetSink
+    from headrace.sinks.files import FileSink
+    from headrace.sinks.parquet import Parquet
     from headrace.sources.range import RangeSource
 
     schema = pa.schema([pa.field("id", pa.int64())])
-    plan = Plan(RangeSource(shards, rows_per_split=1)).into(ParquetSink(str(out)))
+    plan = Plan(RangeSource(shards, rows_per_split=1)).into(FileSink(str(out), Parquet()))
     ways = Partitioning((0,), False, 0, 0, True, workers=2, shard_rows=1)  # as the program's below
     wish = OpenRequest("resume", "refuse", "process", ways, hr.__version__)
     try:

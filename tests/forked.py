@@ -42,7 +42,7 @@ _LIBRARY = """
     headrace.engines.out_of_band_pickle headrace.observers.report.page headrace.output.commit headrace.output.resume
     headrace.output.metric_results headrace.output.reporting headrace.plan.identity headrace.predictors.registry
     headrace.session.build_runner headrace.session.job_events headrace.session.write headrace.sinks.parquet
-    headrace.sinks.partitioned headrace.sources.parquet.reader headrace.sources.union headrace.worker.attempt
+    headrace.sinks.dividing headrace.sources.parquet.reader headrace.sources.union headrace.worker.attempt
     headrace.worker.stage_worker headrace.worker.steps.map_batches
 """
 _START = (

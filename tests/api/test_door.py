@@ -25,6 +25,7 @@ MODULES = {
         from headrace.sources.file_source import FileSource
 
         FORMAT = DataFormat("acme", (".acme",), "read_acme")
+        LINES = DataFormat("acme_lines", (".lines",), "read_text", writer="acme.target:Acme")
 
 
         class AcmeSource(FileSource):
@@ -59,6 +60,7 @@ MODULES = {
     "target": '''
         from dataclasses import dataclass
 
+        from headrace.core.ports import Format
         from headrace.sinks.files import FileSink
 
 
@@ -76,7 +78,7 @@ MODULES = {
 
 
         @dataclass(frozen=True)
-        class AcmeSink(FileSink):
+        class Acme(Format):
             """Writes the values of each row into a line."""
 
             sign: str = ","
@@ -86,12 +88,12 @@ MODULES = {
             def options(self):
                 return {"sign": self.sign}
 
-            def encoder(self, stream, schema):
+            def open(self, stream, schema):
                 return Lines(stream, self.sign)
 
 
         def target(path, *, sign=","):
-            return AcmeSink(str(path), sign=sign)
+            return FileSink(str(path), Acme(sign))
     ''',
     "model": '''
         from pathlib import Path
@@ -202,7 +204,7 @@ MODULES = {
 }
 POINTS = {
     "sources": {"acme": "acme.source:AcmeSource", "acme_twice": "acme.twice:twice"},
-    "formats": {"acme": "acme.source:FORMAT"},
+    "formats": {"acme": "acme.source:FORMAT", "acme_lines": "acme.source:LINES"},
     "targets": {"acme": "acme.target:target"},
     "models": {"acme": "acme.model:AcmePredictor"},
     "engines": {"acme": "acme.engine:AcmeEngine"},
@@ -312,6 +314,8 @@ def test_all_is_there_without_an_import(
         assert (result.rows, result.metrics) == (12, {{"most": 66}}), result
         lines = [line for part in sorted(os.listdir("out")) if part.endswith(".acme") for line in open("out/" + part)]
         assert lines[-1] == "22;220;66\\n", lines
+        numbers = hr.range(4).with_options(engine="inline", shard_rows=4)
+        assert numbers.write_acme_lines("lines", sign=":", max_rows_per_file=2).files == 2
         assert "RunFinished" in open("trail.txt").read(), open("trail.txt").read()
         assert hr.read_acme_twice("in").count() == 24
         assert hr.read_acme.__name__ == "read_acme" and "a number from each line" in hr.read_acme.__doc__

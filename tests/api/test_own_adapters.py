@@ -12,12 +12,12 @@ import pytest
 
 import headrace as hr
 from headrace.core.files.input_files import InputFile
-from headrace.core.ports import Bad, Moment, Target
+from headrace.core.files.staged import StagedStream
+from headrace.core.ports import Bad, Format, Moment, Target
 from headrace.core.row_keys import Location
 from headrace.core.work import Split, StagedFile
 from headrace.errors import OutputWriteFailed, SinkError, SourceError
 from headrace.sinks.files import FileSink
-from headrace.sinks.staged import StagedStream
 from headrace.sources.file_source import FileSource
 from headrace.testing import failpoints
 
@@ -79,14 +79,14 @@ class PickyEncoder:
 
 
 @dataclass(frozen=True)
-class PickySink(FileSink):
+class Picky(Format):
     """Neither ``options`` nor ``check_schema``: both have defaults."""
 
     when: str = ""
     kind: ClassVar[str] = "Picky"
     suffix = "txt"
 
-    def encoder(self, stream: StagedStream, schema: pa.Schema) -> PickyEncoder:
+    def open(self, stream: StagedStream, schema: pa.Schema) -> PickyEncoder:
         return PickyEncoder(stream, self.when)
 
 
@@ -132,9 +132,9 @@ def test_a_source_that_cannot_say_where(tmp_path: Path) -> None:
 def test_a_sink_that_raises(tmp_path: Path, options: dict[str, Any], when: str) -> None:
     data = hr.range(5).with_options(**options)
     with pytest.raises(SinkError) as caught:
-        data.write_to(PickySink(str(tmp_path / "out"), when=when))
+        data.write_to(FileSink(str(tmp_path / "out"), Picky(when)))
     assert str(caught.value).startswith(
-        f"PickySink raised ValueError: no 3s here, while writing shard 0 to {tmp_path}/out."
+        f"Picky raised ValueError: no 3s here, while writing shard 0 to {tmp_path}/out."
     )
     assert f"in {when}" in str(caught.value.__cause__)
 
@@ -143,16 +143,14 @@ def test_a_sink_that_raises(tmp_path: Path, options: dict[str, Any], when: str) 
 def test_a_full_disk_is_told_as_ever(tmp_path: Path, when: str) -> None:
     data = hr.range(5).with_options(engine="inline")
     with failpoints({"stage.write": "ENOSPC"}), pytest.raises(OutputWriteFailed, match="Free some space"):
-        data.write_to(PickySink(str(tmp_path / "out"), when=when))
+        data.write_to(FileSink(str(tmp_path / "out"), Picky(when)))
 
 
 @dataclass(frozen=True)
-class UnpublishedSink(PickySink, Target):
+class Unpublished(Target):
     """It fails in the driver, ``when`` it reveals a part or finishes."""
 
-    @property
-    def target(self) -> Target:
-        return self
+    when: str
 
     @property
     def moment(self) -> Moment:
@@ -178,10 +176,10 @@ def test_a_sink_that_raises_in_the_driver(tmp_path: Path, when: str) -> None:
     data = hr.range(5).with_options(engine="inline", progress=False)
     out = str(tmp_path / "out")
     with pytest.raises(SinkError) as caught:
-        data.write_to(UnpublishedSink(out, when=when))
+        data.write_to(FileSink(out, Picky(), target=Unpublished(when)))
     assert str(caught.value) == (
-        f"UnpublishedSink raised ValueError: no place, while publishing in {out}. What was finished "
+        f"Unpublished raised ValueError: no place, while publishing in {out}. What was finished "
         f"before is kept in {out}: 5 rows. Correct the code, and run the same program again."
     )
-    result = data.write_to(UnpublishedSink(out, when=""), on_change="continue")
+    result = data.write_to(FileSink(out, Picky(), target=Unpublished("")), on_change="continue")
     assert (result.rows, len(list((tmp_path / "out").glob("part-*")))) == (5, 1)

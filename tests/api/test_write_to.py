@@ -11,22 +11,19 @@ import pyarrow as pa
 import pytest
 
 import headrace as hr
+from headrace.core.ports import Format
 from headrace.errors import ArgumentError, PlanChanged, SinkError
-from headrace.sinks.files import ArrowEncoder, FileSink
-from headrace.sinks.parquet import ParquetSink
+from headrace.sinks.arrow import ArrowEncoder
+from headrace.sinks.files import FileSink
+from headrace.sinks.parquet import Parquet
 
 
 @dataclass(frozen=True)
-class ArrowSink(FileSink):
+class Arrow(Format):
     kind = "Arrow"
     suffix = "arrow"
 
-    def options(self) -> dict[str, Any]:
-        return {}
-
-    def check_schema(self, schema: pa.Schema) -> None: ...
-
-    def encoder(self, stream: Any, schema: pa.Schema) -> ArrowEncoder:
+    def open(self, stream: Any, schema: pa.Schema) -> ArrowEncoder:
         return ArrowEncoder(stream, schema)
 
 
@@ -41,9 +38,9 @@ def rows_of(folder: Path) -> list[int]:
 def test_rows_are_written_in_order_and_once(tmp_path: Path) -> None:
     out = tmp_path / "out"
     data = hr.range(1000).with_options(shard_rows=100, progress=False)
-    assert data.write_to(ArrowSink(str(out))).rows == 1000
+    assert data.write_to(FileSink(str(out), Arrow())).rows == 1000
     assert rows_of(out) == list(range(1000))
-    again = data.write_to(ArrowSink(str(out)))
+    again = data.write_to(FileSink(str(out), Arrow()))
     assert again.resumed and again.rows == 1000
     assert hr.verify(str(out)).state == "good"
 
@@ -51,33 +48,33 @@ def test_rows_are_written_in_order_and_once(tmp_path: Path) -> None:
 def test_another_format_is_another_run(tmp_path: Path) -> None:
     out = str(tmp_path / "out")
     data = hr.range(10).with_options(engine="inline", progress=False)
-    data.write_to(ArrowSink(out))
+    data.write_to(FileSink(out, Arrow()))
     with pytest.raises(PlanChanged, match="Arrow"):
-        data.write_to(ParquetSink(out))
+        data.write_to(FileSink(out, Parquet()))
 
 
-@pytest.mark.parametrize("sink", ["out", None, ArrowSink, object()], ids=["text", "none", "class", "object"])
+@pytest.mark.parametrize("sink", ["out", None, FileSink, Arrow()], ids=["text", "none", "class", "format"])
 def test_what_is_no_sink_is_refused(sink: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ArgumentError, match=r"^write_to\(.*Sink port.*write_parquet"):
+    with pytest.raises(ArgumentError, match=r"^write_to\(.*FileSink.*write_parquet"):
         hr.range(3).write_to(sink)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_suffix_with_a_sign_in_it_is_known_again(tmp_path: Path) -> None:
     @dataclass(frozen=True)
-    class Signed(ArrowSink):
+    class Signed(Arrow):
         suffix = "My_rows-2.bz2"
 
     data = hr.range(10).with_options(engine="inline", progress=False)
-    assert data.write_to(Signed(str(tmp_path / "out"))).rows == 10
-    assert data.write_to(Signed(str(tmp_path / "out"))).resumed
+    assert data.write_to(FileSink(str(tmp_path / "out"), Signed())).rows == 10
+    assert data.write_to(FileSink(str(tmp_path / "out"), Signed())).resumed
     assert hr.verify(str(tmp_path / "out")).state == "good"
 
 
 @pytest.mark.parametrize("suffix", ["", ".csv", "a/b", "a b", "a.b.c", "x\n"])
 def test_a_suffix_that_no_part_can_have_is_refused(tmp_path: Path, suffix: str) -> None:
-    sink = type("Odd", (ArrowSink,), {"suffix": suffix})(str(tmp_path / "out"))
+    sink = FileSink(str(tmp_path / "out"), type("Odd", (Arrow,), {"suffix": suffix})())
     with pytest.raises(SinkError, match="cannot use to recognise its parts"):
         hr.range(10).with_options(engine="inline", progress=False).write_to(sink)
     assert not list(tmp_path.rglob("part-*"))

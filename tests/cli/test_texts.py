@@ -225,7 +225,12 @@ def test_wrong_values_are_told(headrace: Headrace, place: Path, words: list[str]
 @pytest.mark.parametrize("name", WRITTEN)
 def test_each_format_that_is_offered_is_written(name: str, tmp_path: Path) -> None:
     data = hr.from_items([{"txt": "a"}, {"txt": "b"}] if name == "webdataset" else [{"x": 1}, {"x": 2}])
-    result = Output(output_format=name).write_dataset(
+    if name == "images":
+        data = hr.range_tensor(2, shape=(3, 4)).map_batches(
+            lambda batch: {"x": batch["data"].astype("uint8")}
+        )
+    settings = ["column=x"] if name == "images" else None
+    result = Output(output_format=name, write=settings).write_dataset(
         data.with_options(engine="inline", progress=False), tmp_path / "out"
     )
     assert result.rows == 2

@@ -13,7 +13,7 @@ import headrace as hr
 from databases.conftest import Store
 from headrace.errors import SinkError
 from headrace.sinks.sql import opening
-from headrace.sinks.sql.sink import SqlSink
+from headrace.sinks.sql.sink import SqlTable
 from headrace.sources.range import RangeSource
 
 
@@ -43,14 +43,14 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Opened:
 @pytest.fixture
 def between(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], None]:
     """Has something happen after each part."""
-    reveal = SqlSink.reveal
+    reveal = SqlTable.reveal
 
     def have(act: Callable[[], object]) -> None:
-        def revealed(self: SqlSink, files: Any, schema: Any) -> None:
+        def revealed(self: SqlTable, files: Any, schema: Any) -> None:
             reveal(self, files, schema)
             act()
 
-        monkeypatch.setattr(SqlSink, "reveal", revealed)
+        monkeypatch.setattr(SqlTable, "reveal", revealed)
 
     return have
 

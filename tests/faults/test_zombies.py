@@ -7,11 +7,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from headrace.core.ports import Sink
 from headrace.core.work import Shard, Task
 from headrace.errors import HeadraceError, OutputWriteFailed
 from headrace.output.layout import open_output
 from headrace.output.saved_plan import read_plan
-from headrace.sinks.parquet import ParquetSink
+from headrace.sinks.files import FileSink
+from headrace.sinks.parquet import Parquet
 
 from .invariants import check
 from .job import FILES, Job
@@ -28,7 +30,7 @@ def test_a_stopped_worker_is_given_up(job: Job, tmp_path: Path, point: str) -> N
     check(Path(job.output), job.expected(), job.here)
 
 
-def cut(job: Job) -> ParquetSink:
+def cut(job: Job) -> Sink:
     """Interrupt a run; return the sink as a worker of it holds it."""
     with pytest.raises(HeadraceError):
         job.here({"attempt.started": "EIO@4"})
@@ -38,7 +40,7 @@ def cut(job: Job) -> ParquetSink:
     digits = read_plan(output, run).digits()
     output.close()
     staging = str(output.folder(run) / "staging")
-    return ParquetSink(job.output).bind(run=run, staging=staging, digits=digits, durability="power")
+    return FileSink(job.output, Parquet()).bind(run=run, staging=staging, digits=digits, durability="power")
 
 
 def rows(*ids: int) -> pa.RecordBatch:

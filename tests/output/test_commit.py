@@ -14,7 +14,7 @@ import pytest
 
 from headrace.core import failpoints
 from headrace.core.arrow.batch import schema_bytes
-from headrace.core.ports import Moment, Target
+from headrace.core.ports import Moment, Sink, Target
 from headrace.core.work import CommitRecord, Ledger, Shard, StagedFile, Task
 from headrace.errors import OutputWriteFailed
 from headrace.output import commit as committing
@@ -23,7 +23,8 @@ from headrace.output.layout import open_output
 from headrace.output.recover import begin, recover
 from headrace.output.saved_plan import read_plan
 from headrace.plan.physical import InputVersion, SavedPlan
-from headrace.sinks.parquet import ParquetSink
+from headrace.sinks.files import FileSink
+from headrace.sinks.parquet import Parquet
 from headrace.testing.sinks import open_below
 
 SCHEMA = pa.schema([("id", pa.int64())])
@@ -40,7 +41,7 @@ class Run:
 
     def __init__(self, folder: Path, name: str = "aaaaaaaa", sink: Any = None, **options: Any) -> None:
         self.folder, self.name = folder, name
-        self.sink = sink or ParquetSink(str(folder))
+        self.sink = sink or FileSink(str(folder), Parquet())
         self.options: dict[str, Any] = {"durability": "process", **options}
         plan = SavedPlan(name, "{}", {"f": "1"}, [("in", 1, 1)], [Shard(i, ()) for i in range(3)], 1.0, "0")
         self.output = open_output(folder)
@@ -385,19 +386,16 @@ def test_commits_that_no_reader_knows_of_are_taken_back(tmp_path: Path) -> None:
 
 
 @dataclass(frozen=True)
-class TableSink(ParquetSink, Target):
+class Table(Target):
     """A table that keeps what it is told."""
 
+    root: Path
     when: Moment = Moment.COMMIT
     told: list[tuple[Any, ...]] = field(default_factory=list, compare=False)
 
     @property
     def by_part(self) -> bool:  # type: ignore[override]
         return self.when is Moment.TRANSACTION
-
-    @property
-    def target(self) -> Target:
-        return self
 
     @property
     def moment(self) -> Moment:
@@ -423,48 +421,52 @@ class TableSink(ParquetSink, Target):
         return None
 
 
+def in_table(table: Table) -> Sink:
+    return FileSink(str(table.root), Parquet(), target=table)
+
+
 def test_a_table_gets_all_rows_at_the_end(tmp_path: Path) -> None:
-    sink = TableSink(str(tmp_path / "out"))
-    run = Run(tmp_path / "out", sink=sink)
+    table = Table(tmp_path / "out")
+    run = Run(tmp_path / "out", sink=in_table(table))
     run.committer.settle(schema_bytes(SCHEMA))
     run.commit(0, 1, 2)
-    assert sink.told == [] and len(run.seen()) == 3
+    assert table.told == [] and len(run.seen()) == 3
     run.committer.finish(1.0, {})
-    assert sink.told == [("reveal", run.seen(), [True] * 3, SCHEMA), ("finish", 6, False)]
+    assert table.told == [("reveal", run.seen(), [True] * 3, SCHEMA), ("finish", 6, False)]
     (run.folder / run.seen()[0]).unlink()  # the table was compacted
     assert run.again().state.finished and run.is_complete
-    del sink.told[:]
+    del table.told[:]
     run.committer.grow([("in2", 1, 1)], [Shard(3, ())])
-    assert sink.told == [("close",)]  # a sink that is bound anew takes its place
+    assert table.told == [("close",)]  # a sink that is bound anew takes its place
     (record,) = run.commit(3)
-    del sink.told[:]
+    del table.told[:]
     run.committer.finish(1.0, {})
-    assert [each[:2] for each in sink.told] == [("reveal", names(record)), ("finish", 8)]
+    assert [each[:2] for each in table.told] == [("reveal", names(record)), ("finish", 8)]
     run.end()
-    assert sink.told[-1] == ("close",)
+    assert table.told[-1] == ("close",)
 
 
 def test_a_table_gets_the_rows_of_each_part_at_its_commit(tmp_path: Path) -> None:
-    sink = TableSink(str(tmp_path / "out"), when=Moment.TRANSACTION)
-    run = Run(tmp_path / "out", sink=sink)
+    table = Table(tmp_path / "out", when=Moment.TRANSACTION)
+    run = Run(tmp_path / "out", sink=in_table(table))
     records = run.commit(0, 1)
-    assert sink.told == [("reveal", names(record), [False], None) for record in records]
+    assert table.told == [("reveal", names(record), [False], None) for record in records]
     assert run.seen() == names(*records)
     run.commit(2)
-    del sink.told[:]
+    del table.told[:]
     run.committer.finish(1.0, {})
-    assert sink.told == [("finish", 6, False)] and run.is_complete
+    assert table.told == [("finish", 6, False)] and run.is_complete
     run.committer.grow([("in2", 1, 1)], [Shard(3, ())])
     (record,) = run.commit(3)
-    del sink.told[:]
+    del table.told[:]
     run.committer.finish(1.0, {})
-    told = [(each[1], each[2]) for each in sink.told if each[0] == "reveal"]
+    told = [(each[1], each[2]) for each in table.told if each[0] == "reveal"]
     assert (names(record), [False]) in told and names(record)[0] in run.seen()
     run.end()
 
 
 def test_parts_that_a_table_has_need_not_be_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = Run(tmp_path / "out", sink=TableSink(str(tmp_path / "out")))
+    run = Run(tmp_path / "out", sink=in_table(Table(tmp_path / "out")))
     run.commit(0, 1, 2)
     told = watched(run, monkeypatch)
     failpoints.activate({"finish.success": "EIO"})
@@ -476,7 +478,7 @@ def test_parts_that_a_table_has_need_not_be_there(tmp_path: Path, monkeypatch: p
     told = watched(run, monkeypatch)
     run.committer.finish(1.0, {})
     assert told == [("all", 4, False)]
-    run.sink.told.clear()
+    run.table.told.clear()
     run.committer.grow([("in2", 1, 1)], [Shard(3, ())])
     run.commit(3)
     told = watched(run, monkeypatch)

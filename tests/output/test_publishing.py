@@ -11,7 +11,8 @@ import pytest
 from headrace.core.work import CommitRecord, Ledger
 from headrace.output import publishing
 from headrace.output.publishing import Publisher
-from headrace.sinks.parquet import ParquetSink
+from headrace.sinks.files import FileSink
+from headrace.sinks.parquet import Parquet
 
 RECORDS = [CommitRecord(shard, 1, 0, (), Ledger()) for shard in range(3)]
 
@@ -20,7 +21,7 @@ class Arriving(Publisher):
     """Its files arrive when a test says so."""
 
     def __init__(self) -> None:
-        super().__init__(ParquetSink("out"))
+        super().__init__(FileSink("out", Parquet()))
         self.files: list[Future[None]] = [Future() for _ in RECORDS]
 
     def arriving(self, record: CommitRecord) -> list[Future[None]]:

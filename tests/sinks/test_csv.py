@@ -1,4 +1,4 @@
-"""CsvSink keeps the contract, and pyarrow reads back what was written."""
+"""CSV files keep the contract, and pyarrow reads back what was written."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ import pyarrow.csv as pacsv
 import pytest
 from hypothesis import given, settings
 
+from headrace.core.ports import Sink
 from headrace.errors import ArgumentError, SinkError
-from headrace.sinks.csv import CsvSink
-from headrace.testing.sinks import SCHEMA, FileSinkContract, bound, published, rows, task
+from headrace.sinks.csv import Csv
+from headrace.sinks.files import FileSink
+from headrace.testing.sinks import SCHEMA, FormatContract, bound, published, rows, task
 
 from .tables import PLAIN, SCALARS, batches_of, tables
 
@@ -32,11 +34,11 @@ def read(path: Path, schema: pa.Schema, delimiter: str = ",") -> pa.Table:
     )
 
 
-class TestCsv(FileSinkContract):
+class TestCsv(FormatContract):
     """The contract, on CSV."""
 
-    def make(self, root: Path) -> CsvSink:
-        return CsvSink(str(root))
+    def make(self) -> Csv:
+        return Csv()
 
     def read(self, path: Path) -> pa.Table:
         return read(path, SCHEMA)
@@ -45,11 +47,11 @@ class TestCsv(FileSinkContract):
 class TestCsvZstd(TestCsv):
     """The contract, with compression; pyarrow sees it by the suffix."""
 
-    def make(self, root: Path) -> CsvSink:
-        return CsvSink(str(root), compression="zstd")
+    def make(self) -> Csv:
+        return Csv(compression="zstd")
 
 
-def written(sink: CsvSink, *batches: pa.RecordBatch) -> Path:
+def written(sink: Sink, *batches: pa.RecordBatch) -> Path:
     writer = sink.open(task(), batches[0].schema)
     for batch in batches:
         writer.write(batch)
@@ -63,11 +65,11 @@ def of(**columns: Any) -> pa.RecordBatch:
 
 
 @pytest.fixture
-def sink(tmp_path: Path) -> CsvSink:
-    return bound(CsvSink(str(tmp_path)), tmp_path)  # type: ignore[return-value]
+def sink(tmp_path: Path) -> Sink:
+    return bound(FileSink(str(tmp_path), Csv()), tmp_path)
 
 
-def test_text_is_quoted_and_null_is_not(sink: CsvSink) -> None:
+def test_text_is_quoted_and_null_is_not(sink: Sink) -> None:
     path = written(sink, of(a=['x"y\n,', "", None], b=[1, None, 3]))
     assert path.read_text() == '"a","b"\n"x""y\n,",1\n"",\n,3\n'
 
@@ -80,18 +82,18 @@ def test_text_is_quoted_and_null_is_not(sink: CsvSink) -> None:
         ([None, None], '"a"\n""\n""\n'),
     ],
 )
-def test_a_null_in_an_only_column_is_not_an_empty_line(sink: CsvSink, values: Any, text: str) -> None:
+def test_a_null_in_an_only_column_is_not_an_empty_line(sink: Sink, values: Any, text: str) -> None:
     path = written(sink, of(a=values))
     assert path.read_text() == text
     assert pacsv.read_csv(path).num_rows == len(values)
 
 
 def test_a_delimiter_and_no_header(tmp_path: Path) -> None:
-    sink = bound(CsvSink(str(tmp_path), delimiter="\t", header=False), tmp_path)
+    sink = bound(FileSink(str(tmp_path), Csv(delimiter="\t", header=False)), tmp_path)
     assert written(sink, rows(0, 2)).read_text().splitlines()[0].startswith("0\t")  # type: ignore[arg-type]
 
 
-def test_the_standard_reader_agrees(sink: CsvSink) -> None:
+def test_the_standard_reader_agrees(sink: Sink) -> None:
     path = written(sink, rows(0, 50))
     with open(path, newline="", encoding="utf-8") as file:
         got = list(csv.DictReader(file))
@@ -102,7 +104,7 @@ def test_the_standard_reader_agrees(sink: CsvSink) -> None:
 @given(tables([*PLAIN, (pa.large_string(), PLAIN[5][1]), SCALARS[-3], (pa.string_view(), PLAIN[5][1])]))
 def test_pyarrow_reads_it_back(table: pa.Table) -> None:
     with tempfile.TemporaryDirectory() as name:
-        sink = bound(CsvSink(name), Path(name), "process")
+        sink = bound(FileSink(name, Csv()), Path(name), "process")
         sink.check_schema(table.schema)
         path = written(sink, *batches_of(table))  # type: ignore[arg-type]
         readable = pa.schema([(f.name, _readable(f.type)) for f in table.schema])
@@ -133,25 +135,25 @@ def _no_nulls(table: pa.Table) -> list[str]:
     ],
     ids=str,
 )
-def test_what_csv_cannot_hold_is_refused_by_name(sink: CsvSink, kind: pa.DataType) -> None:
+def test_what_csv_cannot_hold_is_refused_by_name(sink: Sink, kind: pa.DataType) -> None:
     with pytest.raises(SinkError, match="CSV cannot hold column 'odd'"):
         sink.check_schema(pa.schema([("fine", pa.int8()), ("odd", kind)]))
 
 
 def test_bad_options_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match="delimiter"):
-        CsvSink(str(tmp_path), delimiter='"')
+        FileSink(str(tmp_path), Csv(delimiter='"'))
     with pytest.raises(ArgumentError, match="compression"):
-        CsvSink(str(tmp_path), compression="bz2")
+        FileSink(str(tmp_path), Csv(compression="bz2"))
 
 
 FORMULAS = ["=cmd()", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "\n=1", "＝1"]
 PLAIN_TEXTS = ["a=b", "'=1", "", " =1", "1-1", "é"]
 
 
-def bound_in(root: Path) -> CsvSink:
+def bound_in(root: Path) -> Sink:
     root.mkdir()
-    return CsvSink(str(root), escape_formulas=True)
+    return FileSink(str(root), Csv(escape_formulas=True))
 
 
 def lines_of(path: Path) -> list[list[str]]:
@@ -177,7 +179,7 @@ def test_formulas_are_escaped_where_asked(kind: pa.DataType, tmp_path: Path) -> 
 
 def test_an_only_column_is_escaped_too(tmp_path: Path) -> None:
     batch = pa.record_batch({"=x": pa.array(["=1", None, '=a"b'])})
-    assert lines_of(written(CsvSink(str(tmp_path), escape_formulas=True), batch)) == [
+    assert lines_of(written(FileSink(str(tmp_path), Csv(escape_formulas=True)), batch)) == [
         ["'=x"],
         ["'=1"],
         [""],
@@ -187,9 +189,9 @@ def test_an_only_column_is_escaped_too(tmp_path: Path) -> None:
 
 def test_formulas_stay_as_they_are_by_default(tmp_path: Path) -> None:
     batch = pa.record_batch({"=x": pa.array(FORMULAS)})
-    sink = CsvSink(str(tmp_path))
+    sink = FileSink(str(tmp_path), Csv())
     assert lines_of(written(sink, batch)) == [["=x"], *([text] for text in FORMULAS)]
     assert "escape_formulas" not in sink.describe(), "outputs of earlier versions go on"
-    assert sink.describe() != CsvSink(str(tmp_path), escape_formulas=True).describe()
+    assert sink.describe() != FileSink(str(tmp_path), Csv(escape_formulas=True)).describe()
     with pytest.raises(ArgumentError, match="escape_formulas='no' is neither"):
-        CsvSink(str(tmp_path), escape_formulas="no")  # type: ignore[arg-type]
+        FileSink(str(tmp_path), Csv(escape_formulas="no"))  # type: ignore[arg-type]

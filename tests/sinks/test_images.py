@@ -12,7 +12,8 @@ import pytest
 
 import headrace as hr
 from headrace.errors import ArgumentError, OutputWriteFailed, SinkError, UnknownColumn
-from headrace.sinks.images import ImageSink
+from headrace.sinks.files import FileSink
+from headrace.sinks.images import Images
 from headrace.testing import failpoints
 from headrace.testing.sinks import bound, task
 
@@ -61,7 +62,7 @@ def test_a_run_that_failed_goes_on_and_shows_no_half(tmp_path: Path) -> None:
 
 
 def test_an_attempt_that_is_dropped_leaves_nothing(tmp_path: Path) -> None:
-    sink = bound(ImageSink(str(tmp_path), column="pixels"), tmp_path)
+    sink = bound(FileSink(str(tmp_path), Images(column="pixels")), tmp_path)
     batch = table().to_batches()[0]
     writer = sink.open(task(), batch.schema)
     writer.write(batch)

@@ -1,4 +1,4 @@
-"""JsonSink keeps the contract, and JSON parsers read back what was written."""
+"""JSON files keep the contract, and JSON parsers read back what was written."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.core.ports import Sink
 from headrace.errors import ArgumentError, SinkError
-from headrace.sinks.json import JsonSink
-from headrace.testing.sinks import SCHEMA, FileSinkContract, bound, published, task
+from headrace.sinks.files import FileSink
+from headrace.sinks.json import Json
+from headrace.testing.sinks import SCHEMA, FormatContract, bound, published, task
 
 from .tables import NESTED, SCALARS, batches_of, tables
 
@@ -31,11 +33,11 @@ def read(path: Path, schema: pa.Schema) -> pa.Table:
         return pj.read_json(stream, parse_options=pj.ParseOptions(explicit_schema=schema))
 
 
-class TestJson(FileSinkContract):
+class TestJson(FormatContract):
     """The contract, on JSON lines."""
 
-    def make(self, root: Path) -> JsonSink:
-        return JsonSink(str(root))
+    def make(self) -> Json:
+        return Json()
 
     def read(self, path: Path) -> pa.Table:
         return read(path, SCHEMA)
@@ -44,8 +46,8 @@ class TestJson(FileSinkContract):
 class TestJsonGzip(TestJson):
     """The contract, with compression."""
 
-    def make(self, root: Path) -> JsonSink:
-        return JsonSink(str(root), compression="gzip")
+    def make(self) -> Json:
+        return Json(compression="gzip")
 
     def read(self, path: Path) -> pa.Table:
         with gzip.open(path) as stream:
@@ -55,7 +57,7 @@ class TestJsonGzip(TestJson):
         return read(plain, SCHEMA)
 
 
-def lines(sink: JsonSink, *batches: pa.RecordBatch) -> list[Any]:
+def lines(sink: Sink, *batches: pa.RecordBatch) -> list[Any]:
     writer = sink.open(task(), batches[0].schema)
     for batch in batches:
         writer.write(batch)
@@ -66,13 +68,13 @@ def lines(sink: JsonSink, *batches: pa.RecordBatch) -> list[Any]:
     return [json.loads(line, parse_constant=pytest.fail) for line in text[:-1].split("\n")]
 
 
-def column(sink: JsonSink, array: pa.Array) -> list[Any]:
+def column(sink: Sink, array: pa.Array) -> list[Any]:
     return [row["x"] for row in lines(sink, pa.RecordBatch.from_arrays([array], ["x"]))]
 
 
 @pytest.fixture
-def sink(tmp_path: Path) -> JsonSink:
-    return bound(JsonSink(str(tmp_path)), tmp_path)  # type: ignore[return-value]
+def sink(tmp_path: Path) -> Sink:
+    return bound(FileSink(str(tmp_path), Json()), tmp_path)
 
 
 MOMENT = dt.datetime(2020, 1, 2, 3, 4, 5, 678)
@@ -105,30 +107,30 @@ MOMENT = dt.datetime(2020, 1, 2, 3, 4, 5, 678)
     ],
     ids=str,
 )
-def test_what_a_value_becomes(sink: JsonSink, kind: pa.DataType, values: Any, expected: Any) -> None:
+def test_what_a_value_becomes(sink: Sink, kind: pa.DataType, values: Any, expected: Any) -> None:
     array = pa.array(values, kind)
     sink.check_schema(pa.schema([("x", kind)]))
     assert column(sink, array) == expected
 
 
-def test_a_whole_float_stays_a_float(sink: JsonSink) -> None:
+def test_a_whole_float_stays_a_float(sink: Sink) -> None:
     lines(sink, pa.RecordBatch.from_arrays([pa.array([1.0, 2.0])], ["x"]))
     (path,) = Path(sink.root).glob("part-*")
     assert pj.read_json(path).schema.field("x").type == pa.float64()
 
 
-def test_tensors_are_nested_lists_even_in_a_slice(sink: JsonSink) -> None:
+def test_tensors_are_nested_lists_even_in_a_slice(sink: Sink) -> None:
     storage = pa.array([[0, 1, 2, 3, 4, 5], None, [6, 7, 8, 9, 10, 11], [12] * 6], pa.list_(pa.int8(), 6))
     tensors = pa.ExtensionArray.from_storage(pa.fixed_shape_tensor(pa.int8(), (3, 2)), storage)
     assert column(sink, tensors.slice(1, 2)) == [None, [[6, 7], [8, 9], [10, 11]]]
 
 
-def test_names_are_escaped(sink: JsonSink) -> None:
+def test_names_are_escaped(sink: Sink) -> None:
     batch = pa.RecordBatch.from_arrays([pa.array([1]), pa.array([2])], ['a"\n', "ü"])
     assert lines(sink, batch) == [{'a"\n': 1, "ü": 2}]
 
 
-def test_long_batches(sink: JsonSink) -> None:
+def test_long_batches(sink: Sink) -> None:
     assert column(sink, pa.array(range(20_001)).slice(1)) == list(range(1, 20_001))
 
 
@@ -136,7 +138,7 @@ def test_long_batches(sink: JsonSink) -> None:
 @given(tables([c for c in SCALARS + NESTED if not pa.types.is_binary(c[0])]))
 def test_every_line_is_json_and_says_the_row(table: pa.Table) -> None:
     with tempfile.TemporaryDirectory() as name:
-        sink = bound(JsonSink(name), Path(name), "process")
+        sink = bound(FileSink(name, Json()), Path(name), "process")
         sink.check_schema(table.schema)
         rows = lines(sink, *batches_of(table))  # type: ignore[arg-type]
     assert len(rows) == table.num_rows
@@ -169,7 +171,7 @@ READABLE = [
 @given(tables(READABLE))
 def test_pyarrow_reads_it_back(table: pa.Table) -> None:
     with tempfile.TemporaryDirectory() as name:
-        sink = bound(JsonSink(name), Path(name), "process")
+        sink = bound(FileSink(name, Json()), Path(name), "process")
         lines(sink, *batches_of(table))  # type: ignore[arg-type]
         (path,) = Path(name).glob("part-*")
         assert read(path, table.schema).equals(table)
@@ -179,20 +181,20 @@ def test_pyarrow_reads_it_back(table: pa.Table) -> None:
 @settings(deadline=None, max_examples=60)
 def test_any_text_survives(words: list[str]) -> None:
     with tempfile.TemporaryDirectory() as name:
-        sink = bound(JsonSink(name), Path(name), "process")
+        sink = bound(FileSink(name, Json()), Path(name), "process")
         assert column(sink, pa.array(words, pa.string())) == words  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     "kind", [pa.binary(), pa.list_(pa.binary()), pa.map_(pa.int8(), pa.int8()), pa.uuid()], ids=str
 )
-def test_what_json_cannot_hold_is_refused_by_name(sink: JsonSink, kind: pa.DataType) -> None:
+def test_what_json_cannot_hold_is_refused_by_name(sink: Sink, kind: pa.DataType) -> None:
     with pytest.raises(SinkError, match="JSON cannot hold column 'odd'"):
         sink.check_schema(pa.schema([("fine", pa.int8()), ("odd", kind)]))
 
 
 def test_options_and_empty_schemas_are_checked(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match="Did you mean 'gzip'"):
-        JsonSink(str(tmp_path), compression="gz")
+        FileSink(str(tmp_path), Json(compression="gz"))
     with pytest.raises(SinkError, match="without columns"):
-        JsonSink(str(tmp_path)).check_schema(pa.schema([]))
+        FileSink(str(tmp_path), Json()).check_schema(pa.schema([]))

@@ -1,4 +1,4 @@
-"""NumpySink keeps the contract, and numpy.load reads back what was written."""
+"""numpy's files keep the contract, and numpy.load reads back what was written."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ import pytest
 
 import headrace as hr
 from headrace.errors import SinkError, UnknownColumn
-from headrace.sinks.numpy import NumpySink
+from headrace.sinks.files import FileSink
+from headrace.sinks.numpy import Numpy
 from headrace.sources.range import RangeSource, RangeTensorSource
-from headrace.testing.sinks import FileSinkContract, bound, task
+from headrace.testing.sinks import FormatContract, bound, task
 
 
-class TestNumpy(FileSinkContract):
+class TestNumpy(FormatContract):
     """The contract, on .npz files."""
 
-    def make(self, root: Path) -> NumpySink:
-        return NumpySink(str(root))
+    def make(self) -> Numpy:
+        return Numpy()
 
     def read(self, path: Path) -> pa.Table:
         with np.load(path, allow_pickle=False) as arrays:
@@ -33,7 +34,7 @@ class TestNumpy(FileSinkContract):
 
 def written(tmp_path: Path, *columns: pa.Array, rows: int = 2) -> dict[str, np.ndarray[Any, Any]]:
     """Write the columns in slices of ``rows`` rows, and return the arrays of the one part."""
-    sink = bound(NumpySink(str(tmp_path)), tmp_path, "process")
+    sink = bound(FileSink(str(tmp_path), Numpy()), tmp_path, "process")
     batch = pa.RecordBatch.from_arrays(list(columns), [f"c{i}" for i in range(len(columns))])
     sink.check_schema(batch.schema)
     writer = sink.open(task(), batch.schema)

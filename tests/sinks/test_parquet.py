@@ -1,4 +1,4 @@
-"""ParquetSink keeps the contract, cuts row groups, and holds every Arrow type that Parquet holds."""
+"""Parquet files keep the contract, have row groups as asked, and hold every Arrow type that Parquet holds."""
 
 from __future__ import annotations
 
@@ -18,25 +18,27 @@ from hypothesis import given, settings
 import headrace as hr
 from headrace.core.arrow.ragged import RaggedTensorType
 from headrace.core.arrow.values import column_from
+from headrace.core.ports import Sink
 from headrace.errors import ArgumentError, SinkError
 from headrace.sinks import parquet
-from headrace.sinks.parquet import ParquetSink
-from headrace.testing.sinks import SCHEMA, FileSinkContract, bound, published, rows, task
+from headrace.sinks.files import FileSink
+from headrace.sinks.parquet import Parquet
+from headrace.testing.sinks import SCHEMA, FormatContract, bound, published, rows, task
 
 from .tables import NESTED, SCALARS, batches_of, tables
 
 
-class TestParquet(FileSinkContract):
+class TestParquet(FormatContract):
     """The contract, on Parquet."""
 
-    def make(self, root: Path) -> ParquetSink:
-        return ParquetSink(str(root))
+    def make(self) -> Parquet:
+        return Parquet()
 
     def read(self, path: Path) -> pa.Table:
         return pq.ParquetFile(path).read()
 
 
-def written(sink: ParquetSink, *batches: pa.RecordBatch) -> pq.ParquetFile:
+def written(sink: Sink, *batches: pa.RecordBatch) -> pq.ParquetFile:
     writer = sink.open(task(), batches[0].schema)
     for batch in batches:
         writer.write(batch)
@@ -54,23 +56,23 @@ def numbers(count: int) -> pa.RecordBatch:
 
 
 def test_small_batches_become_one_row_group(tmp_path: Path) -> None:
-    file = written(bound(ParquetSink(str(tmp_path)), tmp_path), *[numbers(1000)] * 100)
+    file = written(bound(FileSink(str(tmp_path), Parquet()), tmp_path), *[numbers(1000)] * 100)
     assert group_sizes(file) == [100_000]
 
 
 def test_row_groups_are_even(tmp_path: Path) -> None:
-    file = written(bound(ParquetSink(str(tmp_path)), tmp_path), numbers(300_000), numbers(100))
+    file = written(bound(FileSink(str(tmp_path), Parquet()), tmp_path), numbers(300_000), numbers(100))
     assert group_sizes(file) == [150_000, 150_000, 100]
 
 
 def test_wide_rows_make_shorter_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parquet, "_GROUP_BYTES", 8000)
-    file = written(bound(ParquetSink(str(tmp_path)), tmp_path), *[numbers(500)] * 5, numbers(4000))
+    file = written(bound(FileSink(str(tmp_path), Parquet()), tmp_path), *[numbers(500)] * 5, numbers(4000))
     assert group_sizes(file) == [1000, 1000, 1125, 1125, 1125, 1125]
 
 
 def test_asked_row_groups_are_exact(tmp_path: Path) -> None:
-    sink = bound(ParquetSink(str(tmp_path), row_group_rows=100), tmp_path)
+    sink = bound(FileSink(str(tmp_path), Parquet(row_group_rows=100)), tmp_path)
     file = written(sink, numbers(30), numbers(90), numbers(450), numbers(5))
     assert group_sizes(file) == [100] * 5 + [75]
     assert file.read()["n"].to_pylist() == [*range(30), *range(90), *range(450), *range(5)]
@@ -86,7 +88,7 @@ def test_a_dictionary_only_where_values_repeat(tmp_path: Path, rows: int) -> Non
         ["noise", "few", "vector", "word"],
     )
     batches = [batch.slice(i, rows) for i in range(0, n, rows)]
-    group = written(bound(ParquetSink(str(tmp_path)), tmp_path), *batches).metadata.row_group(0)
+    group = written(bound(FileSink(str(tmp_path), Parquet()), tmp_path), *batches).metadata.row_group(0)
     columns = {group.column(i).path_in_schema: group.column(i) for i in range(4)}
     with_dictionary = {name for name, c in columns.items() if "RLE_DICTIONARY" in c.encodings}
     assert with_dictionary == {"few", "word"}
@@ -95,23 +97,23 @@ def test_a_dictionary_only_where_values_repeat(tmp_path: Path, rows: int) -> Non
 
 @pytest.mark.parametrize("compression", ["zstd", "gzip", "none", None, "SNAPPY"])
 def test_compression(tmp_path: Path, compression: str | None) -> None:
-    file = written(bound(ParquetSink(str(tmp_path), compression=compression), tmp_path), rows(0, 10))
+    file = written(bound(FileSink(str(tmp_path), Parquet(compression=compression)), tmp_path), rows(0, 10))
     expected = "UNCOMPRESSED" if compression in (None, "none") else str(compression).upper()
     assert file.metadata.row_group(0).column(0).compression == expected
 
 
 def test_bad_options_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match="Did you mean 'zstd'"):
-        ParquetSink(str(tmp_path), compression="zst")
+        FileSink(str(tmp_path), Parquet(compression="zst"))
     with pytest.raises(ArgumentError, match="row_group_rows"):
-        ParquetSink(str(tmp_path), row_group_rows=0)
+        FileSink(str(tmp_path), Parquet(row_group_rows=0))
     with pytest.raises(ArgumentError, match="compression_level"):
-        ParquetSink(str(tmp_path), compression="snappy", compression_level=3)
+        FileSink(str(tmp_path), Parquet(compression="snappy", compression_level=3))
 
 
 def test_a_column_that_parquet_cannot_hold_is_named(tmp_path: Path) -> None:
     union = pa.dense_union([pa.field("a", pa.int8()), pa.field("b", pa.string())])
-    sink = ParquetSink(str(tmp_path))
+    sink = FileSink(str(tmp_path), Parquet())
     with pytest.raises(SinkError, match="Parquet cannot hold column 'mixed'"):
         sink.check_schema(pa.schema([("fine", pa.int8()), ("mixed", union)]))
 
@@ -119,7 +121,7 @@ def test_a_column_that_parquet_cannot_hold_is_named(tmp_path: Path) -> None:
 @pytest.mark.skipif(parquet._null_vectors_can_be_read(), reason="this pyarrow reads null vectors")
 def test_a_null_vector_is_refused_rather_than_written_unreadably(tmp_path: Path) -> None:
     vector = pa.list_(pa.float32(), 2)
-    sink = bound(ParquetSink(str(tmp_path)), tmp_path)
+    sink = bound(FileSink(str(tmp_path), Parquet()), tmp_path)
     for value, kind in [
         (None, vector),
         ([None], pa.list_(vector)),
@@ -149,12 +151,12 @@ def test_what_could_not_be_read_back_as_it_was_is_refused(
     kind: pa.DataType, words: str, tmp_path: Path
 ) -> None:
     with pytest.raises(SinkError, match=f"'embedding'.*{words}"):
-        ParquetSink(str(tmp_path)).check_schema(pa.schema([("embedding", kind)]))
+        FileSink(str(tmp_path), Parquet()).check_schema(pa.schema([("embedding", kind)]))
 
 
 @pytest.mark.skipif(parquet._null_vectors_can_be_read(), reason="this pyarrow reads null vectors")
 def test_a_null_among_ragged_tensors_is_refused_with_what_to_write_instead(tmp_path: Path) -> None:
-    sink = bound(ParquetSink(str(tmp_path)), tmp_path)
+    sink = bound(FileSink(str(tmp_path), Parquet()), tmp_path)
     boxes = pa.record_batch({"boxes": column_from([np.ones((2, 4)), None, np.zeros((0, 4))])})
     writer = sink.open(task(), boxes.schema)
     with pytest.raises(SinkError, match=r"'boxes'.*an array is null.*numpy.zeros\(\(0, 4\)\)"):
@@ -166,7 +168,7 @@ def test_a_null_among_ragged_tensors_is_refused_with_what_to_write_instead(tmp_p
 @given(tables(SCALARS + NESTED))
 def test_every_type_survives(table: pa.Table) -> None:
     with tempfile.TemporaryDirectory() as name:
-        sink = bound(ParquetSink(name), Path(name), "process")
+        sink = bound(FileSink(name, Parquet()), Path(name), "process")
         sink.check_schema(table.schema)
         file = written(sink, *batches_of(table))
         back = file.read()
@@ -182,8 +184,9 @@ def test_a_real_full_file_system_is_told_and_leaves_nothing(tmp_path: Path) -> N
     import pyarrow as pa, numpy as np
     from headrace.core.work import Shard, Task
     from headrace.errors import OutputWriteFailed
-    from headrace.sinks.parquet import ParquetSink
-    sink = ParquetSink(sys.argv[1]).bind(run="r", staging=sys.argv[1], digits=4, durability="power")
+    from headrace.sinks.files import FileSink
+    from headrace.sinks.parquet import Parquet
+    sink = FileSink(sys.argv[1], Parquet()).bind(run="r", staging=sys.argv[1], digits=4, durability="power")
     batch = pa.RecordBatch.from_arrays([pa.array(np.random.default_rng(0).random(50_000))], ["x"])
     writer = sink.open(Task(Shard(0, ()), 1), batch.schema)
     try:
@@ -209,13 +212,13 @@ def test_neither_pandas_nor_datasets_are_imported(tmp_path: Path) -> None:
     import sys
     import pyarrow as pa
     from headrace.core.work import Shard, Task
-    from headrace.sinks.parquet import ParquetSink
-    from headrace.sinks.csv import CsvSink
-    from headrace.sinks.json import JsonSink
+    from headrace.sinks.parquet import Parquet
+    from headrace.sinks.csv import Csv
+    from headrace.sinks.json import Json
     offsets = pa.py_buffer(bytes([0, 0, 0, 0, 1, 0, 0, 0, 3, 0, 0, 0]))
     text = pa.StringArray.from_buffers(2, offsets, pa.py_buffer(b'a"b'))
     batch = pa.RecordBatch.from_arrays([text], ["x"])
-    for kind in ParquetSink, CsvSink, JsonSink:
+    for kind in Parquet, Csv, Json:
         sink = kind(sys.argv[1]).bind(run="r", staging=sys.argv[1], digits=4, durability="power")
         sink.check_schema(batch.schema)
         writer = sink.open(Task(Shard(0, ()), 1), batch.schema)
@@ -230,7 +233,7 @@ def test_neither_pandas_nor_datasets_are_imported(tmp_path: Path) -> None:
 
 
 def test_schema_is_the_settled_one(tmp_path: Path) -> None:
-    file = written(bound(ParquetSink(str(tmp_path)), tmp_path), rows(0, 3))
+    file = written(bound(FileSink(str(tmp_path), Parquet()), tmp_path), rows(0, 3))
     assert file.schema_arrow.equals(SCHEMA)
 
 
@@ -258,7 +261,7 @@ def test_views_that_arrow_cannot_cut_are_written_as_plain_values(
     elif form != "struct":
         column = pa.ListArray.from_arrays(pa.array([0, 3, 3, 50, 100], pa.int32()), column)
     batch = pa.record_batch({"id": pa.array(range(len(column))), "c": column})
-    file = written(bound(ParquetSink(str(tmp_path), row_group_rows=3), tmp_path), batch, batch.slice(1))
+    file = written(bound(FileSink(str(tmp_path), Parquet(row_group_rows=3)), tmp_path), batch, batch.slice(1))
     assert file.read()["c"].to_pylist() == [*column.to_pylist(), *column.to_pylist()[1:]]
 
 

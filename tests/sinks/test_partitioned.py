@@ -23,9 +23,10 @@ from headrace.output.clean import leftovers, remove
 from headrace.output.names import check_names
 from headrace.output.places.place import place_at
 from headrace.output.publishing import Publisher
-from headrace.sinks import partitioned
-from headrace.sinks.csv import CsvSink
-from headrace.sinks.parquet import ParquetSink
+from headrace.sinks import dividing
+from headrace.sinks.csv import Csv
+from headrace.sinks.files import FileSink
+from headrace.sinks.parquet import Parquet
 
 RUN = "k3f9a2xq"
 HOSTILE = [
@@ -218,9 +219,9 @@ def test_rows_limit_and_order(tmp_path: Path) -> None:
 
 
 def test_few_files_are_open_and_few_rows_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partitioned, "HELD_BYTES", 2_000)
-    monkeypatch.setattr(partitioned, "OPEN_FILES", 3)
-    sink = bound(tmp_path, CsvSink(str(tmp_path), partition_by=("k",)))
+    monkeypatch.setattr(dividing, "HELD_BYTES", 2_000)
+    monkeypatch.setattr(dividing, "OPEN_FILES", 3)
+    sink = bound(tmp_path, FileSink(str(tmp_path), Csv(), partition_by=("k",)))
     batches = [
         pa.record_batch({"id": range(start, start + 40), "k": [i % 8 for i in range(start, start + 40)]})
         for start in range(0, 800, 40)
@@ -242,7 +243,7 @@ def test_few_files_are_open_and_few_rows_held(tmp_path: Path, monkeypatch: pytes
 
 
 def test_too_many_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partitioned, "MOST_FOLDERS", 100)
+    monkeypatch.setattr(dividing, "MOST_FOLDERS", 100)
     with pytest.raises(
         SinkError, match=r"partition_by=\['id'\]: a shard's rows have more than 100 different values"
     ):
@@ -250,7 +251,7 @@ def test_too_many_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_abort_leaves_nothing(tmp_path: Path) -> None:
-    sink = bound(tmp_path, ParquetSink(str(tmp_path), partition_by=("k",)))
+    sink = bound(tmp_path, FileSink(str(tmp_path), Parquet(), partition_by=("k",)))
     batch = pa.record_batch({"id": range(9), "k": [i % 3 for i in range(9)]})
     for closes in (False, True):
         writer = sink.open(Task(Shard(7, ()), 0), batch.schema)
@@ -271,7 +272,7 @@ def test_types_of_values(tmp_path: Path) -> None:
             "t": pa.array([datetime.date(1, 1, 1)] * 3, pa.date64()),
         }
     )
-    sink = bound(tmp_path, ParquetSink(str(tmp_path), partition_by=("d", "v", "u", "t")))
+    sink = bound(tmp_path, FileSink(str(tmp_path), Parquet(), partition_by=("d", "v", "u", "t")))
     day = "t=0001-01-01/part-0007-k3f9a2xq.parquet"
     assert list(published(tmp_path, sink, batch)) == [
         f"d=a/v=x/u=18446744073709551615/{day}", f"d={hive.HIVE_NULL}/v=x/u=0/{day}", f"d=a/v=y/u=1/{day}",
@@ -279,7 +280,7 @@ def test_types_of_values(tmp_path: Path) -> None:
 
 
 def test_a_file_system_without_case(tmp_path: Path) -> None:
-    folders = partitioned.Folders(("k",), 255, 4000, caseless=True)
+    folders = dividing.Folders(("k",), 255, 4000, caseless=True)
     batch = pa.record_batch({"k": ["a", "A", "Éa"], "id": [1, 2, 3]})
     names = [folder for folder, _ in folders.divided(batch)]
     assert names == ["k=a", "k=%41", "k=%C3%89a"] and len({name.lower() for name in names}) == 3
@@ -350,7 +351,7 @@ def test_other_folders_are_another_output(tmp_path: Path) -> None:
 def test_links_are_not_followed(tmp_path: Path) -> None:
     outside, root = tmp_path / "outside", tmp_path / "out"
     outside.mkdir()
-    sink = bound(root, ParquetSink(str(root), partition_by=("k",)))
+    sink = bound(root, FileSink(str(root), Parquet(), partition_by=("k",)))
     (file,) = staged(sink, pa.record_batch({"id": [1], "k": ["a"]}))
     (root / "k=a").symlink_to(outside)
     with pytest.raises(hr.errors.OutputWriteFailed, match="k=a"):

@@ -1,4 +1,4 @@
-"""WebDatasetSink keeps the contract, and what it writes is read back as it was."""
+"""Archives of samples keep the contract, and what it writes is read back as it was."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ import pytest
 
 import headrace as hr
 from headrace.errors import PlanChanged, SinkError
-from headrace.sinks.webdataset import WebDatasetSink
+from headrace.sinks.files import FileSink
+from headrace.sinks.webdataset import WebDataset
 from headrace.sources.range import RangeSource
-from headrace.testing.sinks import FileSinkContract, bound, task
+from headrace.testing.sinks import FormatContract, bound, task
 
 
 def members(path: Path) -> dict[str, bytes]:
@@ -23,13 +24,13 @@ def members(path: Path) -> dict[str, bytes]:
         return {each.name: tar.extractfile(each).read() for each in tar}  # type: ignore[union-attr]
 
 
-class TestWebDataset(FileSinkContract):
+class TestWebDataset(FormatContract):
     """The contract, on tar archives."""
 
     many = 3_000
 
-    def make(self, root: Path) -> WebDatasetSink:
-        return WebDatasetSink(str(root))
+    def make(self) -> WebDataset:
+        return WebDataset()
 
     def read(self, path: Path) -> pa.Table:
         found = members(path)
@@ -95,7 +96,7 @@ def test_the_same_rows_give_the_same_bytes_and_their_own_keys(tmp_path: Path) ->
 
 
 def write(tmp_path: Path, table: pa.Table) -> None:
-    sink = bound(WebDatasetSink(str(tmp_path)), tmp_path, "process")
+    sink = bound(FileSink(str(tmp_path), WebDataset()), tmp_path, "process")
     sink.check_schema(table.schema)
     writer = sink.open(task(), table.schema)
     try:

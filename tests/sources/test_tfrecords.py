@@ -17,9 +17,9 @@ import headrace as hr
 from headrace.core.files import tfrecords
 from headrace.core.ports import Source
 from headrace.errors import ArgumentError, MissingLibrary, SchemaMismatch, SinkError, UnreadableFile
-from headrace.sinks.tfrecords import TFRecordSink
+from headrace.sinks.tfrecords import TFRecords
 from headrace.sources.tfrecords import TFRecordSource
-from headrace.testing.sinks import FileSinkContract
+from headrace.testing.sinks import FormatContract
 from headrace.testing.sources import SourceContract
 
 pytest.importorskip("google_crc32c")
@@ -70,11 +70,11 @@ class TestSource(SourceContract):
         return TFRecordSource(self.folder, schema=pa.schema({"i": pa.int64()})), [2, 3, 5, 14]
 
 
-class TestSink(FileSinkContract):
+class TestSink(FormatContract):
     many = 3_000
 
-    def make(self, root: Path) -> TFRecordSink:
-        return TFRecordSink(str(root))
+    def make(self) -> TFRecords:
+        return TFRecords()
 
     def read(self, path: Path) -> pa.Table:
         schema = pa.schema([("id", pa.int64()), ("word", pa.string()), ("score", pa.float64())])

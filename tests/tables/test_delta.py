@@ -37,10 +37,11 @@ from headrace.errors import (
     UnknownColumn,
 )
 from headrace.sinks.files import FileSink
-from headrace.sinks.tables.delta import DeltaSink
+from headrace.sinks.parquet import Parquet
+from headrace.sinks.tables.delta import DeltaTable
 from headrace.sources.range import RangeSource
 from headrace.sources.tables.delta import DeltaSource
-from headrace.testing import FileSinkContract, SourceContract
+from headrace.testing import FormatContract, SourceContract
 
 QUIET: dict[str, Any] = {"engine": "inline", "progress": False}
 JOB = """
@@ -105,38 +106,38 @@ def test_killed_anywhere_the_rows_are_added_once(tmp_path: Path, point: str, pas
 
 
 def test_an_answer_that_was_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    send = DeltaSink._send
+    send = DeltaTable._send
 
-    def lost(self: DeltaSink, *args: Any) -> None:
+    def lost(self: DeltaTable, *args: Any) -> None:
         send(self, *args)
         raise OSError("connection reset by peer")
 
-    monkeypatch.setattr(DeltaSink, "_send", lost)
+    monkeypatch.setattr(DeltaTable, "_send", lost)
     assert hundred().write_delta(tmp_path / "t").rows == 100
     assert ids(tmp_path / "t") == [*range(100)] and versions(tmp_path / "t") == 0
 
-    def refused(self: DeltaSink, *args: Any) -> None:
+    def refused(self: DeltaTable, *args: Any) -> None:
         raise OSError("no space left")
 
-    monkeypatch.setattr(DeltaSink, "_send", refused)
+    monkeypatch.setattr(DeltaTable, "_send", refused)
     with pytest.raises(SinkError, match=r"no space left.*none of them.*same command again"):
         hundred().write_delta(tmp_path / "t", output="second")
     assert versions(tmp_path / "t") == 0
-    monkeypatch.setattr(DeltaSink, "_send", send)
+    monkeypatch.setattr(DeltaTable, "_send", send)
     assert hundred().write_delta(tmp_path / "t", output="second").resumed
     assert ids(tmp_path / "t") == sorted([*range(100)] * 2)
 
 
 def test_others_commit_at_the_same_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The version that parts were compared with is the one they are added to; somebody faster is waited for."""
-    table, send, faster = str(tmp_path / "t"), DeltaSink._send, [1, 2]
+    table, send, faster = str(tmp_path / "t"), DeltaTable._send, [1, 2]
 
-    def late(self: DeltaSink, *args: Any) -> None:
+    def late(self: DeltaTable, *args: Any) -> None:
         if faster:
             deltalake.write_deltalake(table, pa.table({"id": [-faster.pop()]}), mode="append")
         send(self, *args)
 
-    monkeypatch.setattr(DeltaSink, "_send", late)
+    monkeypatch.setattr(DeltaTable, "_send", late)
     hundred().write_delta(table)
     assert ids(table) == [-2, -1, *range(100)] and versions(table) == 2
     faster.append(3)
@@ -369,18 +370,18 @@ def test_columns_are_added_if_asked_for(tmp_path: Path) -> None:
 def test_a_table_that_changed_while_the_run_went_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = tmp_path / "t"
     deltalake.write_deltalake(table, pa.table({"id": pa.array([1], pa.int64())}))
-    sync = DeltaSink.reveal
+    sync = DeltaTable.reveal
 
-    def meanwhile(self: DeltaSink, *args: Any) -> None:
+    def meanwhile(self: DeltaTable, *args: Any) -> None:
         text = pa.table({"id": ["text"]})
         deltalake.write_deltalake(table, text, mode="overwrite", schema_mode="overwrite")
         sync(self, *args)
 
-    monkeypatch.setattr(DeltaSink, "reveal", meanwhile)
+    monkeypatch.setattr(DeltaTable, "reveal", meanwhile)
     for _ in range(2):
         with pytest.raises(SinkError, match=r"'id' is of type int64.*has it as string"):
             hundred().write_delta(table)
-    monkeypatch.setattr(DeltaSink, "reveal", sync)
+    monkeypatch.setattr(DeltaTable, "reveal", sync)
     with pytest.raises(SinkError, match="'id'"):
         hundred().write_delta(table)  # parts that are staged are not taken for texts
     assert deltalake.DeltaTable(str(table)).to_pyarrow_table()["id"].to_pylist() == ["text"]
@@ -639,9 +640,9 @@ class TestSource(SourceContract):
         return DeltaSource(str(table))
 
 
-class TestSink(FileSinkContract):
-    def make(self, root: Path) -> FileSink:
-        return DeltaSink(str(root))
+class TestSink(FormatContract):
+    def within(self, root: Path) -> FileSink:
+        return DeltaTable(FileSink(str(root), Parquet())).sink()
 
     def read(self, path: Path) -> pa.Table:
         return pq.read_table(path, partitioning=None).replace_schema_metadata(None)

@@ -31,7 +31,7 @@ from headrace.errors import (
     SourceError,
     UnknownColumn,
 )
-from headrace.sinks.tables.iceberg import IcebergSink
+from headrace.sinks.tables.iceberg import IcebergTable
 from headrace.sources.tables.iceberg import IcebergSource
 from headrace.testing import SourceContract
 
@@ -135,31 +135,31 @@ def test_killed_anywhere_the_rows_are_added_once(
 
 
 def test_an_answer_that_was_lost(shop: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    send = IcebergSink._send
+    send = IcebergTable._send
 
-    def lost(self: IcebergSink, *args: Any) -> None:
+    def lost(self: IcebergTable, *args: Any) -> None:
         send(self, *args)
         raise OSError("connection reset by peer")
 
-    def refused(self: IcebergSink, *args: Any) -> None:
+    def refused(self: IcebergTable, *args: Any) -> None:
         raise OSError("no space left")
 
-    monkeypatch.setattr(IcebergSink, "_send", lost)
+    monkeypatch.setattr(IcebergTable, "_send", lost)
     assert hundred().write_iceberg("shop.t", catalog=shop.where).rows == 100
     assert shop.ids() == [*range(100)] and shop.snapshots() == 1
-    monkeypatch.setattr(IcebergSink, "_send", refused)
+    monkeypatch.setattr(IcebergTable, "_send", refused)
     with pytest.raises(SinkError, match=r"no space left.*none of them.*same command again"):
         hundred().write_iceberg("shop.t", catalog=shop.where, output="second")
     assert shop.snapshots() == 1
-    monkeypatch.setattr(IcebergSink, "_send", send)
+    monkeypatch.setattr(IcebergTable, "_send", send)
     assert hundred().write_iceberg("shop.t", catalog=shop.where, output="second").resumed
     assert shop.ids() == sorted([*range(100)] * 2)
 
 
 def test_others_commit_at_the_same_moment(shop: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    send, faster = IcebergSink._send, [1, 2]
+    send, faster = IcebergTable._send, [1, 2]
 
-    def late(self: IcebergSink, *args: Any) -> None:
+    def late(self: IcebergTable, *args: Any) -> None:
         if faster:
             one = pa.table({"id": [-faster.pop()]})
             if shop.catalog.table_exists("shop.t"):
@@ -168,7 +168,7 @@ def test_others_commit_at_the_same_moment(shop: Lake, monkeypatch: pytest.Monkey
                 shop.make(one)
         send(self, *args)
 
-    monkeypatch.setattr(IcebergSink, "_send", late)
+    monkeypatch.setattr(IcebergTable, "_send", late)
     hundred().write_iceberg("shop.t", catalog=shop.where)
     assert shop.ids() == [-2, -1, *range(100)] and shop.snapshots() == 3
     faster.append(3)
@@ -264,14 +264,14 @@ def test_tables_that_parts_do_not_fit(shop: Lake, monkeypatch: pytest.MonkeyPatc
         {"id": 1, "x": None},
         {"id": 2, "x": None},
     ]
-    begun = IcebergSink._begun
+    begun = IcebergTable._begun
 
-    def changed(self: IcebergSink, *args: Any) -> Any:
+    def changed(self: IcebergTable, *args: Any) -> Any:
         with shop.table().update_schema() as update:
             update.rename_column("id", "key")
         return begun(self, shop.table(), *args[1:])
 
-    monkeypatch.setattr(IcebergSink, "_begun", changed)
+    monkeypatch.setattr(IcebergTable, "_begun", changed)
     with pytest.raises(SinkError, match="has no column 'id'; it has key, x"):
         good.write_iceberg("shop.t", catalog=shop.where, output="late")
     assert len(table.refresh().metadata.snapshots) == 1

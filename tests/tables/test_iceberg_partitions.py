@@ -31,8 +31,8 @@ from pyiceberg.types import (
 import forked
 import headrace as hr
 from headrace.errors import SinkError
-from headrace.sinks import partitioned
-from headrace.sinks.tables.iceberg import IcebergSink
+from headrace.sinks import dividing
+from headrace.sinks.tables.iceberg import IcebergTable
 from headrace.sinks.tables.iceberg_partitions import PartitionField, Partitions, text_of, transformed
 
 from .test_delta import hundred, rows
@@ -118,7 +118,7 @@ def test_no_two_texts_share_a_folder() -> None:
     kinds, batch = pa.schema([("w", pa.string())]), pa.record_batch({"w": texts})
     by = PartitionField("a/b=", "w", 1, "identity")
     for caseless in (False, True):
-        division = Partitions((by,), kinds, "shop.t", partitioned.Folders((), 255, 4000, caseless))
+        division = Partitions((by,), kinds, "shop.t", dividing.Folders((), 255, 4000, caseless))
         found = {folder: rows["w"].to_pylist() for folder, rows in division.divided(batch)}
         assert [*found.values()] == [[text] for text in texts]
         assert division.values == found
@@ -222,8 +222,8 @@ def test_rows_of_many_partitions_and_shards(
         ids = range(number * 5000, number * 5000 + 5000)
         words = ["a" if i % 2 else None for i in ids]
         pq.write_table(pa.table({"id": ids, "w": words}), tmp_path / f"in/{number}.parquet")
-    monkeypatch.setattr(partitioned, "HELD_BYTES", 30_000)
-    monkeypatch.setattr(partitioned, "OPEN_FILES", 3)
+    monkeypatch.setattr(dividing, "HELD_BYTES", 30_000)
+    monkeypatch.setattr(dividing, "OPEN_FILES", 3)
     data = hr.read_parquet(str(tmp_path / "in")).with_options(
         engine="inline", progress=False, shard_rows=5000, durability="process"
     )
@@ -245,7 +245,7 @@ def test_rows_of_many_partitions_and_shards(
         update.remove_field("p_w")
     data.filter(expr="id < 50").write_iceberg("shop.t", catalog=shop.where, mode="overwrite")
     assert shop.ids() == [*range(50)] and shop.snapshots() == 3
-    monkeypatch.setattr(partitioned, "MOST_FOLDERS", 7)
+    monkeypatch.setattr(dividing, "MOST_FOLDERS", 7)
     with pytest.raises(SinkError, match=r"partitioned by bucket\(8, id\).*more than 7 different"):
         data.write_iceberg("shop.t", catalog=shop.where, output="more")
     assert len(shop.ids()) == 50
@@ -282,9 +282,9 @@ def test_killed_anywhere_the_rows_are_added_once(shop: Lake, tmp_path: Path, poi
 
 def test_a_spec_that_changes_meanwhile(shop: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     table = make(shop, pa.schema([("id", pa.int64())]), id="bucket[4]")
-    begun, changes = IcebergSink._begun, ["rename", "bucket[5]", "none"]
+    begun, changes = IcebergTable._begun, ["rename", "bucket[5]", "none"]
 
-    def changed(self: IcebergSink, *args: Any) -> Any:
+    def changed(self: IcebergTable, *args: Any) -> Any:
         now = shop.table()
         with now.update_spec() as update:
             if changes[0] == "rename":
@@ -295,13 +295,13 @@ def test_a_spec_that_changes_meanwhile(shop: Lake, monkeypatch: pytest.MonkeyPat
                     update.add_field("id", changes[0], "p_5")
         return begun(self, shop.table(), *args[1:])
 
-    monkeypatch.setattr(IcebergSink, "_begun", changed)
+    monkeypatch.setattr(IcebergTable, "_begun", changed)
     hundred().write_iceberg("shop.t", catalog=shop.where)  # a name makes no difference
     for change in changes[1:]:
         changes[0] = change
         with pytest.raises(SinkError, match=r"was changed during.*its partitions are .* now, and were"):
             hundred().write_iceberg("shop.t", catalog=shop.where, output=f"to-{change[:4]}")
-    monkeypatch.setattr(IcebergSink, "_begun", begun)
+    monkeypatch.setattr(IcebergTable, "_begun", begun)
     with pytest.raises(
         SinkError, match=r"its partitions are none now, and were"
     ):  # the parts are the old ones

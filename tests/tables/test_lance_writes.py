@@ -28,10 +28,11 @@ from headrace.errors import (
     SinkError,
 )
 from headrace.sinks.files import FileSink
-from headrace.sinks.tables.lance import LanceSink
+from headrace.sinks.parquet import Parquet
+from headrace.sinks.tables.lance import LanceTable
 from headrace.sinks.tables.lance_parts import LancePart
 from headrace.sources.range import RangeSource
-from headrace.testing import FileSinkContract
+from headrace.testing import FormatContract
 
 lance = pytest.importorskip("lance")
 
@@ -94,38 +95,38 @@ def test_killed_anywhere_the_rows_are_added_once(tmp_path: Path, point: str, pas
 
 
 def test_an_answer_that_was_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    send = LanceSink._send
+    send = LanceTable._send
 
-    def lost(self: LanceSink, *args: Any) -> None:
+    def lost(self: LanceTable, *args: Any) -> None:
         send(self, *args)
         raise OSError("connection reset by peer")
 
-    monkeypatch.setattr(LanceSink, "_send", lost)
+    monkeypatch.setattr(LanceTable, "_send", lost)
     for expected in (1, 2):  # a new table, and one that is there
         hundred().write_lance(tmp_path / "t", output=f"run-{expected}")
         assert len(ids(tmp_path / "t")) == 100 * expected and version(tmp_path / "t") == expected
 
-    def refused(self: LanceSink, *args: Any) -> None:
+    def refused(self: LanceTable, *args: Any) -> None:
         raise OSError("no space left")
 
-    monkeypatch.setattr(LanceSink, "_send", refused)
+    monkeypatch.setattr(LanceTable, "_send", refused)
     with pytest.raises(SinkError, match=r"no space left.*none of them.*same command again"):
         hundred().write_lance(tmp_path / "t", output="third")
     assert version(tmp_path / "t") == 2
-    monkeypatch.setattr(LanceSink, "_send", send)
+    monkeypatch.setattr(LanceTable, "_send", send)
     assert hundred().write_lance(tmp_path / "t", output="third").resumed
     assert len(ids(tmp_path / "t")) == 300
 
 
 def test_others_commit_at_the_same_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    table, send, faster = str(tmp_path / "t"), LanceSink._send, [1, 2]
+    table, send, faster = str(tmp_path / "t"), LanceTable._send, [1, 2]
 
-    def late(self: LanceSink, *args: Any) -> Any:
+    def late(self: LanceTable, *args: Any) -> Any:
         if faster:
             lance.write_dataset(pa.table({"id": [-faster.pop()]}), table, mode="append")
         return send(self, *args)
 
-    monkeypatch.setattr(LanceSink, "_send", late)
+    monkeypatch.setattr(LanceTable, "_send", late)
     hundred().write_lance(table)
     hundred().write_lance(table, output="b")
     assert sorted(ids(table)) == sorted([-2, -1, *range(100), *range(100)])
@@ -138,14 +139,14 @@ def test_a_driver_that_was_taken_for_dead_and_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both looked at the table before either committed; the library would add the rows of both."""
-    table, send = str(tmp_path / "t"), LanceSink._send
+    table, send = str(tmp_path / "t"), LanceTable._send
     lance.write_dataset(pa.table({"id": [-1]}), table)
 
-    def twice(self: LanceSink, transaction: Any) -> Any:
+    def twice(self: LanceTable, transaction: Any) -> Any:
         send(self, transaction)
         return send(self, transaction)
 
-    monkeypatch.setattr(LanceSink, "_send", twice)
+    monkeypatch.setattr(LanceTable, "_send", twice)
     hundred().write_lance(table)
     assert ids(table) == [-1, *range(100)] and lance.dataset(table).to_table(filter="id = 7").num_rows == 1
     lance.dataset(table).validate()
@@ -340,9 +341,9 @@ def test_what_is_wrong_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         hundred().write_lance(tmp_path / "none")
 
 
-class TestSink(FileSinkContract):
-    def make(self, root: Path) -> FileSink:
-        return LanceSink(str(root))
+class TestSink(FormatContract):
+    def within(self, root: Path) -> FileSink:
+        return LanceTable(FileSink(str(root), Parquet())).sink()
 
     def read(self, path: Path) -> pa.Table:
         from lance.file import LanceFileReader

@@ -11,8 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from headrace.dataset.dataset import Dataset
-from headrace.sinks.parquet import ParquetSink
-from headrace.sinks.tables.delta import DeltaSink
+from headrace.sinks.files import FileSink
+from headrace.sinks.parquet import Parquet
+from headrace.sinks.tables.delta import DeltaTable
 
 from .test_copied_columns import Counts, both, counts, half, parts, run  # noqa: F401
 
@@ -125,7 +126,11 @@ def test_files_of_both_kinds(tmp_path: Path, counts: Counts) -> None:  # noqa: F
 
 def test_tables_get_none() -> None:
     schema = pa.schema([("t", pa.timestamp("ns")), ("v", pa.int8())])
-    for sink, types in ((ParquetSink("out"), [(3,), (1,)]), (DeltaSink("out"), [(2,), (1,)])):
-        footer = sink.footer_like(schema, ["t"])
+    sink = FileSink("out", Parquet())
+    for format, types in (
+        (sink.format, [(3,), (1,)]),
+        (DeltaTable(sink).sink().format, [(2,), (1,)]),
+    ):
+        footer = format.footer_like(schema, ["t"])
         assert [column.types for column in footer.columns] == types
         assert [list(column.leaves) for column in footer.columns] == [[0], [1]]

@@ -12,7 +12,7 @@ import typer
 
 from headrace.cli import texts
 from headrace.cli.exits import UsageMistake
-from headrace.core.files.formats import WRITTEN
+from headrace.core.files.formats import FORMATS, WRITTEN
 from headrace.errors import nearest
 
 if TYPE_CHECKING:
@@ -28,7 +28,9 @@ def _written() -> tuple[str, ...]:
     """Return the formats of files, and what installed packages write to."""
     from headrace.dataset.dataset import TARGETS
 
-    return *WRITTEN, *TARGETS.brought
+    ours = FORMATS.ours
+    formats = (name for name, each in FORMATS.usable().items() if name not in ours and each.writer)
+    return *WRITTEN, *TARGETS.brought, *formats
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -49,8 +49,7 @@ class Table(Generic[Found]):
         """
         found = self.ours.get(name)
         if isinstance(found, str):
-            module, _, attribute = found.partition(":")
-            return cast(Found, getattr(import_module(module), attribute))
+            return cast(Found, loaded(found))
         if found is not None or name not in self.brought:
             return found
         return self._loaded(name)
@@ -124,6 +123,12 @@ class Table(Generic[Found]):
                 "to its authors."
             )
         return cast(Found, found)
+
+
+def loaded(where: str) -> Any:
+    """Import what is at ``"module:name"``."""
+    module, _, attribute = where.partition(":")
+    return getattr(import_module(module), attribute)
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""Errors of sources and sinks that are not ours: they say which class raised, and where, with its own traceback."""
+"""Errors of sources, formats and targets that are not ours: which class raised, where, and its own traceback."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HIDDEN = "(its text is hidden: it may hold data)"
 
 
 def is_foreign(adapter: object) -> bool:
-    """Say whether the class of a source or a sink is defined outside Headrace.
+    """Say whether the class of a source, a format or a target is defined outside Headrace.
 
     >>> from headrace.sources.range import RangeSource
     >>> is_foreign(RangeSource(3)), is_foreign(type("Mine", (RangeSource,), {"__module__": "mine"})(3))
@@ -41,37 +41,38 @@ def errors_of_source(source: Source, where: Callable[[], str], *, show_data: boo
 
 @contextmanager
 def errors_of_sink(sink: Sink, task: Task, *, show_data: bool = True) -> Iterator[None]:
-    """Turn what a sink of the user's, or its writer, raises into a ``SinkError`` that names shard and output."""
+    """Turn what a format of the user's, or a target, raises into a ``SinkError`` that names shard and output."""
     try:
         yield
     except BaseException as error:
-        if not _is_theirs(sink, error):
+        adapter = next((each for each in (sink.format, sink.target) if each and is_foreign(each)), None)
+        if adapter is None or not _is_theirs(adapter, error):
             raise
-        doing = f"writing shard {task.shard.index} to {_asked(lambda: sink.root)}"
-        raise _located(SinkError, sink, error, doing, show_data)  # noqa: B904 - has its cause
+        doing = f"writing shard {task.shard.index} to {sink.root}"
+        raise _located(SinkError, adapter, error, doing, show_data)  # noqa: B904 - has its cause
 
 
 @contextmanager
 def errors_of_publishing(sink: Sink) -> Iterator[None]:
-    """Turn what a sink of the user's raises in the driver, where rows are committed already, into a ``SinkError``."""
+    """Turn what a target of the user's raises, when rows are committed already, into a ``SinkError``."""
     try:
         yield
     except BaseException as error:
-        if not _is_theirs(sink, error):
+        if sink.target is None or not _is_theirs(sink.target, error):
             raise
-        doing = f"publishing in {_asked(lambda: sink.root)}"
-        raise _located(SinkError, sink, error, doing, show_data=True)  # noqa: B904 - has its cause
+        doing = f"publishing in {sink.root}"
+        raise _located(SinkError, sink.target, error, doing, show_data=True)  # noqa: B904 - has its cause
 
 
 def opened(sink: Sink, task: Task, schema: pa.Schema, *, show_data: bool = True) -> Writer:
-    """Open the part of an attempt; what a sink of the user's raises, now or later, is a ``SinkError``."""
+    """Open the part of an attempt; what a format of the user's raises, now or later, is a ``SinkError``."""
     with errors_of_sink(sink, task, show_data=show_data):
         writer = sink.open(task, schema)
-    return ForeignWriter(writer, sink, task, show_data=show_data) if is_foreign(sink) else writer
+    return ForeignWriter(writer, sink, task, show_data=show_data) if is_foreign(sink.format) else writer
 
 
 class ForeignWriter:
-    """A writer of a sink of the user's, whose errors say so."""
+    """A writer whose errors say which format of the user's raised them."""
 
     def __init__(self, writer: Writer, sink: Sink, task: Task, *, show_data: bool) -> None:
         self._writer = writer

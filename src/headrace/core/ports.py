@@ -1,4 +1,6 @@
-"""The ports: what a source, a sink, a predictor, a metric and an observer promise; ``engine_ports`` has an engine's.
+"""The ports: what a source, a format, a target, a predictor, a metric and an observer promise.
+
+``engine_ports`` has that of an engine.
 
 Each has a contract suite in ``headrace.testing`` that every adapter passes.
 """
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from headrace.core.files.input_files import Mark
+    from headrace.core.files.staged import StagedStream
     from headrace.core.parquet.chunks import ChunkFile, Chunks
     from headrace.core.parquet.footer import Chunk, Footer
     from headrace.core.stores.options import Options
@@ -224,25 +227,97 @@ class JoinedWriter(Writer, Protocol):
         ...
 
 
-class JoiningSink(Protocol):
-    """What a sink has besides if it does not say ``why_not_joined``: chunks of columns are copied as they are."""
+class Encoder(Protocol):
+    """Turns batches of one schema into bytes of one format, written to the stream it was made with."""
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Take the next rows; they may be held back."""
+        ...
+
+    def close(self) -> int:
+        """Write whatever is held back, and the footer if the format has one; return the rows that were encoded."""
+        ...
+
+
+class JoinedEncoder(Encoder, Protocol):
+    """An encoder that takes row groups as ``JoinedWriter`` has them, too."""
+
+    def write_group(self, file: Chunks, number: int, batches: Sequence[pa.RecordBatch]) -> None:
+        """Copy columns of a row group of ``file``; ``batches`` have its rows of all others."""
+        ...
+
+
+NOT_COPIED = "columns are copied only from Parquet files to Parquet files"
+
+
+class Format(Protocol):
+    """The bytes of one part. An instance has the settings, and travels to the workers by pickle.
+
+    Subclass it: only ``kind``, ``suffix`` and ``open`` have no default.
+    """
+
+    @property
+    def kind(self) -> str:
+        """What messages call it. A run is recognised by it."""
+        ...
+
+    @property
+    def suffix(self) -> str:
+        """The end of a part's name, without the first dot: letters, digits, ``_`` and ``-``, maybe two such words.
+
+        As in ``"csv"`` or ``"csv.gz"``. By their names an output knows its parts again.
+        """
+        ...
+
+    def open(self, stream: StagedStream, schema: pa.Schema) -> Encoder:
+        """Return a fresh encoder that writes to ``stream``."""
+        ...
+
+    def options(self) -> dict[str, Any]:
+        """Return the settings: plain JSON values; a run is recognised by them. Default: none."""
+        return {}
+
+    def check_schema(self, schema: pa.Schema) -> None:
+        """Raise ``SinkError`` when this format cannot hold ``schema``; names the column. Default: it can hold all.
+
+        Called before the first part is written, with the columns that files have.
+        """
+        return None
+
+    def file_names(self) -> Callable[[pa.RecordBatch], Sequence[str]] | None:
+        """Return what names the rows of one attempt, batch after batch, if each row is a file of its own.
+
+        A name has letters, digits, ``-`` and ``_``. Default: None, as a file has many rows.
+        """
+        return None
+
+    def why_not_joined(self) -> str:
+        """Say why no column chunks of Parquet files can be copied into parts; "" if some may. Default: none can.
+
+        The methods below are for what copies some, and are not called otherwise.
+        """
+        return NOT_COPIED
 
     def why_not_copied(self, field: pa.Field, chunk: Chunk) -> str:
-        """Say why a chunk of a column of this type cannot; "" if it can."""
-        ...
+        """Say why a chunk of a column of this type cannot be copied; "" if it can."""
+        raise AssertionError(NOT_COPIED)
 
     def footer_like(self, schema: pa.Schema, old_times: Collection[str] = ()) -> Footer:
         """Return what the footer of a part with these columns says; ``old_times`` are INT96 there, if they may be."""
-        ...
+        raise AssertionError(NOT_COPIED)
 
     def open_joined(
-        self, task: Task, schema: pa.Schema, copied: Mapping[str, str], old_times: Collection[str] = ()
-    ) -> JoinedWriter:
-        """Begin the part of an attempt, as ``open`` does; ``copied``: columns, and their names in the input.
+        self,
+        stream: StagedStream,
+        schema: pa.Schema,
+        copied: Mapping[str, str],
+        old_times: Collection[str] = (),
+    ) -> JoinedEncoder:
+        """Return an encoder, as ``open`` does; ``copied``: columns, and their names in the input.
 
         ``old_times``: those among them that are INT96, as ``footer_like`` had them.
         """
-        ...
+        raise AssertionError(NOT_COPIED)
 
 
 class Moment(Enum):
@@ -268,6 +343,28 @@ class Target(Protocol):
     by_part: ClassVar[bool] = False
     """The table's own records say which parts it has, one by one. Else all parts of a run become rows in one commit,
     or none."""
+
+    place: str = ""
+    """Where the table is, as a source that reads it says it; "" if none could read it while rows are added."""
+
+    takes_further_runs: bool = True
+    """An output may have several runs, each with what is new in its input."""
+
+    def bind(self, sink: Sink) -> Sink:
+        """Return a sink that was bound to a run, with what the run has to know of the table. Called in the driver."""
+        return sink
+
+    def describe(self) -> dict[str, Any]:
+        """Return what identifies the table, and how it is written to: plain JSON values, secrets left out."""
+        return {}
+
+    def check_source(self, source: Mapping[str, Any]) -> None:
+        """Raise ``SinkError`` if the rows cannot go where this source, which describes itself, reads."""
+        return None
+
+    def check_schema(self, schema: pa.Schema) -> None:
+        """Raise ``SinkError`` for a column that does not fit the table; names it. The format is asked, too."""
+        return None
 
     @property
     def moment(self) -> Moment:
@@ -350,19 +447,14 @@ class Target(Protocol):
 
 
 class Sink(Protocol):
-    """What parts are, and where they go. Workers stage them, each with a copy of the sink; the driver reveals them.
+    """Parts in a place, of one format; maybe with a table as their target. ``headrace.sinks.files.FileSink`` is it.
 
-    ``headrace.sinks.files.FileSink`` has all of it for one that writes files.
+    Workers stage parts, each with a copy of the sink; the driver reveals them.
     """
 
     @property
-    def takes_further_runs(self) -> bool:
-        """True if an output may have several runs, each with what is new in its input."""
-        ...
-
-    @property
     def root(self) -> str:
-        """The folder that readers are pointed at."""
+        """The folder that readers are pointed at, or its address."""
         ...
 
     @property
@@ -373,6 +465,11 @@ class Sink(Protocol):
     @property
     def options_of_store(self) -> Options:
         """What is known of the store in which ``root`` lies; nothing for a folder."""
+        ...
+
+    @property
+    def format(self) -> Format:
+        """What parts are."""
         ...
 
     @property
@@ -389,16 +486,12 @@ class Sink(Protocol):
         """Return the shape that identifies this sink: plain JSON values, secrets left out."""
         ...
 
-    def check_source(self, source: Mapping[str, Any]) -> None:
-        """Raise ``SinkError`` if the rows cannot go where this source, which describes itself, reads."""
-        ...
-
     def why_not_joined(self) -> str:
-        """Say why no column chunks of Parquet files can be copied into parts; "" for a ``JoiningSink``."""
+        """Say why no column chunks of Parquet files can be copied into parts; "" if some may be."""
         ...
 
     def check_schema(self, schema: pa.Schema) -> None:
-        """Raise ``SinkError`` when this format cannot hold ``schema``; names the column."""
+        """Raise ``SinkError`` when format or target cannot hold ``schema``; names the column."""
         ...
 
     def bind(self, *, run: str, staging: str, digits: int, durability: Durability) -> Sink:
@@ -411,6 +504,12 @@ class Sink(Protocol):
 
     def open(self, task: Task, schema: pa.Schema) -> Writer:
         """Begin the part of one attempt, under a staged name that no other attempt has, ending ``.staged``."""
+        ...
+
+    def open_joined(
+        self, task: Task, schema: pa.Schema, copied: Mapping[str, str], old_times: Collection[str] = ()
+    ) -> JoinedWriter:
+        """Begin the part of an attempt into which columns are copied, as ``Format.open_joined`` has them."""
         ...
 
     def open_rejected(self, task: Task, schema: pa.Schema) -> Writer:

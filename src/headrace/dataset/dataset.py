@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from headrace.core.arguments import unframed
 from headrace.core.door import Table
+from headrace.core.files.formats import FORMATS
 from headrace.core.ports import Source
 from headrace.core.terminal import one_line
 from headrace.dataset.columns import ColumnVerbs
@@ -20,12 +21,11 @@ from headrace.dataset.maps import MapVerbs
 from headrace.dataset.metrics import MetricVerbs
 from headrace.dataset.predicts import PredictVerbs
 from headrace.dataset.prompts import PromptVerbs
-from headrace.dataset.writes import is_sink
 from headrace.errors import ArgumentError, HeadraceError, NotASequence, NotOffered, nearest
 from headrace.options import RunOptions
 from headrace.plan.compile import known_columns
 from headrace.plan.logical import Plan
-from headrace.plan.write_options import OutputOptions
+from headrace.plan.write_options import FolderOptions, OutputOptions
 
 if TYPE_CHECKING:
     from headrace.result import Result
@@ -192,6 +192,8 @@ class Dataset(
         target = name.removeprefix("write_")
         if target != name and (make := TARGETS.get(target)) is not None:
             return self._write_verb(target, make)
+        if target != name and (found := FORMATS.get(target)) is not None and found.writer:
+            return self._format_verb(target)
         from headrace.plan.ray_unsupported import FAMILIAR_VERBS, NO_VERBS
 
         reason = NO_VERBS.get(name) or FAMILIAR_VERBS.get(name)
@@ -209,9 +211,20 @@ class Dataset(
         def write(*args: Any, **kwargs: Any) -> Result:
             options = {each: kwargs.pop(each) for each in OutputOptions.__annotations__ if each in kwargs}
             sink = make(*args, **kwargs)
-            if not is_sink(sink):
-                raise TARGETS.refuse(target, sink, "a Sink")
+            from headrace.sinks.files import FileSink
+
+            if not isinstance(sink, FileSink):
+                raise TARGETS.refuse(target, sink, "a FileSink")
             return self.write_to(sink, **options)
+
+        return write
+
+    def _format_verb(self, name: str) -> Callable[..., Result]:
+        """Return the verb that writes files in a format of an installed package."""
+
+        def write(path: Any, **given: Any) -> Result:
+            options = {each: given.pop(each) for each in FolderOptions.__annotations__ if each in given}
+            return self._write_files(name, path, options, **given)
 
         return write
 

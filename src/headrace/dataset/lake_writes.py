@@ -97,18 +97,19 @@ class LakeWriteVerbs(TableWriteVerbs):
         folders = given_partition_by(partition_by, None)
 
         def sink() -> Sink:
-            from headrace.sinks.tables.delta import DeltaSink
+            from headrace.sinks.files import FileSink
+            from headrace.sinks.parquet import Parquet
+            from headrace.sinks.tables.delta import DeltaTable
             from headrace.sinks.tables.sink import free_folder
 
             folder = free_folder(place, name, storage_options) if mode == "overwrite" else name
-            return DeltaSink(
+            parts = FileSink(
                 within(place, folder),
+                Parquet(compression),
                 storage_options=storage_options,
-                table_mode=mode,
-                merge=schema_mode == "merge",
                 partition_by=folders,
-                compression=compression,
             )
+            return DeltaTable(parts, table_mode=mode, merge=schema_mode == "merge").sink()
 
         return self._write(sink, {**options, "mode": _MODES[mode]})
 
@@ -178,21 +179,18 @@ class LakeWriteVerbs(TableWriteVerbs):
         name = given_output(output, "write_iceberg")
 
         def sink() -> Sink:
-            from headrace.sinks.tables.iceberg import IcebergSink, location_of
+            from headrace.sinks.files import FileSink
+            from headrace.sinks.parquet import Parquet
+            from headrace.sinks.tables.iceberg import IcebergTable, location_of
             from headrace.sinks.tables.sink import free_folder
 
             location, options = location_of(where, identifier)
             data = within(place_of(location), "data")
             folder = free_folder(data, name, options) if mode == "overwrite" else name
-            return IcebergSink(
-                within(data, folder),
-                identifier=identifier,
-                catalog=where,
-                location=location,
-                storage_options=options,
-                table_mode=mode,
-                compression=compression,
-            )
+            parts = FileSink(within(data, folder), Parquet(compression), storage_options=options)
+            return IcebergTable(
+                parts, identifier=identifier, catalog=where, location=location, table_mode=mode
+            ).sink()
 
         return self._write(sink, {**options, "mode": _MODES[mode]})
 
@@ -267,17 +265,16 @@ class LakeWriteVerbs(TableWriteVerbs):
 
         def sink() -> Sink:
             from headrace.core.tables.lance import check_writer
-            from headrace.sinks.tables.lance import LanceSink
+            from headrace.sinks.arrow import Arrow
+            from headrace.sinks.files import FileSink
+            from headrace.sinks.tables.lance import LanceTable
             from headrace.sinks.tables.sink import free_folder
 
             check_writer()
             folder = free_folder(place, name, storage_options) if mode == "overwrite" else name
-            return LanceSink(
-                within(place, folder),
-                storage_options=storage_options,
-                table_mode="error" if mode == "create" else mode,
-                merge=schema_mode == "merge",
-            )
+            parts = FileSink(within(place, folder), Arrow(), storage_options=storage_options)
+            asked = "error" if mode == "create" else mode
+            return LanceTable(parts, table_mode=asked, merge=schema_mode == "merge").sink()
 
         return self._write(sink, {**options, "mode": modes[mode]}, rows.least)
 

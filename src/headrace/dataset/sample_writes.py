@@ -64,7 +64,7 @@ class SampleWriteVerbs(WriteVerbs):
         (3, 2, 2)
         """
         chosen = self if column is None else self._of_columns("write_numpy", [column])
-        result = chosen._write_files("numpy", "NumpySink", path, options, single=column is not None)
+        result = chosen._write_files("numpy", path, options, single=column is not None)
         self._note(result.summary)
         return result
 
@@ -105,7 +105,7 @@ class SampleWriteVerbs(WriteVerbs):
         >>> hr.read_webdataset(f"{folder}/out").take_all()
         [{'__key__': 'a', 'txt': 'one', 'cls': 1}]
         """
-        return self._write_files("webdataset", "WebDatasetSink", path, options)
+        return self._write_files("webdataset", path, options)
 
     @known_arguments(also=ray_arguments.WRITE_TFRECORDS, options=FileOptions)
     def write_tfrecords(
@@ -146,7 +146,7 @@ class SampleWriteVerbs(WriteVerbs):
         >>> data.write_tfrecords(f"{tempfile.mkdtemp()}/out").rows
         3
         """
-        return self._write_files("tfrecords", "TFRecordSink", path, options, compression=compression)
+        return self._write_files("tfrecords", path, options, compression=compression)
 
     @known_arguments(also=ray_arguments.WRITE, options=StoredOptions)
     def write_images(
@@ -196,7 +196,7 @@ class SampleWriteVerbs(WriteVerbs):
         wanted = [column] if names in (None, column) else [column, names]
         settings = {"column": column, "file_format": file_format, "names": names}
         chosen = self._of_columns("write_images", wanted)
-        result = chosen._write_files("images", "ImageSink", path, options, **settings)
+        result = chosen._write_files("images", path, options, **settings)
         self._note(result.summary)
         return result
 

@@ -113,9 +113,12 @@ class TableWriteVerbs(SampleWriteVerbs):
             raise ArgumentError(f"write_sql: output= is a folder of this machine, not {folder!r}.")
 
         def sink() -> Sink:
-            from headrace.sinks.sql.sink import SqlSink
+            from headrace.sinks.files import FileSink
+            from headrace.sinks.parquet import Parquet
+            from headrace.sinks.sql.sink import SqlTable
 
-            return SqlSink(folder, database=database, table=name, table_mode=mode, key=matched)
+            parts = FileSink(folder, Parquet())
+            return SqlTable(parts, database=database, table=name, table_mode=mode, key=matched).sink()
 
         return self._write(sink, {**options, "mode": _MODES[mode]})
 

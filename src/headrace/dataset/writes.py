@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Unpack
 
 from headrace.core.arguments import known_arguments
-from headrace.core.ports import Sink
+from headrace.core.door import loaded
+from headrace.core.files.formats import FORMATS
 from headrace.core.process import importing
 from headrace.dataset.base import DatasetBase
 from headrace.errors import ArgumentError
@@ -21,17 +21,12 @@ from headrace.session.context import RunContext
 if TYPE_CHECKING:
     import os
 
+    from headrace.core.ports import Sink
     from headrace.result import Result
+    from headrace.sinks.files import FileSink
 
 _AHEAD = ("parquet",)  # what most jobs write: workers import it while the driver plans
 _OF_RUNS = ("mode", "on_change", "incremental", "refresh", "key", "durability")
-
-
-def is_sink(value: Any) -> bool:
-    """Say whether a value fills the port ``Sink``."""
-    return not isinstance(value, type) and all(
-        hasattr(value, name) for name in vars(Sink) if not name.startswith("_")
-    )
 
 
 class WriteVerbs(DatasetBase):
@@ -110,12 +105,7 @@ class WriteVerbs(DatasetBase):
         [{'id': 0, 'day': 0}, {'id': 2, 'day': 0}, {'id': 1, 'day': 1}]
         """
         return self._write_files(
-            "parquet",
-            "ParquetSink",
-            path,
-            options,
-            compression=compression,
-            compression_level=compression_level,
+            "parquet", path, options, compression=compression, compression_level=compression_level
         )
 
     @known_arguments(also=ray_arguments.WRITE, options=FolderOptions)
@@ -164,7 +154,6 @@ class WriteVerbs(DatasetBase):
         """
         return self._write_files(
             "csv",
-            "CsvSink",
             path,
             options,
             delimiter=delimiter,
@@ -205,19 +194,19 @@ class WriteVerbs(DatasetBase):
         >>> data.write_json(f"{tempfile.mkdtemp()}/out", compression="gzip").rows
         3
         """
-        return self._write_files("json", "JsonSink", path, options, compression=compression)
+        return self._write_files("json", path, options, compression=compression)
 
     @known_arguments(options=OutputOptions)
-    def write_to(self, sink: Sink, **options: Unpack[OutputOptions]) -> Result:
-        """Run the plan and write its rows with a sink of your own: anything that fills the ``Sink`` port.
+    def write_to(self, sink: FileSink, **options: Unpack[OutputOptions]) -> Result:
+        """Run the plan and write its rows in a format of your own, or to a table of your own.
 
         Commits, resuming, ``mode`` and ``verify`` are as for the formats that are here; docs/extending.md has a
-        sink of a few lines.
+        format of a few lines.
 
         Parameters
         ----------
         sink
-            Where the rows go; a subclass of ``headrace.sinks.files.FileSink`` needs a suffix and an encoder.
+            Where the rows go: ``FileSink(folder, format)`` of ``headrace.sinks.files``, maybe with a ``target``.
         schema, mode, on_change, incremental, refresh, key, durability
             As in ``write_parquet``.
 
@@ -229,37 +218,41 @@ class WriteVerbs(DatasetBase):
         Examples
         --------
         >>> import tempfile, headrace as hr
-        >>> from headrace.sinks.json import JsonSink
+        >>> from headrace.sinks.arrow import Arrow
+        >>> from headrace.sinks.files import FileSink
         >>> data = hr.range(3).with_options(engine="inline", progress=False)
-        >>> data.write_to(JsonSink(f"{tempfile.mkdtemp()}/out")).rows
+        >>> data.write_to(FileSink(f"{tempfile.mkdtemp()}/out", Arrow())).rows
         3
         """
-        if not is_sink(sink):
+        from headrace.sinks.files import FileSink
+
+        if not isinstance(sink, FileSink):
             raise ArgumentError(
-                f"write_to({sink!r}): it takes an object with the methods of the Sink port, such as an instance of a "
-                "subclass of headrace.sinks.files.FileSink. write_parquet, write_csv and write_json take a folder."
+                f"write_to({sink!r}): it takes a headrace.sinks.files.FileSink, which is made with a folder and a "
+                "format. write_parquet, write_csv and write_json take a folder."
             )
         return self._write(lambda: sink, options)
 
-    def _write_files(
-        self, module: str, kind: str, path: Any, options: Mapping[str, Any], **settings: Any
-    ) -> Result:
-        """Write the rows in a format: its sink is the class ``kind`` of a module in ``headrace.sinks``."""
+    def _write_files(self, name: str, path: Any, options: Mapping[str, Any], **settings: Any) -> Result:
+        """Write the rows in the format of a name, which is made with ``settings``."""
         rows = given_rows_per_file(options.get("min_rows_per_file"), options.get("max_rows_per_file"))
         folders = given_partition_by(options.get("partition_by"), options.get("partition_cols"))
-        name = f"headrace.sinks.{module}"
+        found = FORMATS.get(name)
+        assert found is not None
 
         def sink() -> Sink:
-            made: Sink = getattr(importlib.import_module(name), kind)(
+            from headrace.sinks.files import FileSink
+
+            return FileSink(
                 given_folder(path),
+                loaded(found.writer)(**settings),
                 storage_options=options.get("storage_options"),
                 max_rows_per_file=rows.most,
                 partition_by=folders,
-                **settings,
             )
-            return made
 
-        return self._write(sink, options, rows.least, module=name if module in _AHEAD else "")
+        module = found.writer.partition(":")[0]
+        return self._write(sink, options, rows.least, module=module if name in _AHEAD else "")
 
     def _write(
         self,

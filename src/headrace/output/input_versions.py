@@ -39,13 +39,11 @@ def for_further_runs(plan: Plan) -> Plan:
         return plan
     described, sink = source.describe(), plan.sink
     table = described.get("table")
-    if table is not None and sink is not None:
-        into = sink.describe()
-        if table in (into.get("table"), getattr(sink, "place", None)):
-            raise ArgumentError(
-                f"incremental=True from the table {table} into itself: each run would read what the run before it "
-                "has added, and it would never end. Write to another table."
-            )
+    if table is not None and sink is not None and sink.target is not None and sink.target.place == table:
+        raise ArgumentError(
+            f"incremental=True from the table {table} into itself: each run would read what the run before it "
+            "has added, and it would never end. Write to another table."
+        )
     return replace(plan, source=source)
 
 

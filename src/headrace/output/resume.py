@@ -56,7 +56,8 @@ def open_job(plan: Plan, request: OpenRequest) -> Job:
     assert plan.sink is not None
     check_keys(plan, incremental=request.incremental, refresh=request.refresh)
     described = plan.source.describe()
-    plan.sink.check_source(described)
+    if plan.sink.target is not None:
+        plan.sink.target.check_source(described)
     files = plan.source.files()
     check_apart(plan.sink.root, described.get("paths", ()), files)
     output = open_output(plan.sink.root, plan.sink.options_of_store)

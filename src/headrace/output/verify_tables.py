@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -20,8 +20,7 @@ from headrace.output.runs import SavedRun
 from headrace.output.verification import Finding
 
 if TYPE_CHECKING:
-    from headrace.sinks.sql.sink import SqlSink
-    from headrace.sinks.tables.sink import LakeSink
+    from headrace.sinks.files import TableOfFiles
 
 Findings = list[Finding]
 
@@ -48,11 +47,11 @@ def in_table(
         return [], []
     findings, notes = [], []
     try:
-        sink = _sink_of(about, place, options, run, reached)
-        if isinstance(sink, str):
-            return [], [f"it was not checked whether the table has the rows: {sink}"]
-        for name, parts in _parts_by_run(sink, run):
-            found = sink.rows_lost(parts, (), name)
+        target = _target_of(about, place, options, run, reached)
+        if isinstance(target, str):
+            return [], [f"it was not checked whether the table has the rows: {target}"]
+        for name, parts in _parts_by_run(target, run):
+            found = target.rows_lost(parts, (), name)
             if found is not None and (found.left == "unknown" or found.by_run):
                 notes.append(found.why)
             elif found is not None:
@@ -79,11 +78,11 @@ def gone(output: Place, run: SavedRun, options: Options = ()) -> str:
             f"another size{others}"
         )
     try:
-        sink = _sink_of(about, str(output.at()), options, run, Reached())
-        if isinstance(sink, str):
+        target = _target_of(about, str(output.at()), options, run, Reached())
+        if isinstance(target, str):
             return ""
-        for name, parts in _parts_by_run(sink, run):
-            found = sink.gone(parts, [file for file in parts if file in missing], name)
+        for name, parts in _parts_by_run(target, run):
+            found = target.gone(parts, [file for file in parts if file in missing], name)
             if found is not None and found.left != "unknown" and not found.by_run:
                 return found.why
     except HeadraceError:  # the table cannot be looked at from here
@@ -91,11 +90,11 @@ def gone(output: Place, run: SavedRun, options: Options = ()) -> str:
     return ""
 
 
-def _parts_by_run(sink: Target, run: SavedRun) -> Iterator[tuple[str, Sequence[StagedFile]]]:
+def _parts_by_run(target: Target, run: SavedRun) -> Iterator[tuple[str, Sequence[StagedFile]]]:
     """Yield the name and the parts of each run that the table must have; of a database, of all runs at once."""
-    if sink.by_part:
+    if target.by_part:
         parts = [file for file in parts_of(run.records) if file.rows]
-        yield run.name, parts if run.finished else sink.has_parts(parts)
+        yield run.name, parts if run.finished else target.has_parts(parts)
         return
     entries = run.state.runs
     for entry, after in zip(entries, [*(each.shard for each in entries[1:]), math.inf], strict=True):
@@ -103,28 +102,36 @@ def _parts_by_run(sink: Target, run: SavedRun) -> Iterator[tuple[str, Sequence[S
         yield entry.name(run.name), parts_of(of_run)
 
 
-def _sink_of(
+def _target_of(
     about: Mapping[str, Any], place: str, options: Options, run: SavedRun, reached: Reached
 ) -> Target | str:
     """Return what looks into the table of a run; or why nothing does."""
-    found = sink_of(about, place, options, reached)
-    if about["kind"] == DATABASE and not isinstance(found, str):
-        return cast("SqlSink", found).of_run(run.name, str(run.folder / "staging"))
-    return cast("LakeSink | str", found)
+    found = table_of(about, place, options, reached)
+    if isinstance(found, str):
+        return found
+    assert found is not None
+    of_run = dataclasses.replace(found.files, run=run.name, staging=str(run.folder / "staging"))
+    return found.of(of_run)
 
 
-def sink_of(
+def table_of(
     about: Mapping[str, Any], place: str, options: Options, reached: Reached
-) -> SqlSink | LakeSink | str | None:
-    """Return the sink of a table that a plan describes; None if it describes files.
+) -> TableOfFiles | str | None:
+    """Return the table that a plan describes, with its files at ``place``; None if it describes files alone.
 
     Or why there is none: nobody is connected to because an output says so.
     """
     if about.get("kind") not in TABLES:
         return None
+    from headrace.sinks.files import FileSink
+    from headrace.sinks.parquet import Parquet
+
+    parts = FileSink(
+        place, Parquet(), storage_options=options, partition_by=tuple(about.get("partition_by", ()))
+    )
     if about["kind"] == DATABASE:
         from headrace.core.databases.addresses import parse
-        from headrace.sinks.sql.sink import SqlSink
+        from headrace.sinks.sql.sink import SqlTable
 
         address = str(about["database"])
         if reached.uri is None and address.startswith("postgresql:"):
@@ -132,35 +139,29 @@ def sink_of(
         database = parse(reached.uri or address, "verify")
         if str(database) != address:
             raise ArgumentError(f"verify: uri= is the database {database}, and the output is in {address}.")
-        return SqlSink(
-            place,
+        return SqlTable(
+            parts,
             database=database,
             table=str(about["table"]),
             table_mode=about["mode"],
             key=tuple(about.get("key", ())),
         )
-    how: dict[str, Any] = {
-        "table_mode": about["mode"],
-        "merge": about.get("schema_mode") == "merge",
-        "partition_by": tuple(about.get("partition_by", ())),
-    }
+    how: dict[str, Any] = {"table_mode": about["mode"], "merge": about.get("schema_mode") == "merge"}
     if about["kind"] == "Iceberg table":
         from headrace.core.tables.iceberg import Catalog
-        from headrace.sinks.tables.iceberg import IcebergSink, location_of
+        from headrace.sinks.tables.iceberg import IcebergTable, location_of
 
         if reached.catalog is None:
             return "give catalog= (--catalog on a command line), the catalogue of the table"
         catalog = Catalog.given(reached.catalog, None, "verify")
         identifier = str(about["table"])
         location, known = location_of(catalog, identifier)
-        known = {**known, **dict(options)}
-        return IcebergSink(
-            place, identifier=identifier, catalog=catalog, location=location, storage_options=known, **how
-        )
-    from headrace.sinks.tables.delta import DeltaSink
-    from headrace.sinks.tables.lance import LanceSink
+        parts = dataclasses.replace(parts, storage_options={**known, **dict(options)})
+        return IcebergTable(parts, identifier=identifier, catalog=catalog, location=location, **how)
+    from headrace.sinks.tables.delta import DeltaTable
+    from headrace.sinks.tables.lance import LanceTable
 
-    return (DeltaSink if about["kind"] == "Delta table" else LanceSink)(place, storage_options=options, **how)
+    return DeltaTable(parts, **how) if about["kind"] == "Delta table" else LanceTable(parts, **how)
 
 
 def without_compacted(

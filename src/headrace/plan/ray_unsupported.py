@@ -64,8 +64,8 @@ NO_VERBS = {
     "with_columns": "with_column(name, expression) adds one column; say it once for each.",
     "write_bigquery": f"{_DATABASE}.",
     "write_clickhouse": f"{_DATABASE}.",
-    "write_datasink": "Ray's datasinks commit by other rules. A sink of your own fills the port "
-    "headrace.core.ports.Sink.",
+    "write_datasink": "Ray's datasinks commit by other rules. A format of your own fills the port "
+    "headrace.core.ports.Format, a table of your own headrace.core.ports.Target.",
     "write_kafka": f"{_DATABASE}.",
     "write_mongo": f"{_DATABASE}.",
     "write_orc": f"{_FORMAT}: pyarrow.orc.write_table takes what pyarrow.parquet reads.",

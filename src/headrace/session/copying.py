@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import groupby
 
 from headrace.core.foreign import is_foreign
+from headrace.core.ports import NOT_COPIED
 from headrace.core.work import Shard
 from headrace.plan import compile as compiler
 from headrace.plan.logical import Plan
@@ -19,8 +20,8 @@ _NAMES = 8
 def why_nothing_copied(plan: Plan) -> str:
     """Say why no column is copied, as far as plan and sink tell; "" if some may be."""
     sink = plan.sink
-    if sink is None or is_foreign(sink) or is_foreign(plan.source):
-        return "columns are copied only from Parquet files to Parquet files"
+    if sink is None or is_foreign(sink.format) or is_foreign(plan.source):
+        return NOT_COPIED
     return compiler.why_rows_change(plan.steps) or sink.why_not_joined()
 
 
@@ -39,7 +40,7 @@ def columns_to_copy(
 
     assert plan.sink is not None
     values = compiler.values_looked_at(steps, plan.source.schema(), carried)
-    found = choose_copied(plan.source, plan.sink, carried, shards[0].splits, looked_at=values)
+    found = choose_copied(plan.source, plan.sink.format, carried, shards[0].splits, looked_at=values)
     plan.source.close()
     return found.copied
 
@@ -50,15 +51,18 @@ def described(plan: Plan, shards: Sequence[Shard], *, looks: bool) -> Iterator[s
     Nothing is said of a plan that reads no Parquet files, or carries no column through. Without a sink, it is that of
     ``write_parquet`` with its defaults. ``looks``: files are opened, for what the plan alone does not tell.
     """
-    from headrace.sinks.parquet import ParquetSink
+    from headrace.sinks.files import FileSink
+    from headrace.sinks.parquet import Parquet
     from headrace.sources.parquet.source import ParquetSource
     from headrace.worker.copy_choice import choose_copied
 
-    if not isinstance(plan.source, ParquetSource) or (plan.sink and not isinstance(plan.sink, ParquetSink)):
+    if not isinstance(plan.source, ParquetSource):
         return
     if plan.sink is None:
-        plan = replace(plan, sink=ParquetSink("."))
+        plan = replace(plan, sink=FileSink(".", Parquet()))
     assert plan.sink is not None
+    if plan.sink.why_not_joined() == NOT_COPIED:
+        return
     carried = compiler.carried_columns(plan.steps, plan.source.schema())
     if not carried:
         return
@@ -79,7 +83,7 @@ def described(plan: Plan, shards: Sequence[Shard], *, looks: bool) -> Iterator[s
         if looked_at and len(looked_at | numbers) > _FILES:
             break
         looked_at |= numbers
-        found = choose_copied(plan.source, plan.sink, carried, shard.splits, looked_at=values)
+        found = choose_copied(plan.source, plan.sink.format, carried, shard.splits, looked_at=values)
         for name, reason in found.decoded.items():
             reasons.setdefault(name, reason)
     plan.source.close()

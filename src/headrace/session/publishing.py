@@ -28,7 +28,7 @@ from headrace.output.layout import open_output
 from headrace.output.recover import peek, recover
 from headrace.output.runs import check_is_output
 from headrace.output.saved_plan import read_plan
-from headrace.output.verify_tables import Reached, sink_of
+from headrace.output.verify_tables import Reached, table_of
 from headrace.plan.parameters import given_folder
 from headrace.plan.requirements import Requirement, compared
 from headrace.result import Metrics, Result
@@ -241,13 +241,15 @@ def _recovered(
     output: Output, run: str, plan: SavedPlan, options: Options, reached: Reached | None = None
 ) -> Iterator[ShardCommitter]:
     """Open a run for going on; ``reached``: with the table that its plan describes, without what is secret."""
-    from headrace.sinks.parquet import ParquetSink
+    from headrace.sinks.files import FileSink
+    from headrace.sinks.parquet import Parquet
 
     place, about = str(output.place.at()), msgspec.json.decode(plan.shape).get("sink") or {}
-    found = None if reached is None else sink_of(about, place, options, reached)
+    found = None if reached is None else table_of(about, place, options, reached)
     if isinstance(found, str):
         raise ArgumentError(f"publish: {found}.")
-    sink = found or ParquetSink(place, storage_options=options)  # parts of any format are made already
+    # Parts of any format are made already.
+    sink = found.sink() if found is not None else FileSink(place, Parquet(), storage_options=options)
     hidden = run == output.next()
     with contextlib.closing(recover(output, run, plan, sink, durability="power", hidden=hidden)) as committer:
         yield committer

@@ -12,17 +12,18 @@ import pyarrow.csv as pacsv
 import pyarrow.types as pt
 
 from headrace.core.files.formats import compressed_suffixes
+from headrace.core.files.staged import StagedStream
+from headrace.core.ports import Encoder
 from headrace.errors import ArgumentError
-from headrace.sinks.files import Encoder, cannot_hold, probe_columns
-from headrace.sinks.staged import StagedStream
-from headrace.sinks.text import TEXT, CompressedSink, fill, join, put
+from headrace.sinks.files import cannot_hold, probe_columns
+from headrace.sinks.text import TEXT, Compressed, fill, join, put
 
 _FORMULA = re.compile(r"^([=+\-@\t\r\n＝＋－＠])")
 """Beginnings of texts that spreadsheets read as formulas, by OWASP's page on CSV injection."""
 
 
 @dataclass(frozen=True)
-class CsvSink(CompressedSink):
+class Csv(Compressed):
     """One CSV file for each shard, each with a header of its own.
 
     Text is quoted and everything else bare, so that null (nothing) and the empty string (``""``) differ.
@@ -55,13 +56,12 @@ class CsvSink(CompressedSink):
 
     def check_schema(self, schema: pa.Schema) -> None:
         """Raise ``SinkError`` for nested columns and for bytes."""
-        schema = self.file_schema(schema)
         for column in schema:
             if _holds_bytes(column.type):
                 raise cannot_hold(self.kind, column, "bytes are not text")
         probe_columns(schema, self.kind, self._try)
 
-    def encoder(self, stream: StagedStream, schema: pa.Schema) -> Encoder:
+    def open(self, stream: StagedStream, schema: pa.Schema) -> Encoder:
         return _CsvEncoder(self, self.compressed(stream), schema)
 
     def _try(self, schema: pa.Schema) -> None:
@@ -73,7 +73,7 @@ class CsvSink(CompressedSink):
 class _CsvEncoder:
     """pyarrow's CSV writer, past what it lacks."""
 
-    def __init__(self, sink: CsvSink, stream: pa.NativeFile, schema: pa.Schema) -> None:
+    def __init__(self, sink: Csv, stream: pa.NativeFile, schema: pa.Schema) -> None:
         self._schema = pa.schema([(column.name, _written_as(column.type)) for column in schema])
         self._escapes = sink.escape_formulas
         self._stream = stream

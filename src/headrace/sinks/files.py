@@ -1,8 +1,4 @@
-"""Parts as files, which workers stage.
-
-A format is a subclass of :class:`FileSink` that gives a suffix and an :class:`Encoder`; names, staging and checksums
-are the same for all.
-"""
+"""Parts as files, which workers stage: of any format, in a folder or a store, with or without a table as target."""
 
 from __future__ import annotations
 
@@ -11,60 +7,65 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import pyarrow as pa
 
-from headrace.core.arrow.values import one_value
 from headrace.core.files.formats import PART_SUFFIX
 from headrace.core.files.paths import absolute
+from headrace.core.files.staged import StagedStream
 from headrace.core.foreign import is_foreign
-from headrace.core.ports import Target, Writer
+from headrace.core.ports import Encoder, Format, JoinedEncoder, Sink, Target, Writer
 from headrace.core.stores.addresses import is_address, parse_output
 from headrace.core.stores.options import Options, checked_for_output, unsigned
 from headrace.core.work import REJECTED, Durability, StagedFile, Task
 from headrace.errors import ArgumentError, SinkError, nearest
-from headrace.sinks.partitioned import Folders, PartitionedWriter, check_columns, file_schema
-from headrace.sinks.row_limit import RowLimitWriter
-from headrace.sinks.staged import StagedStream
+from headrace.sinks.arrow import Arrow
+from headrace.sinks.dividing import (
+    Division,
+    Folders,
+    PartitionedWriter,
+    RowFilesWriter,
+    RowLimitWriter,
+    check_columns,
+    file_schema,
+)
 
 if TYPE_CHECKING:
     from headrace.core.parquet.chunks import Chunks
 
-
-class Encoder(Protocol):
-    """Turns batches of one schema into bytes of one format, written to the stream it was made with."""
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        """Take the next rows; they may be held back."""
-        ...
-
-    def close(self) -> int:
-        """Write whatever is held back, and the footer if the format has one; return the rows that were encoded."""
-        ...
+Divide = Callable[[Folders, pa.Schema], Division]
 
 
 @dataclass(frozen=True)
 class FileSink:
-    """One file for each shard, in the folder ``root``; several with ``max_rows_per_file``.
+    """One file of ``format`` for each shard, in the folder ``root``; several with ``max_rows_per_file``.
 
     With ``partition_by``, one for each value of these columns, in a folder ``key=value``; the files lack the columns.
+    With a ``target``, the parts become rows of a table; ``divide`` is how that divides them, if by no such columns.
 
     The folder and the staging folder exist before ``open`` and ``publish`` are called: the driver makes them
     when it takes the lock, and a worker that outlived its driver must not bring them back.
+
+    >>> from headrace.sinks.csv import Csv
+    >>> FileSink("out", Csv(), max_rows_per_file=1000).describe()["max_rows_per_file"]
+    1000
     """
 
     root: str
+    format: Format
+    target: Target | None = field(default=None, kw_only=True)
     max_rows_per_file: int | None = field(default=None, kw_only=True)
     partition_by: tuple[str, ...] = field(default=(), kw_only=True)
     storage_options: Options | Mapping[str, Any] | None = field(default=(), kw_only=True, repr=False)
-    _run: str = field(default="", kw_only=True, repr=False)
-    _staging: str = field(default="", kw_only=True, repr=False)
-    _digits: int = field(default=5, kw_only=True, repr=False)
-    _durability: Durability = field(default="power", kw_only=True, repr=False)
-
-    kind: ClassVar[str]
-    empty_folders: ClassVar[bool] = True  # an empty text in a column of partition_by is one when it is read
+    empty_folders: bool = field(
+        default=True, kw_only=True, repr=False
+    )  # read as texts, where tables read nulls
+    divide: Divide | None = field(default=None, kw_only=True, repr=False)
+    run: str = field(default="", kw_only=True, repr=False)  # this and what follows: when it is bound
+    staging: str = field(default="", kw_only=True, repr=False)
+    digits: int = field(default=5, kw_only=True, repr=False)
+    durability: Durability = field(default="power", kw_only=True, repr=False)
 
     def __post_init__(self) -> None:
         root, options = os.fspath(self.root), self.storage_options
@@ -83,14 +84,6 @@ class FileSink:
         check_columns(self.partition_by)
 
     @property
-    def suffix(self) -> str:
-        """The end of a part's name, without the first dot: letters, digits, ``_`` and ``-``, maybe two such words.
-
-        As in ``"csv"`` or ``"csv.gz"``. By their names an output knows its parts again.
-        """
-        raise NotImplementedError
-
-    @property
     def options_of_store(self) -> Options:
         """What is known of the store, as a tuple."""
         assert isinstance(self.storage_options, tuple)
@@ -101,143 +94,111 @@ class FileSink:
         """True if ``root`` is the address of an object store."""
         return is_address(self.root)
 
-    @property
-    def takes_further_runs(self) -> bool:
-        """Files may always be added."""
-        return True
-
-    @property
-    def target(self) -> Target | None:
-        """None: readers find the parts themselves."""
-        return None
-
-    def why_not_joined(self) -> str:
-        """Nothing is copied, whatever the settings."""
-        return "columns are copied only from Parquet files to Parquet files"
-
-    def check_source(self, source: Mapping[str, Any]) -> None:
-        """Files take rows of all sources."""
-
-    def encoder(self, stream: StagedStream, schema: pa.Schema) -> Encoder:
-        """Return a fresh encoder that writes to ``stream``."""
-        raise NotImplementedError
-
-    def check_schema(self, schema: pa.Schema) -> None:
-        """Raise ``SinkError`` when this format cannot hold ``schema``; names the column. Default: it can hold all.
-
-        Called before the first part is written.
-        """
-        return None
-
-    def options(self) -> dict[str, Any]:
-        """Return the format's own settings: plain JSON values; a run is recognised by them. Default: none."""
-        return {}
-
     def describe(self) -> dict[str, Any]:
         """Return kind and settings; not the folder, so that an output that was moved can still be resumed."""
         most = {} if self.max_rows_per_file is None else {"max_rows_per_file": self.max_rows_per_file}
         folders = {"partition_by": list(self.partition_by)} if self.partition_by else {}
-        return {"kind": self.kind, **self.options(), **most, **folders}
+        table = {} if self.target is None else self.target.describe()
+        return {"kind": self.format.kind, **self.format.options(), **most, **folders, **table}
 
-    def file_schema(self, schema: pa.Schema) -> pa.Schema:
-        """Return the schema of the files: without the columns of ``partition_by``, or ``SinkError`` for one of these.
+    def why_not_joined(self) -> str:
+        """Say why no column chunk of the input can be copied into this output; "" if some may."""
+        why = self.format.why_not_joined()
+        if not why and self.partition_by:
+            return "partition_by= sorts rows into other files"
+        if not why and self.divide is not None:
+            return "the table is partitioned"
+        return "max_rows_per_file= cuts row groups" if not why and self.max_rows_per_file is not None else why
 
-        A format's ``check_schema`` looks at this one.
-        """
-        return file_schema(schema, self.partition_by) if self.partition_by else schema
+    def check_schema(self, schema: pa.Schema) -> None:
+        """Raise ``SinkError`` for what target or format cannot hold, or for a column that can name no folder."""
+        if self.target is not None:
+            self.target.check_schema(schema)
+        self.format.check_schema(file_schema(schema, self.partition_by) if self.partition_by else schema)
 
-    @property
-    def staging(self) -> str:
-        """The folder where attempts of this sink's run write their files."""
-        return self._staging
-
-    def bind(self, *, run: str, staging: str, digits: int, durability: Durability) -> FileSink:
+    def bind(self, *, run: str, staging: str, digits: int, durability: Durability) -> Sink:
         """Return this sink for one run. Raises ``SinkError`` for a suffix that no part can have."""
-        if re.fullmatch(PART_SUFFIX, self.suffix) is None:
+        if re.fullmatch(PART_SUFFIX, self.format.suffix) is None:
             raise SinkError(
-                f"{type(self).__name__} has the suffix {self.suffix!r}, which an output cannot use to recognise its "
-                "parts. A suffix is one word of letters, digits, _ and -, or two with a dot between, such as "
-                "'csv.gz'."
+                f"{type(self.format).__name__} has the suffix {self.format.suffix!r}, which an output cannot use to "
+                "recognise its parts. A suffix is one word of letters, digits, _ and -, or two with a dot between, "
+                "such as 'csv.gz'."
             )
-        return replace(self, _run=run, _staging=staging, _digits=digits, _durability=durability)
+        bound = replace(self, run=run, staging=staging, digits=digits, durability=durability)
+        return bound if self.target is None else self.target.bind(bound)
 
     def staged_in(self, folder: str) -> FileSink:
         """Return this sink for a worker that stages in a folder of its own, where nothing has to last."""
-        return replace(self, _staging=folder, _durability="process")
+        return replace(self, staging=folder, durability="process")
 
     def open(self, task: Task, schema: pa.Schema) -> Writer:
         """Begin the part of one attempt; its file appears with the first rows, or on ``close``."""
-        shard = task.shard.label(self._digits)
-        if self.partition_by:
-            return self._partitioned(task, schema, shard)
-        if self.max_rows_per_file is None:
+        shard, most = task.shard.label(self.digits), self.max_rows_per_file
+        names = self.format.file_names()
+        if names is not None:
+            return RowFilesWriter(lambda name: self._part(task, schema, shard, name), names)
+        if self.partition_by or self.divide is not None:
+            return self._divided(task, schema, shard)
+        if most is None:
             return self._part(task, schema, shard)
-        return RowLimitWriter(
-            lambda number: self._part(task, schema, f"{shard}-{number:05}"), self.max_rows_per_file
-        )
+        return RowLimitWriter(lambda number: self._part(task, schema, f"{shard}-{number:05}"), most)
 
-    def _part(self, task: Task, schema: pa.Schema, name: str) -> PartWriter:
-        staged = f"{name}-{task.attempt}-{os.getpid()}-{os.urandom(4).hex()}.staged"
-        return PartWriter(self, schema, staged, f"part-{name}-{self._run}.{self.suffix}")
+    def _part(self, task: Task, schema: pa.Schema, label: str, name: str = "") -> PartWriter:
+        last = f"{name}.{self.format.suffix}" if name else self.format.suffix
+        return PartWriter(self, self.format, schema, task, label, f"part-{label}-{self.run}.{last}")
 
-    def _partitioned(self, task: Task, schema: pa.Schema, shard: str) -> PartitionedWriter:
-        within = self.file_schema(schema)
+    def _divided(self, task: Task, schema: pa.Schema, shard: str) -> PartitionedWriter:
+        longest = f"part-{shard}-00000-{self.run}.{self.format.suffix}"
+        folders = Folders.of(self.partition_by, self.root, self.staging, longest)
+        folders = replace(folders, takes_empty=self.empty_folders)
+        division: Division = folders if self.divide is None else self.divide(folders, schema)
 
         def open_file(folder: str, number: int | None) -> PartWriter:
-            name = shard if number is None else f"{shard}-{number:05}"
-            return self._part(task, within, name).within(folder)
+            label = shard if number is None else f"{shard}-{number:05}"
+            return self._part(task, division.schema_in(folder, schema), label).within(folder)
 
-        folders = replace(self._folders(shard), takes_empty=self.empty_folders)
         return PartitionedWriter(
-            folders, open_file, lambda: self._part(task, schema, shard), self.max_rows_per_file
+            division, open_file, lambda: self._part(task, schema, shard), self.max_rows_per_file
         )
 
-    def _folders(self, shard: str) -> Folders:
-        longest = f"part-{shard}-00000-{self._run}.{self.suffix}"
-        return Folders.of(self.partition_by, self.root, self._staging, longest)
+    def open_joined(
+        self, task: Task, schema: pa.Schema, copied: Mapping[str, str], old_times: Collection[str] = ()
+    ) -> PartWriter:
+        """Begin a part into which columns are copied; ``copied``: their names in the files that they come from."""
+        part = self._part(task, schema, task.shard.label(self.digits))
+        return part.encoded_by(
+            lambda stream, schema: self.format.open_joined(stream, schema, copied, old_times)
+        )
 
     def open_rejected(self, task: Task, schema: pa.Schema) -> PartWriter:
         """Begin the file of the rows that one attempt rejected: Arrow, whatever the format of the parts."""
-        shard = task.shard.label(self._digits)
-        staged = f"{shard}-{task.attempt}-{os.getpid()}-{os.urandom(4).hex()}.rejected.staged"
-        return PartWriter(self, schema, staged, f"{REJECTED}/part-{shard}-{self._run}.arrow", ArrowEncoder)
+        shard = task.shard.label(self.digits)
+        name = f"{REJECTED}/part-{shard}-{self.run}.arrow"
+        return PartWriter(self, Arrow(), schema, task, shard, name, ".rejected")
 
 
-class ArrowEncoder:
-    """Writes Arrow's own file format.
+@dataclass(frozen=True)
+class TableOfFiles(Target):
+    """A table whose rows are those of parts: ``files`` says where these are. ``sink`` is what a plan gets."""
 
-    A file has one dictionary for each column, to which later batches may add; those of row groups differ.
-    """
+    files: FileSink
 
-    def __init__(self, stream: StagedStream, schema: pa.Schema) -> None:
-        options = pa.ipc.IpcWriteOptions(emit_dictionary_deltas=True)
-        self._writer = pa.ipc.new_file(stream, schema, options=options)
-        self._last: dict[int, pa.Array] = {}  # column → no rows, with the dictionary as it was written
-        self._rows = 0
+    def format(self) -> Format:
+        """Return the format of the parts: that of ``files``, with the types of the table."""
+        raise NotImplementedError
 
-    def write(self, batch: pa.RecordBatch) -> None:
-        """Write a batch at once."""
-        for number, column in enumerate(batch.columns):
-            if pa.types.is_dictionary(column.type):
-                batch = batch.set_column(number, batch.schema.field(number), self._extended(number, column))
-        self._writer.write_batch(batch)
-        self._rows += batch.num_rows
+    def sink(self) -> FileSink:
+        """Return a sink whose parts go to this table."""
+        return replace(self.files, target=self, format=self.format())
 
-    def _extended(self, number: int, column: pa.Array) -> pa.Array:
-        """Return a column with the dictionary that was written, and behind it what is new."""
-        if number in self._last:
-            column = pa.chunked_array([self._last[number], column]).unify_dictionaries().chunk(1)
-        elif not len(column.dictionary):  # Arrow adds nothing to one without values
-            column = pa.DictionaryArray.from_arrays(
-                column.indices, one_value(column.type.value_type), ordered=column.type.ordered
-            )
-        self._last[number] = column.slice(0, 0)
-        return column
+    def bind(self, sink: Sink) -> FileSink:
+        """Return the sink of the same table with the files of a run."""
+        return self.of(sink).sink()
 
-    def close(self) -> int:
-        """Write the footer."""
-        self._writer.close()
-        return self._rows
+    def of(self, sink: Sink) -> Self:
+        """Return this table with the files of a sink that was bound to a run. The table is not looked at."""
+        assert isinstance(sink, FileSink)
+        return replace(self, files=replace(sink, target=None, format=self.files.format))
 
 
 class PartWriter:
@@ -246,17 +207,20 @@ class PartWriter:
     def __init__(
         self,
         sink: FileSink,
+        format: Format,
         schema: pa.Schema,
-        staged: str,
+        task: Task,
+        label: str,
         name: str,
-        encoder: Callable[[StagedStream, pa.Schema], Encoder] | None = None,
+        ending: str = "",
     ) -> None:
-        self._sink = sink
-        self._encode = encoder or sink.encoder
+        self._format = format
+        self._encode: Callable[[StagedStream, pa.Schema], Encoder] = format.open
         self._schema = schema
-        self._staged = staged
+        self._staging, self._label = sink.staging, label
+        self._staged = f"{label}-{task.attempt}-{os.getpid()}-{os.urandom(4).hex()}{ending}.staged"
         self._name = name
-        self._lasting = sink._durability == "power"
+        self._lasting = sink.durability == "power"
         self._stream: StagedStream | None = None
         self._encoder: Encoder | None = None
 
@@ -266,7 +230,7 @@ class PartWriter:
         return self
 
     def encoded_by(self, encoder: Callable[[StagedStream, pa.Schema], Encoder]) -> PartWriter:
-        """Use another encoder than the sink's own, before anything is written."""
+        """Use another encoder than the format's usual one, before anything is written."""
         self._encode = encoder
         return self
 
@@ -278,7 +242,7 @@ class PartWriter:
     def write_group(self, file: Chunks, number: int, batches: Sequence[pa.RecordBatch]) -> None:
         """Write a row group as ``JoinedWriter`` has it."""
         with self._encoding():
-            self._opened_encoder().write_group(file, number, batches)  # type: ignore[attr-defined]
+            cast(JoinedEncoder, self._opened_encoder()).write_group(file, number, batches)
 
     def close(self) -> tuple[StagedFile, ...]:
         """End the part, a valid file even without rows; its size and checksum are final."""
@@ -302,7 +266,7 @@ class PartWriter:
 
     def _opened_encoder(self) -> Encoder:
         if self._stream is None:
-            self._stream = StagedStream(os.path.join(self._sink._staging, self._staged))
+            self._stream = StagedStream(os.path.join(self._staging, self._staged), self._label)
         if self._stream.error is not None:
             raise self._stream.error
         if self._encoder is None:
@@ -320,12 +284,11 @@ class PartWriter:
                 raise failed from (failed.__cause__ or error)
             if not isinstance(error, pa.ArrowException):
                 raise
-            if self._encode == self._sink.encoder:
-                self._sink.check_schema(
-                    self._schema
-                )  # names the column; a schema that was settled late is not checked
-            refused = SinkError(f"Cannot write {self._name} as {self._sink.kind}: {error}")
-            refused.foreign_cause = is_foreign(self._sink)
+            self._format.check_schema(
+                self._schema
+            )  # names the column; one that was settled late is not checked
+            refused = SinkError(f"Cannot write {self._name} as {self._format.kind}: {error}")
+            refused.foreign_cause = is_foreign(self._format)
             raise refused from error
 
 

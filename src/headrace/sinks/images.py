@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -12,18 +11,18 @@ import pyarrow as pa
 
 from headrace.core.arrow.batch_formats import rows_of
 from headrace.core.files.artifacts import require
-from headrace.core.work import StagedFile, Task
+from headrace.core.files.staged import StagedStream
+from headrace.core.ports import Encoder, Format
 from headrace.errors import SinkError
-from headrace.sinks.files import Encoder, FileSink, PartWriter, cannot_hold, choose
+from headrace.sinks.files import cannot_hold, choose
 from headrace.sinks.image_bytes import FORMATS, encoded, refuse_pixels
-from headrace.sinks.staged import StagedStream
 
 _LONGEST = 150  # of a name; what stands before it has its place, too
 _OTHER = re.compile(r"[^A-Za-z0-9_-]")
 
 
 @dataclass(frozen=True)
-class ImageSink(FileSink):
+class Images(Format):
     """One image file for each row: the pixels of ``column``, in ``file_format``, named by the column ``names``.
 
     A name stands behind that of the shard, ``part-00000-<run>.<name>.png``, by which an output knows its files. Of a
@@ -38,7 +37,6 @@ class ImageSink(FileSink):
     kind: ClassVar[str] = "images"
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         choose(self.file_format, tuple(FORMATS), "file_format")
         require("PIL", "images", "write_images")
 
@@ -59,18 +57,11 @@ class ImageSink(FileSink):
             if not (text or pa.types.is_integer(kind)):
                 raise cannot_hold("write_images", field, "names are texts or whole numbers")
 
-    def encoder(self, stream: StagedStream, schema: pa.Schema) -> Encoder:
+    def open(self, stream: StagedStream, schema: pa.Schema) -> Encoder:
         return _ImageEncoder(stream, schema.field(self.column), FORMATS[self.file_format])
 
-    def open(self, task: Task, schema: pa.Schema) -> ImagesWriter:
-        """Begin the files of one attempt."""
-        return ImagesWriter(self, task, schema)
-
-    def file(self, task: Task, schema: pa.Schema, name: str) -> PartWriter:
-        """Begin the file of one row."""
-        shard = task.shard.label(self._digits)
-        staged = f"{shard}-{task.attempt}-{os.getpid()}-{os.urandom(4).hex()}.staged"
-        return PartWriter(self, schema, staged, f"part-{shard}-{self._run}.{name}.{self.suffix}")
+    def file_names(self) -> Callable[[pa.RecordBatch], Sequence[str]]:
+        return _Names(self.names)
 
 
 class _ImageEncoder:
@@ -94,43 +85,19 @@ class _ImageEncoder:
         return 1
 
 
-class ImagesWriter:
-    """One attempt's files. Each is closed and synced before the next begins, so few descriptors are open."""
+class _Names:
+    """Names the rows of one attempt: by a column, or by their numbers."""
 
-    def __init__(self, sink: ImageSink, task: Task, schema: pa.Schema) -> None:
-        self._sink = sink
-        self._task = task
-        self._schema = schema
-        self._begun: list[PartWriter] = []
-        self._files: list[StagedFile] = []
+    def __init__(self, column: str | None) -> None:
+        self._column = column
+        self._rows = 0
         self._names: set[str] = set()
 
-    def write(self, batch: pa.RecordBatch) -> None:
-        """Write the next rows, in order."""
-        for row, name in enumerate(self._names_of(batch)):
-            writer = self._sink.file(self._task, self._schema, name)
-            self._begun.append(writer)
-            writer.write(batch.slice(row, 1))
-            self._files += writer.close()
-            writer.sync()
-
-    def close(self) -> tuple[StagedFile, ...]:
-        """Return the files; none if there were no rows."""
-        return tuple(self._files)
-
-    def sync(self) -> None:
-        """Nothing is left to do."""
-
-    def abort(self) -> None:
-        """Drop all files."""
-        for writer in self._begun:
-            writer.abort()
-
-    def _names_of(self, batch: pa.RecordBatch) -> Sequence[str]:
-        column = self._sink.names
+    def __call__(self, batch: pa.RecordBatch) -> Sequence[str]:
+        first, column = self._rows, self._column
+        self._rows += batch.num_rows
         if column is None:
-            first = len(self._files)
-            return [f"{row:06}" for row in range(first, first + batch.num_rows)]
+            return [f"{row:06}" for row in range(first, self._rows)]
         values = batch.column(batch.schema.get_field_index(column)).to_pylist()
         return [self._name(column, value) for value in values]
 

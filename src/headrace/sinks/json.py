@@ -8,16 +8,17 @@ from typing import ClassVar
 import pyarrow as pa
 
 from headrace.core.files.formats import compressed_suffixes
-from headrace.sinks.files import Encoder, probe_columns
+from headrace.core.files.staged import StagedStream
+from headrace.core.ports import Encoder
+from headrace.sinks.files import probe_columns
 from headrace.sinks.jsontext import encode_object
-from headrace.sinks.staged import StagedStream
-from headrace.sinks.text import CompressedSink, join, put
+from headrace.sinks.text import Compressed, join, put
 
 _ROWS = 8192
 
 
 @dataclass(frozen=True)
-class JsonSink(CompressedSink):
+class Json(Compressed):
     """One file of JSON lines for each shard: an object for each row, nulls written out.
 
     NaN and the infinities, which JSON lacks, become null. Times are ISO 8601 with every digit of their unit,
@@ -30,10 +31,9 @@ class JsonSink(CompressedSink):
 
     def check_schema(self, schema: pa.Schema) -> None:
         """Raise ``SinkError`` for bytes, unions, intervals, and maps whose keys are no strings."""
-        schema = self.file_schema(schema)
         probe_columns(schema, self.kind, _try)
 
-    def encoder(self, stream: StagedStream, schema: pa.Schema) -> Encoder:
+    def open(self, stream: StagedStream, schema: pa.Schema) -> Encoder:
         return _JsonEncoder(self.compressed(stream), schema.names)
 
 

@@ -15,9 +15,10 @@ import pyarrow.compute as pc
 
 from headrace.core.arrow.batch_formats import NUMPY_OF
 from headrace.core.files.durable import write_failed
+from headrace.core.files.staged import StagedStream
+from headrace.core.ports import Encoder, Format
 from headrace.errors import SinkError
-from headrace.sinks.files import Encoder, FileSink, cannot_hold
-from headrace.sinks.staged import StagedStream
+from headrace.sinks.files import cannot_hold
 
 _IN_MEMORY = 64 << 20  # of a column that is not yet written; what is more waits in a file without a name
 _PIECE = 1 << 20
@@ -26,7 +27,7 @@ _LONG_AGO = (1980, 1, 1, 0, 0, 0)  # in zip files time begins then; the same row
 
 
 @dataclass(frozen=True)
-class NumpySink(FileSink):
+class Numpy(Format):
     """One ``.npz`` for each shard, with an array for each column; or one ``.npy``, with ``single``.
 
     Numbers, booleans, dates and times without a zone keep their dtypes, tensors their shapes. Null is NaN among
@@ -54,7 +55,7 @@ class NumpySink(FileSink):
         for field in schema:
             _layout(field)
 
-    def encoder(self, stream: StagedStream, schema: pa.Schema) -> Encoder:
+    def open(self, stream: StagedStream, schema: pa.Schema) -> Encoder:
         return _NumpyEncoder(stream, schema, single=self.single)
 
 

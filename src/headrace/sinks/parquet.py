@@ -18,14 +18,14 @@ import pyarrow.types as pt
 from headrace.core.arrow.batch_formats import is_nested, to_numpy
 from headrace.core.arrow.ragged import axes
 from headrace.core.arrow.row_selection import with_present_values
+from headrace.core.files.staged import StagedStream
+from headrace.core.ports import Format
 from headrace.errors import ArgumentError
-from headrace.sinks.files import FileSink, PartWriter, cannot_hold, choose, probe_columns
+from headrace.sinks.files import cannot_hold, choose, probe_columns
 from headrace.sinks.parquet_joined import JoinedEncoder, OldTimes, parsed
-from headrace.sinks.staged import StagedStream
 
 if TYPE_CHECKING:
     from headrace.core.parquet.footer import Chunk, Footer
-    from headrace.core.work import Task
 
 AUTO = "auto"
 _COMPRESSIONS = (AUTO, "snappy", "zstd", "gzip", "lz4", "brotli", "none")
@@ -55,8 +55,8 @@ _NESTED_VALUES = (
 
 
 @dataclass(frozen=True)
-class ParquetSink(FileSink):
-    """One Parquet file for each shard.
+class Parquet(Format):
+    """Parquet files.
 
     ``row_group_rows`` cuts row groups of exactly that many rows, the last of a file aside. Without it
     a row group ends at about 128 k rows or 32 MiB, whichever comes first. ``compression`` ``"auto"``: snappy, and
@@ -65,8 +65,8 @@ class ParquetSink(FileSink):
     Columns whose values hardly repeat are written without a dictionary: Arrow would build one, find it too
     big and drop it, which costs ten times the writing of a column of random floats and makes it no smaller.
 
-    >>> ParquetSink("out", compression="zstd").suffix
-    'parquet'
+    >>> Parquet(compression="ZSTD").codec
+    'zstd'
     """
 
     compression: str | None = "auto"
@@ -74,9 +74,9 @@ class ParquetSink(FileSink):
     row_group_rows: int | None = None
 
     kind: ClassVar[str] = "Parquet"
+    suffix: ClassVar[str] = "parquet"
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         object.__setattr__(self, "compression", (self.compression or "none").lower())
         choose(self.compression, _COMPRESSIONS, "compression")
         if self.row_group_rows is not None and self.row_group_rows < 1:
@@ -92,20 +92,14 @@ class ParquetSink(FileSink):
             ) from error
 
     @property
-    def suffix(self) -> str:
-        return "parquet"
-
-    @property
     def codec(self) -> str:
         """The codec of columns that are encoded."""
         return "snappy" if self.compression == AUTO else str(self.compression)
 
     def why_not_joined(self) -> str:
-        """Say why no column chunk of the input can be copied into this output; "" if some may."""
-        if self.partition_by:
-            return "partition_by= sorts rows into other files"
-        if self.max_rows_per_file is not None or self.row_group_rows is not None:
-            return "max_rows_per_file= cuts row groups"
+        """Say why no column chunk of the input can be copied; "" if some may."""
+        if self.row_group_rows is not None:
+            return "row_group_rows= cuts row groups"
         return "a compression_level= is asked for" if self.compression_level is not None else ""
 
     def why_not_copied(self, field: pa.Field, chunk: Chunk) -> str:
@@ -130,17 +124,16 @@ class ParquetSink(FileSink):
         return footer.with_columns_of(parsed(self.as_int96(pa.Table.from_batches([], old), [])))
 
     def open_joined(
-        self, task: Task, schema: pa.Schema, copied: Mapping[str, str], old_times: Collection[str] = ()
-    ) -> PartWriter:
-        """Begin a part into which columns are copied; ``copied``: their names in the files that they come from."""
+        self,
+        stream: StagedStream,
+        schema: pa.Schema,
+        copied: Mapping[str, str],
+        old_times: Collection[str] = (),
+    ) -> JoinedEncoder:
+        """Return an encoder into which columns are copied; ``copied``: their names in the files they come from."""
+        like = self.footer_like(schema, old_times)
         encoder = partial(ParquetEncoder, self)
-        part = self._part(task, schema, task.shard.label(self._digits))
-
-        def joined(stream: StagedStream, schema: pa.Schema) -> JoinedEncoder:
-            like = self.footer_like(schema, old_times)
-            return JoinedEncoder(stream, schema, copied, like, encoder, OldTimes(old_times, self.as_int96))
-
-        return part.encoded_by(joined)
+        return JoinedEncoder(stream, schema, copied, like, encoder, OldTimes(old_times, self.as_int96))
 
     def as_int96(self, table: pa.Table, groups: Sequence[int]) -> memoryview:
         """Return a file of times, in row groups of so many rows."""
@@ -161,7 +154,6 @@ class ParquetSink(FileSink):
 
     def check_schema(self, schema: pa.Schema) -> None:
         """Raise ``SinkError`` for what Parquet cannot hold: unions, intervals of months and days, …"""
-        schema = self.file_schema(schema)
         for column in schema:
             if why := _unreadable(column.type):
                 raise cannot_hold(self.kind, column, why)
@@ -171,7 +163,7 @@ class ParquetSink(FileSink):
         with self.open_writer(pa.BufferOutputStream(), schema, True) as writer:
             writer.write_table(pa.Table.from_batches([], stored(schema)))  # ``empty_table`` imports pandas
 
-    def encoder(self, stream: StagedStream, schema: pa.Schema) -> ParquetEncoder:
+    def open(self, stream: StagedStream, schema: pa.Schema) -> ParquetEncoder:
         return ParquetEncoder(self, stream, schema)
 
     def open_writer(
@@ -197,17 +189,17 @@ class ParquetSink(FileSink):
 
 
 class ParquetEncoder:
-    """Holds batches back until they make a row group: of ``group_rows`` rows, or as the sink has it."""
+    """Holds batches back until they make a row group: of ``group_rows`` rows, or as the format has it."""
 
     def __init__(
         self,
-        sink: ParquetSink,
+        format: Parquet,
         stream: StagedStream | io.BytesIO,
         schema: pa.Schema,
         group_rows: int | None = None,
     ) -> None:
-        self._sink = sink
-        self._group_rows = group_rows or sink.row_group_rows
+        self._format = format
+        self._group_rows = group_rows or format.row_group_rows
         self._schema = stored(schema)
         self._cast = [i for i, column in enumerate(schema) if column.type != self._schema.field(i).type]
         self._stream = pa.BufferedOutputStream(pa.PythonFile(stream, mode="w"), _BUFFER)
@@ -245,7 +237,7 @@ class ParquetEncoder:
     def close(self) -> int:
         if self._held:
             self._flush(self._group_rows or self._rows, self._rows)
-        writer = self._writer or self._sink.open_writer(self._stream, self._schema, True)
+        writer = self._writer or self._format.open_writer(self._stream, self._schema, True)
         writer.close()
         self._stream.close()
         return int(writer.writer.metadata.num_rows)  # as the footer says
@@ -255,7 +247,7 @@ class ParquetEncoder:
         table = pa.Table.from_batches(self._held, self._schema)
         if self._writer is None:
             dictionary = _worth_a_dictionary(_sample(table), min(group_rows, rows))
-            self._writer = self._sink.open_writer(self._stream, self._schema, dictionary)
+            self._writer = self._format.open_writer(self._stream, self._schema, dictionary)
         rest = table.slice(rows)
         self._held, self._rows, self._bytes = rest.to_batches(), rest.num_rows, rest.nbytes
         try:
@@ -269,7 +261,7 @@ class ParquetEncoder:
         for column in table.schema:
             alone = table.select([column.name])
             try:
-                with self._sink.open_writer(pa.BufferOutputStream(), alone.schema, True) as writer:
+                with self._format.open_writer(pa.BufferOutputStream(), alone.schema, True) as writer:
                     writer.write_table(alone, row_group_size=group_rows)
             except pa.ArrowException as fault:
                 raise cannot_hold("Parquet", column, str(fault)) from fault

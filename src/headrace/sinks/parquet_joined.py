@@ -8,12 +8,12 @@ from typing import NamedTuple, TypeAlias
 
 import pyarrow as pa
 
+from headrace.core.files.staged import StagedStream
 from headrace.core.parquet.chunks import ChunkFile, Chunks
 from headrace.core.parquet.footer import MAGIC, TAIL, Chunk, Column, Footer, parse, read_tail
 from headrace.core.parquet.joining import FooterJoiner, Placed
+from headrace.core.ports import Encoder
 from headrace.errors import SinkError
-from headrace.sinks.files import Encoder
-from headrace.sinks.staged import StagedStream
 
 MakeEncoder: TypeAlias = "Callable[[io.BytesIO, pa.Schema, int | None], Encoder]"
 

@@ -15,8 +15,9 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.sinks.files import FileSink, choose
-from headrace.sinks.staged import StagedStream
+from headrace.core.files.staged import StagedStream
+from headrace.core.ports import Format
+from headrace.sinks.files import choose
 
 TEXT = pa.large_string()
 
@@ -52,7 +53,7 @@ def put(stream: pa.NativeFile, lines: pa.Array) -> None:
 
 
 @dataclass(frozen=True)
-class CompressedSink(FileSink):
+class Compressed(Format):
     """Files that may be compressed as a whole; ``suffixes`` has the suffix for each compression."""
 
     compression: str | None = field(default=None, kw_only=True)
@@ -60,7 +61,6 @@ class CompressedSink(FileSink):
     suffixes: ClassVar[Mapping[str | None, str]]
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         choose(self.compression, self.suffixes, "compression")
 
     @property

@@ -11,16 +11,17 @@ import pyarrow as pa
 
 from headrace.core.files import tfrecords
 from headrace.core.files.formats import compressed_suffixes
+from headrace.core.files.staged import StagedStream
+from headrace.core.ports import Encoder
 from headrace.errors import SinkError
-from headrace.sinks.files import Encoder, cannot_hold
-from headrace.sinks.staged import StagedStream
-from headrace.sinks.text import CompressedSink
+from headrace.sinks.files import cannot_hold
+from headrace.sinks.text import Compressed
 
 Values = Sequence[Any]
 
 
 @dataclass(frozen=True)
-class TFRecordSink(CompressedSink):
+class TFRecords(Compressed):
     """One file of TFRecords for each shard: a ``tf.train.Example`` for each row, and a feature for each column.
 
     Texts and bytes are lists of bytes, integers and booleans of int64, floats of float32; a column of lists has one
@@ -36,10 +37,10 @@ class TFRecordSink(CompressedSink):
 
     def check_schema(self, schema: pa.Schema) -> None:
         """Raise ``SinkError`` for what is neither bytes, text, numbers or booleans, nor a list of these."""
-        for field in self.file_schema(schema):
+        for field in schema:
             _list_of(field)
 
-    def encoder(self, stream: StagedStream, schema: pa.Schema) -> Encoder:
+    def open(self, stream: StagedStream, schema: pa.Schema) -> Encoder:
         return _ExampleEncoder(self.compressed(stream), schema)
 
 

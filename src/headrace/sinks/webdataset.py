@@ -6,7 +6,6 @@ import io
 import tarfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,12 +14,12 @@ import pyarrow.compute as pc
 
 from headrace.core.arrow.batch_formats import NUMPY_OF, rows_of
 from headrace.core.arrow.ragged import RaggedTensorType
-from headrace.core.work import Task
+from headrace.core.files.staged import StagedStream
+from headrace.core.ports import Encoder, Format
 from headrace.errors import SinkError
-from headrace.sinks.files import Encoder, FileSink, PartWriter, cannot_hold
+from headrace.sinks.files import cannot_hold
 from headrace.sinks.image_bytes import FORMATS, encoded, refuse_pixels
 from headrace.sinks.jsontext import encode
-from headrace.sinks.staged import StagedStream
 
 KEY = "__key__"
 _TEXTS = ("txt", "text")
@@ -30,7 +29,7 @@ Bytes = Sequence[bytes | None]
 
 
 @dataclass(frozen=True)
-class WebDatasetSink(FileSink):
+class WebDataset(Format):
     """One tar archive for each shard; a row is a sample, and each of its columns a member ``<key>.<column>``.
 
     The column ``__key__`` has the keys; without it, they are made of shard and row. How a column's values are packed,
@@ -40,10 +39,7 @@ class WebDatasetSink(FileSink):
     """
 
     kind: ClassVar[str] = "webdataset"
-
-    @property
-    def suffix(self) -> str:
-        return "tar"
+    suffix: ClassVar[str] = "tar"
 
     def check_schema(self, schema: pa.Schema) -> None:
         """Raise ``SinkError`` for a column that cannot be packed as its name says."""
@@ -60,21 +56,17 @@ class WebDatasetSink(FileSink):
                 raise cannot_hold("webdataset", field, "its name cannot be the end of a member's name")
             _packer(field)
 
-    def _part(self, task: Task, schema: pa.Schema, name: str) -> PartWriter:
-        """Begin an archive; its samples are named after it and their row, if they have no names."""
-        return super()._part(task, schema, name).encoded_by(partial(_TarEncoder, part=name))
-
-    def encoder(self, stream: StagedStream, schema: pa.Schema) -> Encoder:
-        return _TarEncoder(stream, schema, part="0")
+    def open(self, stream: StagedStream, schema: pa.Schema) -> Encoder:
+        return _TarEncoder(stream, schema)
 
 
 class _TarEncoder:
-    """Writes each row as members of an archive."""
+    """Writes each row as members of an archive; samples without keys are named after the part and their row."""
 
-    def __init__(self, stream: StagedStream, schema: pa.Schema, *, part: str) -> None:
+    def __init__(self, stream: StagedStream, schema: pa.Schema) -> None:
         self._packers = {field.name: _packer(field) for field in schema if field.name != KEY}
         self._tar = tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT)  # type: ignore[call-overload] # noqa: SIM115
-        self._part = part.replace(".", "_")
+        self._part = stream.label.replace(".", "_")
         self._rows = 0
         self._keys: set[str] = set()
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from headrace.testing.llm_server import FakeLLMServer
     from headrace.testing.places import PlaceContract
     from headrace.testing.predictors import PredictorContract
-    from headrace.testing.sinks import FileSinkContract
+    from headrace.testing.sinks import FormatContract
     from headrace.testing.sources import SourceContract
     from headrace.testing.steps import StepContract
     from headrace.testing.submitting import SubmittingPredictorContract
@@ -36,7 +36,7 @@ __all__ = [
     "FakeEngine",
     "FakeLLMServer",
     "FakePool",
-    "FileSinkContract",
+    "FormatContract",
     "PlaceContract",
     "PredictorContract",
     "SimulatedLLMEngine",
@@ -52,7 +52,7 @@ _HOMES = {
     "AccumulatorContract": "accumulators",
     "EngineContract": "engines",
     "FakeLLMServer": "llm_server",
-    "FileSinkContract": "sinks",
+    "FormatContract": "sinks",
     "PlaceContract": "places",
     "PredictorContract": "predictors",
     "SimulatedLLMEngine": "llm_engine",

@@ -26,7 +26,8 @@ from headrace.output.journal import Opened
 from headrace.output.layout import new_run_name
 from headrace.output.places.place import Place
 from headrace.output.publishing import Publisher
-from headrace.sinks.parquet import ParquetSink
+from headrace.sinks.files import FileSink
+from headrace.sinks.parquet import Parquet
 from headrace.testing.expect import check, same
 
 
@@ -78,9 +79,8 @@ class PlaceContract:
 
     def sink(self, place: Place, run: str) -> Sink:
         staging = str(place.root / HOME / run / "staging")
-        return ParquetSink(str(place.at())).bind(
-            run=run, staging=staging, digits=1, durability=self.durability
-        )
+        sink = FileSink(str(place.at()), Parquet())
+        return sink.bind(run=run, staging=staging, digits=1, durability=self.durability)
 
     # ------------------------------------------------------------ who holds it
 

@@ -99,11 +99,12 @@ def drive(load: Load, folder: Path) -> Driven:
 
 
 def _committer(shards: list[Shard], folder: Path) -> tuple[ShardCommitter, Output]:
-    from headrace.sinks.parquet import ParquetSink
+    from headrace.sinks.files import FileSink
+    from headrace.sinks.parquet import Parquet
 
     output = open_output(folder)
     plan = SavedPlan("simulate", "{}", {}, [], shards, 0.0, "0")
-    sink = ParquetSink(str(folder))
+    sink = FileSink(str(folder), Parquet())
     return begin(output, plan, sink, durability="power", pointer="current"), output
 
 

@@ -1,4 +1,4 @@
-"""What every file sink promises, as tests. A subclass says which sink and how its files are read back."""
+"""What every format of files promises, as tests. A subclass says which format and how its files are read back."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import pyarrow as pa
 import pytest
 
 from headrace.core import failpoints
-from headrace.core.ports import Moment
+from headrace.core.ports import Format, Moment, Sink
 from headrace.core.work import CommitRecord, Durability, Ledger, Shard, StagedFile, Task
-from headrace.errors import ArgumentError, OutputWriteFailed
+from headrace.errors import OutputWriteFailed
 from headrace.output.names import run_of
 from headrace.output.places.place import place_at
 from headrace.sinks.files import FileSink
@@ -39,14 +39,14 @@ def task(shard: int = 3, attempt: int = 1) -> Task:
     return Task(Shard(shard, ()), attempt)
 
 
-def bound(sink: FileSink, folder: Path, durability: Durability = "power") -> FileSink:
+def bound(sink: FileSink, folder: Path, durability: Durability = "power") -> Sink:
     """Make the folders, as the driver does, and bind the sink to a run named ``r1``."""
     staging = folder / "_headrace" / "r1" / "staging"
     staging.mkdir(parents=True, exist_ok=True)
     return sink.bind(run="r1", staging=str(staging), digits=4, durability=durability)
 
 
-def published(sink: FileSink, file: StagedFile) -> Path:
+def published(sink: Sink, file: StagedFile) -> Path:
     """Give a staged file its final name, as the driver does, and return where it is."""
     publisher = place_at(sink.root).publisher(sink, "r1", Moment.COMMIT)
     publisher.publish([CommitRecord(0, 1, 0, (file,), Ledger())])
@@ -64,7 +64,7 @@ def open_below(folder: Path) -> list[str]:
     return sorted(path for path in found if path.startswith(below))
 
 
-class FileSinkContract:
+class FormatContract:
     """Subclass it with ``make`` and ``read``.
 
     It writes the columns ``id`` (int64), ``word`` (string, with quotes, commas and ü) and ``score`` (float64),
@@ -74,24 +74,28 @@ class FileSinkContract:
 
     many = 300_000
 
-    def make(self, root: Path) -> FileSink:
-        """Return a sink that writes to the folder ``root``."""
+    def make(self) -> Format:
+        """Return a format."""
         raise NotImplementedError
+
+    def within(self, root: Path) -> FileSink:
+        """Return a sink that writes to the folder ``root``. Default: in the format, and to no table."""
+        return FileSink(str(root), self.make())
 
     def read(self, path: Path) -> pa.Table:
         """Return the rows of a published part."""
         raise NotImplementedError
 
     @pytest.fixture
-    def sink(self, tmp_path: Path) -> FileSink:
-        return bound(self.make(tmp_path), tmp_path)
+    def sink(self, tmp_path: Path) -> Sink:
+        return bound(self.within(tmp_path), tmp_path)
 
     @pytest.fixture(autouse=True)
     def no_faults_left(self) -> Any:
         yield
         failpoints.activate({})
 
-    def stage(self, sink: FileSink, *batches: pa.RecordBatch, **where: int) -> StagedFile:
+    def stage(self, sink: Sink, *batches: pa.RecordBatch, **where: int) -> StagedFile:
         writer = sink.open(task(**where), SCHEMA)
         for batch in batches:
             writer.write(batch)
@@ -99,10 +103,10 @@ class FileSinkContract:
         writer.sync()
         return file
 
-    def staged(self, sink: FileSink) -> list[str]:
-        return sorted(os.listdir(sink._staging))
+    def staged(self, sink: Sink) -> list[str]:
+        return sorted(os.listdir(sink.staging))
 
-    def test_rows_keep_their_order_and_content(self, sink: FileSink) -> None:
+    def test_rows_keep_their_order_and_content(self, sink: Sink) -> None:
         file = self.stage(sink, rows(0, 7), rows(7, 7), rows(7, 1000), rows(1000, 1003))
         same(
             self.read(published(sink, file)),
@@ -111,43 +115,44 @@ class FileSinkContract:
         )
         same(file.rows, 1003, "the rows that the part tells")
 
-    def test_slices_are_written_as_slices(self, sink: FileSink) -> None:
+    def test_slices_are_written_as_slices(self, sink: Sink) -> None:
         file = self.stage(sink, rows(0, 100).slice(10, 20), rows(0, 100).slice(99))
         found = self.read(published(sink, file))["id"].to_pylist()
         same(found, [*range(10, 30), 99], "the column 'id' of the file")
 
-    def test_size_and_checksum_are_those_of_the_file(self, sink: FileSink) -> None:
+    def test_size_and_checksum_are_those_of_the_file(self, sink: Sink) -> None:
         file = self.stage(sink, rows(0, 500))
-        data = Path(sink._staging, file.staged).read_bytes()
+        data = Path(sink.staging, file.staged).read_bytes()
         same((file.size, file.crc32), (len(data), zlib.crc32(data)), "size and checksum that the part tells")
 
-    def test_names(self, sink: FileSink) -> None:
+    def test_names(self, sink: Sink) -> None:
         file = self.stage(sink, rows(0, 1), shard=12, attempt=2)
-        same(file.name, f"part-0012-r1.{sink.suffix}", "the name of the part")
+        same(file.name, f"part-0012-r1.{sink.format.suffix}", "the name of the part")
         begins = f"0012-2-{os.getpid()}-"
         named = file.staged.startswith(begins) and file.staged.endswith(".staged")
         check(named, f"a staged file is named {begins}….staged, not {file.staged}")
         again = self.stage(sink, rows(0, 1), shard=12, attempt=2)
         check(again.staged != file.staged, f"two staged files have one name, {file.staged}")
 
-    def test_an_output_knows_its_parts_again(self, sink: FileSink) -> None:
+    def test_an_output_knows_its_parts_again(self, sink: Sink) -> None:
         run = "k3f9a2xq"
-        sink = sink.bind(run=run, staging=sink.staging, digits=4, durability="process")
-        name = self.stage(sink, rows(0, 1)).name
+        name = self.stage(
+            sink.bind(run=run, staging=sink.staging, digits=4, durability="process"), rows(0, 1)
+        ).name
         same(run_of(name), run, f"the run that is read from the name {name!r}")
 
-    def test_an_attempt_without_rows_leaves_no_file(self, sink: FileSink) -> None:
+    def test_an_attempt_without_rows_leaves_no_file(self, sink: Sink) -> None:
         writer = sink.open(task(), SCHEMA)
         writer.abort()
         same(self.staged(sink), [], "staged files that are left")
 
-    def test_a_part_can_be_empty(self, sink: FileSink) -> None:
+    def test_a_part_can_be_empty(self, sink: Sink) -> None:
         file = self.stage(sink)
         same(file.rows, 0, "the rows that the part tells")
         same(self.read(published(sink, file)).num_rows, 0, "the rows in the file")
 
     @pytest.mark.parametrize("when", ["written", "closed", "synced"])
-    def test_abort_leaves_nothing(self, sink: FileSink, tmp_path: Path, when: str) -> None:
+    def test_abort_leaves_nothing(self, sink: Sink, tmp_path: Path, when: str) -> None:
         before = open_below(tmp_path)
         writer = sink.open(task(), SCHEMA)
         writer.write(rows(0, self.many if when == "written" else 3))
@@ -164,7 +169,7 @@ class FileSinkContract:
 
     @pytest.mark.parametrize("durability", ["power", "process"])
     def test_no_descriptor_is_left_open(self, tmp_path: Path, durability: Durability) -> None:
-        sink = bound(self.make(tmp_path), tmp_path, durability)
+        sink = bound(self.within(tmp_path), tmp_path, durability)
         before = open_below(tmp_path)
         self.stage(sink, rows(0, 10))
         same(open_below(tmp_path), before, "open descriptors")
@@ -179,9 +184,7 @@ class FileSinkContract:
             ("stage.closed", "EIO", "device failed"),
         ],
     )
-    def test_a_fault_in_staging_says_what_to_do(
-        self, sink: FileSink, point: str, code: str, words: str
-    ) -> None:
+    def test_a_fault_in_staging_says_what_to_do(self, sink: Sink, point: str, code: str, words: str) -> None:
         failpoints.activate({point: code})
         writer = sink.open(task(), SCHEMA)
         with pytest.raises(OutputWriteFailed, match=words) as caught:
@@ -190,12 +193,12 @@ class FileSinkContract:
             writer.sync()
         cause = caught.value.__cause__
         check(isinstance(cause, OSError), f"the cause of the error is the system's, not {cause!r}")
-        for words in (sink._staging, code):
+        for words in (sink.staging, code):
             check(words in str(caught.value), f"the error must have {words!r} in it: {caught.value}")
         writer.abort()
         same(self.staged(sink), [], "staged files that are left")
 
-    def test_a_failed_part_cannot_be_closed(self, sink: FileSink) -> None:
+    def test_a_failed_part_cannot_be_closed(self, sink: Sink) -> None:
         failpoints.activate({"stage.write": "ENOSPC"})
         writer = sink.open(task(), SCHEMA)
         with pytest.raises(OutputWriteFailed):
@@ -212,26 +215,20 @@ class FileSinkContract:
             raise AssertionError("synced")
 
         monkeypatch.setattr(os, "fsync", never)
-        sink = bound(self.make(tmp_path), tmp_path, "process")
+        sink = bound(self.within(tmp_path), tmp_path, "process")
         self.stage(sink, rows(0, 10))
 
-    def test_a_staging_folder_that_is_gone(self, sink: FileSink) -> None:
-        os.rmdir(sink._staging)
+    def test_a_staging_folder_that_is_gone(self, sink: Sink) -> None:
+        os.rmdir(sink.staging)
         writer = sink.open(task(), SCHEMA)
         with pytest.raises(OutputWriteFailed, match="removed or moved"):
             writer.write(rows(0, 1))
         writer.abort()
 
-    def test_addresses_of_stores_are_taken_as_they_are(self) -> None:
-        kind = self.make(Path("x")).__class__
-        same(kind("s3a://bucket/x/").root, "s3://bucket/x", "the root of s3a://bucket/x/")
-        with pytest.raises(ArgumentError, match="conditional"):
-            kind("http://host/x")
-
-    def test_describe_is_plain_and_knows_no_folder(self, sink: FileSink) -> None:
+    def test_describe_is_plain_and_knows_no_folder(self, sink: Sink) -> None:
         told = sink.describe()
-        same(told["kind"], sink.kind, "the kind in describe()")
+        same(told["kind"], sink.format.kind, "the kind in describe()")
         odd = {name: v for name, v in told.items() if not isinstance(v, str | int | bool | None)}
         same(odd, {}, "values in describe() that are no text, number, truth value or None")
         check(sink.root not in str(told), f"describe() names the folder: {told}")
-        same(self.make(Path("elsewhere")).describe(), told, "describe() of a sink to another folder")
+        same(self.within(Path("elsewhere")).describe(), told, "describe() of a sink to another folder")

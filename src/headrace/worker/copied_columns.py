@@ -50,7 +50,7 @@ class CopiedColumns:
         """Return what is copied of a shard; None if that is nothing."""
         assert program.sink is not None
         found = choose_copied(
-            program.source, program.sink, program.carried, splits, settled, program.looked_at
+            program.source, program.sink.format, program.carried, splits, settled, program.looked_at
         )
         if program.reads_blocks and found.decoded:
             name, why = next(iter(found.decoded.items()))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import accumulate, pairwise
-from typing import cast
 
 import msgspec
 import pyarrow as pa
@@ -15,7 +14,7 @@ from headrace.core.parquet import chunks
 from headrace.core.parquet.chunks import ChunkFile
 from headrace.core.parquet.compact import NotUnderstood
 from headrace.core.parquet.footer import INT96, Column, Footer
-from headrace.core.ports import JoiningSink, Sink, Source
+from headrace.core.ports import Format, Source
 from headrace.core.work import Split
 from headrace.errors import SourceError
 
@@ -41,7 +40,7 @@ class CopyChoice(msgspec.Struct, frozen=True):
 
 def choose_copied(
     source: Source,
-    sink: Sink,
+    format: Format,
     carried: Mapping[str, str],
     splits: Sequence[Split],
     settled: pa.Schema | None = None,
@@ -71,12 +70,11 @@ def choose_copied(
         for name, original in carried.items()
     }
     left = [fields[name] for name, why in why_not.items() if not why]
-    joining = cast("JoiningSink", sink)
     old_times = [field.name for field in left if _is_int96(field, carried[field.name], files.values())]
-    like = _like(joining, left, old_times)
+    like = _like(format, left, old_times)
     for field in left:
         for file in files.values():
-            why = _why_not(field, carried[field.name], file.footer, like, joining)
+            why = _why_not(field, carried[field.name], file.footer, like, format)
             why_not[field.name] = why_not[field.name] or why
     copied = {name: carried[name] for name, why in why_not.items() if not why}
     read = {*looked_at, *carried.values()} - ({*copied.values()} - {*looked_at})
@@ -166,14 +164,14 @@ def _is_int96(field: pa.Field, original: str, files: Iterable[ChunkFile]) -> boo
     )
 
 
-def _like(sink: JoiningSink, fields: Sequence[pa.Field], old_times: Collection[str]) -> Footer | None:
+def _like(format: Format, fields: Sequence[pa.Field], old_times: Collection[str]) -> Footer | None:
     try:
-        return sink.footer_like(pa.schema(fields), old_times) if fields else None
+        return format.footer_like(pa.schema(fields), old_times) if fields else None
     except pa.ArrowException:  # which is an error when the output is opened
         return None
 
 
-def _why_not(field: pa.Field, original: str, footer: Footer, like: Footer | None, sink: JoiningSink) -> str:
+def _why_not(field: pa.Field, original: str, footer: Footer, like: Footer | None, format: Format) -> str:
     column = footer.column(original)
     wanted = like.column(field.name) if like is not None else None
     if column is None or wanted is None:
@@ -182,7 +180,7 @@ def _why_not(field: pa.Field, original: str, footer: Footer, like: Footer | None
         return _why_another_form(column, wanted)
     for group in footer.groups:
         for leaf in column.leaves if group.rows else ():
-            if why := sink.why_not_copied(field, group.chunks[leaf]):
+            if why := format.why_not_copied(field, group.chunks[leaf]):
                 return why
     return ""
 

@@ -19,7 +19,7 @@ from headrace.core.arrow.objects import as_texts, is_objects
 from headrace.core.arrow.row_selection import column_taken, taken
 from headrace.core.foreign import errors_of_sink, opened
 from headrace.core.parquet.chunks import Chunks
-from headrace.core.ports import JoinedWriter, JoiningSink, Sink, Source, Writer
+from headrace.core.ports import JoinedWriter, Sink, Source, Writer
 from headrace.core.rejected import ERROR_FIELDS, rejected_schema
 from headrace.core.work import Reject, SideFile, Split, StagedFile, Task
 from headrace.plan.physical import Program
@@ -79,8 +79,7 @@ class StagedOutput:
         """Open the part for rows of which some columns are copied."""
         if self._writer is None:
             self._check(schema)
-            sink = cast("JoiningSink", self._sink())
-            self._begin(sink.open_joined(self._task, schema, copied, old_times))
+            self._begin(self._sink().open_joined(self._task, schema, copied, old_times))
         return cast("JoinedWriter", self._writer)
 
     def end(self, inputs: InputCheck) -> None:

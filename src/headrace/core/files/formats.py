@@ -20,7 +20,7 @@ class DataFormat(msgspec.Struct, frozen=True):
     """A format of rows: its suffixes, in small letters with their dots, and the reader for it.
 
     ``options`` are those that the reader takes for this format. ``compressible``: one of a compression may follow.
-    ``written``: the verb ``write_<name>`` writes it.
+    ``writer``: where the ``Format`` is that writes it, ``"module:Class"``; then there is a verb ``write_<name>``.
     """
 
     name: str
@@ -28,7 +28,7 @@ class DataFormat(msgspec.Struct, frozen=True):
     reader: str
     options: Mapping[str, Any] = msgspec.field(default_factory=dict)
     compressible: bool = False
-    written: bool = False
+    writer: str = ""
 
     def all_suffixes(self) -> tuple[str, ...]:
         """Return the suffixes, with those of compressed files.
@@ -43,26 +43,41 @@ class DataFormat(msgspec.Struct, frozen=True):
 _OURS = {
     each.name: each
     for each in (
-        DataFormat("parquet", (".parquet", ".pq", ".parq"), "read_parquet", written=True),
-        DataFormat("csv", (".csv",), "read_csv", compressible=True, written=True),
+        DataFormat(
+            "parquet", (".parquet", ".pq", ".parq"), "read_parquet", writer="headrace.sinks.parquet:Parquet"
+        ),
+        DataFormat("csv", (".csv",), "read_csv", compressible=True, writer="headrace.sinks.csv:Csv"),
         DataFormat("tsv", (".tsv",), "read_csv", {"delimiter": "\t"}, compressible=True),
-        DataFormat("json", (".jsonl", ".ndjson", ".json"), "read_json", compressible=True, written=True),
+        DataFormat(
+            "json",
+            (".jsonl", ".ndjson", ".json"),
+            "read_json",
+            compressible=True,
+            writer="headrace.sinks.json:Json",
+        ),
         DataFormat("text", (".txt", ".text", ".log"), "read_text", compressible=True),
         DataFormat(
             "images",
             (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".gif", ".webp"),
             "read_images",
+            writer="headrace.sinks.images:Images",
         ),
         DataFormat("orc", (".orc",), "read_orc"),
         DataFormat("avro", (".avro",), "read_avro"),
-        DataFormat("numpy", (".npy", ".npz"), "read_numpy", written=True),
-        DataFormat("webdataset", (".tar", ".tgz"), "read_webdataset", written=True, compressible=True),
+        DataFormat("numpy", (".npy", ".npz"), "read_numpy", writer="headrace.sinks.numpy:Numpy"),
+        DataFormat(
+            "webdataset",
+            (".tar", ".tgz"),
+            "read_webdataset",
+            writer="headrace.sinks.webdataset:WebDataset",
+            compressible=True,
+        ),
         DataFormat(
             "tfrecords",
             (".tfrecord", ".tfrecords"),
             "read_tfrecords",
             compressible=True,
-            written=True,
+            writer="headrace.sinks.tfrecords:TFRecords",
         ),
         DataFormat(
             "audio",
@@ -84,7 +99,7 @@ _OURS = {
 FORMATS: Table[DataFormat] = Table("formats", _OURS, attributes=("suffixes", "reader", "all_suffixes"))
 """Formats of rows by their names, as on the command line."""
 
-WRITTEN = tuple(each.name for each in _OURS.values() if each.written)
+WRITTEN = tuple(each.name for each in _OURS.values() if each.writer)
 
 MODELS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "keras": {"archive": (".keras",), "hdf5": (".h5", ".hdf5")},

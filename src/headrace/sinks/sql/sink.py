@@ -16,10 +16,10 @@ import pyarrow as pa
 from headrace.core import failpoints
 from headrace.core.files import safe_files
 from headrace.core.human import plural
-from headrace.core.ports import Moment, Target
+from headrace.core.ports import Moment, Sink
 from headrace.core.tables.remaining import Lost
 from headrace.core.warn import warn
-from headrace.core.work import Durability, StagedFile
+from headrace.core.work import StagedFile
 from headrace.errors import OutputExists, SinkError
 from headrace.sinks.files import FileSink
 from headrace.sinks.sql.commits import COMMITS, forget, make_commits, note, noted_parts
@@ -31,7 +31,7 @@ from headrace.sinks.sql.vectors import from_files
 
 
 @dataclass(frozen=True)
-class SqlSink(TableOfDatabase, Target):
+class SqlTable(TableOfDatabase):
     """Parts in a local folder, and their rows in a table.
 
     ``append``: each part's rows and its row in ``headrace_commits`` are one transaction. ``overwrite``: when all
@@ -42,20 +42,11 @@ class SqlSink(TableOfDatabase, Target):
 
     by_part: ClassVar[bool] = True
 
-    @property
-    def takes_further_runs(self) -> bool:
-        """Parts of a further run would be inserted one by one."""
-        return False
+    takes_further_runs: ClassVar[bool] = False  # type: ignore[misc]  # its parts would be inserted one by one
 
-    @property
-    def target(self) -> Target:
-        """The table."""
-        return self
-
-    def bind(self, *, run: str, staging: str, digits: int, durability: Durability) -> FileSink:
-        """Bind to a run; with ``error``, refuse a table with rows of others, with ``upsert`` one without that key."""
-        bound = super().bind(run=run, staging=staging, digits=digits, durability=durability)
-        assert isinstance(bound, SqlSink)
+    def bind(self, sink: Sink) -> FileSink:
+        """With ``error``, refuse a table with rows of others, with ``upsert`` one without that key."""
+        bound = self.of(sink)
         if self.table_mode == "error" and not self._no_database():
             with self._transaction("look at") as transaction:
                 ours = bool(noted_parts(transaction, bound._output_run) or bound._parts())
@@ -65,11 +56,7 @@ class SqlSink(TableOfDatabase, Target):
                         f"The table {self.table} in {self.database} has rows already, and mode='error' was asked "
                         "for. mode='append' adds to them, mode='overwrite' replaces them."
                     )
-        return replace(bound, _there=self._look())
-
-    def of_run(self, run: str, staging: str) -> SqlSink:
-        """Return this sink for looking whether the rows of a run are there; the database is not asked for that."""
-        return replace(self, _run=run, _staging=staging)
+        return replace(bound, _there=self._look()).sink()
 
     def kept_rows(self, run: str) -> str:
         """Say why the rows that a run has in the table cannot be made anew; "" where they can."""
@@ -105,7 +92,7 @@ class SqlSink(TableOfDatabase, Target):
     @property
     def _output_run(self) -> str:
         """The run of the output: a further one has its name, and a number."""
-        return self._run.partition("-")[0]
+        return self.files.run.partition("-")[0]
 
     def _insert_part(self, file: StagedFile) -> None:
         staged = self._staged(file)
@@ -154,14 +141,14 @@ class SqlSink(TableOfDatabase, Target):
         if noted != rows:
             raise SinkError(
                 f"The table {COMMITS} in {self.database} says that {noted:,} rows of this run are in {self.table}, "
-                f"but {rows:,} were made. It was changed, or files were removed from {self.root}. Look at the table, "
-                "and write with another output= to insert all rows."
+                f"but {rows:,} were made. It was changed, or files were removed from {self.files.root}. Look at "
+                "the table, and write with another output= to insert all rows."
             )
 
     def _parts(self) -> list[str]:
         """Return the names of the run's parts, in the order of their rows."""
         ours = re.compile(rf"part-.*-{self._output_run}(-\d+)?\.parquet")
-        names = [name for name in os.listdir(self.root) if ours.fullmatch(name)]
+        names = [name for name in os.listdir(self.files.root) if ours.fullmatch(name)]
         return sorted(names, key=lambda name: [int(n) for n in name.split("-")[1].split(".")])
 
     def _replace(self, rows: int) -> None:
@@ -178,12 +165,12 @@ class SqlSink(TableOfDatabase, Target):
                 if transaction.columns(self.table) is not None:
                     transaction.execute(f"DELETE FROM {quoted(self.table)}")
                 written = sum(
-                    self._insert(transaction, os.path.join(self.root, name)) for name in self._parts()
+                    self._insert(transaction, os.path.join(self.files.root, name)) for name in self._parts()
                 )
             if written != rows:
                 raise SinkError(
-                    f"The files in {self.root} have {written:,} rows, but {rows:,} were made: some are gone. The "
-                    f"table {self.table} was not changed. Run again with another output=."
+                    f"The files in {self.files.root} have {written:,} rows, but {rows:,} were made: some are gone. "
+                    f"The table {self.table} was not changed. Run again with another output=."
                 )
             failpoints.hit("table.filled")
             transaction.commit()
@@ -207,7 +194,7 @@ class SqlSink(TableOfDatabase, Target):
     def _merge(self, transaction: Transaction) -> int:
         upsert: Upsert | None = None
         for name in self._parts():
-            with self._opened(os.path.join(self.root, name)) as file:
+            with self._opened(os.path.join(self.files.root, name)) as file:
                 rows = file.metadata.num_rows
                 if not rows or not note(transaction, self._output_run, name, self.table, rows):
                     continue
@@ -279,7 +266,7 @@ class SqlSink(TableOfDatabase, Target):
 
     def _all_parts(self) -> str:
         """Return what is noted once the rows of all parts have replaced others, by the manifest of the run."""
-        manifest = safe_files.content(Path(self.staging).parent / "manifest")
+        manifest = safe_files.content(Path(self.files.staging).parent / "manifest")
         return f"all {hashlib.sha256(manifest).hexdigest()}"
 
     @property
@@ -384,10 +371,10 @@ class SqlSink(TableOfDatabase, Target):
         return next((path for path in places if safe_files.size(path) == file.size), None)
 
     def _staged(self, file: StagedFile) -> str:
-        return os.path.join(self.staging, file.staged)
+        return os.path.join(self.files.staging, file.staged)
 
     def _final(self, file: StagedFile) -> str:
-        return os.path.join(self.root, file.name)
+        return os.path.join(self.files.root, file.name)
 
 
 def _added(files: Sequence[StagedFile]) -> str:

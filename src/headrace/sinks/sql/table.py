@@ -7,30 +7,30 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace.core.databases.addresses import Database
 from headrace.core.files import safe_files
+from headrace.core.ports import Format
 from headrace.core.work import StagedFile
 from headrace.errors import SinkError
-from headrace.sinks.parquet import ParquetSink
-from headrace.sinks.sql.encoder import StoredEncoder
+from headrace.sinks.files import TableOfFiles
+from headrace.sinks.sql.encoder import StoredFormat, stored_schema
 from headrace.sinks.sql.opening import Connections
 from headrace.sinks.sql.transactions import Refused, Transaction, failed
-from headrace.sinks.sql.types import fits, is_plain, kept, same_names, stored
+from headrace.sinks.sql.types import fits, kept, same_names
 from headrace.sinks.sql.upsert import check_key
-from headrace.sinks.sql.vectors import from_files, in_files
-from headrace.sinks.staged import StagedStream
+from headrace.sinks.sql.vectors import from_files
 
 _BATCH = 65_536
 
 
 @dataclass(frozen=True)
-class TableOfDatabase(ParquetSink):
-    """Parts in the types of a table, and transactions that insert their rows there; ``SqlSink`` says when."""
+class TableOfDatabase(TableOfFiles):
+    """Parts in the types of a table, and transactions that insert their rows there; ``SqlTable`` says when."""
 
     database: Database = field(kw_only=True, repr=False)
     table: str = field(kw_only=True)
@@ -39,17 +39,14 @@ class TableOfDatabase(ParquetSink):
     _there: dict[str, pa.DataType | None] | None = field(default=None, kw_only=True, repr=False)  # when bound
     _connections: Connections = field(default_factory=Connections, kw_only=True, repr=False, compare=False)
 
-    kind: ClassVar[str] = "table"
+    def format(self) -> Format:
+        """Return Parquet with rows in the types in which they are inserted."""
+        return StoredFormat(self.files.format, self.database, self.key)
 
     def describe(self) -> dict[str, Any]:
         """Return the table and its database, without what is secret."""
         about = {"table": self.table, "database": str(self.database), "mode": self.table_mode}
-        key = {"key": list(self.key)} if self.key else {}
-        return {**super().describe(), **about, **key}
-
-    def why_not_joined(self) -> str:
-        """Nothing is copied from files into a table."""
-        return "the rows go to a table"
+        return {**about, "key": list(self.key)} if self.key else about
 
     def check_source(self, source: Mapping[str, Any]) -> None:
         """Refuse a plan that reads the file of DuckDB into which its parts are inserted while others are read."""
@@ -75,7 +72,6 @@ class TableOfDatabase(ParquetSink):
 
     def check_schema(self, schema: pa.Schema) -> None:
         """Raise ``SinkError`` for a column that no table holds, or that does not fit the table that is there."""
-        super().check_schema(in_files(self._stored(schema)))
         missing = [name for name in self.key if name not in schema.names]
         if missing:
             raise SinkError(
@@ -87,7 +83,9 @@ class TableOfDatabase(ParquetSink):
                 f"The rows have the columns {same[0]!r} and {same[1]!r}, which are the same name in {self.database}. "
                 "Rename or drop one of them."
             )
-        self._check_columns(self._there if self._run else self._look(), self._stored(schema))
+        self._check_columns(
+            self._there if self.files.run else self._look(), stored_schema(schema, self.database)
+        )
 
     def _look(self) -> dict[str, pa.DataType | None] | None:
         """Return the columns of the table, if there is one; the driver asks, as a file of DuckDB has one user."""
@@ -104,21 +102,6 @@ class TableOfDatabase(ParquetSink):
     def _no_database(self) -> bool:
         """Say whether there is no file of the database; to connect to it would make one."""
         return self.database.scheme != "postgresql" and not os.path.exists(self.database.path)
-
-    def _stored(self, schema: pa.Schema) -> pa.Schema:
-        found = []
-        for column in schema:
-            kind = stored(column.type)
-            lite = self.database.scheme == "sqlite"
-            if kind is None or (lite and not is_plain(kind)):
-                raise SinkError(
-                    f"The column {column.name!r} is of type {column.type}, which cannot be written to a "
-                    f"table{' of SQLite, which has no such type' if kind is not None else ''}. Convert it in a step "
-                    "to numbers, booleans, texts, bytes, dates, times or float32 vectors of one length; or leave it "
-                    "out with drop_columns."
-                )
-            found.append(pa.field(column.name, kind))
-        return pa.schema(found)
 
     def _check_columns(self, there: dict[str, pa.DataType | None] | None, schema: pa.Schema) -> None:
         if there is None:
@@ -139,10 +122,6 @@ class TableOfDatabase(ParquetSink):
                     f"{self.database} has it as {held or 'a type that is not written'}, which does not hold all its "
                     "values as they are. Convert the column in a step, or write to another table."
                 )
-
-    def encoder(self, stream: StagedStream, schema: pa.Schema) -> Any:
-        """Return an encoder of Parquet that brings rows to the types in which they are inserted."""
-        return StoredEncoder(self, stream, self._stored(schema), self.database, self.key)
 
     # ------------------------------------------------------------ in the driver
 

@@ -18,7 +18,7 @@ from headrace.core.tables.delta import library, opened, storage, told
 from headrace.core.tables.places import within
 from headrace.core.work import StagedFile
 from headrace.errors import HeadraceError, OutputExists, OutputWriteFailed, SinkError
-from headrace.sinks.tables.sink import Columns, LakeSink, digest_of
+from headrace.sinks.tables.sink import Columns, LakeTable, digest_of
 from headrace.sinks.tables.statistics import footers, statistics
 
 _SYNCED = 10  # versions
@@ -45,20 +45,19 @@ def _application(run: str) -> str:
 
 
 @dataclass(frozen=True)
-class DeltaSink(LakeSink):
+class DeltaTable(LakeTable):
     """A folder of parts in a Delta table.
 
     The transaction has the action ``txn`` with an application of the run's name; the library refuses a second one.
     Its version is made of the parts, so that other parts of the same run are known.
     """
 
-    kind: ClassVar[str] = "Delta table"
     what: ClassVar[str] = "Delta table"
 
     def stored(self, schema: pa.Schema, *, folders: bool = False, part: bool = False) -> pa.Schema:
         """Return the columns as they are written; refuse names that differ in capitals only."""
         made = super().stored(schema, folders=folders, part=part)
-        there = [] if self._columns is None else self._columns.schema.names
+        there = [] if self.columns is None else self.columns.schema.names
         seen: dict[str, str] = {}
         for name in dict.fromkeys([*there, *schema.names]):
             other = seen.setdefault(name.lower(), name)
@@ -71,7 +70,7 @@ class DeltaSink(LakeSink):
 
     def open_table(self) -> Any | None:
         """Open the newest version."""
-        return opened(self.place, self.options_of_store)
+        return opened(self.place, self.files.options_of_store)
 
     def identity_of(self, table: Any) -> str:
         """Return the number that its metadata has."""
@@ -90,7 +89,7 @@ class DeltaSink(LakeSink):
             before = -1 if table is None else table.version()
             if table is not None and self._is_done(table, mark):
                 break
-            self._check_same(table, self._there)
+            self._check_same(table, self.there)
             parts = parts or Parts.of(self, files)
             schema = parts.schema if schema is None else schema
             if schema is None and table is None:  # no column is known
@@ -126,18 +125,18 @@ class DeltaSink(LakeSink):
         now = self.columns_of(table)
         self._check_partitions(now)
         if schema is not None:
-            parts.check(replace(self, _columns=now), schema)
+            parts.check(replace(self, columns=now), schema)
 
     def _send(self, table: Any | None, parts: Parts, schema: pa.Schema | None, mark: int) -> None:
         deltalake = library()
         from deltalake.transaction import create_table_with_add_actions
 
         about = deltalake.CommitProperties(
-            custom_metadata={"headrace": {"run": self._run}},
+            custom_metadata={"headrace": {"run": self.files.run}},
             max_commit_retries=0,
-            app_transactions=[deltalake.Transaction(_application(self._run), mark)],
+            app_transactions=[deltalake.Transaction(_application(self.files.run), mark)],
         )
-        actions, folders = parts.actions(self), list(self.partition_by)
+        actions, folders = parts.actions(self), list(self.files.partition_by)
         if table is not None:
             wanted = self._with_new_columns(table, schema)
             mode = "overwrite" if self.table_mode == "overwrite" else "append"
@@ -150,7 +149,7 @@ class DeltaSink(LakeSink):
             actions,
             mode="error",
             partition_by=folders,
-            storage_options=storage(self.place, self.options_of_store),
+            storage_options=storage(self.place, self.files.options_of_store),
             commit_properties=about,
         )
 
@@ -175,7 +174,7 @@ class DeltaSink(LakeSink):
     # ------------------------------------------------------------ the table
 
     def _is_done(self, table: Any, mark: int) -> bool:
-        return self.is_done(table.transaction_version(_application(self._run)), mark)
+        return self.is_done(table.transaction_version(_application(self.files.run)), mark)
 
     def columns_of(self, table: Any) -> Columns:
         """Return the columns of a table, unless it asks of its writers what this one does not do."""
@@ -198,7 +197,7 @@ class DeltaSink(LakeSink):
 
     def _sync(self, before: int) -> None:
         """Make the commit survive a loss of power, before ``_SUCCESS`` says that it is there."""
-        if self.in_store or self._durability != "power":
+        if self.files.in_store or self.files.durability != "power":
             return
         log = within(self.place, "_delta_log")
         names = sorted(name for name in os.listdir(log) if name.endswith(".json"))
@@ -218,41 +217,42 @@ class Parts:
     schema: pa.Schema | None  # of the part without rows that a run without rows has
 
     @classmethod
-    def of(cls, sink: DeltaSink, files: Sequence[StagedFile]) -> Parts:
+    def of(cls, table: DeltaTable, files: Sequence[StagedFile]) -> Parts:
         """Read the footers."""
         full = [file for file in files if file.rows]
         lone = [] if full else files[:1]
         try:
-            found = footers([within(sink.root, file.name) for file in full or lone], sink.options_of_store)
+            paths = [within(table.files.root, file.name) for file in full or lone]
+            found = footers(paths, table.files.options_of_store)
             return cls(full, found if full else [], found[0].schema.to_arrow_schema() if lone else None)
         except OSError as error:
             raise OutputWriteFailed(
-                f"Cannot read a part of this run, {error.filename or error}, to add it to the {sink.what} "
-                f"{sink.place}. Run the same command again: what is gone is made again."
+                f"Cannot read a part of this run, {error.filename or error}, to add it to the {table.what} "
+                f"{table.place}. Run the same command again: what is gone is made again."
             ) from error
 
-    def check(self, sink: LakeSink, schema: pa.Schema) -> None:
+    def check(self, table: LakeTable, schema: pa.Schema) -> None:
         """Refuse parts whose columns have not the types that the table has now."""
-        now = sink.stored(schema)
+        now = table.stored(schema)
         for footer in self.footers:
             for field in footer.schema.to_arrow_schema():
                 if field.type != now.field(field.name).type:
                     raise SinkError(
-                        f"The {sink.what} {sink.place} was changed during this run: its column {field.name!r} is "
+                        f"The {table.what} {table.place} was changed during this run: its column {field.name!r} is "
                         f"{now.field(field.name).type} now, and the parts have it as {field.type}. Nothing was "
                         "added: write with another output=, so that they are made with the new type."
                     )
 
-    def actions(self, sink: DeltaSink) -> list[Any]:
+    def actions(self, table: DeltaTable) -> list[Any]:
         """Return what a transaction says of each."""
         from deltalake.transaction import AddAction
 
         now = int(time.time() * 1000)
         return [
             AddAction(
-                sink.path_of(file.name),
+                table.path_of(file.name),
                 file.size,
-                sink.values_of(file.name),
+                table.values_of(file.name),
                 now,
                 True,
                 json.dumps({"numRecords": file.rows, **statistics(footer)}, default=str),

@@ -5,26 +5,22 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.types as pt
 
 from headrace.core import failpoints
-from headrace.core.ports import Writer
 from headrace.core.tables.iceberg import Catalog, opened, place_of, store_options, told
 from headrace.core.tables.places import within
 from headrace.core.tables.types import stored
 from headrace.core.work import StagedFile
 from headrace.errors import OutputExists, SinkError, SourceError
-from headrace.sinks.files import PartWriter
-from headrace.sinks.partitioned import PartitionedWriter
+from headrace.sinks.dividing import Folders
+from headrace.sinks.files import FileSink
 from headrace.sinks.tables.iceberg_partitions import PartitionField, Partitions, data_file, fields_of
-from headrace.sinks.tables.sink import Columns, LakeSink, digest_of
+from headrace.sinks.tables.sink import Columns, LakeTable, digest_of
 from headrace.sinks.tables.statistics import footers
-
-if TYPE_CHECKING:
-    from headrace.core.work import Task
 
 _RUN, _PARTS = "headrace.run", "headrace.parts"
 _NUMBER = "PARQUET:field_id"
@@ -38,7 +34,7 @@ class IcebergColumns(Columns):
 
 
 @dataclass(frozen=True)
-class IcebergSink(LakeSink):
+class IcebergTable(LakeTable):
     """A folder of parts below the data of an Iceberg table.
 
     The snapshot that adds them has the run's name, and a digest of the parts, in its summary. Columns have the
@@ -49,12 +45,11 @@ class IcebergSink(LakeSink):
     catalog: Catalog = field(kw_only=True, repr=False)
     location: str = field(kw_only=True)
 
-    kind: ClassVar[str] = "Iceberg table"
     what: ClassVar[str] = "Iceberg table"
     adding: ClassVar[str] = "Add it to the table first (table.update_schema())"
 
     @property
-    def place(self) -> str:
+    def place(self) -> str:  # type: ignore[override]
         """The name of the table."""
         return self.identifier
 
@@ -69,9 +64,9 @@ class IcebergSink(LakeSink):
 
     def written(self, schema: pa.Schema) -> pa.Schema:
         """Return columns with the numbers that they have, or will have, in the table."""
-        if self._columns is None:  # not by the library: it takes a second to import, in each worker
+        if self.columns is None:  # not by the library: it takes a second to import, in each worker
             return fresh(schema)
-        there = self._columns.schema
+        there = self.columns.schema
         return pa.schema([_numbered(column, there.field(column.name)) for column in schema])
 
     # ------------------------------------------------------------ partitions
@@ -79,29 +74,14 @@ class IcebergSink(LakeSink):
     @property
     def fields(self) -> tuple[PartitionField, ...]:
         """How the table is partitioned."""
-        return self._columns.fields if isinstance(self._columns, IcebergColumns) else ()
+        return self.columns.fields if isinstance(self.columns, IcebergColumns) else ()
 
-    def why_not_joined(self) -> str:
-        """Say why no column chunk of the input can be copied; "" if some may."""
-        return "the table is partitioned" if self.fields else super().why_not_joined()
+    def sink(self) -> FileSink:
+        """Return a sink that divides the rows of a shard as the table is partitioned."""
+        return replace(super().sink(), divide=self._divided if self.fields else None)
 
-    def open(self, task: Task, schema: pa.Schema) -> Writer:
-        """Begin the part of one attempt, or its parts: one for each partition."""
-        if not self.fields:
-            return super().open(task, schema)
-        shard = task.shard.label(self._digits)
-        kinds = self.stored(schema, part=True)
-        division = Partitions(self.fields, kinds, self.identifier, self._folders(shard))
-
-        def open_file(folder: str, number: int | None) -> PartWriter:
-            name = shard if number is None else f"{shard}-{number:05}"
-            about = division.metadata(folder)
-            part = self._part(task, schema, name).within(folder)
-            return part.encoded_by(lambda stream, schema: self._encoder(stream, schema, metadata=about))
-
-        return PartitionedWriter(
-            division, open_file, lambda: self._part(task, schema, shard), self.max_rows_per_file
-        )
+    def _divided(self, folders: Folders, schema: pa.Schema) -> Partitions:
+        return Partitions(self.fields, self.stored(schema, part=True), self.identifier, folders)
 
     # ------------------------------------------------------------ the table
 
@@ -111,7 +91,7 @@ class IcebergSink(LakeSink):
 
     def key_of(self, file: StagedFile, run: str) -> str:
         """Return the full path or address of a part."""
-        return within(self.root, file.name)
+        return within(self.files.root, file.name)
 
     def identity_of(self, table: Any) -> str:
         """Return the number that its metadata has."""
@@ -135,13 +115,13 @@ class IcebergSink(LakeSink):
         digest = digest_of(files)
         full = [file for file in files if file.rows]
         if schema is None and files and not full:  # of the part without rows that a run without rows has
-            (footer,) = footers([within(self.root, files[0].name)], self.options_of_store)
+            (footer,) = footers([within(self.files.root, files[0].name)], self.files.options_of_store)
             schema = footer.schema.to_arrow_schema()
         for _ in self.tries():
             table = self.open_table()
             if table is not None and self._is_done(table, digest):
                 return
-            self._check_same(table, self._there)
+            self._check_same(table, self.there)
             if schema is None and table is None:  # no column is known
                 return
             if table is not None and self.table_mode == "error":
@@ -189,13 +169,13 @@ class IcebergSink(LakeSink):
             return self.catalog.load().create_table_transaction(self.identifier, made, location=self.location)
         now = self.columns_of(table)
         if schema is not None:
-            replace(self, _columns=now).stored(schema)  # names its columns, if they are others now
+            replace(self, columns=now).stored(schema)  # names its columns, if they are others now
         table.metadata.properties["commit.retry.num-retries"] = "0"  # in memory: tries again are ours
         return table.transaction()
 
     def _data_files(self, transaction: Any, files: list[StagedFile]) -> list[Any]:
-        above = self.location.rstrip("/") + self.root[len(place_of(self.location)) :]
-        found = footers([within(self.root, file.name) for file in files], self.options_of_store)
+        above = self.location.rstrip("/") + self.files.root[len(place_of(self.location)) :]
+        found = footers([within(self.files.root, file.name) for file in files], self.files.options_of_store)
 
         def made(file: StagedFile, footer: Any) -> Any:
             try:
@@ -210,7 +190,7 @@ class IcebergSink(LakeSink):
         return [made(file, footer) for file, footer in zip(files, found, strict=True)]
 
     def _add(self, transaction: Any, table: Any | None, parts: list[Any], digest: str) -> None:
-        about = {_RUN: self._run, _PARTS: digest}
+        about = {_RUN: self.files.run, _PARTS: digest}
         update = transaction.update_snapshot(snapshot_properties=about)
         old = (
             []
@@ -227,7 +207,7 @@ class IcebergSink(LakeSink):
         transaction.commit_transaction()
 
     def _is_done(self, table: Any, digest: str) -> bool:
-        return self.is_done(_parts_of(table, self._run), digest)
+        return self.is_done(_parts_of(table, self.files.run), digest)
 
 
 def location_of(catalog: Catalog, identifier: str) -> tuple[str, dict[str, Any]]:

@@ -23,10 +23,10 @@ from headrace.core.arrow.batch_formats import to_numpy
 from headrace.core.arrow.row_selection import taken
 from headrace.core.files.hive import folder_name
 from headrace.errors import SinkError
-from headrace.sinks.partitioned import Codes, Folders, groups
-from headrace.sinks.tables.sink import cast
+from headrace.sinks.dividing import Codes, Folders, groups
+from headrace.sinks.tables.sink import MARKS, cast
 
-MARK = b"headrace.partition"
+MARK = MARKS + b"partition"
 """In the metadata of a part: its partition, and the spec by which that was computed."""
 
 _TRANSFORM = re.compile(r"(identity|void|year|month|day|hour|bucket|truncate)(?:\[(\d+)\])?")
@@ -120,10 +120,10 @@ class Partitions:
             self.values.setdefault(folder, [values[i] for i, (_, _, values) in zip(at, found, strict=True)])
             yield folder, taken(batch, rows)
 
-    def metadata(self, folder: str) -> dict[bytes, bytes]:
-        """Return what a part in a folder says of its partition."""
+    def schema_in(self, folder: str, schema: pa.Schema) -> pa.Schema:
+        """Return the columns, with what a part in a folder says of its partition."""
         about = {"spec": [each.mark for each in self.fields], "values": self.values[folder]}
-        return {MARK: json.dumps(about).encode()}
+        return schema.with_metadata({MARK: json.dumps(about).encode()})
 
     def _found(self, each: PartitionField, batch: pa.RecordBatch) -> tuple[Codes, list[str], list[Any]]:
         """Return the number of each row's value; the names of folders, and the values, that have these numbers."""

@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import msgspec
 import pyarrow as pa
@@ -15,6 +15,8 @@ import pyarrow as pa
 from headrace.core import failpoints
 from headrace.core.files import safe_files
 from headrace.core.files.durable import sync_fd, sync_folder
+from headrace.core.files.staged import StagedStream
+from headrace.core.ports import Format
 from headrace.core.stores.failures import reason
 from headrace.core.tables.delta import storage
 from headrace.core.tables.lance import library, opened, said, told
@@ -34,11 +36,8 @@ from headrace.sinks.tables.lance_parts import (
     prefix,
     size_of,
 )
-from headrace.sinks.tables.sink import Columns, LakeSink, digest_of
+from headrace.sinks.tables.sink import Columns, LakeTable, digest_of
 from headrace.sinks.tables.statistics import opened_part
-
-if TYPE_CHECKING:
-    from headrace.sinks.staged import StagedStream
 
 _AT_ONCE = 16
 _SYNCED = 10  # versions
@@ -53,69 +52,34 @@ class LanceColumns(Columns):
 
 
 @dataclass(frozen=True)
-class LanceSink(LakeSink):
+class LanceTable(LakeTable):
     """Small parts that name files in the table's ``data``, which workers write there.
 
     The transaction that makes fragments of them has the run's name, and a digest of the parts. Only a part that was
     published is looked at: files of attempts that were given up are in no version of the table.
     """
 
-    kind: ClassVar[str] = "Lance table"
     what: ClassVar[str] = "Lance table"
 
-    @property
-    def suffix(self) -> str:
-        return "lance.json"
-
-    def options(self) -> dict[str, Any]:
-        """Return no settings: files are compressed as the library does."""
-        return {}
-
-    def why_not_joined(self) -> str:
-        """Say that no column is copied from Parquet files."""
-        return "a Lance table has a format of its own"
+    def format(self) -> Format:
+        """Return what a part is: it names a file of the table."""
+        return LanceFormat(self)
 
     def kind_of(self, kind: pa.DataType) -> pa.DataType | None:
         """Return the type of a column: its own, but for views; None where the library has no such one."""
         return kind_of(kind)
 
-    def check_schema(self, schema: pa.Schema) -> None:
-        """Raise ``SinkError`` for a column that no table holds, or that does not fit the table that is there."""
-        made = self.stored(schema)
-        if not len(made):
-            raise SinkError(f"A {self.what} cannot hold rows without columns: keep at least one column.")
-        failed = self._refused(made)
-        for column in made if failed else ():
-            if why := self._refused(pa.schema([column])):
-                raise cannot_hold(self.kind, column, why)
-        if failed:
-            raise SinkError(f"A {self.what} cannot hold these columns: {failed}.")
-
-    def _refused(self, schema: pa.Schema) -> str:
-        """Say why the library makes no table of these columns; "" if it does."""
-        empty = pa.table([pa.array([], column.type) for column in schema], schema=schema)
-        try:
-            library().write_dataset(empty, "memory://", data_storage_version=self._format)
-        except (OSError, ValueError, RuntimeError, NotImplementedError) as error:
-            return said(error)
-        return ""
-
-    def encoder(self, stream: StagedStream, schema: pa.Schema) -> Any:
-        """Return an encoder; its file is named for the staged part."""
-        return LanceEncoder(
-            self, stream, schema, data_file(self._run, os.path.basename(stream.path)), self._format
-        )
-
     @property
-    def _format(self) -> str | None:
-        return self._columns.format if isinstance(self._columns, LanceColumns) else None
+    def version(self) -> str | None:
+        """The version of the format in which files of the table are written; None: the newest."""
+        return self.columns.format if isinstance(self.columns, LanceColumns) else None
 
     # ------------------------------------------------------------ the table
 
     def open_table(self) -> Any | None:
         """Open the newest version."""
         try:
-            return opened(self.place, self.options_of_store, None)
+            return opened(self.place, self.files.options_of_store, None)
         except NothingMatched:
             return None
 
@@ -128,9 +92,9 @@ class LanceSink(LakeSink):
     ) -> Lost | None:
         """Say why the table has not all rows of a run; the files with its rows are those that the parts name."""
         gone = []
-        if not self.in_store:
+        if not self.files.in_store:
             paths = [
-                (file, path_of(self, self.key_of(file, run or self._run))) for file in files if file.rows
+                (file, path_of(self, self.key_of(file, run or self.files.run))) for file in files if file.rows
             ]
             gone = [file for file, path in paths if not os.path.exists(path)]
         return super().rows_lost(files, gone, run)
@@ -162,7 +126,7 @@ class LanceSink(LakeSink):
             table = self.open_table()
             if table is not None and self._is_done(table, digest):
                 break
-            self._check_same(table, self._there)
+            self._check_same(table, self.there)
             if parts is None:
                 parts = self._read(files)
                 schema = schema or next((part.schema for part in parts), None)
@@ -175,7 +139,7 @@ class LanceSink(LakeSink):
         self._sync()
 
     def _is_done(self, table: Any, digest: str) -> bool:
-        return self.is_done(self._parts_of(table, self._run), digest)
+        return self.is_done(self._parts_of(table, self.files.run), digest)
 
     def _parts_of(self, table: Any, run: str, after: int = 0, before: int | None = None) -> str | None:
         """Return what the transaction of a run says of its parts; of the versions between two, or of all."""
@@ -201,11 +165,11 @@ class LanceSink(LakeSink):
         """Read the parts, in the order of the shards, and see that what they name is there."""
 
         def read(file: StagedFile) -> LancePart:
-            path = within(self.root, file.name)
+            path = within(self.files.root, file.name)
             try:
-                with opened_part(path, self.options_of_store) as data:
+                with opened_part(path, self.files.options_of_store) as data:
                     part = msgspec.json.decode(data.read(), type=LancePart)
-                if part.rows and size_of(path_of(self, part.file), self.options_of_store) != part.bytes:
+                if part.rows and size_of(path_of(self, part.file), self.files.options_of_store) != part.bytes:
                     raise FileNotFoundError(part.file)
                 return part
             except (OSError, msgspec.MsgspecError) as error:
@@ -229,7 +193,7 @@ class LanceSink(LakeSink):
             )
         if schema is None:
             return
-        now = replace(self, _columns=self.columns_of(table)).stored(schema)
+        now = replace(self, columns=self.columns_of(table)).stored(schema)
         for column in (column for part in parts if part.rows for column in part.schema):
             if column.type != now.field(column.name).type:
                 raise SinkError(
@@ -254,7 +218,7 @@ class LanceSink(LakeSink):
                 table = self._with_new_columns(table, schema)
                 columns, version = table.lance_schema, int(table.version)
             fragments = fragments_of(parts, columns)
-            about = {_RUN: self._run, _PARTS: digest}
+            about = {_RUN: self.files.run, _PARTS: digest}
             adds = table is not None and self.table_mode != "overwrite"
             operation = lance.LanceOperation.Append(fragments) if adds else None
             operation = operation or lance.LanceOperation.Overwrite(columns, fragments)
@@ -269,7 +233,7 @@ class LanceSink(LakeSink):
                 raise
             if isinstance(error, CommitConflictError) or (table is None and now is not None):
                 return False
-            words = reason(error) if self.in_store else f"{said(error)}."
+            words = reason(error) if self.files.in_store else f"{said(error)}."
             raise SinkError(
                 f"Cannot add the rows of this run to the Lance table {self.place}: {words} The table has none of "
                 "them, and they are kept: run the same command again."
@@ -278,7 +242,7 @@ class LanceSink(LakeSink):
 
     def _send(self, transaction: Any) -> Any:
         """Commit, in one try: the library would not notice, in a further one, that the table has the run."""
-        options = storage(self.place, self.options_of_store) or None
+        options = storage(self.place, self.files.options_of_store) or None
         return library().LanceDataset.commit(self.place, transaction, storage_options=options, max_retries=0)
 
     def _take_back(self, made: Any, since: int) -> None:
@@ -288,10 +252,10 @@ class LanceSink(LakeSink):
         """
         if (
             int(made.version) == since + 1
-            or self._parts_of(made, self._run, since, int(made.version)) is None
+            or self._parts_of(made, self.files.run, since, int(made.version)) is None
         ):
             return
-        lance, begin = library(), prefix(self._run)
+        lance, begin = library(), prefix(self.files.run)
         twice: dict[str, list[int]] = {}
         for fragment in made.get_fragments():
             for file in fragment.metadata.files:
@@ -299,7 +263,7 @@ class LanceSink(LakeSink):
                     twice.setdefault(file.path, []).append(fragment.fragment_id)
         ours = [max(numbers) for numbers in twice.values()]  # the others may be compacted already
         operation = lance.LanceOperation.Delete([], ours, "false")
-        options = storage(self.place, self.options_of_store) or None
+        options = storage(self.place, self.files.options_of_store) or None
         lance.LanceDataset.commit(
             self.place, operation, read_version=int(made.version), storage_options=options
         )
@@ -318,7 +282,7 @@ class LanceSink(LakeSink):
 
     def _sync(self) -> None:
         """Make files and commit survive a loss of power, before ``_SUCCESS`` says that they are there."""
-        if self.in_store or self._durability != "power":
+        if self.files.in_store or self.files.durability != "power":
             return
         for name in (DATA, "_transactions", "_versions"):
             folder = within(self.place, name)
@@ -336,3 +300,48 @@ def _newest(folder: str) -> list[str]:
     with os.scandir(folder) as entries:
         found = [(entry.stat().st_mtime_ns, entry.path) for entry in entries if entry.is_file()]
     return [path for _, path in sorted(found)[-_SYNCED:]]
+
+
+@dataclass(frozen=True)
+class LanceFormat(Format):
+    """A part that names a file of the table: its rows go there, in a format of Lance's own."""
+
+    table: LanceTable
+
+    suffix: ClassVar[str] = "lance.json"
+
+    @property
+    def kind(self) -> str:
+        return self.table.what
+
+    def why_not_joined(self) -> str:
+        """Say that no column is copied from Parquet files."""
+        return "a Lance table has a format of its own"
+
+    def check_schema(self, schema: pa.Schema) -> None:
+        """Raise ``SinkError`` for a column that no table holds, or that does not fit the table that is there."""
+        made = self.table.stored(schema, part=True)
+        if not len(made):
+            raise SinkError(
+                f"A {self.table.what} cannot hold rows without columns: keep at least one column."
+            )
+        failed = self._refused(made)
+        for column in made if failed else ():
+            if why := self._refused(pa.schema([column])):
+                raise cannot_hold(self.kind, column, why)
+        if failed:
+            raise SinkError(f"A {self.table.what} cannot hold these columns: {failed}.")
+
+    def _refused(self, schema: pa.Schema) -> str:
+        """Say why the library makes no table of these columns; "" if it does."""
+        empty = pa.table([pa.array([], column.type) for column in schema], schema=schema)
+        try:
+            library().write_dataset(empty, "memory://", data_storage_version=self.table.version)
+        except (OSError, ValueError, RuntimeError, NotImplementedError) as error:
+            return said(error)
+        return ""
+
+    def open(self, stream: StagedStream, schema: pa.Schema) -> LanceEncoder:
+        """Return an encoder; its file is named for the staged part."""
+        file = data_file(self.table.files.run, os.path.basename(stream.path))
+        return LanceEncoder(self.table, stream, schema, file, self.table.version)

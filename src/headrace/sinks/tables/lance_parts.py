@@ -23,10 +23,10 @@ from headrace.core.tables.lance import library, said
 from headrace.core.tables.places import within
 from headrace.core.uploading.names import PARTS
 from headrace.errors import HeadraceError, OutputWriteFailed, SinkError
-from headrace.sinks.tables.sink import LakeSink, typed
+from headrace.sinks.tables.sink import LakeTable, typed
 
 if TYPE_CHECKING:
-    from headrace.sinks.staged import StagedStream
+    from headrace.core.files.staged import StagedStream
 
 DATA = "data"
 
@@ -52,13 +52,13 @@ class LanceEncoder:
     """Writes rows to a file of the table, and what is to know of it to the part."""
 
     def __init__(
-        self, sink: LakeSink, stream: StagedStream, schema: pa.Schema, file: str, version: str | None
+        self, table: LakeTable, stream: StagedStream, schema: pa.Schema, file: str, version: str | None
     ) -> None:
         """``file`` is its name in the table's ``data``, and ``version`` that of the format."""
-        self._sink, self._stream, self._file, self._version = sink, stream, file, version
-        self._schema = sink._typed(schema)
-        self._required = sink._required()
-        self._path = path_of(sink, file)
+        self._table, self._stream, self._file, self._version = table, stream, file, version
+        self._schema = table.typed(schema)
+        self._required = table.required()
+        self._path = path_of(table, file)
         self._writer: Any = None
         self._like: Any = None  # what the library says of a file with such columns
         self._rows = 0
@@ -67,7 +67,7 @@ class LanceEncoder:
         """Write a batch at once."""
         if not batch.num_rows:
             return
-        made = typed(batch, self._schema, self._required, f"{self._sink.what} {self._sink.place}")
+        made = typed(batch, self._schema, self._required, f"{self._table.what} {self._table.place}")
         with self._told():
             if self._writer is None:
                 self._open(made)
@@ -81,7 +81,7 @@ class LanceEncoder:
 
         first = pa.Table.from_batches([batch.slice(0, 1)])
         self._like = LanceFragment.create("memory://", first, data_storage_version=self._version).files[0]
-        options = storage(self._path, self._sink.options_of_store) or None
+        options = storage(self._path, self._table.files.options_of_store) or None
         self._writer = LanceFileWriter(
             self._path, self._schema, version=self._version, storage_options=options
         )
@@ -93,8 +93,8 @@ class LanceEncoder:
             if self._writer is not None:
                 writer, self._writer = self._writer, None
                 writer.close()
-                size = size_of(self._path, self._sink.options_of_store) or 0
-        if self._rows and self._sink._durability == "power" and not is_address(self._path):
+                size = size_of(self._path, self._table.files.options_of_store) or 0
+        if self._rows and self._table.files.durability == "power" and not is_address(self._path):
             with safe_files.file(self._path) as file:
                 sync_fd(file.fileno())
         like = self._like
@@ -117,7 +117,7 @@ class LanceEncoder:
         except HeadraceError:
             raise
         except (ValueError, NotImplementedError) as error:
-            raise SinkError(f"Cannot write to the Lance table {self._sink.place}: {said(error)}.") from None
+            raise SinkError(f"Cannot write to the Lance table {self._table.place}: {said(error)}.") from None
         except (OSError, RuntimeError) as error:
             words = reason(error) if is_address(self._path) else f"{said(error)}."
             raise OutputWriteFailed(
@@ -125,9 +125,9 @@ class LanceEncoder:
             ) from None
 
 
-def path_of(sink: LakeSink, file: str) -> str:
+def path_of(table: LakeTable, file: str) -> str:
     """Return the path or address of a file of the table."""
-    return within(within(sink.place, DATA), file)
+    return within(within(table.place, DATA), file)
 
 
 def size_of(path: str, options: Options) -> int | None:

@@ -1,4 +1,4 @@
-"""What sinks of lake tables share: parts in a folder of the table, and one commit that makes them its rows."""
+"""What lake tables share: parts in a folder of the table, and one commit that makes them its rows."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import hashlib
 import io
 import os
 import time
+import typing
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -14,7 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.core.files.hive import folder_name, hive_values
-from headrace.core.ports import Target
+from headrace.core.files.staged import StagedStream
+from headrace.core.ports import Encoder, Format, Sink
 from headrace.core.stores.addresses import is_address, parse_output
 from headrace.core.stores.clients import client_for
 from headrace.core.stores.options import checked
@@ -22,16 +24,17 @@ from headrace.core.tables.places import within
 from headrace.core.tables.remaining import Lost, rows_lost
 from headrace.core.tables.types import fits, stored
 from headrace.core.waiting import backoff
-from headrace.core.work import SUCCESS, Durability, StagedFile
+from headrace.core.work import SUCCESS, StagedFile
 from headrace.errors import OutputExists, OutputWriteFailed, SinkError
-from headrace.sinks.files import FileSink, PartWriter
-from headrace.sinks.parquet import ParquetEncoder, ParquetSink
+from headrace.sinks.files import FileSink, TableOfFiles
+from headrace.sinks.parquet import Parquet, ParquetEncoder
 from headrace.sinks.parquet_joined import JoinedEncoder
-from headrace.sinks.staged import StagedStream
 
 if TYPE_CHECKING:
     from headrace.core.parquet.footer import Chunk, Footer
-    from headrace.core.work import Task
+
+MARKS = b"headrace."
+"""How metadata of a part begin that are about the part itself, and stay when its columns get their types."""
 
 _SHOWN = 20
 _TRIES = 20
@@ -46,38 +49,39 @@ class Columns:
 
 
 @dataclass(frozen=True)
-class LakeSink(ParquetSink, Target):
-    """Parts in a folder of the table, which readers of the table do not see before ``reveal``.
+class LakeTable(TableOfFiles):
+    """A table with its parts in a folder of its own, which its readers do not see before ``reveal``.
 
     A subclass looks at the table and commits; the name of the run in that commit decides whether it was done.
     """
 
     table_mode: Literal["append", "overwrite", "error"] = field(default="append", kw_only=True)
     merge: bool = field(default=False, kw_only=True)
-    _columns: Columns | None = field(default=None, kw_only=True, repr=False)
-    _there: str = field(default="", kw_only=True, repr=False)
+    columns: Columns | None = field(default=None, kw_only=True, repr=False)  # when it is bound
+    there: str = field(default="", kw_only=True, repr=False)
 
-    kind: ClassVar[str] = "table"
     what: ClassVar[str] = "table"
-    empty_folders: ClassVar[bool] = False
     adding: ClassVar[str] = "schema_mode='merge' adds columns"
 
     @property
-    def target(self) -> Target:
-        """The table."""
-        return self
-
-    @property
-    def takes_further_runs(self) -> bool:
+    def takes_further_runs(self) -> bool:  # type: ignore[override]
         """True if rows of later runs of the same output are added, each run's in a commit of its own."""
         return self.table_mode == "append"
+
+    def format(self) -> Format:
+        """Return Parquet with the types of the table."""
+        return LakeFormat(self, typing.cast(Parquet, self.files.format))
+
+    def sink(self) -> FileSink:
+        """Return a sink whose parts go to this table, which reads empty texts in names of folders as nulls."""
+        return replace(super().sink(), empty_folders=False)
 
     # ------------------------------------------------------------ the table, for subclasses
 
     @property
-    def place(self) -> str:
-        """Where the table is: the folder above."""
-        return self.root.rpartition("/")[0] or "/"
+    def place(self) -> str:  # type: ignore[override]
+        """Where the table is: the folder above that of the parts."""
+        return self.files.root.rpartition("/")[0] or "/"
 
     def open_table(self) -> Any | None:
         """Return the table as it is now; None if there is none."""
@@ -94,7 +98,7 @@ class LakeSink(ParquetSink, Target):
     def revealed(self, run: str = "") -> bool:
         """Say whether the table as it is now has the commit of this run, or of another."""
         table = self.open_table()
-        return table is not None and self.has_run(table, run or self._run)
+        return table is not None and self.has_run(table, run or self.files.run)
 
     def rows_lost(
         self, files: Sequence[StagedFile], missing: Sequence[StagedFile], run: str = ""
@@ -103,7 +107,7 @@ class LakeSink(ParquetSink, Target):
 
         ``missing``: those among its parts whose files are not there. Without ``run``, it is the bound one.
         """
-        table, run = self.open_table(), run or self._run
+        table, run = self.open_table(), run or self.files.run
         rows = {self.key_of(file, run): file.rows for file in files if file.rows}
         if table is None and not rows:
             return None  # no column was known, so none was made
@@ -161,41 +165,15 @@ class LakeSink(ParquetSink, Target):
         """Return columns as files have them: with what else is noted there of each."""
         return schema
 
-    # ------------------------------------------------------------ in workers, too
+    # ------------------------------------------------------------ columns
 
     def describe(self) -> dict[str, Any]:
-        """Return the table, and how it is written to."""
-        about = {
-            "mode": self.table_mode,
-            **({"schema_mode": "merge"} if self.merge else {}),
-        }
-        return {**super().describe(), **about}
-
-    def why_not_copied(self, field: pa.Field, chunk: Chunk) -> str:
-        """Say why a chunk of a column cannot be copied; "" if it can. Its form is that of ``footer_like``."""
-        if chunk.nulls != 0 and field.name in self._required():
-            return "the table takes no nulls there"
-        return super().why_not_copied(field, chunk)
-
-    def footer_like(self, schema: pa.Schema, old_times: Collection[str] = ()) -> Footer:
-        """Return what the footer of a part with these columns says: with the types of the table, none is INT96."""
-        return super().footer_like(self._typed(schema))
-
-    def open_joined(
-        self, task: Task, schema: pa.Schema, copied: Mapping[str, str], old_times: Collection[str] = ()
-    ) -> PartWriter:
-        """Begin a part into which columns are copied."""
-        part = self._part(task, schema, task.shard.label(self._digits))
-        return part.encoded_by(
-            lambda stream, schema: JoinedEncoder(
-                stream, schema, copied, self.footer_like(schema), self._encoder
-            )
-        )
+        """Return how the table is written to."""
+        return {"mode": self.table_mode, **({"schema_mode": "merge"} if self.merge else {})}
 
     def check_schema(self, schema: pa.Schema) -> None:
         """Raise ``SinkError`` for a column that no table holds, or that does not fit the table that is there."""
-        super().check_schema(self.stored(schema))
-        self.file_schema(schema)
+        self.stored(schema)
 
     def stored(self, schema: pa.Schema, *, folders: bool = False, part: bool = False) -> pa.Schema:
         """Return the columns with the types in which they are written: those of the table, if there is one.
@@ -204,10 +182,10 @@ class LakeSink(ParquetSink, Target):
         ``part``: some columns of the output are not among these.
         """
         found = []
-        there = None if self._columns is None else self._columns.schema
+        there = None if self.columns is None else self.columns.schema
         for column in schema:
             kind = self.kind_of(column.type)
-            named = column.name in self.partition_by and not folders
+            named = column.name in self.files.partition_by and not folders
             if kind is None:
                 raise SinkError(
                     f"The column {column.name!r} is of type {column.type}, which no {self.what} has. Convert it in a "
@@ -240,54 +218,42 @@ class LakeSink(ParquetSink, Target):
 
     def _check_left_out(self, schema: pa.Schema, there: pa.Schema) -> None:
         for column in there:
-            if column.name not in (*schema.names, *self.partition_by) and not column.nullable:
+            if column.name not in (*schema.names, *self.files.partition_by) and not column.nullable:
                 raise SinkError(
                     f"The {self.what} {self.place} has a column {column.name!r} that must not be null, and the "
                     "output has none of that name. Add it in a step."
                 )
 
-    def encoder(self, stream: StagedStream, schema: pa.Schema) -> Any:
-        """Return an encoder of Parquet that brings rows to the types of the table."""
-        return self._encoder(stream, schema)
-
-    def _encoder(
-        self,
-        stream: StagedStream | io.BytesIO,
-        schema: pa.Schema,
-        group_rows: int | None = None,
-        metadata: Mapping[bytes, bytes] | None = None,
-    ) -> _TypedEncoder:
-        typed = self._typed(schema)
-        typed = typed if metadata is None else typed.with_metadata(metadata)
-        return _TypedEncoder(self, stream, typed, self._required(), group_rows)
-
-    def _typed(self, schema: pa.Schema) -> pa.Schema:
+    def typed(self, schema: pa.Schema) -> pa.Schema:
+        """Return the columns of a part as files have them."""
         return self.written(self.stored(schema, part=True))
 
-    def _required(self) -> set[str]:
-        return set() if self._columns is None else {f.name for f in self._columns.schema if not f.nullable}
+    def required(self) -> set[str]:
+        """Return the columns in which the table takes no nulls."""
+        return set() if self.columns is None else {f.name for f in self.columns.schema if not f.nullable}
 
     # ------------------------------------------------------------ in the driver
 
-    def bind(self, *, run: str, staging: str, digits: int, durability: Durability) -> FileSink:
-        """Bind to a run, and look at the table that is there."""
-        table = self.open_table()
-        columns = None if table is None else self.columns_of(table)
-        bound = super().bind(run=run, staging=staging, digits=digits, durability=durability)
-        assert isinstance(bound, LakeSink)
-        bound = replace(bound, _columns=columns, _there="" if table is None else self.identity_of(table))
-        if columns is not None and not bound.has_run(table, run):
+    def bind(self, sink: Sink) -> FileSink:
+        """Look at the table that is there."""
+        bound = self.of(sink)
+        table = bound.open_table()
+        if table is None:
+            return bound.sink()
+        columns = bound.columns_of(table)
+        bound = replace(bound, columns=columns, there=bound.identity_of(table))
+        if not bound.has_run(table, bound.files.run):
             if self.table_mode == "error":
                 raise OutputExists(
                     f"The {self.what} {self.place} exists already. mode='append' adds to it, mode='overwrite' "
                     "replaces its rows."
                 )
-            self._check_partitions(columns)
-        return bound
+            bound._check_partitions(columns)
+        return bound.sink()
 
     def _check_partitions(self, columns: Columns) -> None:
-        if columns.partition_by != self.partition_by:
-            asked = list(self.partition_by) or "nothing"
+        if columns.partition_by != self.files.partition_by:
+            asked = list(self.files.partition_by) or "nothing"
             raise SinkError(
                 f"The {self.what} {self.place} is partitioned by {list(columns.partition_by) or 'nothing'}, and "
                 f"partition_by= is {asked}. Give it as the table has it: new files must be divided like the old ones."
@@ -310,9 +276,9 @@ class LakeSink(ParquetSink, Target):
         """
         if found is not None and found != parts:
             raise SinkError(
-                f"The {self.what} {self.place} has rows of this run already, but {self.root} has other files now: "
-                "the rows were made again after the table had them. Nothing was added. Check which rows are right, "
-                "and write new ones with another output=."
+                f"The {self.what} {self.place} has rows of this run already, but {self.files.root} has other files "
+                "now: the rows were made again after the table had them. Nothing was added. Check which rows are "
+                "right, and write new ones with another output=."
             )
         return found is not None
 
@@ -322,12 +288,12 @@ class LakeSink(ParquetSink, Target):
 
     def path_of(self, name: str) -> str:
         """Return the path of a part from the table on."""
-        return within(self.root, name).removeprefix(f"{self.place.rstrip('/')}/")
+        return within(self.files.root, name).removeprefix(f"{self.place.rstrip('/')}/")
 
     def values_of(self, name: str) -> dict[str, str | None]:
         """Return the values of the columns that folders are named for; an empty text is refused, as it is no null."""
-        values = hive_values(within(self.root, name)) if self.partition_by else {}
-        found = {column: values.get(column) for column in self.partition_by}
+        values = hive_values(within(self.files.root, name)) if self.files.partition_by else {}
+        found = {column: values.get(column) for column in self.files.partition_by}
         for column, value in found.items():
             if value == "":
                 raise SinkError(
@@ -338,25 +304,74 @@ class LakeSink(ParquetSink, Target):
         return found
 
 
-class _TypedEncoder(ParquetEncoder):
-    """Brings batches to the types of the table; a value that would change is an error."""
+@dataclass(frozen=True)
+class LakeFormat(Format):
+    """Parquet in the types of a table; a value that would change is an error."""
 
-    def __init__(
+    table: LakeTable
+    parquet: Parquet
+
+    suffix: ClassVar[str] = Parquet.suffix
+
+    @property
+    def kind(self) -> str:
+        return self.table.what
+
+    def options(self) -> dict[str, Any]:
+        return self.parquet.options()
+
+    def check_schema(self, schema: pa.Schema) -> None:
+        """Raise ``SinkError`` for what Parquet cannot hold."""
+        self.parquet.check_schema(self.table.stored(schema, part=True))
+
+    def open(self, stream: StagedStream, schema: pa.Schema) -> Encoder:
+        return self._encoder(stream, schema)
+
+    def _encoder(
+        self, stream: StagedStream | io.BytesIO, schema: pa.Schema, group_rows: int | None = None
+    ) -> Encoder:
+        made = self.table.typed(schema)
+        about = {key: value for key, value in (schema.metadata or {}).items() if key.startswith(MARKS)}
+        made = made.with_metadata({**(made.metadata or {}), **about}) if about else made
+        return _TypedEncoder(self.table, ParquetEncoder(self.parquet, stream, made, group_rows), made)
+
+    def why_not_joined(self) -> str:
+        return self.parquet.why_not_joined()
+
+    def why_not_copied(self, field: pa.Field, chunk: Chunk) -> str:
+        """Say why a chunk of a column cannot be copied; "" if it can. Its form is that of ``footer_like``."""
+        if chunk.nulls != 0 and field.name in self.table.required():
+            return "the table takes no nulls there"
+        return self.parquet.why_not_copied(field, chunk)
+
+    def footer_like(self, schema: pa.Schema, old_times: Collection[str] = ()) -> Footer:
+        """Return what the footer of a part with these columns says: with the types of the table, none is INT96."""
+        return self.parquet.footer_like(self.table.typed(schema))
+
+    def open_joined(
         self,
-        sink: LakeSink,
-        stream: StagedStream | io.BytesIO,
+        stream: StagedStream,
         schema: pa.Schema,
-        required: set[str],
-        group_rows: int | None = None,
-    ) -> None:
-        super().__init__(sink, stream, schema, group_rows)
-        self._typed = schema
-        self._place = f"{sink.what} {sink.place}"
-        self._required = [name for name in schema.names if name in required]
+        copied: Mapping[str, str],
+        old_times: Collection[str] = (),
+    ) -> JoinedEncoder:
+        """Return an encoder into which columns are copied."""
+        return JoinedEncoder(stream, schema, copied, self.footer_like(schema), self._encoder)
+
+
+class _TypedEncoder:
+    """Brings batches to the types of the table before they are encoded."""
+
+    def __init__(self, table: LakeTable, encoder: Encoder, schema: pa.Schema) -> None:
+        self._encoder = encoder
+        self._schema = schema
+        self._place = f"{table.what} {table.place}"
+        self._required = [name for name in schema.names if name in table.required()]
+        self.close = encoder.close
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Cast, and refuse nulls where the table has none."""
-        super().write(typed(batch, self._typed, self._required, self._place))
+        self._encoder.write(typed(batch, self._schema, self._required, self._place))
 
 
 def typed(batch: pa.RecordBatch, schema: pa.Schema, required: Collection[str], place: str) -> pa.RecordBatch:

@@ -1,7 +1,8 @@
-"""A shard's rows in folders by the values of some columns: ``key=value``, as Hive, Spark and pyarrow have them.
+"""A shard's rows in several files: of so many rows each, of one row, or one of each value of some columns.
 
-A file of each value is written when the shard ends, one after the other, so few are open at a time. Until
-then its rows are held in memory; when there are too many of them, the values with the most rows are written first.
+The values name folders, ``key=value``, as Hive, Spark and pyarrow have them. A file of each value is written when the
+shard ends, one after the other, so few are open at a time. Until then its rows are held in memory; when there are too
+many of them, the values with the most rows are written first.
 """
 
 from __future__ import annotations
@@ -24,7 +25,6 @@ from headrace.core.ports import Writer
 from headrace.core.stores.addresses import in_object_store
 from headrace.core.work import StagedFile
 from headrace.errors import ArgumentError, SinkError, unknown_column
-from headrace.sinks.row_limit import RowLimitWriter
 
 HELD_BYTES = 64 << 20
 OPEN_FILES = 16
@@ -133,6 +133,10 @@ class Folders:
         """What errors call it."""
         return f"partition_by={list(self.columns)}"
 
+    def schema_in(self, folder: str, schema: pa.Schema) -> pa.Schema:
+        """Return the columns without those that folders are named for."""
+        return file_schema(schema, self.columns)
+
     def check_path(self, folder: str) -> None:
         """Raise ``SinkError`` for a folder whose path is too long."""
         if len(os.fsencode(folder)) > self.longest_path:
@@ -170,6 +174,97 @@ class Folders:
         return name
 
 
+class RowLimitWriter:
+    """Begins a new file wherever one has ``most`` rows; ``open_file(number)`` begins the one with this number.
+
+    A file that is full is closed and synced at once: neither memory nor descriptors grow with their number.
+    """
+
+    def __init__(self, open_file: Callable[[int], Writer], most: int) -> None:
+        self._open_file = open_file
+        self._most = most
+        self._writer: Writer | None = None
+        self._rows = 0  # in the file that is open
+        self._begun: list[Writer] = []
+        self._files: list[StagedFile] = []
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Write the next rows, in order."""
+        at = 0
+        while at < batch.num_rows:
+            if self._writer is not None and self._rows == self._most:
+                self._close_file()
+            writer = self._opened()
+            count = min(self._most - self._rows, batch.num_rows - at)
+            writer.write(batch.slice(at, count))
+            self._rows += count
+            at += count
+
+    def close(self) -> tuple[StagedFile, ...]:
+        """End the last file; one without rows if there were none."""
+        if self._writer is not None or not self._files:
+            self._files += self._opened().close()
+        return tuple(self._files)
+
+    def sync(self) -> None:
+        """Make the last file outlive a loss of power; the others were synced when they were full."""
+        if self._writer is not None:
+            self._writer.sync()
+
+    def abort(self) -> None:
+        """Drop all files."""
+        for writer in self._begun:
+            writer.abort()
+
+    def _opened(self) -> Writer:
+        if self._writer is None:
+            self._writer = self._open_file(len(self._begun))
+            self._begun.append(self._writer)
+        return self._writer
+
+    def _close_file(self) -> None:
+        assert self._writer is not None
+        self._files += self._writer.close()
+        self._writer.sync()
+        self._writer, self._rows = None, 0
+
+
+class RowFilesWriter:
+    """Begins a file for each row, with the name that ``names`` gives it.
+
+    Each is closed and synced before the next begins, so few descriptors are open.
+    """
+
+    def __init__(
+        self, open_file: Callable[[str], Writer], names: Callable[[pa.RecordBatch], Sequence[str]]
+    ) -> None:
+        self._open_file = open_file
+        self._names = names
+        self._begun: list[Writer] = []
+        self._files: list[StagedFile] = []
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Write the next rows, in order."""
+        for row, name in enumerate(self._names(batch)):
+            writer = self._open_file(name)
+            self._begun.append(writer)
+            writer.write(batch.slice(row, 1))
+            self._files += writer.close()
+            writer.sync()
+
+    def close(self) -> tuple[StagedFile, ...]:
+        """Return the files; none if there were no rows."""
+        return tuple(self._files)
+
+    def sync(self) -> None:
+        """Nothing is left to do."""
+
+    def abort(self) -> None:
+        """Drop all files."""
+        for writer in self._begun:
+            writer.abort()
+
+
 class Division(Protocol):
     """Which folder a row goes to; ``told`` names it in errors."""
 
@@ -177,6 +272,10 @@ class Division(Protocol):
     def told(self) -> str: ...
 
     def divided(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]: ...
+
+    def schema_in(self, folder: str, schema: pa.Schema) -> pa.Schema:
+        """Return the schema of a file in a folder, by that of the output."""
+        ...
 
 
 class OpenFile(Protocol):

@@ -21,8 +21,10 @@ class StagedStream:
     that must neither raise nor reach the disk.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, label: str = "") -> None:
+        """``label``: shard and number of the part, as in its name; empty for other files."""
         self.path = path
+        self.label = label
         self.size = 0
         self.crc32 = 0
         self.error: OutputWriteFailed | None = None
