@@ -466,7 +466,8 @@ def test_a_table_gets_the_rows_of_each_part_at_its_commit(tmp_path: Path) -> Non
 
 
 def test_parts_that_a_table_has_need_not_be_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = Run(tmp_path / "out", sink=in_table(Table(tmp_path / "out")))
+    table = Table(tmp_path / "out")
+    run = Run(tmp_path / "out", sink=in_table(table))
     run.commit(0, 1, 2)
     told = watched(run, monkeypatch)
     failpoints.activate({"finish.success": "EIO"})
@@ -478,7 +479,7 @@ def test_parts_that_a_table_has_need_not_be_there(tmp_path: Path, monkeypatch: p
     told = watched(run, monkeypatch)
     run.committer.finish(1.0, {})
     assert told == [("all", 4, False)]
-    run.table.told.clear()
+    table.told.clear()
     run.committer.grow([("in2", 1, 1)], [Shard(3, ())])
     run.commit(3)
     told = watched(run, monkeypatch)

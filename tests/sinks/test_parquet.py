@@ -212,6 +212,7 @@ def test_neither_pandas_nor_datasets_are_imported(tmp_path: Path) -> None:
     import sys
     import pyarrow as pa
     from headrace.core.work import Shard, Task
+    from headrace.sinks.files import FileSink
     from headrace.sinks.parquet import Parquet
     from headrace.sinks.csv import Csv
     from headrace.sinks.json import Json
@@ -219,7 +220,7 @@ def test_neither_pandas_nor_datasets_are_imported(tmp_path: Path) -> None:
     text = pa.StringArray.from_buffers(2, offsets, pa.py_buffer(b'a"b'))
     batch = pa.RecordBatch.from_arrays([text], ["x"])
     for kind in Parquet, Csv, Json:
-        sink = kind(sys.argv[1]).bind(run="r", staging=sys.argv[1], digits=4, durability="power")
+        sink = FileSink(sys.argv[1], kind()).bind(run="r", staging=sys.argv[1], digits=4, durability="power")
         sink.check_schema(batch.schema)
         writer = sink.open(Task(Shard(0, ()), 1), batch.schema)
         writer.write(batch)
