@@ -435,7 +435,7 @@ USES = {
     "hr.read_nothing": "brings the source 'nothing', but broken_odd:nothing cannot be imported: AttributeError",
     "hr.read_number": "but broken_odd:number is 5. It has to be a function or a class. This is a fault of the",
     "hr.read_odd()": "The source 'odd' of the package acme-broken returned int, and not a Source or a Dataset.",
-    "hr.range(3).write_odd()": "The target 'odd' of the package acme-broken returned int, and not a FileSink. This is",
+    "hr.range(3).write_odd()": "The target 'odd' of the package acme-broken returned int, and not a FileSink. This",
     "hr.Odd": "It has to be a class and to have empty, update, merge, result, to_bytes, from_bytes. This is",
     "hr.observers.Odd": "is <class 'broken_odd.Empty'>. It has to be a class and to have on_event.",
     "hr.range(3).with_options(engine='odd')": "to have start, hold, release, same_machine, close.",
