@@ -152,11 +152,12 @@ class _JobOpener:
             if found is not None:
                 return found
         first = self._first()
-        keep = first is not None and self._is_same(first)  # refuses before anything is touched
+        # Both refuse before anything is touched.
+        keep = first is not None and self._is_same(first) and self._is_unseen(first)
         if hidden is not None and hidden != first:
             self._check_not_withheld(hidden)
             output.forget(hidden)  # an overwrite that was abandoned
-        if first is not None and keep and self._is_unseen(first):
+        if first is not None and keep:
             return self._resume(first, hidden=first == hidden)
         if first is not None:
             self._check_not_in_table(first)
@@ -175,10 +176,13 @@ class _JobOpener:
             return True
         if next(contents.in_force(), None) is None:
             return False
-        raise PlanChanged(
-            f"The run in {self._output} was begun without require(), and readers see those of its rows that are "
-            "finished. Nothing was touched: finish it without require(); or mode='overwrite' makes all rows again, "
-            "out of sight."
+        raise self._seen_too_early()
+
+    def _seen_too_early(self) -> PlanChanged:
+        return PlanChanged(
+            f"Readers see the finished rows of {self._output}, and some rows are still to be made. So require() "
+            "comes too late for this run: finish it without require(); or mode='overwrite' makes all rows again, out "
+            "of sight."
         )
 
     def _check_not_withheld(self, run: str) -> None:
@@ -417,11 +421,8 @@ class _JobOpener:
                 incremental=request.incremental,
                 refresh=self.code if request.refresh else None,
             )
-            if not (state.finished or committer.revealing.aside) and request.gated:
-                raise PlanChanged(
-                    f"Some of the rows in {self._output} are gone, so they would be made again, and seen before "
-                    "require() is asked. Run without require() once; or mode='overwrite' makes all rows again."
-                )
+            if request.gated and not (state.finished or committer.revealing.aside):  # some parts were gone
+                raise self._seen_too_early()
             input_marks.mark(plan.source, committer, planned, files)
             input_marks.note(plan.source, committer.plan)
             if self._further:

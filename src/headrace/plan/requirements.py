@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 OF_THE_RUN = ("rows", "rejected", "nulled", "seconds", "cost")
 """Figures of every run, beside its metrics; a metric of the same name goes before."""
 
-_ASKED = re.compile(r"\s*([^<>=\s]+)\s*(>=|<=)\s*([^<>=\s]+)\s*")
+_ASKED = re.compile(r"\s*([^<>=\s]+)\s*(>=|<=)\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*")
 
 
 class Bound(msgspec.Struct, frozen=True):
@@ -36,11 +36,7 @@ class Bound(msgspec.Struct, frozen=True):
         return f"between {exact(self.least)} and {exact(self.most)}"
 
     def holds(self, value: float) -> bool:
-        """Say whether a number lies within; NaN never does.
-
-        >>> at_least(0.9).holds(0.9), at_least(0.9).holds(float("nan"))
-        (True, False)
-        """
+        """Say whether a number lies within."""
         return (self.least is None or value >= self.least) and (self.most is None or value <= self.most)
 
 
@@ -125,12 +121,9 @@ def from_text(text: str) -> tuple[str, Bound]:
     ('rejected', Bound(least=None, most=0.001))
     """
     found = _ASKED.fullmatch(text)
-    try:
-        number = float(found[3]) if found is not None else math.nan
-    except ValueError:
-        number = math.nan
-    if found is None or math.isnan(number):
+    if found is None:
         raise ArgumentError(f"{text!r} is no requirement. Write a name, >= or <=, and a number: 'auc>=0.9'.")
+    number = float(found[3])
     return found[1], at_least(number) if found[2] == ">=" else at_most(number)
 
 
@@ -176,10 +169,8 @@ def _number_in(result: Any, within: str, note: str) -> tuple[float | None, str]:
         if key not in found:
             return None, f"as the result has no {key!r}.{nearest(key, found)}".rstrip(".")
         result = found[key]
-    if (
-        isinstance(result, Mapping) and {"value", "low", "high"} == result.keys()
-    ):  # as _SUCCESS has an estimate
-        result = result["value"]
+    if isinstance(result, Mapping) and result.keys() == {"value", "low", "high"}:
+        result = result["value"]  # of an estimate, as _SUCCESS has it
     if isinstance(result, Mapping):
         names = ", ".join(map(str, list(result)[:5]))
         return None, f"as the result has several numbers: ask for one by its name, such as one of {names}"

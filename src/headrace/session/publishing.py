@@ -30,7 +30,7 @@ from headrace.output.runs import check_is_output
 from headrace.output.saved_plan import read_plan
 from headrace.output.verify_tables import Reached, table_of
 from headrace.plan.parameters import given_folder
-from headrace.plan.requirements import Requirement, compared
+from headrace.plan.requirements import compared
 from headrace.result import Metrics, Result
 from headrace.session.event_bus import EventBus
 
@@ -56,13 +56,20 @@ def ask(job: Job, metrics: Metrics, events: EventBus, seconds: float, summary: d
         seconds, cost = withheld.seconds, withheld.summary.get("cost")
     if cost is not None:
         summary["cost"] = cost
-    figures = _figures(job, job.plan.requirements, metrics, seconds, cost)
-    met = all(figure.met for figure in figures)
+    figures, met = _figures(job, metrics, seconds, cost)
     events.on_event(RequirementsAsked("met" if met else "not met", figures))
     summary["requirements"] = msgspec.to_builtins(figures)
     if not met:
         job.committer.withhold(seconds, summary)
-        raise _not_met(figures, str(job.output), _KEPT)
+        out = shlex.quote(str(job.output))
+        raise _not_met(
+            job,
+            figures,
+            "is not as required, so it was not published",
+            f"All its rows are computed and kept, and no reader sees them. `headrace publish {out} --because …` "
+            f"publishes them all the same, `headrace discard {out}` drops them (hr.publish and hr.discard in "
+            "Python). The same run with other requirements asks again, and computes nothing.",
+        )
 
 
 def ask_finished(job: Job, metrics: Metrics) -> None:
@@ -71,50 +78,46 @@ def ask_finished(job: Job, metrics: Metrics) -> None:
     One that somebody has published all the same, whatever was required then, is taken as it is.
     """
     success = reporting.success_of(job.output.root, job.committer.plan.run) or {}
+    figures, met = _figures(job, metrics, job.committer.state.seconds, success.get("cost"))
     before = RequirementsAsked.of(success)
-    if before is not None and before.verdict == "published":
-        asked = [(each.name, str(each.bound)) for each in job.plan.requirements]
-        if asked == [(each.name, each.asked) for each in before.figures]:
-            return
-    seconds = job.committer.state.seconds
-    figures = _figures(job, job.plan.requirements, metrics, seconds, success.get("cost"))
-    if not all(figure.met for figure in figures):
-        raise _not_met(figures, str(job.output), _PUBLISHED)
+    asked = [(each.name, each.asked) for each in figures]
+    decided = before is not None and before.verdict == "published"
+    if met or (
+        decided and before is not None and asked == [(each.name, each.asked) for each in before.figures]
+    ):
+        return
+    raise _not_met(
+        job,
+        figures,
+        "is not as required now, and was published before",
+        "Nothing was changed: readers see it. mode='overwrite' makes all rows again, and publishes them if they meet "
+        "the requirements.",
+    )
 
 
 def _figures(
-    job: Job, asked: tuple[Requirement, ...], metrics: Metrics, seconds: float, cost: float | None
-) -> tuple[Figure, ...]:
-    ledger = job.committer.state.ledger
-    return compared(asked, metrics, metrics.notes, ledger, seconds=round(seconds, 3), cost=cost)
+    job: Job, metrics: Metrics, seconds: float, cost: float | None
+) -> tuple[tuple[Figure, ...], bool]:
+    """Return the figures of all rows of an output, and whether all are as required."""
+    ledger, asked = job.committer.state.ledger, job.plan.requirements
+    found = compared(asked, metrics, metrics.notes, ledger, seconds=round(seconds, 3), cost=cost)
+    return found, all(figure.met for figure in found)
 
 
-_KEPT = (
-    "is not as required, so it was not published",
-    "All its rows are computed and kept, and no reader sees them. `headrace publish {out} --because …` publishes "
-    "them all the same, `headrace discard {out}` drops them (hr.publish and hr.discard in Python). The same run with "
-    "other requirements asks again, and computes nothing.",
-)
-_PUBLISHED = (
-    "is not as required now, and was published before",
-    "Nothing was changed: readers see it. mode='overwrite' makes all rows again, and publishes them if they meet the "
-    "requirements.",
-)
-
-
-def _not_met(figures: tuple[Figure, ...], output: str, words: tuple[str, str]) -> RequirementNotMet:
-    unmet = [str(each) for each in figures if not each.met]
-    others = [str(each) for each in figures if each.met]
-    met = f" Met: {'; '.join(others)}." if others else ""
-    what, then = words
+def _not_met(job: Job, figures: tuple[Figure, ...], what: str, then: str) -> RequirementNotMet:
+    unmet = "; ".join(str(each) for each in figures if not each.met)
+    met = "; ".join(str(each) for each in figures if each.met)
     error = RequirementNotMet(
-        f"The output {output} {what}: {'; '.join(unmet)}.{met} {then.format(out=shlex.quote(output))}"
+        f"The output {job.output} {what}: {unmet}. {f'Met: {met}. ' if met else ''}{then}"
     )
-    error.figures, error.output = figures, output
+    error.figures, error.output = figures, str(job.output)
     return error
 
 
 # ------------------------------------------------------------ somebody decides
+
+
+_AGAIN = "it makes the rows that are missing, and asks for what is required."
 
 
 @known_arguments
@@ -159,21 +162,19 @@ def publish(
     >>> print(hr.publish(out, because="the shop was closed that day"))
     3 rows in ...out, published although rows is 3 (asked: at least 10), because: the shop was closed that day
     """
-    reason = _reason("publish", because)
+    if not isinstance(because, str) or not because.strip():
+        raise ArgumentError(f"publish: because={because!r}: say in a few words why.")
     with _opened(path, storage_options) as output:
         for run, plan, state, contents in _runs(output):
             success = reporting.success_of(output.root, run)
             if not state.finished and (state.withheld or state.swapping):
                 reached = Reached(catalog, uri)
                 with _recovered(output, run, plan, checked(storage_options), reached) as committer:
-                    return _published(output, committer, reason)
+                    return _published(output, committer, because.strip())
             if success is not None:
                 state.recount(contents.lasting())
                 return _result(output, run, state, success)
-        raise PlanError(
-            f"publish: the run in {output} is not complete, so it is not known whether it is as required. Run the "
-            "same command again: it goes on."
-        )
+        raise PlanError(f"publish: the run in {output} is not complete. Run the same command again: {_AGAIN}")
 
 
 @known_arguments
@@ -260,8 +261,7 @@ def _published(output: Output, committer: ShardCommitter, reason: str) -> Result
     ends = state.swapping or state.withheld
     if ends is None:
         raise PlanError(
-            f"publish: files of the run in {output} are gone since it was complete. Run the same command again: it "
-            "makes their rows anew."
+            f"publish: files of the run in {output} are gone. Run the same command again: {_AGAIN}"
         )
     summary = ends.summary
     if state.swapping is None:  # else it has been decided
@@ -309,9 +309,3 @@ def _note(output: Output, run: str, event: RequirementsAsked) -> None:
     with contextlib.closing(EventBus([Record(folder / EVENTS)])) as events:
         events.on_event(event)
     reporting.write_report(output.root, folder, output=str(output))
-
-
-def _reason(verb: str, because: Any) -> str:
-    if not isinstance(because, str) or not because.strip():
-        raise ArgumentError(f"{verb}: because={because!r}: say in a few words why.")
-    return because.strip()

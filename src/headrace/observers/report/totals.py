@@ -47,18 +47,12 @@ def required(facts: Facts) -> Value | None:
     """Return what was required of the output, beside what was found; and what somebody decided."""
     if facts.required is None:
         return None
-    words = {
-        "met": "All of it is met.",
-        "not met": "A requirement is not met, so no reader sees the output.",
-        "published": "A requirement was not met, and somebody published the output all the same.",
-        "discarded": "A requirement was not met, and somebody dropped the rows.",
-    }.get(facts.required.verdict, "")
-    because = f" Because: {facts.required.because}" if facts.required.because else ""
+    because = f", because: {facts.required.because}" if facts.required.because else ""
     made = [
         (each.name, each.asked, each.shown, "yes" if each.met else "no") for each in facts.required.figures
     ]
     tables = [table("Figures", ("Figure", "Asked", "Found", "Met"), made, words=(0, 1, 2, 3))] if made else []
-    return plain(words + because, tables=tables)
+    return plain(f"{facts.required.verdict.capitalize()}{because}.", tables=tables)
 
 
 def failed(facts: Facts) -> Value | None:
