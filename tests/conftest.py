@@ -16,6 +16,7 @@ import pytest
 from hypothesis import settings
 from msgspec.structs import replace
 
+import forked
 from headrace.engines.local import spawner
 from headrace.engines.local.spawner import Spawner, Starting
 from headrace.session.engines import _PRELOAD
@@ -81,6 +82,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="looks at processes or memory of the engine 'local'"))
 
 
+_IN_PROCESS = {
+    *("accumulators", "api", "core", "interop", "observers", "output", "plan", "predictors"),
+    *("sinks", "sources", "worker"),
+}
+
+
+@pytest.fixture(autouse=True)
+def in_this_process(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs are carried out in this process, unless a test asks for workers with ``engine="local"``.
+
+    That is so in the rooms whose promises are the same wherever a step runs.
+    """
+    if _IN_PROCESS & set(request.path.parts):
+        monkeypatch.setenv("HEADRACE_ENGINE", ENGINE or "inline")
+        monkeypatch.setenv("HEADRACE_PROGRESS", "0")
+        monkeypatch.setenv("HEADRACE_WORKERS", "2")
+
+
 @pytest.fixture(autouse=True)
 def template_of_workers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run finds what workers of the runs before were forked from, unless its test looks at processes.
@@ -139,19 +158,25 @@ class Ended:
 
 @pytest.fixture
 def script(tmp_path: Path) -> Callable[..., Ended]:
-    """Run Python text as a script of its own, in ``tmp_path``."""
+    """Run Python text as a script of its own, in ``tmp_path``.
 
-    def run(text: str, *, command: list[str] | None = None, stdin: str = "", **where: Any) -> Ended:
+    It is a fork of a process that has imported the library, and so are its workers. ``fresh``: it is a new
+    interpreter, as for a test of imports or of how programs start.
+    """
+
+    def run(
+        text: str, *, command: list[str] | None = None, stdin: str = "", fresh: bool = False, **where: Any
+    ) -> Ended:
         file = tmp_path / "script.py"
         file.write_text(textwrap.dedent(text))
-        done = subprocess.run(
+        usual: dict[str, Any] = {"capture_output": True, "text": True} if fresh else {"workers": True}
+        done = (subprocess.run if fresh else forked.run)(
             [sys.executable, *(command or [str(file)])],
             input=stdin,
-            capture_output=True,
-            text=True,
             cwd=where.get("cwd", tmp_path),
             env={**os.environ, **_USUAL, **where.get("env", {})},
             timeout=280,  # a busy machine may give it a tenth of a core
+            **usual,
         )
         return Ended(done.returncode, done.stdout, done.stderr)
 

@@ -130,7 +130,7 @@ def test_spread_does_not_cancel() -> None:
 def test_workers_count_and_their_errors_name_verb_and_column() -> None:
     days = [day(1 + number % 28) for number in range(4000)]
     table = pa.table({"n": range(4000), "day": days, "s": list(map(str, days))})
-    data = hr.from_arrow(table).with_options(shard_rows=500, workers=2, progress=False)
+    data = hr.from_arrow(table).with_options(engine="local", shard_rows=500, workers=2, progress=False)
     assert data.sum("n") == sum(range(4000))
     assert data.min() == {"min(n)": 0, "min(day)": day(1), "min(s)": "2020-01-01"}
     assert data.limit(10).max(["n", "day"]) == {"max(n)": 9, "max(day)": day(10)}

@@ -8,10 +8,18 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+
+@pytest.fixture
+def script(script: Callable[..., Any]) -> Callable[..., Any]:
+    """Packages are looked for once in a process, so a script is a new interpreter."""
+    return partial(script, fresh=True)
+
 
 MODULES = {
     "source": '''

@@ -5,12 +5,19 @@ from __future__ import annotations
 import ast
 import importlib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 HEAVY = ["pandas", "torch", "ray", "rich", "pyarrow.dataset", "polars", "duckdb", "typer", "sklearn"]
+
+
+@pytest.fixture
+def script(script: Callable[..., Any]) -> Callable[..., Any]:
+    """What is imported is looked at, so a script is a new interpreter."""
+    return partial(script, fresh=True)
 
 
 def test_building_a_plan_imports_little(script: Callable[..., Any]) -> None:

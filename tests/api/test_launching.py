@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from .data import numbers
+
+
+@pytest.fixture
+def script(script: Callable[..., Any]) -> Callable[..., Any]:
+    """How programs start is looked at, so a script is a new interpreter."""
+    return partial(script, fresh=True)
+
 
 BODY = """
 import headrace as hr

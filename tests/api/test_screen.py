@@ -53,7 +53,7 @@ def test_an_exception_shows_the_users_code_and_little_else(script: Callable[...,
 
 
 def test_a_wrong_argument_shows_the_line_and_one_paragraph(script: Callable[..., Any]) -> None:
-    ended = script("import headrace as hr\nhr.range(3).map_batches(print, batchsize=3)\n")
+    ended = script("import headrace as hr\nhr.range(3).map_batches(print, batchsize=3)\n", fresh=True)
     assert ended.code == 1
     assert "hr.range(3).map_batches(print, batchsize=3)" in ended.err
     assert ended.err.count("  File ") == 1 and len(ended.err.splitlines()) <= 7
@@ -191,7 +191,8 @@ def test_modules_that_interrupt_a_worker(script: Callable[..., Any], tmp_path: P
 
         data = hr.Dataset.from_source(RangeSource(1000, rows_per_split=100)).with_options(shard_rows=100)
         data.map_batches(fatal.score).count()
-        """
+        """,
+        fresh=True,  # a worker that is a fork has imported nothing anew
     )
     assert ended.code == 1
     assert "StepError: A worker could not load the plan's functions: KeyboardInterrupt" in ended.err, (
@@ -216,7 +217,8 @@ def test_modules_that_end_the_process(script: Callable[..., Any], tmp_path: Path
 
         data = hr.Dataset.from_source(RangeSource(1000, rows_per_split=100)).with_options(shard_rows=100)
         data.map_batches(fatal.score).count()
-        """
+        """,
+        fresh=True,  # a worker that is a fork has imported nothing anew
     )
     assert ended.code == 1
     last = ended.err.strip().splitlines()[-1]

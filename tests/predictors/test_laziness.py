@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from .test_lightgbm import fares as light_fares
 from .test_sklearn import forest
 from .test_xgboost import fares as x_fares
+
+
+@pytest.fixture
+def script(script: Callable[..., Any]) -> Callable[..., Any]:
+    """What is imported is looked at, so a script is a new interpreter."""
+    return partial(script, fresh=True)
 
 
 def test_files_are_looked_at_without_their_libraries(tmp_path: Path, script: Callable[..., object]) -> None:

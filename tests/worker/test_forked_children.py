@@ -48,7 +48,7 @@ def leave(request: pytest.FixtureRequest) -> tuple[Callable[[], Any], int]:
 
 def codes(dataset: hr.Dataset, out: Path, on_error: Any = "reject") -> set[int | None]:
     """Return the exit codes that parents saw, after a look at whether all rows are there once."""
-    made = dataset.with_options(on_error=on_error, workers=1, commit_every=None)
+    made = dataset.with_options(engine="local", on_error=on_error, workers=1, commit_every=None)
     result = made.write_parquet(out)
     assert (result.rows, result.rejected) == (ROWS, 0)
     table = hr.read_parquet(out).to_arrow()
