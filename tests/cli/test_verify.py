@@ -210,13 +210,14 @@ def test_rows_are_counted_from_the_files(
 
 
 def test_ends_of_lines_in_quotes_are_no_rows(place: Path) -> None:
-    from headrace.output.part_files import csv_rows, rows_of
+    from headrace.output.remeasure import rows_of
+    from headrace.sinks.csv import count_lines
 
     out = made(place, "csv")
     assert rows_of(first_part(out), "x.csv", {"kind": "csv", "header": True}) == 99
     text = first_part(out).read_bytes()
     for size in (1, 2, 3, 7):
-        assert csv_rows(text[at : at + size] for at in range(0, len(text), size)) == 100
+        assert count_lines(text[at : at + size] for at in range(0, len(text), size)) == 100
 
 
 def test_a_run_that_is_not_finished(place: Path, headrace: Headrace) -> None:

@@ -16,6 +16,8 @@ from headrace.core.row_keys import Keys, Location, Numbers, keyed, row_keys
 from headrace.core.work import Durability, Split, StagedFile, Task
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import pyarrow as pa
 
     from headrace.core.files.input_files import Mark
@@ -288,6 +290,14 @@ class Format(Protocol):
         """Return what names the rows of one attempt, batch after batch, if each row is a file of its own.
 
         A name has letters, digits, ``-`` and ``_``. Default: None, as a file has many rows.
+        """
+        return None
+
+    @classmethod
+    def rows_in(cls, path: Path, described: Mapping[str, Any]) -> int | None:
+        """Count the rows of a part that is whole, by its own metadata or by its lines; for ``verify``.
+
+        ``described`` is what ``describe`` said of the sink. Default: None, it is not known.
         """
         return None
 

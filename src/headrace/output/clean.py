@@ -18,8 +18,7 @@ from headrace.output.layout import HOME, SUCCESS, Output
 from headrace.output.names import is_part
 from headrace.output.places.place import Place, looked_at, place_at
 from headrace.output.runs import SavedRun, check_is_output, current_run, next_run, pointer
-
-TABLES = ("Delta table", "Iceberg table", "Lance table")  # kinds of sinks
+from headrace.output.verify_tables import LAKES
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +56,7 @@ def _check_no_table(output: Place) -> None:
     with contextlib.suppress(JournalDamaged):
         for run in filter(None, (current_run(output.root), next_run(output.root))):
             about = msgspec.json.decode(run.plan.shape).get("sink") or {}
-            if about.get("kind") in TABLES:
+            if about.get("kind") in LAKES:
                 raise ForeignOutput(
                     f"The files in {output.name} may hold rows of the {about['kind']} table that contains this "
                     "folder, so nothing was removed. Use the table's own clean-up, such as VACUUM or the removal of "

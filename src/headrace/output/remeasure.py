@@ -1,25 +1,50 @@
-"""Metrics of a finished run, computed again from its plan's settings and its journal or files.
+"""What an output holds, measured again: bytes and rows of its files, and metrics from its journal or its files.
 
 Only for Headrace's own metrics: others would need their code to be executed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import zlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from headrace.core.door import loaded
+from headrace.core.files import safe_files
+from headrace.core.files.formats import FORMATS
 from headrace.core.ports import Accumulator
 from headrace.errors import HeadraceError
-from headrace.output.part_files import batches_of
 
 if TYPE_CHECKING:
     from headrace.output.runs import SavedRun
 
+_CHUNK = 1 << 20
 WRONG = (HeadraceError, IndexError, ValueError, msgspec.MsgspecError)
+
+
+def bytes_of(path: Path) -> tuple[int, int]:
+    """Return a file's size and CRC-32, by reading all of it."""
+    size = crc = 0
+    with safe_files.file(path) as file:
+        while chunk := file.read(_CHUNK):
+            size += len(chunk)
+            crc = zlib.crc32(chunk, crc)
+    return size, crc
+
+
+def rows_of(path: Path, name: str, sink: Mapping[str, Any]) -> int | None:
+    """Count the rows of a file that is whole, as its format does; None for a format that is not ours."""
+    kind = str(sink.get("kind")).lower()
+    found = FORMATS.get(kind) if kind in FORMATS.ours else None
+    writer = "" if found is None else found.writer
+    if name.endswith(".arrow"):
+        writer = "headrace.sinks.arrow:Arrow"
+    rows: int | None = loaded(writer).rows_in(path, sink) if writer else None
+    return rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +76,7 @@ def merged(run: SavedRun, number: int, measured: PlannedMetric) -> Any:
     from headrace.core import metric_states
 
     assert measured.metric is not None
-    places = [shard.place for shard in run.plan.shards]
-    records = sorted(
-        (record for record in run.records if record.states),
-        key=lambda each: places[each.shard] if each.shard < len(places) else (each.shard,),
-    )
+    records = (record for record in run.in_order() if record.states)
     metric = [(measured.name, measured.metric)]
     totals = metric_states.merged(metric, ((record.states[number],) for record in records), run.folder)
     return _plain(totals[0])
@@ -64,10 +85,13 @@ def merged(run: SavedRun, number: int, measured: PlannedMetric) -> Any:
 def counted(measured: PlannedMetric, files: Sequence[Path]) -> Any:
     """Return a metric's result by the rows in Parquet files, which have its columns; in plain values."""
     assert measured.metric is not None
+    import pyarrow.parquet as pq
+
     total = measured.metric.empty()
-    for file in files:
-        for batch in batches_of(file, total.columns):
-            total.update(batch)
+    for path in files:
+        with safe_files.file(path) as opened, pq.ParquetFile(opened) as file:
+            for batch in file.iter_batches(columns=list(total.columns), use_threads=False):
+                total.update(batch)
     return _plain(total)
 
 

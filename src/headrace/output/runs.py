@@ -58,6 +58,13 @@ class SavedRun:
             state.add(record)
         return SavedRun(self.name, self.folder, False, plan, state, records, 0)
 
+    def in_order(self) -> list[CommitRecord]:
+        """Return the records in the order of their rows."""
+        places = [shard.place for shard in self.plan.shards]
+        return sorted(
+            self.records, key=lambda each: places[each.shard] if each.shard < len(places) else (each.shard,)
+        )
+
     @property
     def shards(self) -> list[Shard]:
         """The shards, without those that were replaced."""

@@ -26,9 +26,10 @@ from headrace.core.work import REJECTED, StagedFile
 from headrace.errors import JournalDamaged
 from headrace.output import remeasure as remeasuring
 from headrace.output.names import is_part
-from headrace.output.part_files import bytes_of, rows_of
 from headrace.output.places.place import Place, looked_at
+from headrace.output.remeasure import bytes_of, rows_of
 from headrace.output.reporting import success_of
+from headrace.output.revealing import parts_of
 from headrace.output.runs import SavedRun, check_is_output, current_run, named_run, next_run, pointer
 from headrace.output.verification import Finding, Verdict, Verification, are_steps, steps_of, verbs
 from headrace.output.verify_tables import Reached, in_table, without_compacted
@@ -434,7 +435,9 @@ class _Verifier:
         return results
 
     def _check_counted(self, measured: remeasuring.PlannedMetric, expected: Any) -> None:
-        found = remeasuring.counted(measured, [self._root / name for name in self._part_names()])
+        found = remeasuring.counted(
+            measured, [self._root / file.name for file in parts_of(self._run.in_order())]
+        )
         if found == expected:
             self._recounted.append(measured.name)
         else:
@@ -443,15 +446,6 @@ class _Verifier:
                 "_SUCCESS",
                 f"{measured.name} is {expected!r}, and the rows in the files give {found!r}.",
             )
-
-    def _part_names(self) -> list[str]:
-        """Return the parts in the order of their rows."""
-        places = [shard.place for shard in self._run.plan.shards]
-        records = sorted(
-            self._run.records,
-            key=lambda each: places[each.shard] if each.shard < len(places) else (each.shard,),
-        )
-        return [file.name for record in records for file in record.files if file.is_part]
 
     def _is_in_the_files(self, measured: remeasuring.PlannedMetric) -> bool:
         """Say whether the columns of a metric are in the output as they were when it counted them."""

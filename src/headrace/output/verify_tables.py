@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 Findings = list[Finding]
 
 DATABASE = "table"  # kinds of sinks
-TABLES = (DATABASE, "Delta table", "Iceberg table", "Lance table")
+LAKES = ("Delta table", "Iceberg table", "Lance table")
+TABLES = (DATABASE, *LAKES)
 
 
 class Reached(NamedTuple):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from pathlib import Path
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
 from headrace.core.arrow.values import one_value
+from headrace.core.files import safe_files
 from headrace.core.files.staged import StagedStream
 from headrace.core.ports import Format
 
@@ -21,6 +24,12 @@ class Arrow(Format):
 
     def open(self, stream: StagedStream, schema: pa.Schema) -> ArrowEncoder:
         return ArrowEncoder(stream, schema)
+
+    @classmethod
+    def rows_in(cls, path: Path, described: Mapping[str, Any]) -> int:
+        with pa.BufferReader(safe_files.mapped(path)) as file:
+            reader = pa.ipc.open_file(file)
+            return sum(reader.get_batch(i).num_rows for i in range(reader.num_record_batches))
 
 
 class ArrowEncoder:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -16,7 +18,7 @@ from headrace.core.files.staged import StagedStream
 from headrace.core.ports import Encoder
 from headrace.errors import ArgumentError
 from headrace.sinks.files import cannot_hold, probe_columns
-from headrace.sinks.text import TEXT, Compressed, fill, join, put
+from headrace.sinks.text import TEXT, Compressed, fill, join, put, unpacked
 
 _FORMULA = re.compile(r"^([=+\-@\t\r\n＝＋－＠])")
 """Beginnings of texts that spreadsheets read as formulas, by OWASP's page on CSV injection."""
@@ -64,6 +66,10 @@ class Csv(Compressed):
     def open(self, stream: StagedStream, schema: pa.Schema) -> Encoder:
         return _CsvEncoder(self, self.compressed(stream), schema)
 
+    @classmethod
+    def rows_in(cls, path: Path, described: Mapping[str, Any]) -> int:
+        return count_lines(unpacked(path, described)) - bool(described.get("header", True))
+
     def _try(self, schema: pa.Schema) -> None:
         encoder = _CsvEncoder(self, pa.BufferOutputStream(), schema)
         encoder.write(pa.RecordBatch.from_arrays([pa.nulls(1, c.type) for c in schema], schema.names))
@@ -109,6 +115,21 @@ class _CsvEncoder:
         self._writer.close()
         self._stream.close()
         return self._rows
+
+
+def count_lines(chunks: Iterable[bytes]) -> int:
+    """Count the ends of lines that no quotes are around.
+
+    >>> count_lines([b'"a","b"\\n1,"x\\n', b'""y"\\n'])
+    2
+    """
+    rows, quoted = 0, False
+    for chunk in chunks:
+        for i, piece in enumerate(chunk.split(b'"')):
+            quoted ^= i > 0
+            if not quoted:
+                rows += piece.count(b"\n")
+    return rows
 
 
 def _without_formulas(values: pa.Array) -> pa.Array:

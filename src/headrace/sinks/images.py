@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -59,6 +60,10 @@ class Images(Format):
 
     def open(self, stream: StagedStream, schema: pa.Schema) -> Encoder:
         return _ImageEncoder(stream, schema.field(self.column), FORMATS[self.file_format])
+
+    @classmethod
+    def rows_in(cls, path: Path, described: Mapping[str, Any]) -> int:
+        return 1
 
     def file_names(self) -> Callable[[pa.RecordBatch], Sequence[str]]:
         return _Names(self.names)

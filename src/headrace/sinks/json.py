@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from pathlib import Path
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
@@ -12,7 +14,7 @@ from headrace.core.files.staged import StagedStream
 from headrace.core.ports import Encoder
 from headrace.sinks.files import probe_columns
 from headrace.sinks.jsontext import encode_object
-from headrace.sinks.text import Compressed, join, put
+from headrace.sinks.text import Compressed, join, put, unpacked
 
 _ROWS = 8192
 
@@ -35,6 +37,10 @@ class Json(Compressed):
 
     def open(self, stream: StagedStream, schema: pa.Schema) -> Encoder:
         return _JsonEncoder(self.compressed(stream), schema.names)
+
+    @classmethod
+    def rows_in(cls, path: Path, described: Mapping[str, Any]) -> int:
+        return sum(chunk.count(b"\n") for chunk in unpacked(path, described))
 
 
 class _JsonEncoder:

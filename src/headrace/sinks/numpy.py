@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, Any, ClassVar
 
 import numpy as np
@@ -14,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.core.arrow.batch_formats import NUMPY_OF
+from headrace.core.files import safe_files
 from headrace.core.files.durable import write_failed
 from headrace.core.files.staged import StagedStream
 from headrace.core.ports import Encoder, Format
@@ -57,6 +59,17 @@ class Numpy(Format):
 
     def open(self, stream: StagedStream, schema: pa.Schema) -> Encoder:
         return _NumpyEncoder(stream, schema, single=self.single)
+
+    @classmethod
+    def rows_in(cls, path: Path, described: Mapping[str, Any]) -> int:
+        """Return how long an array is, by its header; of several, which are of one length, the first."""
+        with safe_files.file(path) as file, contextlib.ExitStack() as stack:
+            array: IO[bytes] = file
+            if not described.get("single"):
+                archive = stack.enter_context(zipfile.ZipFile(file))
+                array = stack.enter_context(archive.open(archive.namelist()[0]))
+            np.lib.format.read_magic(array)
+            return int(np.lib.format.read_array_header_1_0(array)[0][0])
 
 
 class _NumpyEncoder:

@@ -8,6 +8,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -18,6 +19,7 @@ import pyarrow.types as pt
 from headrace.core.arrow.batch_formats import is_nested, to_numpy
 from headrace.core.arrow.ragged import axes
 from headrace.core.arrow.row_selection import with_present_values
+from headrace.core.files import safe_files
 from headrace.core.files.staged import StagedStream
 from headrace.core.ports import Format
 from headrace.errors import ArgumentError
@@ -165,6 +167,11 @@ class Parquet(Format):
 
     def open(self, stream: StagedStream, schema: pa.Schema) -> ParquetEncoder:
         return ParquetEncoder(self, stream, schema)
+
+    @classmethod
+    def rows_in(cls, path: Path, described: Mapping[str, Any]) -> int:
+        with safe_files.file(path) as file:
+            return int(pq.read_metadata(file).num_rows)
 
     def open_writer(
         self,

@@ -7,19 +7,22 @@ from __future__ import annotations
 
 import gzip
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.core.files import safe_files
 from headrace.core.files.staged import StagedStream
 from headrace.core.ports import Format
 from headrace.sinks.files import choose
 
 TEXT = pa.large_string()
+_CHUNK = 1 << 20
 
 
 @cache
@@ -50,6 +53,16 @@ def put(stream: pa.NativeFile, lines: pa.Array) -> None:
     bounds = memoryview(offsets).cast("q")
     start, stop = bounds[lines.offset], bounds[lines.offset + len(lines)]
     stream.write(data.slice(start, stop - start))
+
+
+def unpacked(path: Path, described: Mapping[str, Any]) -> Iterator[bytes]:
+    """Yield the bytes of a part whose format may be compressed as a whole."""
+    with (
+        safe_files.file(path) as opened,
+        pa.input_stream(opened, compression=described.get("compression")) as stream,
+    ):
+        while chunk := stream.read(_CHUNK):
+            yield chunk
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import io
 import tarfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,6 +15,7 @@ import pyarrow.compute as pc
 
 from headrace.core.arrow.batch_formats import NUMPY_OF, rows_of
 from headrace.core.arrow.ragged import RaggedTensorType
+from headrace.core.files import safe_files, tars
 from headrace.core.files.staged import StagedStream
 from headrace.core.ports import Encoder, Format
 from headrace.errors import SinkError
@@ -58,6 +60,11 @@ class WebDataset(Format):
 
     def open(self, stream: StagedStream, schema: pa.Schema) -> Encoder:
         return _TarEncoder(stream, schema)
+
+    @classmethod
+    def rows_in(cls, path: Path, described: Mapping[str, Any]) -> int:
+        with safe_files.file(path) as file, tars.opened(file) as tar:
+            return sum(1 for _ in tars.keys(tar))
 
 
 class _TarEncoder:
