@@ -15,7 +15,7 @@ from headrace.dataset.base import DatasetBase
 from headrace.errors import ArgumentError
 from headrace.plan import ray_arguments
 from headrace.plan.parameters import given_folder, given_partition_by, given_rows_per_file
-from headrace.plan.write_options import FolderOptions, OutputOptions
+from headrace.plan.write_options import OF_RUNS, FolderOptions, OutputOptions
 from headrace.session.context import RunContext
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from headrace.sinks.files import FileSink
 
 _AHEAD = ("parquet",)  # what most jobs write: workers import it while the driver plans
-_OF_RUNS = ("mode", "on_change", "incremental", "refresh", "key", "durability")
 
 
 class WriteVerbs(DatasetBase):
@@ -268,7 +267,7 @@ class WriteVerbs(DatasetBase):
             raise ArgumentError(
                 f"schema={schema!r} is not a pyarrow.Schema, such as pa.schema({{'x': pa.int64()}})."
             )
-        asked = {name: value for name, value in given.items() if name in _OF_RUNS}
+        asked = {name: value for name, value in given.items() if name in OF_RUNS}
         asked["shard_rows"] = shard_rows
         options = self._options.updated({name: value for name, value in asked.items() if value is not None})
         if options.incremental and options.mode == "append":  # what a further run does

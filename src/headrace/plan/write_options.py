@@ -37,6 +37,10 @@ class OutputOptions(LakeOptions, total=False):
     refresh: Refresh | None
 
 
+OF_RUNS = tuple(name for name in OutputOptions.__annotations__ if name != "schema")
+"""Those that are options of runs, too; here they override ``with_options``."""
+
+
 class StoredOptions(OutputOptions, total=False):
     """Of outputs that may lie in a store."""
 

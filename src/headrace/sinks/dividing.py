@@ -22,7 +22,6 @@ from headrace.core.arrow.row_selection import taken
 from headrace.core.files.hive import HIVE_NULL, folder_name
 from headrace.core.human import count
 from headrace.core.ports import Writer
-from headrace.core.stores.addresses import in_object_store
 from headrace.core.work import StagedFile
 from headrace.errors import ArgumentError, SinkError, unknown_column
 
@@ -111,13 +110,22 @@ class Folders:
     takes_empty: bool = True  # texts, which tables read as null
 
     @classmethod
-    def of(cls, columns: tuple[str, ...], root: str, staging: str, file: str) -> Folders:
+    def of(
+        cls,
+        columns: tuple[str, ...],
+        root: str,
+        staging: str,
+        file: str,
+        *,
+        in_store: bool,
+        takes_empty: bool,
+    ) -> Folders:
         """See how long names may be below ``root``, where a file is called ``file``, and whether ``a`` is ``A``."""
-        longest = os.pathconf(staging, "PC_PATH_MAX") if not in_object_store(root) else _KEY
+        longest = _KEY if in_store else os.pathconf(staging, "PC_PATH_MAX")
         longest -= len(os.fsencode(os.path.join(root, file))) + 2
         folder, name = os.path.split(staging)
         caseless = os.path.lexists(os.path.join(folder, name.upper()))
-        return cls(columns, os.pathconf(staging, "PC_NAME_MAX"), longest, caseless)
+        return cls(columns, os.pathconf(staging, "PC_NAME_MAX"), longest, caseless, takes_empty)
 
     def divided(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
         """Yield each folder that has rows in the batch, with copies of these rows without the columns."""

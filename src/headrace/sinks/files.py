@@ -149,8 +149,14 @@ class FileSink:
 
     def _divided(self, task: Task, schema: pa.Schema, shard: str) -> PartitionedWriter:
         longest = f"part-{shard}-00000-{self.run}.{self.format.suffix}"
-        folders = Folders.of(self.partition_by, self.root, self.staging, longest)
-        folders = replace(folders, takes_empty=self.empty_folders)
+        folders = Folders.of(
+            self.partition_by,
+            self.root,
+            self.staging,
+            longest,
+            in_store=self.in_store,
+            takes_empty=self.empty_folders,
+        )
         division: Division = folders if self.divide is None else self.divide(folders, schema)
 
         def open_file(folder: str, number: int | None) -> PartWriter:
