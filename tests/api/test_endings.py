@@ -21,6 +21,8 @@ pytestmark = pytest.mark.usefixtures("no_template")
 JOB = """
     import os, time
     import headrace as hr
+    from headrace.driver.policies import interruption
+    interruption.PATIENCE = 0.5  # a batch that is under way takes longer in any case
     import numpy as np
     import pyarrow as pa
 

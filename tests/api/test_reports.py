@@ -9,7 +9,6 @@ import re
 import signal
 import socket
 import stat
-import subprocess
 import sys
 import time
 import urllib.request
@@ -19,6 +18,7 @@ from typing import Any
 
 import pytest
 
+import forked
 import headrace as hr
 from headrace.errors import ArgumentError, NothingMatched, StepError
 from headrace.output import reporting
@@ -163,14 +163,14 @@ if __name__ == "__main__":
 def test_a_run_that_was_killed(tmp_path: Path) -> None:
     script, out = tmp_path / "job.py", tmp_path / "out"
     script.write_text(_KILLED)
-    done = subprocess.run([sys.executable, script, out, "kill"], timeout=60, check=False)
+    done = forked.run([sys.executable, script, out, "kill"], timeout=280, workers=True)
     assert done.returncode == -signal.SIGKILL
     state = Follower(out).poll()
     assert state.facts.status == "stopped" and 300 <= state.facts.ledger.written < 1000
     assert "run the same command again to resume it" in dict(state.lines())["status"]
     folder = reporting.folder_of(out)
     assert "Stopped" in words(reporting.render(*reporting.read(out, folder, alive=False)).decode())
-    subprocess.run([sys.executable, script, out, "on"], timeout=60, check=True)
+    assert forked.run([sys.executable, script, out, "on"], timeout=280, workers=True).returncode == 0
     told = Follower(out).poll().data()
     assert (told["status"], told["rows_written"], told["drivers"]) == ("complete", 1000, 2)
     text = words(Path(told["report"]).read_text(encoding="utf-8"))

@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
+import forked
 import headrace as hr
+from forked import Forked
 
 IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE, signal.SIGCHLD)
 
@@ -108,7 +110,7 @@ import headrace as hr
 
 def slow(batch):
     print(len(batch["id"]), flush=True)  # the parent reads that work is under way
-    for _ in range(20):
+    for _ in range(8):
         sum(range(40_000))
     return batch
 
@@ -123,7 +125,7 @@ def test_the_first_interrupt_commits_what_is_done(tmp_path: Path) -> None:
     command = [sys.executable, str(tmp_path / "program.py"), str(tmp_path / "out")]
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     shown = {name: value for name, value in os.environ.items() if not name.startswith("HEADRACE_")}
-    with subprocess.Popen(command, env=shown, **pipes) as run:
+    with Forked(command, env=shown, workers=True, **pipes) as run:
         assert run.stdout is not None and run.stderr is not None
         for _ in range(200):  # batches of both workers
             run.stdout.readline()
@@ -136,7 +138,7 @@ def test_the_first_interrupt_commits_what_is_done(tmp_path: Path) -> None:
     kept = sum(each.count_rows() for each in map(pq_file, (tmp_path / "out").glob("*.parquet")))
     assert kept >= 200 * 16 // 2
     assert not (tmp_path / "out" / "_SUCCESS").exists()
-    done = subprocess.run(command, env=shown, check=True, **pipes)
+    done = forked.run(command, timeout=280, env=shown, workers=True)
     assert "read before, by an earlier run" in done.stderr
     rows = hr.read_parquet(str(tmp_path / "out")).take_all()
     assert sorted(row["id"] for row in rows) == list(range(12_000))

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
+import forked
 from headrace.cli import main
 
 FUNCTIONS = """
@@ -108,13 +108,12 @@ def program(place: Path) -> Callable[..., Said]:
     """Carry out a command line in a process of its own, as a shell would."""
 
     def run(*argv: str | Path, env: dict[str, str] | None = None, **more: Any) -> Said:
-        done = subprocess.run(
+        done = forked.run(
             [sys.executable, "-m", "headrace", *map(str, argv)],
-            capture_output=True,
-            text=True,
             cwd=more.pop("cwd", place),
             env={**os.environ, "HEADRACE_WORKERS": "2", **(env or {})},
             timeout=280,  # a busy machine may give it a tenth of a core
+            workers=True,
             **more,
         )
         return Said(done.returncode, done.stdout, done.stderr)

@@ -33,9 +33,7 @@ if __name__ == "__main__":
 
     for wrong, word in [
         (["predict", "fares:fair", *job[2:]], "fare"),
-        (["predict", "fares:fare", "rides.cvs", *job[3:]], "rides.cvs"),
         ([*job[:5], "--inputs", "mils", "--output", "fare"], "miles"),
-        (["verify", "fare"], "fare"),
     ]:
         code, _, error = headrace(*wrong)
         assert code != 0 and word in error and "Traceback" not in error, (wrong, error)

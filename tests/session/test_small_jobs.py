@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import forked
 import headrace as hr
 from headrace.core.events import RowsRead, Worked
 from headrace.dataset.dataset import Dataset
@@ -277,9 +278,8 @@ def test_a_run_whose_process_was_killed_goes_on_in_workers(source: str, model: A
     program.write_text(textwrap.dedent(KILLED))
 
     def run(how: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, str(program), how], cwd=tmp_path, capture_output=True, text=True, check=False
-        )
+        also = "joblib sklearn.linear_model sklearn.pipeline"
+        return forked.run([sys.executable, str(program), how], also=also, timeout=280, cwd=tmp_path)
 
     assert run("die").returncode == -signal.SIGKILL
     again = run("live")
