@@ -44,6 +44,11 @@ def not_ready(tag: str, repository: str, root: Path = ROOT) -> list[str]:
         missing.append(
             'DISTRIBUTION in core/install.py is not "headrace": messages would not name the index.'
         )
+    if not (root / "tests" / "museum" / f"{version}.tar.xz").exists():
+        missing.append(
+            f"tests/museum has no outputs of {version}, which later versions are tested with: "
+            "python tests/museum/make.py packs them."
+        )
     if "not on PyPI yet" in read("README.md"):
         missing.append("README.md says that Headrace is not on PyPI yet.")
     return missing

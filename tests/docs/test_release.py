@@ -120,6 +120,9 @@ def test_a_release_is_refused_until_all_that_it_says_is_true(tool: Any, tmp_path
         "CHANGELOG.md",
         "README.md",
     )
+    packed = tmp_path / "tests" / "museum" / f"{version}.tar.xz"
+    packed.parent.mkdir(parents=True)
+    packed.touch()
     for name in names:
         copy = tmp_path / name
         copy.parent.mkdir(parents=True, exist_ok=True)
@@ -135,7 +138,7 @@ def test_a_release_is_refused_until_all_that_it_says_is_true(tool: Any, tmp_path
         path.write_text(path.read_text().replace(before, after))
     tag = f"v{version}"
     assert tool.not_ready(tag, "acme/headrace", tmp_path) == []
-    assert len(tool.not_ready("v9.9", "acme/headrace", tmp_path)) == 4
+    assert len(tool.not_ready("v9.9", "acme/headrace", tmp_path)) == 5
     assert ["Source" in each for each in tool.not_ready(tag, "other/headrace", tmp_path)] == [True]
     for name in (*tool.ADDRESSES, *changes):
         path = tmp_path / name

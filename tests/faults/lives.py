@@ -34,10 +34,14 @@ class Nursery:
         *,
         faults: Mapping[str, str] | None = None,
         seconds: float | None = None,
+        sleeps: tuple[float, float] | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> int:
-        """Have a driver live until it ends, reaches a fault, or is killed after ``seconds``; return its code."""
-        asked = [module, arguments, str(log), dict(faults or {}), seconds, dict(environment or {})]
+        """Have a driver live until it ends, reaches a fault, or is killed after ``seconds``; return its code.
+
+        ``sleeps``: after how many seconds it is stopped, and when it goes on.
+        """
+        asked = [module, arguments, str(log), dict(faults or {}), seconds, sleeps, dict(environment or {})]
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write(json.dumps(asked) + "\n")
         self._process.stdin.flush()
@@ -59,22 +63,24 @@ def serve() -> None:
 
     assert pyarrow.parquet and headrace.session.write
     for line in sys.stdin:
-        module, arguments, log, faults, seconds, environment = json.loads(line)
+        module, arguments, log, faults, seconds, sleeps, environment = json.loads(line)
         importlib.import_module(module)
         child = os.fork()
         if child == 0:
             _live(module, arguments, log, faults, environment)
-        print(_end_of(child, seconds), flush=True)
+        signals = [] if seconds is None else [(seconds, signal.SIGKILL)]
+        signals += zip(sleeps or (), (signal.SIGSTOP, signal.SIGCONT), strict=False)
+        print(_end_of(child, signals), flush=True)
 
 
-def _end_of(child: int, seconds: float | None) -> int:
-    timer = None if seconds is None else threading.Timer(seconds, os.kill, (child, signal.SIGKILL))
-    if timer is not None:
+def _end_of(child: int, signals: list[tuple[float, signal.Signals]]) -> int:
+    timers = [threading.Timer(seconds, os.kill, (child, number)) for seconds, number in signals]
+    for timer in timers:
         timer.start()
     try:
         os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)  # its number is not another's yet
     finally:
-        if timer is not None:
+        for timer in timers:
             timer.cancel()
             timer.join()  # there is one thread when the next one is forked
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,6 +17,8 @@ from typing import Any
 import numpy as np
 
 import headrace as hr
+from headrace.errors import RunLocked, SinkError
+from headrace.output.places import lease
 from headrace.result import Result
 from headrace.sources.range import RangeSource
 
@@ -238,7 +242,40 @@ SINKS: dict[str, Sink] = {
 }
 
 
-def main(name: str, place: str, options: dict[str, Any]) -> None:
-    """What a driver does."""
-    result = SINKS[name].write(options, place)
+class Tells:
+    """An observer that leaves a file once the driver has the output."""
+
+    def __init__(self, place: str) -> None:
+        self.path = f"{place}/{BEGUN}"
+
+    def on_event(self, event: object) -> None:
+        open(self.path, "a").close()
+
+
+BEGUN, OVER = "begun", "over"
+
+
+def main(name: str, place: str, options: dict[str, Any], waits: str = "") -> None:
+    """What a driver does. One that ``waits`` tries again and again while another one has the output.
+
+    ``"first"``: it begins at once. ``"second"``: once another has begun, or is over.
+    """
+    if options.pop("apart", False):  # as on a machine of its own, where nobody waits for half a minute
+        lease._machine = lambda: str(os.getpid())
+        lease.SILENCE, lease.BEAT = 1.0, 0.1
+    while waits == "second" and not {BEGUN, OVER} & set(os.listdir(place)):
+        time.sleep(0.001)
+    refused, result = 0, None
+    while result is None:
+        try:
+            result = SINKS[name].write({**options, "observers": [Tells(place)]}, place)
+        except RunLocked as error:
+            if not waits or not re.search("is being written by|was taken over by|was changed by", str(error)):
+                raise
+            refused += 1
+        except SinkError as error:  # a connection was lost, and the program is run again
+            if not waits or "run the same command again" not in str(error):
+                raise
+    if waits:
+        print(f"refused {refused} times", flush=True)
     print(json.dumps([result.rows, result.run, result.resumed]), flush=True)

@@ -247,7 +247,10 @@ class Later(msgspec.Struct, frozen=True, tag="later", array_like=True):
     what: str
 
 
-@pytest.mark.parametrize("record", [Later("x"), ["commit", 1], ["commit", "x", None], 7, {}, ["opened"]])
+@pytest.mark.parametrize(
+    "record",
+    [Later("x"), ["commit", 1], ["commit", "x", None], 7, {}, ["opened"], Opened("abcdefgh", "9.8.7", 2)],
+)
 def test_a_record_of_another_version_is_refused_and_says_whose_it_is(tmp_path: Path, record: Any) -> None:
     path = tmp_path / "journal"
     records = [Opened("abcdefgh", __version__), commit(0), Opened("abcdefgh", "9.8.7"), record, Revoked(0)]

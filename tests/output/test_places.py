@@ -65,6 +65,14 @@ class TestFolder(PlaceContract):
         self.publisher(place, run).finish(b"{}")
         assert synced == [(place.root, True)]
 
+    def test_a_mark_of_what_was_not_synced_is_not_synced(
+        self, place: Place, run: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        publisher, synced = self.publisher(place, run), list[int]()
+        monkeypatch.setattr(os, "fsync", synced.append)
+        publisher.finish(b"{}", lasting=False)
+        assert (place.root / SUCCESS).read_bytes() == b"{}" and not synced
+
     def test_a_fault_before_success_leaves_none(self, place: Place, run: str) -> None:
         publisher = self.publisher(place, run)
         failpoints.activate({"finish.success": "ENOSPC"})

@@ -1,3 +1,4 @@
+import contextlib
 import os
 import re
 import socket
@@ -14,9 +15,9 @@ from stores.proxy import Proxy
 KEY, SECRET = "AKIDCANARY4711", "secret-canary-0815"
 
 
-@pytest.fixture(scope="session")
-def port():
-    """A port at which an S3 server listens."""
+@contextlib.contextmanager
+def serving():
+    """Have an S3 server listen at the port that this yields."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -36,6 +37,35 @@ def port():
             server.kill()
 
 
+def client_of(port):
+    """A client of a server, with the bucket "bucket"."""
+    import urllib.request
+
+    from obstore.store import S3Store
+
+    url = f"http://127.0.0.1:{port}"
+    urllib.request.urlopen(urllib.request.Request(f"{url}/bucket", method="PUT")).close()
+    given = {"access_key_id": KEY, "secret_access_key": SECRET, "region": "us-east-1"}
+    return S3Store("bucket", endpoint=url, client_options={"allow_http": True}, **given)
+
+
+def environment_of(url):
+    """What says where a store is, and who we are there."""
+    return {
+        "AWS_ACCESS_KEY_ID": KEY,
+        "AWS_SECRET_ACCESS_KEY": SECRET,
+        "AWS_REGION": "us-east-1",
+        "AWS_ENDPOINT_URL": url,
+    }
+
+
+@pytest.fixture(scope="session")
+def port():
+    """A port at which an S3 server listens."""
+    with serving() as port:
+        yield port
+
+
 @pytest.fixture(scope="session")
 def _proxy(port):
     proxy = Proxy(port)
@@ -51,15 +81,8 @@ def proxy(_proxy):
 
 @pytest.fixture(scope="session")
 def raw(port):
-    """A client that goes past the proxy, with the bucket "bucket"."""
-    import urllib.request
-
-    from obstore.store import S3Store
-
-    url = f"http://127.0.0.1:{port}"
-    urllib.request.urlopen(urllib.request.Request(f"{url}/bucket", method="PUT")).close()
-    given = {"access_key_id": KEY, "secret_access_key": SECRET, "region": "us-east-1"}
-    return S3Store("bucket", endpoint=url, client_options={"allow_http": True}, **given)
+    """A client that goes past the proxy."""
+    return client_of(port)
 
 
 @pytest.fixture
@@ -67,10 +90,8 @@ def bucket(raw, proxy, monkeypatch, request):
     """A prefix of its own in a bucket; the environment says where the store is."""
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY)
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
-    monkeypatch.setenv("AWS_REGION", "us-east-1")
-    monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
+    for name, value in environment_of(proxy.url).items():
+        monkeypatch.setenv(name, value)
     proxy.asked.clear()
     return Bucket(raw, re.sub(r"\W+", "-", request.node.name))
 

@@ -15,15 +15,17 @@ class Asked(NamedTuple):
 
 Fault = Callable[[Asked], "int | str | None"]
 """What becomes of a request: None is passed on; a number is the answer's status; "cut" ends its body in the middle,
-"drop" closes the connection without an answer, "lost" does so when the server has done what was asked; "strip" takes
-the conditions away; "stale" gives the answer that was first given to this request; "public" lets everybody do what
-this server lets its owner do."""
+"drop" closes the connection without an answer, "lost" does so when the server has done what was asked; "late" waits
+with the answer; "twice" has the server do it twice, and gives the second answer; "strip" takes the conditions away;
+"stale" gives the answer that was first given to this request; "public" lets everybody do what this server lets its
+owner do."""
 
 
 class Proxy:
     def __init__(self, port: int):
         self.asked: list[Asked] = []
         self.fault: Fault = lambda asked: None
+        self.late = 0.5  # seconds
         self.first: dict[str, tuple[int, list[tuple[str, str]], bytes]] = {}
         proxy = self
 
@@ -51,9 +53,12 @@ class Proxy:
                         "AWS4-HMAC-SHA256 Credential=owner/20260101/us-east-1/s3/aws4_request"
                     )
                 server = http.client.HTTPConnection("127.0.0.1", port)
-                server.request(self.command, self.path, body, headers)
-                answer = server.getresponse()
-                data = answer.read()
+                for _ in range(1 + (fault == "twice")):
+                    server.request(self.command, self.path, body, headers)
+                    answer = server.getresponse()
+                    data = answer.read()
+                if fault == "late":
+                    threading.Event().wait(proxy.late)
                 status, given = answer.status, answer.getheaders()
                 first = proxy.first.setdefault(f"{self.command} {self.path}", (status, given, data))
                 if fault == "stale":

@@ -219,8 +219,10 @@ class ShardCommitter:
             self.revealing.take_over(self.committed)
         if further:
             self._save_manifest(manifest)
-        self.revealing.complete(self.committed, lasting=self.durability == "power")
+        lasting = self.durability == "power"
+        self.revealing.complete(self.committed, lasting=lasting)
         success = {
+            "format": journals.FORMAT,
             "run": self.plan.run,
             **state.totals(),
             "manifest": f"_headrace/{self.plan.run}/manifest",
@@ -228,7 +230,8 @@ class ShardCommitter:
             "runs": totals.listed(self.plan.run, state.codes),
             **summary,
         }
-        self.revealing.publisher.finish(msgspec.json.format(msgspec.json.encode(success), indent=2) + b"\n")
+        mark = msgspec.json.format(msgspec.json.encode(success), indent=2) + b"\n"
+        self.revealing.publisher.finish(mark, lasting=lasting)
         state.finished = True
         self._journal.append(ended)
         self._journal.sync()

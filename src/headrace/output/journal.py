@@ -30,6 +30,10 @@ from headrace.version import __version__
 _COVERED = struct.Struct("<Q")
 
 
+FORMAT = 1
+"""The version of an output's format, see docs/reference/output-format.md. A higher one is refused."""
+
+
 class Opened(msgspec.Struct, frozen=True, tag="opened", array_like=True):
     """The first record: which run this journal belongs to, and the version that writes from here on.
 
@@ -38,6 +42,7 @@ class Opened(msgspec.Struct, frozen=True, tag="opened", array_like=True):
 
     run: str
     headrace: str = ""
+    format: int = FORMAT
 
 
 class Revision(msgspec.Struct, frozen=True, tag="revision", array_like=True):
@@ -262,9 +267,15 @@ class Contents:
 
     def _decoded(self, payload: memoryview) -> Record:
         try:
-            return _decoder.decode(payload)
+            record = _decoder.decode(payload)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise JournalDamaged(_of_another_version(self._path, self._writers(payload))) from error
+            raise JournalDamaged(
+                _of_another_version(self._path, "holds a record", self._writers(payload))
+            ) from error
+        if isinstance(record, Opened) and record.format > FORMAT:
+            what = f"has the format {record.format} of outputs"
+            raise JournalDamaged(_of_another_version(self._path, what, record.headrace))
+        return record
 
     def _writers(self, until: memoryview) -> str:
         """Return the version that says it wrote the records before this one."""
@@ -424,10 +435,10 @@ def read(path: Path) -> Contents:
     return Contents(path, data, valid_length(path, data))
 
 
-def _of_another_version(path: Path, version: str) -> str:
+def _of_another_version(path: Path, what: str, version: str) -> str:
     who = f"Headrace {version}" if version not in ("", __version__) else "another version of Headrace"
     return (
-        f"The journal {path} holds a record that this version, {__version__}, does not know: {who} has written it. "
+        f"The journal {path} {what} that this version, {__version__}, does not know: {who} has written it. "
         "Nothing was changed: go on with that version, or a newer one, or write to a new folder."
     )
 

@@ -92,8 +92,11 @@ class Publisher:
     def check_complete(self, *, since: int = 0) -> None:
         """See that every part of the shards from number ``since`` on is there, under its final name, to last."""
 
-    def finish(self, success: bytes) -> None:
-        """Put ``_SUCCESS`` in place, at once or not at all, after everything else."""
+    def finish(self, success: bytes, *, lasting: bool = True) -> None:
+        """Put ``_SUCCESS`` in place, at once or not at all, after everything else.
+
+        ``lasting`` False: what it speaks of was not synced, so the mark is not, either.
+        """
         raise NotImplementedError
 
     def close(self) -> None:
@@ -134,17 +137,18 @@ class FolderPublisher(Publisher):
         staged = os.path.join(self._staging, file.staged)
         return "staged" if not is_uploaded(file) and _size(staged) == file.size else "missing"
 
-    def finish(self, success: bytes) -> None:
+    def finish(self, success: bytes, *, lasting: bool = True) -> None:
         """Write the file among the staged ones, and rename it."""
         final = self._root / SUCCESS
         temporary = os.path.join(self._staging, f"{SUCCESS}-{os.getpid()}-{os.urandom(4).hex()}.staged")
         try:
-            safe_files.create(temporary, success)
+            safe_files.create(temporary, success, lasting=lasting)
             failpoints.hit("finish.success")
             os.rename(temporary, final)
         except OSError as error:
             raise write_failed(error, final, "write") from error
-        sync_folder(self._root)
+        if lasting:
+            sync_folder(self._root)
 
 
 def _size(path: str | Path) -> int:

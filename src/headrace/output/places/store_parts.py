@@ -143,7 +143,7 @@ class StorePublisher(Publisher):
         noted = {key: found.notes.get(key) for key in (RUN_NOTE, CRC_NOTE)}
         return found.size == file.size and (RUN_NOTE not in found.notes or noted == notes_of(self._run, file))
 
-    def finish(self, success: bytes) -> None:
+    def finish(self, success: bytes, *, lasting: bool = True) -> None:
         """Put ``_SUCCESS`` in place, once nothing lies aside any more."""
         place = self._place
         self.settle()
