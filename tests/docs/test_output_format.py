@@ -53,6 +53,8 @@ KINDS = (
     ),
     *(
         "made again",
+        "withheld",
+        "published all the same",
         "keys",
         "overwrite",
         "from a table",
@@ -161,7 +163,7 @@ def marks(found: dict[str, list[tuple[str, Path]]]) -> list[dict[str, Any]]:
 
 
 def check_success(marks: list[dict[str, Any]]) -> None:
-    assert keys(marks) == listed("`_SUCCESS`: field")
+    assert keys(marks) == listed("`_SUCCESS`: field") - {"cost"}
     assert {mark["format"] for mark in marks} == {journal.FORMAT}
     assert "This is format 1." in PAGE and journal.FORMAT == 1
     assert keys(run for mark in marks for run in mark["runs"]) == listed("An entry of `runs`: field")
@@ -169,7 +171,10 @@ def check_success(marks: list[dict[str, Any]]) -> None:
     assert keys(ledgers) == listed("The `ledger`: field") - {"answered"}
     steps = next(row for row in dict(tables())["The `ledger`: field"] if row[0] == "`steps`")
     assert keys(step for ledger in ledgers for step in ledger["steps"]) == {*named(steps[2])}
-    assert keys(mark.get("older", {}) for mark in marks) == listed("What is `older`: field")
+    for title, name in (("What is `older`: field", "older"), ("What was `published`: field", "published")):
+        assert keys(mark.get(name, {}) for mark in marks) == listed(title)
+    required = [each for mark in marks for each in mark.get("requirements", ())]
+    assert keys(required) == listed("An entry of `requirements`: field")
 
 
 def check_small_files(found: dict[str, list[tuple[str, Path]]]) -> None:

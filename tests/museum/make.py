@@ -29,7 +29,7 @@ import pyarrow.parquet as pq
 import headrace as hr
 from faults.job import Big
 from faults.lives import Nursery
-from headrace.errors import SourceError
+from headrace.errors import RequirementNotMet, SourceError
 from headrace.result import Result
 from headrace.session.invocation import running
 from headrace.version import __version__
@@ -62,11 +62,13 @@ def arrive(place: Path, number: int) -> None:
 
 def data(place: Path, factor: int, **options: Any) -> hr.Dataset:
     """Rows with ``id`` and ``product``, and what a ``step`` leaves of them."""
-    lake, step = place / "lake", options.pop("step", None)
+    lake, step, required = place / "lake", options.pop("step", None), options.pop("required", 0)
     read = hr.read_delta(lake) if lake.exists() else hr.read_parquet(str(place / "in"))
     made = read.map_batches(product, fn_args=[factor], batch_size=2, version=str(factor))
     if step is not None:
         made = made.map_batches(step, batch_size=2, version="1")
+    if required:
+        made = made.require(rows=hr.at_least(required))
     return made.with_options(**{"engine": "inline", "progress": False, "shard_rows": ROWS, **options})
 
 
@@ -156,9 +158,12 @@ class Exhibit:
         return f"{BUCKET}/{place.name}" if self.in_store else str(place / inside)
 
     def live(self, place: Path, life: Life, **instead: Any) -> Result:
-        """Be a driver; ``instead``: other options of the write."""
+        """Be a driver; ``instead``: other options of the write. What is not as required is published all the same."""
         options = {**life.options, **instead}
-        return self.write(data(place, life.factor, **self.job), place, options)
+        try:
+            return self.write(data(place, life.factor, **self.job), place, options)
+        except RequirementNotMet:
+            return hr.publish(self.output(place), because="it is an exhibit")
 
     def found(self, place: Path) -> Rows:
         """The rows that readers find now."""
@@ -208,6 +213,9 @@ EXHIBITS: dict[str, Exhibit] = {
     "keys": Exhibit((Life(new=FILES, options={"incremental": True, "key": "id"}), _more("swap.recorded", key="id"))),
     "overwrite": Exhibit((_FIRST, Life("journal.synced@5", 0, 7, _OVER))),
     "overwrite, being revealed": Exhibit((_FIRST, Life("publish.renamed@2", 0, 7, _OVER))),
+    "as required": Exhibit((_FIRST,), job={"required": 1}),
+    "withheld": Exhibit((Life("finish.withheld", FILES),), job={"required": 999}),
+    "published all the same": Exhibit((_FIRST,), job={"required": 999}),
     "from a table": Exhibit((_INCREMENTAL, _more(), Life(options={"incremental": True}))),
     "store": Exhibit((_FIRST,), _bucket),
     "store, killed": Exhibit((Life("store.appended@4", FILES),), _bucket),

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 
 import headrace as hr
@@ -42,6 +43,38 @@ class TestJson(OfFiles):
 
 class TestNumpy(OfFiles):
     verb, reader = "write_numpy", hr.read_numpy
+
+
+class TestTfrecords(OfFiles):
+    verb, reader = "write_tfrecords", hr.read_tfrecords
+
+
+class TestWebdataset(OfFiles):
+    verb, reader = "write_webdataset", hr.read_webdataset
+
+    def write(self, data: hr.Dataset, place: Path, **options: Any) -> Result:
+        named = data.with_column("__key__", lambda batch: [f"{i:04}" for i in batch["id"]], version="1")
+        return super().write(named, place, **options)
+
+
+class TestImages(OfFiles):
+    """The first pixel of each has the values of its row."""
+
+    reader = hr.read_images
+
+    def write(self, data: hr.Dataset, place: Path, **options: Any) -> Result:
+        pytest.importorskip("PIL")
+        return data.map_batches(drawn, version="1").write_images(place / "out", "image", **options)
+
+    def read(self, place: Path) -> list[dict[str, Any]]:
+        pixels = [row["image"][0, 0] for row in super().read(place)]
+        return [{"id": pixel[0], "value": pixel[1]} for pixel in pixels]
+
+
+def drawn(batch: dict[str, Any]) -> dict[str, Any]:
+    pixels = np.zeros((len(batch["id"]), 1, 1, 3), np.uint8)
+    pixels[:, 0, 0, 0], pixels[:, 0, 0, 1] = batch["id"], batch["value"]
+    return {"image": pixels}
 
 
 class TestPartitioned(OfFiles):
