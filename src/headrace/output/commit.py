@@ -135,9 +135,13 @@ class ShardCommitter:
 
     def plan_anew(self, files: Sequence[tuple[str, int, int]], shards: Sequence[Shard]) -> None:
         """Save other shards for the last run, none of which is done; there are as many as before, or more."""
-        self.plan = msgspec.structs.replace(self.plan, files=list(files), shards=list(shards))
-        write_plan(self.output, self.plan)
+        self.save_plan(files=list(files), shards=list(shards))
         self.state.done.extend(bytes(len(shards) - len(self.state.done)))
+
+    def save_plan(self, **changed: Any) -> None:
+        """Save the plan with other values of some of its fields."""
+        self.plan = msgspec.structs.replace(self.plan, **changed)
+        write_plan(self.output, self.plan)
 
     def reach(self, version: InputVersion) -> None:
         """Record up to where the input was read, once what is new until there was taken in."""

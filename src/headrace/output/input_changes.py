@@ -9,8 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-import msgspec
-
 from headrace.core.arrow.output_schema import describe_difference
 from headrace.core.human import plural
 from headrace.core.ports import Source
@@ -20,8 +18,7 @@ from headrace.core.work import Shard, Split
 from headrace.errors import ArgumentError, ForeignOutput, InputChanged, PlanChanged
 from headrace.output.commit import ShardCommitter
 from headrace.output.input_versions import further_version
-from headrace.output.refresh import older_shards, revoke_unread, successors
-from headrace.output.saved_plan import write_plan
+from headrace.output.refresh import files_in, older_shards, revoke_unread, successors
 from headrace.output.seen_keys import check_kinds, key_step
 from headrace.plan.logical import Plan
 from headrace.plan.partitioning import Partitioning
@@ -110,8 +107,7 @@ def reconcile(
             is_ if i in changed and was[0] in now else was
             for i, (was, is_) in enumerate(zip(before, source.files(), strict=True))
         ]
-        committer.plan = msgspec.structs.replace(saved, files=present, shards=shards)
-        write_plan(committer.output, committer.plan)
+        committer.save_plan(files=present, shards=shards)
     if in_table and not incremental and target is not None:
         raise PlanChanged(
             f"The run in {committer.output} is finished, and new input cannot be added to it: "
@@ -198,27 +194,19 @@ def _add_shards(
 
 
 def _refuse_changed(source: Source, committer: ShardCommitter, changed: set[int]) -> None:
-    if not changed:
-        return
-    for shard in committer.plan.shards:
-        if not committer.state.done[shard.index]:
-            continue
-        for split in shard.splits:
-            for file in source.files_of(split):
-                if file in changed:
-                    raise InputChanged(
-                        f"The input file {committer.plan.files[file][0]} changed, or is gone, since rows of "
-                        f"{committer.output} were made from it (shard {shard.index}). Nothing was touched: bring the "
-                        "old file back, write to another folder, or make the output again with mode='overwrite'."
-                    )
+    done = (shard for shard in committer.plan.shards if changed and committer.state.done[shard.index])
+    for shard in done:
+        for file in sorted(files_in(source, [shard]) & changed):
+            raise InputChanged(
+                f"The input file {committer.plan.files[file][0]} changed, or is gone, since rows of "
+                f"{committer.output} were made from it (shard {shard.index}). Nothing was touched: bring the old "
+                "file back, write to another folder, or make the output again with mode='overwrite'."
+            )
 
 
 def _refuse_rows_behind(source: Source, committer: ShardCommitter, changed: set[int]) -> None:
     """Refuse files that had no row when a finished run was planned, and may have some now: no shard reads them."""
-    read = {
-        file for shard in committer.plan.shards for split in shard.splits for file in source.files_of(split)
-    }
-    others = sorted(changed - read)
+    others = sorted(changed - files_in(source, committer.plan.shards))
     if others:
         raise InputChanged(
             f"The input file {committer.plan.files[others[0]][0]} had no rows when the run in {committer.output} "
@@ -277,8 +265,7 @@ def _refuse_lost(
 def files_to_read(source: Source, committer: ShardCommitter) -> set[int]:
     """Return the numbers of the files that shards which are still to do read."""
     done = () if committer.state.finished else committer.plan.shards
-    left = (shard for shard in done if not committer.state.done[shard.index])
-    return {file for shard in left for split in shard.splits for file in source.files_of(split)}
+    return files_in(source, (shard for shard in done if not committer.state.done[shard.index]))
 
 
 def _refuse_rewritten(source: Source, committer: ShardCommitter, changed: set[int]) -> None:

@@ -9,15 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import msgspec
-
 from headrace.core.files.input_files import UNMARKED, Mark, is_same_content, mark_of
 from headrace.core.human import plural
 from headrace.core.ports import Source
 from headrace.core.warn import warn
 from headrace.output.commit import ShardCommitter
 from headrace.output.input_changes import files_to_read
-from headrace.output.saved_plan import write_plan
 from headrace.plan.physical import SavedPlan
 
 InputFile = tuple[str, int, int]
@@ -77,8 +74,7 @@ def mark(source: Source, committer: ShardCommitter, planned: SavedPlan, files: S
     ]
     for i, made in zip(to_do, marks_of([plan.files[i] for i in to_do]), strict=True):
         marks[i] = made
-    committer.plan = msgspec.structs.replace(plan, marks=marks)
-    write_plan(committer.output, committer.plan)
+    committer.save_plan(marks=marks)
 
 
 def note(source: Source, plan: SavedPlan) -> None:

@@ -64,10 +64,7 @@ def begin(
         with contextlib.suppress(OSError, OutputWriteFailed):  # the first error is the one to report
             output.forget(plan.run)
         raise
-    state = JournalState(bytearray(len(plan.shards)), code=plan.code, codes={0: plan.code})
-    state.runs = [RunEntry(1, 0, plan.created, len(plan.files))]
-    if plan.input is not None:
-        state.reach(plan.input)
+    plan, state = replay(plan, ())
     sink = bind_sink(sink, output, plan, durability)
     moment = moment_of(sink, aside=pointer == "next")
     return ShardCommitter(output, plan, sink, journal, state, moment=moment)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from headrace.core.ports import Source
 from headrace.core.work import CommitRecord, Shard
@@ -51,7 +51,7 @@ def older_shards(
         for record in committer.committed()
         if record.revision in others
         and record.shard < len(plan.shards)
-        and not any(plan.files[file][0] in gone for file in _files_of(source, plan.shards[record.shard]))
+        and not any(plan.files[file][0] in gone for file in files_in(source, [plan.shards[record.shard]]))
     ]
 
 
@@ -71,8 +71,9 @@ def successors(source: Source, plan_shards: Sequence[Shard], older: Sequence[int
     old = sorted((plan_shards[number] for number in older), key=lambda shard: shard.place)
     count = len(plan_shards)
     made = [Shard(count + i, shard.splits, shard.name or str(shard.index)) for i, shard in enumerate(old)]
-    return made, len({file for shard in old for file in _files_of(source, shard)})
+    return made, len(files_in(source, old))
 
 
-def _files_of(source: Source, shard: Shard) -> set[int]:
-    return {file for split in shard.splits for file in source.files_of(split)}
+def files_in(source: Source, shards: Iterable[Shard]) -> set[int]:
+    """Return the numbers of the files that some shards read."""
+    return {file for shard in shards for split in shard.splits for file in source.files_of(split)}
