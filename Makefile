@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test programs test-ray test-with test-llm check lint docs docs-version wheel audit bench bench-gpu soak clean
+.PHONY: help demo test core programs test-ray test-with test-llm check lint docs docs-version wheel audit bench bench-gpu soak clean
 
 help:  ## show this list
 	@echo 'New here? `make demo` shows what it does, docs/how-it-works.md how, CONTRIBUTING.md how to change it.'
@@ -38,6 +38,14 @@ lint: $(VENV)/.dev  ## format, lint, types, import rules and the prose of the pa
 
 test: $(VENV)/.dev  ## run the tests and the examples in docstrings, in JOBS=3 processes: many tests wait (JOBS=0: in one)
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+
+# Of the annexes nothing is left in the copy, nor of the tests and pages that are about them.
+core: $(VENV)/.dev  ## delete the annexes in a copy of the tree, build/core, and run the core's tests there
+	rm -rf build/core
+	mkdir -p build/core
+	git ls-files | tar -cf - -T - | tar -xf - -C build/core
+	cd build/core && rm -rf src/headrace/annex src/headrace/compat src/headrace/llm.py tests/annex tests/programs tests/docs tests/gpu
+	cd build/core && PYTHONPATH=src $(abspath $(BIN))/python -m pytest -n $(JOBS) --dist worksteal -p no:cacheprovider
 
 docs: $(VENV)/.dev  ## build the documentation site: build/site/index.html
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
@@ -85,7 +93,7 @@ LLM_VENV := .venv-llm
 WHEELS   ?=
 
 test-llm: $(LLM_VENV)/.created  ## run the tests with a real vLLM and a small model, on CPUs with AVX-512 (gigabytes)
-	VLLM_CPU_KVCACHE_SPACE=1 HEADRACE_TEST_LLM=$(abspath $(LLM_VENV))/smollm2 $(LLM_VENV)/bin/python -m pytest -m llm -p no:cacheprovider -W default tests/llm/test_real_vllm.py
+	VLLM_CPU_KVCACHE_SPACE=1 HEADRACE_TEST_LLM=$(abspath $(LLM_VENV))/smollm2 $(LLM_VENV)/bin/python -m pytest -m llm -p no:cacheprovider -W default tests/annex/llm/test_real_vllm.py
 
 soak: $(VENV)/.dev  ## kill runs at random and lose power everywhere, for hours if need be
 	$(BIN)/python -m pytest -m soak --timeout 0 -o faulthandler_timeout=0

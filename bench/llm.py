@@ -22,8 +22,8 @@ from functools import partial
 from typing import Any
 
 import headrace as hr
-from headrace.llm.engine_stream import EngineStream
-from headrace.llm.order import made_order
+from headrace.annex.llm.engine_stream import EngineStream
+from headrace.annex.llm.order import made_order
 from headrace.testing import FakeLLMServer, SimulatedLLMEngine, SimulatedPrefixCache
 
 PROMPTS, SLOTS, MEAN, SIGMA = 10_000, 256, 3.0, 1.0

@@ -18,7 +18,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import headrace as hr
 from bench import given
-from headrace.llm import vllm_engine
+from headrace.annex.llm import vllm_engine
 
 MODEL = os.environ.get("HEADRACE_TEST_LLM", ".venv-llm/smollm2")
 WORDS = ("river stone light winter garden music letter window silver road mountain paper " * 3).split()

@@ -44,7 +44,7 @@ if "record" not in parts:
     sys.modules[stub.__name__] = stub
 if "report" not in parts:
     import contextlib
-    from headrace.output import reporting
+    from headrace.annex.report import writing as reporting
     reporting.write_report, reporting.assets_loaded = (lambda *_, **__: None), contextlib.nullcontext
 from bench.contenders.headrace import predictions
 predictions("tiny", data).with_options(progress=None if "progress" in parts else False).write_parquet(out)

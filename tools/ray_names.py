@@ -133,7 +133,7 @@ AIR = {
 
 OWNERS = {  # whom of ours to ask, where it is not the thing of the same name
     "ray.data.DataIterator": "ray.data.Dataset",
-    "ray.ObjectRef": "headrace.tasks.CallFuture",
+    "ray.ObjectRef": "headrace.CallFuture",
 }
 
 TITLES = {

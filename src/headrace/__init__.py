@@ -12,6 +12,20 @@ if TYPE_CHECKING:
     from headrace import llm as llm
     from headrace import observers as observers
     from headrace.accumulators import *
+    from headrace.annex.databases.readers import *
+    from headrace.annex.formats.readers import *
+    from headrace.annex.lakes.readers import *
+    from headrace.annex.media.readers import *
+    from headrace.annex.models.keras.predictor import KerasPredictor as KerasPredictor
+    from headrace.annex.models.lightgbm import LightGBMPredictor as LightGBMPredictor
+    from headrace.annex.models.mlflow import MLflowPredictor as MLflowPredictor
+    from headrace.annex.models.transformers import TransformersPredictor as TransformersPredictor
+    from headrace.annex.models.xgboost import XGBoostPredictor as XGBoostPredictor
+    from headrace.annex.tasks import ActorPool as ActorPool
+    from headrace.annex.tasks import CallFuture as CallFuture
+    from headrace.annex.tasks import Executor as Executor
+    from headrace.annex.tasks import Ref as Ref
+    from headrace.annex.tasks import connect as connect
     from headrace.core.arrow.ragged import RaggedTensorType as RaggedTensorType
     from headrace.core.ray_cluster import Ray as Ray
     from headrace.dataset.dataset import Dataset as Dataset
@@ -26,34 +40,21 @@ if TYPE_CHECKING:
     from headrace.plan.requirements import between as between
     from headrace.plan.strategies import ActorPoolStrategy as ActorPoolStrategy
     from headrace.plan.strategies import TaskPoolStrategy as TaskPoolStrategy
-    from headrace.predictors.keras.predictor import KerasPredictor as KerasPredictor
-    from headrace.predictors.lightgbm import LightGBMPredictor as LightGBMPredictor
-    from headrace.predictors.mlflow import MLflowPredictor as MLflowPredictor
     from headrace.predictors.onnx.predictor import OnnxPredictor as OnnxPredictor
     from headrace.predictors.sentence_transformers import (
         SentenceTransformersPredictor as SentenceTransformersPredictor,
     )
     from headrace.predictors.sklearn import SklearnPredictor as SklearnPredictor
     from headrace.predictors.torch.predictor import TorchPredictor as TorchPredictor
-    from headrace.predictors.transformers import TransformersPredictor as TransformersPredictor
-    from headrace.predictors.xgboost import XGBoostPredictor as XGBoostPredictor
-    from headrace.readers.databases import *
     from headrace.readers.files import *
     from headrace.readers.from_libraries import *
     from headrace.readers.from_memory import *
-    from headrace.readers.media import *
+    from headrace.readers.numpy import *
     from headrace.readers.parquet import *
-    from headrace.readers.samples import *
-    from headrace.readers.tables import *
-    from headrace.readers.tables_of_files import *
     from headrace.result import Result as Result
     from headrace.session.models import load_model as load_model
     from headrace.session.publishing import discard as discard
     from headrace.session.publishing import publish as publish
-    from headrace.tasks import ActorPool as ActorPool
-    from headrace.tasks import Executor as Executor
-    from headrace.tasks import Ref as Ref
-    from headrace.tasks import connect as connect
 
 _HOMES = {
     "headrace.core.arrow.ragged": ("RaggedTensorType",),
@@ -68,7 +69,7 @@ _HOMES = {
     "headrace.result": ("Result",),
     "headrace.session.models": ("load_model",),
     "headrace.session.publishing": ("discard", "publish"),
-    "headrace.tasks": ("ActorPool", "Executor", "Ref", "connect"),
+    "headrace.annex.tasks": ("ActorPool", "CallFuture", "Executor", "Ref", "connect"),
 }
 _MODULES = ("errors", "llm", "observers")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from headrace.cli import main
+from headrace.annex.cli import main
 
 if __name__ == "__main__":
     sys.exit(main())

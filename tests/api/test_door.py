@@ -357,7 +357,7 @@ def test_commands_find_it(script: Callable[..., Any], installed: Path, place: Pa
 
 
 COMMANDS = """
-    from headrace.cli import main
+    from headrace.annex.cli import main
 
     for line in (
         ["run", "job.py", "-o", "ran", "--output-format", "acme", "--json"],
@@ -378,7 +378,9 @@ def test_the_package_on_the_page_about_extending(script: Callable[..., Any], tmp
     for name, text in files.items():
         (tmp_path / name).write_text(text)
     (tmp_path / "n.six").write_text("    1\n    2\n")
-    program = "import headrace as hr\nfrom headrace.cli import main\nprint(hr.read_six('n.six').take_all())\n"
+    program = (
+        "import headrace as hr\nfrom headrace.annex.cli import main\nprint(hr.read_six('n.six').take_all())\n"
+    )
     ended = script(program + "main(['inspect', 'n.six'])", env=path_of(with_pip(tmp_path)))
     assert ended.out.startswith("[{'number': 1}, {'number': 2}]\nsix: 1 file, 12 B, 2 rows"), ended
 
@@ -501,7 +503,7 @@ def test_a_command_tells_it_too(script: Callable[..., Any], tmp_path: Path, brok
     ended = script(
         f"""
         import sys
-        from headrace.cli import main
+        from headrace.annex.cli import main
 
         assert main(["--help"]) == 0 and main(["inspect", "in.csv"]) == 0
         for words in {list(WORDS)}:

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("no_template")
 JOB = """
     import os, time
     import headrace as hr
-    from headrace.driver.policies import interruption
+    from headrace.driver.policies import workers as interruption
     interruption.PATIENCE = 0.5  # a batch that is under way takes longer in any case
     import numpy as np
     import pyarrow as pa

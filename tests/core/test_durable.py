@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import headrace as hr
-from headrace.core.files.durable import sync_fd, sync_folder
+from headrace.core.files.safe_files import sync_fd, sync_folder
 
 F_FULLFSYNC = 51
 

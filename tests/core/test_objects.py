@@ -13,7 +13,17 @@ import pyarrow as pa
 import pytest
 
 from headrace.core.arrow import objects
-from headrace.core.arrow.batch import concat, from_ipc, owned, schema_bytes, schema_from, to_ipc
+from headrace.core.arrow.batch import (
+    column_taken,
+    concat,
+    filtered,
+    from_ipc,
+    owned,
+    schema_bytes,
+    schema_from,
+    taken,
+    to_ipc,
+)
 from headrace.core.arrow.objects import (
     OBJECTS,
     bytes_of,
@@ -24,7 +34,6 @@ from headrace.core.arrow.objects import (
     packed,
     unpacked,
 )
-from headrace.core.arrow.row_selection import column_taken, filtered, taken
 from headrace.core.arrow.values import from_columns, from_result
 from headrace.errors import BadInput, NotPicklable
 

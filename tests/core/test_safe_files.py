@@ -15,18 +15,18 @@ from headrace.core.files import safe_files
 
 PACKAGE = Path(headrace.__file__).parent
 IN_OUTPUTS = ["driver", "worker", "output", "session", "sinks", "observers"]
-AND = ["sources/rejected.py", "core/files/durable.py", "core/metric_states.py"]
+IN_OUTPUTS += ["annex/formats", "annex/lakes", "annex/report"]
+AND = ["sources/rejected.py", "core/metric_states.py", "annex/databases/sink.py"]
 
 # What these open lies in no output.
 ELSEWHERE = {
-    "core/files/durable.py: os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)",  # a folder, to sync it
     "observers/record.py: os.open(self._path, flags | os.O_CLOEXEC | os.O_NONBLOCK, 384)",  # log=
-    "observers/report/page.py: (ASSETS / name).read_bytes()",
+    "annex/report/page.py: (ASSETS / name).read_bytes()",
     "output/places/folder.py: Path('/proc/locks').read_text()",
     "output/places/folder.py: self.root.mkdir(parents=True, exist_ok=True)",  # which may well be a link
     "output/places/lease.py: Path('/proc/sys/kernel/random/boot_id').read_text()",
     "output/places/lease.py: Path(f'/proc/{pid}/stat').read_text()",
-    "sinks/webdataset.py: tarfile.open(fileobj=stream, mode='w', format=tarfile.PAX_FORMAT)",  # what is staged
+    "annex/formats/webdataset/sink.py: tarfile.open(fileobj=stream, mode='w', format=tarfile.PAX_FORMAT)",
     "worker/fast_road.py: value.copy()",  # an array
     "worker/batching.py: _WAITS.read_text()",
 }

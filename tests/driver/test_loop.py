@@ -23,8 +23,7 @@ from headrace.core.work import (
 )
 from headrace.driver.loop import GROUP, Runner
 from headrace.driver.policies.rests import EarlyCommit
-from headrace.driver.policies.retries import FIRST, RetryBackoff
-from headrace.driver.policies.stall_detector import DUMP, StallDetector
+from headrace.driver.policies.workers import DUMP, FIRST, RetryBackoff, StallDetector
 from headrace.driver.policy import (
     Action,
     Decision,
@@ -35,9 +34,9 @@ from headrace.driver.policy import (
     Policy,
     Release,
     Restrict,
+    RunView,
 )
 from headrace.driver.ports import NoObserver, RunPorts
-from headrace.driver.run_view import RunView
 from headrace.driver.scheduler import Scheduler
 from headrace.errors import ShardFailed, Stalled, StepError
 from headrace.testing import FakeClock, FakeEngine

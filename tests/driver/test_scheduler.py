@@ -26,7 +26,7 @@ from headrace.core.work import (
     Task,
     Timings,
 )
-from headrace.driver.orders import Begin, Proceed
+from headrace.driver.ports import Begin, Proceed
 from headrace.driver.scheduler import MOST_DECODED, Scheduler
 
 OPEN, WHOLE = b"?", b"S"

@@ -33,7 +33,7 @@ from headrace.core.work import (
 )
 from headrace.driver.block_queues import EarlierStages
 from headrace.driver.block_tasks import BlockTasks
-from headrace.driver.orders import Begin, DropBlock, Feed, GiveUp, KeepBlock, Order, Proceed
+from headrace.driver.ports import Begin, DropBlock, Feed, GiveUp, KeepBlock, Order, Proceed
 from headrace.driver.scheduler import Scheduler
 from headrace.plan.partitioning import row_ranges
 

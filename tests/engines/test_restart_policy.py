@@ -12,11 +12,10 @@ from typing import Any
 import pytest
 
 from headrace.core.engine_ports import PoolSpec, WorkerContext
-from headrace.engines import restart_policy
-from headrace.engines.deaths import Death
+from headrace.engines import deaths as restart_policy
+from headrace.engines.deaths import Death, RestartPolicy
 from headrace.engines.local.engine import LocalEngine
 from headrace.engines.local.pool import LocalPool
-from headrace.engines.restart_policy import RestartPolicy
 from headrace.errors import WorkerDied
 from headrace.testing.engines import Hosted
 

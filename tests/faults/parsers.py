@@ -113,7 +113,7 @@ def _written(path: Path, then: Callable[[], Any]) -> Callable[[bytes], Any]:
 def _of_outputs(folder: Path) -> dict[str, Parser]:
     from headrace.observers import record_reader
     from headrace.observers.run_state import RunState
-    from headrace.output import journal, names, reporting, saved_plan
+    from headrace.output import journal, names, runs, saved_plan
     from headrace.session import invocation
 
     folder.mkdir()
@@ -155,9 +155,7 @@ def _of_outputs(folder: Path) -> dict[str, Parser]:
             _written(scratch / "current", lambda: names.read_pointer(scratch / "current")),
             pointers or [run.encode()],
         ),
-        "_SUCCESS": Parser(
-            _written(scratch / "_SUCCESS", lambda: reporting.success_of(scratch, run)), successes
-        ),
+        "_SUCCESS": Parser(_written(scratch / "_SUCCESS", lambda: runs.success_of(scratch, run)), successes),
         "command": Parser(
             _written(scratch / invocation.COMMAND, lambda: invocation.recorded(scratch)),
             found(invocation.COMMAND),
@@ -208,9 +206,9 @@ def _made(folder: Path, *names: str, file: str = "") -> list[bytes]:
 
 
 def _of_models(folder: Path) -> dict[str, Parser]:
+    from headrace.annex.models.keras.files import _why_code
+    from headrace.annex.models.mlflow_files import read_mlmodel, signature_inputs
     from headrace.core.files.model_files import check_inflated, from_json, names_in_zip
-    from headrace.predictors.keras.files import _why_code
-    from headrace.predictors.mlflow_files import read_mlmodel, signature_inputs
     from headrace.predictors.torch import files as torch_files
 
     def of_archive() -> None:
@@ -246,8 +244,8 @@ def _of_models(folder: Path) -> dict[str, Parser]:
 
 
 def _of_lists(folder: Path) -> dict[str, Parser]:
-    from headrace.cli.exits import UsageMistake
-    from headrace.cli.manifest import paths_in
+    from headrace.annex.cli.answer import UsageMistake
+    from headrace.annex.cli.manifest import paths_in
 
     path = folder / "manifest"
     lines: list[Mapping[str, Any]] = [{"path": "a.csv"}, {"path": "b.csv", "size": 5}]

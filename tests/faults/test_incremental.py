@@ -24,7 +24,6 @@ import headrace as hr
 from headrace.core import failpoints
 from headrace.errors import ArgumentError, HeadraceError, InputChanged, PlanChanged
 from headrace.output import clean
-from headrace.output.follow import Follower
 
 from .invariants import check, manifest, parts, rows_in, rows_of, stamps
 from .job import ROWS, Job, make_input, write_input
@@ -63,7 +62,7 @@ _processes.set_forkserver_preload(
             "headrace.output.resume",
             "headrace.sinks.parquet",
         ),
-        *("headrace.worker.schema_inference", "headrace.driver.loop", "headrace.observers.report.page"),
+        *("headrace.worker.schema_inference", "headrace.driver.loop", "headrace.annex.report.page"),
         *("headrace.engines.inline", "headrace.worker.stage_worker", "headrace.output.metric_results"),
     ]
 )
@@ -280,6 +279,8 @@ def test_what_is_said(job: Job, capsys: pytest.CaptureFixture[str]) -> None:
     check(Path(job.output), expected(job, 5, factor=7), lambda: other.here(**NEW))
     first = (run_folder(job) / "events-1.jsonl").read_text().splitlines()
     assert json.loads(first[-1])["event"] == "finished" and '"number":1' in "".join(first)
+    from headrace.annex.report.follow import Follower
+
     status = Follower(Path(job.output)).poll()
     assert (status.facts.status, status.data()["number"]) == ("complete", 2)
 
@@ -326,6 +327,8 @@ def test_while_a_further_run_is_not_complete(job: Job) -> None:
     verified = hr.verify(job.output)
     assert (verified.state, verified.rows, verified.files) == ("good", 200, 2)
     assert verified.note.startswith("a further run has started and is not complete")
+    from headrace.annex.report.follow import Follower
+
     found = Follower(Path(job.output)).poll()
     assert (found.facts.status, found.data()["number"]) == ("failed", 2)
     for unfinished in (False, True):
@@ -458,6 +461,8 @@ def test_rows_of_other_functions_are_made_again(job: Job, capsys: pytest.Capture
     ]
     assert [run.get("input_files_again", 0) for run in result.runs] == [0, 0, 2]
     name = result.run
+    from headrace.annex.report.follow import Follower
+
     told = Follower(output).poll()
     assert [(run["name"], run["input_files"], run["input_files_again"]) for run in told.data()["runs"]] == [
         (name, 2, 0),
@@ -487,6 +492,8 @@ def test_while_rows_are_made_again(job: Job) -> None:
         other.here({"attempt.started": "EIO@2"}, **AGAIN)
     assert stamps(output) == before and hr.verify(output).state == "good"
     assert "a further run has started" in hr.verify(output).note
+    from headrace.annex.report.follow import Follower
+
     status = Follower(output).poll()
     assert (status.facts.status, status.data()["number"], status.facts.shards) == ("failed", 2, (1, 2))
     assert [run["rows"] for run in status.data()["runs"]] == [2 * ROWS]

@@ -150,7 +150,7 @@ def _size(batch: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("bulk", [2, 9 << 20])
 def test_one_of_many_files_in_a_split_changed(tmp_path: Path, bulk: int, monkeypatch: Any) -> None:
     """Splits of several files keep their bounds, so no file is read twice or left out."""
-    monkeypatch.setattr("headrace.sources.whole_files.SPLIT_FILES", 3)
+    monkeypatch.setattr("headrace.sources.file_source.SPLIT_FILES", 3)
     folder = tmp_path / "in"
     folder.mkdir()
     for number in range(12):

@@ -62,7 +62,7 @@ STORE = [
     "store.appended",
 ]  # see tests/stores/test_killed.py
 UPLOADER = ["worker.upload", "worker.uploaded"]  # see tests/stores/test_uploaded.py
-TABLE = ["table.filled"]  # see tests/databases/test_killed.py
+TABLE = ["table.filled"]  # see tests/annex/databases/test_killed.py
 # An overwrite also passes the points of every run while its parts are hidden.
 SWAP = [
     ("journal.synced", 3),

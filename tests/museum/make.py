@@ -27,12 +27,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import headrace as hr
-from faults.job import Big
 from faults.lives import Nursery
 from headrace.errors import RequirementNotMet, SourceError
 from headrace.result import Result
 from headrace.session.invocation import running
 from headrace.version import __version__
+from museum.metric import Big
 
 MUSEUM = Path(__file__).parent
 HOME = Path("/tmp/headrace-museum")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headrace.core.events import (
     BatchShrunk,
@@ -24,9 +24,11 @@ from headrace.core.events import (
 from headrace.core.work import Fault, Faults, Ledger, Timings
 from headrace.observers.record import Record
 from headrace.observers.record_reader import lines_of
-from headrace.observers.report.history import History, history
 from headrace.observers.summary import ledger_data
 from headrace.session.event_bus import EventBus
+
+if TYPE_CHECKING:
+    from headrace.annex.report.facts import History
 
 HOSTILE = "</script><script>alert(1)</script><!-- \" ' & \u2028 \udcff"
 
@@ -140,4 +142,6 @@ def recorded(path: Path, *, shards: int = 20, workers: int = 2, hostile: str = "
     record.on_event(MetricsCounted(results, {"none": hostile}, charts))
     faults = Faults(((Fault(step, "ValueError", hostile), 10 * shards),))
     record.on_event(finished(whole, faults=faults, seconds=time.now - 1_000_000.0 + 0.5))
+    from headrace.annex.report.facts import history
+
     return history(lines_of(path.read_bytes()))

@@ -19,8 +19,7 @@ from headrace.observers.pace import LAST_SHARDS
 from headrace.observers.progress import Progress
 from headrace.observers.run_state import RunState
 from headrace.session.event_bus import EventBus
-
-from .histories import Time, described
+from observers.histories import Time, described
 
 NOISE = 0.3  # standard deviation of a batch's time, as a share of it
 NOISE_SECONDS = 0.1  # and in seconds

@@ -18,9 +18,8 @@ from headrace.core.events import RunStarted, WorkerReady
 from headrace.observers.progress import progress_html
 from headrace.observers.run_state import RunState
 from headrace.sources.range import RangeSource
-
-from .browsers import browser, look
-from .histories import described
+from observers.browsers import browser, look
+from observers.histories import described
 
 CELLS = {
     "begin": """

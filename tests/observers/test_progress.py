@@ -28,8 +28,8 @@ from headrace.observers.live_lines import ForgivingStream, LiveLines
 from headrace.observers.progress import Progress, TerminalView
 from headrace.observers.run_state import RunState
 from headrace.session.event_bus import EventBus
+from observers.histories import described
 
-from .histories import described
 from .terminal import Terminal
 
 

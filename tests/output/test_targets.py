@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import headrace as hr
-from databases.conftest import server  # noqa: F401 - a fixture
 from headrace.result import Result
 from headrace.testing import TargetContract, targets
+from servers import server  # noqa: F401 - a fixture
 
 
 class OfFiles(TargetContract):

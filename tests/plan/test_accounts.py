@@ -14,7 +14,7 @@ import pytest
 import headrace as hr
 from headrace.core.work import Done, Ledger, Shard, Split, Timings
 from headrace.dataset.dataset import Dataset
-from headrace.driver.shard_division import parts_of
+from headrace.driver.shards import parts_of
 from headrace.errors import LedgerMismatch
 from headrace.output import runs as outputs
 from headrace.plan.accounts import Accounts

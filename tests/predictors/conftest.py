@@ -4,8 +4,6 @@ import pytest
 
 from headrace.predictors import trial
 
-collect_ignore = ["keras_classes.py", "quiet_mlflow.py"]  # no doctests, and importing them takes long
-
 
 @pytest.fixture(autouse=True)
 def _untried(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ import headrace as hr
 from headrace.errors import BadInput, BadReturn, StepError
 from headrace.predictors.torch import predictor as adapter
 from headrace.predictors.torch.predictor import TorchPredictor
-from headrace.predictors.torch.transfers import Transfers, transfers_to
+from headrace.predictors.torch.values import Transfers, transfers_to
 from headrace.testing import SubmittingPredictorContract
 
 ROWS = np.arange(24, dtype=np.float32).reshape(12, 2)

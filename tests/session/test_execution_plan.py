@@ -10,11 +10,11 @@ from headrace.core.work import Ledger
 from headrace.driver.unwritten import InMemoryCommitter
 from headrace.options import RunOptions
 from headrace.session import execution_plan
+from headrace.session.build_runner import Resumed
 from headrace.session.context import RunContext
 from headrace.session.describe import describe
 from headrace.session.execution_plan import ExecutionPlan
 from headrace.session.explain import explain
-from headrace.session.resumed import Resumed
 
 GIB = 1 << 30
 

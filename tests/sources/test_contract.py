@@ -146,8 +146,8 @@ class TestBinary(SourceContract):
 
     @pytest.fixture(autouse=True)
     def small_splits(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("headrace.sources.whole_files.SPLIT_FILES", 3)
-        monkeypatch.setattr("headrace.sources.whole_files.SPLITS", 1)
+        monkeypatch.setattr("headrace.sources.file_source.SPLIT_FILES", 3)
+        monkeypatch.setattr("headrace.sources.file_source.SPLITS", 1)
 
     def make(self) -> Source:
         for n in range(8):

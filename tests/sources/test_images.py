@@ -46,8 +46,8 @@ class ImageContract(SourceContract):
 
     @pytest.fixture(autouse=True)
     def small_splits(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("headrace.sources.whole_files.SPLIT_FILES", 3)
-        monkeypatch.setattr("headrace.sources.whole_files.SPLITS", 1)
+        monkeypatch.setattr("headrace.sources.file_source.SPLIT_FILES", 3)
+        monkeypatch.setattr("headrace.sources.file_source.SPLITS", 1)
 
     def prepare(self) -> Path:
         for number, (height, width) in enumerate(self.sizes):
@@ -225,7 +225,7 @@ def test_splits_are_measured_in_pixels(tmp_path: Path) -> None:
 
 def test_batches_end_early_when_they_get_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headrace.sources.images.reader._BATCH_BYTES", 200)
-    monkeypatch.setattr("headrace.sources.whole_files.SPLITS", 1)
+    monkeypatch.setattr("headrace.sources.file_source.SPLITS", 1)
     for number in range(5):
         picture(5, 5).save(tmp_path / f"{number}.png")
     source = ImageSource(tmp_path)

@@ -383,7 +383,7 @@ def test_a_lease_that_this_process_lost_sight_of_is_taken_again(bucket):
 @pytest.fixture
 def run_cli(capsys):
     def run(*words):
-        from headrace.cli import main
+        from headrace.annex.cli import main
 
         code = main([*words, "--json"])
         return code, json.loads(capsys.readouterr().out.splitlines()[-1])

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import headrace as hr
 from headrace.core.work import Fault, LeaveRest, Reject, Remainder, Shard, Split
 from headrace.driver.policies.rests import EarlyCommit, WorkSharing
-from headrace.driver.shard_division import split_off
+from headrace.driver.shards import split_off
 from headrace.session import build_runner
 from headrace.testing import FakeClock
 from headrace.worker.early_end import EarlyEnd, PlaceLost, Speed

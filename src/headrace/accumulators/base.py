@@ -11,8 +11,8 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from headrace.core.arrow.batch import filtered
 from headrace.core.arrow.batch_formats import to_numpy
-from headrace.core.arrow.row_selection import filtered
 from headrace.core.human import short_repr
 from headrace.errors import ArgumentError, BadInput, nearest
 

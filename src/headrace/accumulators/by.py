@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.accumulators.base import Metric, codes_of, in_order
+from headrace.core.arrow.batch import taken
 from headrace.core.arrow.batch_formats import to_numpy
-from headrace.core.arrow.row_selection import taken
 from headrace.core.ports import Accumulator
 from headrace.errors import ArgumentError, BadInput
 

@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.accumulators.base import Array, Metric, Nan, plain_key
+from headrace.core.arrow.batch import filtered, taken
 from headrace.core.arrow.batch_formats import to_numpy
-from headrace.core.arrow.row_selection import filtered, taken
 from headrace.errors import ArgumentError, BadInput
 
 

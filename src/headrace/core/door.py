@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from headrace.core.terminal import one_line
@@ -129,6 +130,16 @@ def loaded(where: str) -> Any:
     """Import what is at ``"module:name"``."""
     module, _, attribute = where.partition(":")
     return getattr(import_module(module), attribute)
+
+
+def annex(name: str) -> ModuleType | None:
+    """Return a module of our annexes, such as ``"lakes.readers"``; None where the annex is not there."""
+    try:
+        return import_module(f"headrace.annex.{name}")
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith("headrace.annex"):
+            raise
+        return None
 
 
 @functools.cache

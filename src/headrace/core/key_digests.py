@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.core.files import durable, safe_files
+from headrace.core.files import safe_files
 from headrace.errors import ArgumentError, BadInput, JournalDamaged, unknown_column
 
 Digests: TypeAlias = "np.ndarray[Any, np.dtype[np.uint64]]"  # two for each key
@@ -256,7 +256,7 @@ def _written(folder: Path, parts: Iterable[Digests], about: dict[str, Any], *, l
     _write(temporary, parts, about, lasting=lasting)
     os.rename(temporary, folder)
     if lasting:
-        durable.sync_folder(folder.parent)
+        safe_files.sync_folder(folder.parent)
     return KeyFile(folder)
 
 
@@ -273,11 +273,11 @@ def _write(folder: Path, parts: Iterable[Digests], about: dict[str, Any], *, las
         for half in (high, low):
             half.flush()
             if lasting:
-                durable.sync_fd(half.fileno())
+                safe_files.sync_fd(half.fileno())
     known = {**about, "keys": count, "high": sums[0], "low": sums[1]}
     safe_files.create(folder / "about", msgspec.json.encode(known), lasting=lasting)
     if lasting:
-        durable.sync_folder(folder)
+        safe_files.sync_folder(folder)
 
 
 def _mapped(path: Path, count: int) -> np.ndarray[Any, np.dtype[np.uint64]]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from headrace.core import failpoints
 from headrace.core.failures import is_interrupt, name_of, words
-from headrace.core.files import durable, safe_files
+from headrace.core.files import safe_files
 from headrace.core.ports import Accumulator
 from headrace.core.work import CommitRecord, Durability, SideFile
 from headrace.errors import (
@@ -70,8 +70,8 @@ def _side_file(state: bytes, folder: Path, durability: Durability) -> SideFile:
         failpoints.hit("state.written")
         temporary.rename(folder / name)
         if durability == "power":
-            durable.sync_folder(folder)
-            durable.sync_folder(folder.parent)
+            safe_files.sync_folder(folder)
+            safe_files.sync_folder(folder.parent)
     except OSError as error:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)

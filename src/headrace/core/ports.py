@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from headrace.core.parquet.chunks import ChunkFile, Chunks
     from headrace.core.parquet.footer import Chunk, Footer
     from headrace.core.stores.options import Options
-    from headrace.core.tables.changes import Seen
-    from headrace.core.tables.remaining import Lost
+    from headrace.core.table_changes import Lost, Seen
 
 Bad = Callable[[int, int, Exception], None]
 
@@ -538,7 +537,7 @@ class Predictor(Protocol):
     ``predict`` may be async, for a model that is asked over a network; then all methods are called on one event loop
     of the worker, ``load`` and ``close`` may be async, too, and several batches are awaited at a time.
 
-    One that knows which rows of a batch failed raises ``RowsFailed`` (of ``headrace.core.rows_failed``) with the
+    One that knows which rows of a batch failed raises ``RowsFailed`` (of ``headrace.core.failures``) with the
     results of the others. An error of ours with ``ends_run`` ends the run whatever ``on_error`` says. A method
     ``keep_in(folder)``, if there is one, is called before ``load`` when a run has a folder: what is put there is
     there again when the run goes on, and removed when it has ended. With an attribute ``names_column`` it gets a

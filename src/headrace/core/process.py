@@ -7,6 +7,7 @@ import gc
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -131,3 +132,32 @@ def importing() -> Iterator[None]:
     finally:
         if collects:
             gc.enable()
+
+
+class _Spent(threading.local):
+    seconds = 0.0
+
+
+_spent = _Spent()
+
+
+@contextmanager
+def decoding() -> Iterator[None]:
+    """Count the time of the ``with`` block as decoding, no longer as reading.
+
+    >>> before = decoded()
+    >>> with decoding():
+    ...     pixels = bytes(1000)
+    >>> decoded() > before
+    True
+    """
+    start = time.perf_counter()
+    try:
+        yield
+    finally:
+        _spent.seconds += time.perf_counter() - start
+
+
+def decoded() -> float:
+    """Return the seconds that this thread has spent on decoding so far."""
+    return _spent.seconds

@@ -12,15 +12,15 @@ from headrace.core.door import Table
 from headrace.core.files.formats import FORMATS
 from headrace.core.ports import Source
 from headrace.core.terminal import one_line
+from headrace.dataset.annex_verbs import AnnexVerbs
 from headrace.dataset.columns import ColumnVerbs
 from headrace.dataset.combine import CombiningVerbs
 from headrace.dataset.consumption import ConsumptionVerbs
 from headrace.dataset.inspection import InspectionVerbs
-from headrace.dataset.lake_writes import LakeWriteVerbs
 from headrace.dataset.maps import MapVerbs
 from headrace.dataset.metrics import MetricVerbs
 from headrace.dataset.predicts import PredictVerbs
-from headrace.dataset.prompts import PromptVerbs
+from headrace.dataset.sample_writes import SampleWriteVerbs
 from headrace.errors import ArgumentError, HeadraceError, NotASequence, NotOffered, nearest
 from headrace.options import RunOptions
 from headrace.plan.compile import known_columns
@@ -68,13 +68,13 @@ def is_source(value: Any) -> bool:
 class Dataset(
     MapVerbs,
     PredictVerbs,
-    PromptVerbs,
     ColumnVerbs,
     CombiningVerbs,
     MetricVerbs,
     InspectionVerbs,
     ConsumptionVerbs,
-    LakeWriteVerbs,
+    SampleWriteVerbs,
+    AnnexVerbs,
     metaclass=_NamesOfFunctions,
 ):
     """A lazy, immutable description of data and of what is done with it.

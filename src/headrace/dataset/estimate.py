@@ -24,8 +24,7 @@ from headrace.core.ports import Bad, Source
 from headrace.core.row_keys import Keys, Location, Numbers
 from headrace.core.united import UnitedSource
 from headrace.core.work import Split
-from headrace.dataset.estimate_tokens import TokenUse, token_use
-from headrace.dataset.ranges import Range
+from headrace.dataset.estimate_tokens import Range, TokenUse, token_use
 from headrace.engines.local import memory
 from headrace.errors import PlanError
 from headrace.plan.compile import limits_of

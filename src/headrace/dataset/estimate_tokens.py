@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from headrace.dataset.ranges import Range
 from headrace.plan.steps.base import innermost
 from headrace.plan.steps.predict import Prompt
 
 if TYPE_CHECKING:
     from headrace.plan.logical import Plan
+
 
 COUNTS = ("prompt_tokens", "completion_tokens")
 ERRORS = 2.0
@@ -95,3 +95,31 @@ def mean_of(values: Sequence[float]) -> Mean:
     mean = math.fsum(values) / len(values)
     variance = math.fsum((value - mean) ** 2 for value in values) / max(1, len(values) - 1)
     return Mean(mean, ERRORS * math.sqrt(variance / len(values)))
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """A number, and between which numbers it may lie."""
+
+    low: float
+    likely: float
+    high: float
+
+    def over(self, amount: Range) -> Range:
+        """Return how long an amount takes at these rates."""
+        return Range(*(a / r if r else math.inf for a, r in (
+            (amount.low, self.high), (amount.likely, self.likely), (amount.high, self.low)
+        )))  # fmt: skip
+
+    def times(self, factor: Range) -> Range:
+        """Return the product."""
+        return Range(self.low * factor.low, self.likely * factor.likely, self.high * factor.high)
+
+    def plus(self, number: float) -> Range:
+        """Return the sum with a number that is known."""
+        return Range(self.low + number, self.likely + number, self.high + number)
+
+    @property
+    def exact(self) -> bool:
+        """True if there is no doubt."""
+        return self.low == self.high

@@ -37,7 +37,7 @@ class LocalShuffle(msgspec.Struct, frozen=True):
         """
         import numpy as np
 
-        from headrace.core.arrow.row_selection import taken
+        from headrace.core.arrow.batch import taken
         from headrace.worker.rows import Rows, join, rebatch
 
         draw = np.random.default_rng(self.seed)

@@ -40,7 +40,7 @@ from headrace.driver.block_queues import (
     unfinished,
     with_limits,
 )
-from headrace.driver.orders import Begin, DropBlock, Feed, GiveUp, KeepBlock, Order, Proceed
+from headrace.driver.ports import Begin, DropBlock, Feed, GiveUp, KeepBlock, Order, Proceed
 from headrace.driver.stage_ledgers import with_earlier_stages
 
 INITIAL_BYTES = 8 << 20  # of a block, before any was seen

@@ -12,9 +12,18 @@ from headrace.core import failures
 from headrace.core.engine_ports import Pool
 from headrace.core.events import CallEnd, Event, ShardRetried, Worked, WorkerLost
 from headrace.core.work import AttemptLost, Deferred, Done, Failed, Outcome
-from headrace.driver.orders import Begin, DropBlock, Feed, GiveUp, KeepBlock, Order, Proceed
 from headrace.driver.policy import Policies, WorkerDeath
-from headrace.driver.ports import BlockHolder, RunPorts
+from headrace.driver.ports import (
+    Begin,
+    BlockHolder,
+    DropBlock,
+    Feed,
+    GiveUp,
+    KeepBlock,
+    Order,
+    Proceed,
+    RunPorts,
+)
 from headrace.driver.scheduler import Scheduler
 from headrace.errors import WorkerDied
 

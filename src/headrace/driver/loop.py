@@ -26,7 +26,6 @@ from headrace.core.work import (
     RunInterrupted,
 )
 from headrace.driver.calls import Answer, StageCalls
-from headrace.driver.orders import Begin, Order
 from headrace.driver.policy import (
     Action,
     DivideShard,
@@ -39,11 +38,11 @@ from headrace.driver.policy import (
     Release,
     ResizePool,
     Restrict,
+    RunView,
     StopRun,
     Tell,
 )
-from headrace.driver.ports import BlockHolder, Committer, RunPorts
-from headrace.driver.run_view import RunView
+from headrace.driver.ports import Begin, BlockHolder, Committer, Order, RunPorts
 from headrace.driver.scheduler import Scheduler
 from headrace.driver.unwritten import ReaderOutput
 

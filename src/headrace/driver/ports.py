@@ -1,4 +1,4 @@
-"""What the loop needs from outside: a committer, an observer, a clock, an inbox, and who holds blocks."""
+"""What the loop asks for, and what it needs from outside: orders; a committer, an observer, a clock, an inbox."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 
 from headrace.core.events import Event
 from headrace.core.ports import Observer
-from headrace.core.work import BlockRef, CommitRecord, Shard
+from headrace.core.work import Block, BlockRef, CommitRecord, Shard, Task, TrailingRejects
 
 
 class Committer(Protocol):
@@ -96,3 +96,57 @@ class RunPorts(msgspec.Struct, frozen=True):
     clock: Callable[[], float] = time.monotonic
     inbox: Inbox = msgspec.field(default_factory=queue.SimpleQueue)
     sleep: Callable[[float], None] = time.sleep
+
+
+class Begin(msgspec.Struct, frozen=True):
+    """Have a worker of ``stage`` begin an attempt."""
+
+    stage: int
+    worker: int
+    task: Task
+
+
+class Proceed(msgspec.Struct, frozen=True):
+    """Let an attempt go on that waits: with the schema that was settled meanwhile, or to its next block."""
+
+    stage: int
+    worker: int
+    shard: int
+    attempt: int
+    schema: bytes | None = None
+
+
+class GiveUp(msgspec.Struct, frozen=True):
+    """Tell a worker that an attempt is not needed any more."""
+
+    stage: int
+    worker: int
+    shard: int
+    attempt: int
+
+
+class Feed(msgspec.Struct, frozen=True):
+    """Send a block to a worker of the last stage; None: that was the last one.
+
+    A text is the reason why the attempt has to be given up: some of the blocks that it needs are lost.
+    """
+
+    worker: int
+    shard: int
+    attempt: int
+    item: Block | TrailingRejects | str | None
+
+
+class KeepBlock(msgspec.Struct, frozen=True):
+    """Hold a block until two tasks have read it."""
+
+    ref: BlockRef
+
+
+class DropBlock(msgspec.Struct, frozen=True):
+    """Let go of a block that nobody will read."""
+
+    ref: BlockRef
+
+
+Order = Begin | Proceed | GiveUp | Feed | KeepBlock | DropBlock

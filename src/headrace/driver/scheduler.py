@@ -26,9 +26,9 @@ from headrace.core.work import (
     Task,
 )
 from headrace.driver.block_tasks import BlockTasks, ends_its_workers
-from headrace.driver.orders import Begin, Order, Proceed
+from headrace.driver.ports import Begin, Order, Proceed
 from headrace.driver.schema_settlement import Merge, SchemaSettlement, UnionSettlement, Unite
-from headrace.driver.shard_table import ShardTable
+from headrace.driver.shards import ShardTable
 
 MOST_DECODED = 3  # shards that turn out not to be copied: after so many, the stages before read all columns
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 
-from headrace.driver.shard_table import ShardTable
+from headrace.driver.shards import ShardTable
 
 # Merges schema proposals in the order of shards; the flag says that no column's type is open any more.
 Merge = Callable[[bytes | None, bytes], tuple[bytes, bool]]

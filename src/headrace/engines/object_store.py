@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from headrace.engines.memory_files import content, most_files, write_all
+from headrace.engines.out_of_band_pickle import content, most_files, write_all
 from headrace.engines.references import Ref, collecting_references, holder_of, resolving_references
 from headrace.errors import ExecutorClosed
 

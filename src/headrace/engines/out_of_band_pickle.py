@@ -13,7 +13,9 @@ import io
 import mmap
 import os
 import pickle
+import sys
 import threading
+import warnings
 import weakref
 from collections import ChainMap
 from collections.abc import Callable, Sequence
@@ -22,13 +24,11 @@ from typing import TYPE_CHECKING, Any
 import cloudpickle
 import msgspec
 
-from headrace.engines.memory_files import content, most_files
-from headrace.engines.plain import is_plain
-from headrace.engines.references import collecting_references, resolving_references
-from headrace.engines.tensors import reducers
+from headrace.engines.references import collecting_references, is_plain, resolving_references
 
 if TYPE_CHECKING:
     import numpy as np
+
 
 _ALIGN = 64
 SMALL = 64 << 10
@@ -257,3 +257,94 @@ def _write_all(fd: int, view: memoryview, at: int) -> None:
     done = 0
     while done < view.nbytes:
         done += os.pwrite(fd, view[done : done + (1 << 30)], at + done)
+
+
+Reducer = Callable[[Any], Any]
+
+
+def reducers() -> dict[type, Reducer]:
+    """Return the reducers for torch's storages by type; none as long as torch is not imported."""
+    torch = sys.modules.get("torch")
+    storage = getattr(torch, "storage", None)
+    if torch is None or not hasattr(storage, "TypedStorage") or not hasattr(torch, "frombuffer"):
+        return {}
+    return {
+        torch.Tensor: _reduce_tensor,
+        torch.UntypedStorage: _reduce_untyped,
+        torch.storage.TypedStorage: _reduce_typed,
+    }
+
+
+def _reduce_tensor(tensor: Any) -> Any:
+    """Reduce as torch does, and mend what it gets wrong: dtypes such as float8 are made again from a typed
+    storage, but given as one without a type."""
+    import torch
+
+    function, args, *rest = tensor.__reduce_ex__(5)
+    if function is torch._utils._rebuild_tensor_v3 and isinstance(args[0], torch.UntypedStorage):
+        args = (_typed(args[0], torch.uint8), *args[1:])
+    return (function, args, *rest)
+
+
+def _reduce_typed(storage: Any) -> Any:
+    """Reduce a storage that knows its dtype to the one without, which pickle knows again by its identity."""
+    untyped = storage._untyped_storage
+    if untyped.device.type != "cpu":
+        return storage.__reduce__()
+    return _typed, (untyped, storage.dtype)
+
+
+def _reduce_untyped(storage: Any) -> Any:
+    import torch
+
+    if storage.device.type != "cpu":
+        return storage.__reduce__()
+    if not storage.nbytes():
+        return torch.UntypedStorage, (0,)
+    flat = torch.empty(0, dtype=torch.uint8).set_(storage)
+    return _untyped, (pickle.PickleBuffer(flat.numpy()),)
+
+
+def _typed(untyped: Any, dtype: Any) -> Any:
+    import torch
+
+    return torch.storage.TypedStorage(wrap_storage=untyped, dtype=dtype, _internal=True)
+
+
+def _untyped(buffer: Any) -> Any:
+    import torch
+
+    with warnings.catch_warnings():  # what is small came in band, as bytes that nobody else can see
+        warnings.filterwarnings("ignore", message="The given buffer is not writable")
+        return torch.frombuffer(buffer, dtype=torch.uint8).untyped_storage()
+
+
+FEWEST_FILES = 64
+
+
+def most_files() -> int:
+    """Return how many memory files a process should have open for values, at most."""
+    return max(FEWEST_FILES, _descriptors() // 4)
+
+
+def content(fd: int) -> bytearray:
+    """Return all that is in a file."""
+    read = bytearray(os.fstat(fd).st_size)
+    view, at = memoryview(read), 0
+    while at < len(read):
+        at += os.preadv(fd, [view[at : at + (1 << 30)]], at)
+    return read
+
+
+def write_all(fd: int, content: bytearray) -> None:
+    """Write all of it, from the start of a file."""
+    view, at = memoryview(content), 0
+    while at < len(content):
+        at += os.pwrite(fd, view[at : at + (1 << 30)], at)
+
+
+def _descriptors() -> int:
+    import resource
+
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 1 << 20 if soft == resource.RLIM_INFINITY else soft

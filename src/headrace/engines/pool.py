@@ -13,9 +13,8 @@ from typing import Any, Generic, TypeVar
 from headrace.core.engine_ports import PoolSpec
 from headrace.core.work import BlockRef, BlocksFreed
 from headrace.engines.block_registry import BlockRegistry, blocks_in
-from headrace.engines.deaths import Death
+from headrace.engines.deaths import Death, RestartPolicy
 from headrace.engines.object_store import StoredObject
-from headrace.engines.restart_policy import RestartPolicy
 from headrace.errors import ExecutorClosed, HeadraceError, NeverReady, WorkerDied
 
 Notify = Callable[[int, Any], None]

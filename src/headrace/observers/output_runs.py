@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from headrace.core.human import duration, plural, size
-from headrace.core.tables.changes import position_text, taken_in
+from headrace.core.table_changes import position_text, taken_in
 from headrace.observers.record_reader import lenient, listed
 
 LATEST = 5  # in a list of lines

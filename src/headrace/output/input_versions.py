@@ -13,7 +13,7 @@ from typing import Any
 
 from headrace.core.human import plural
 from headrace.core.ports import Source
-from headrace.core.tables.changes import HELD, Seen
+from headrace.core.table_changes import HELD, Seen
 from headrace.core.warn import warn
 from headrace.core.work import Shard
 from headrace.errors import ArgumentError, InputChanged, PlanChanged

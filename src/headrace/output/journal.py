@@ -20,7 +20,7 @@ import msgspec
 
 from headrace.core import failpoints
 from headrace.core.files import safe_files
-from headrace.core.files.durable import sync_fd
+from headrace.core.files.safe_files import sync_fd
 from headrace.core.work import CommitRecord, Durability, Shard
 from headrace.errors import JournalDamaged, OutputWriteFailed
 from headrace.output.journal_frames import HEAD, MAGIC, valid_length

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from headrace.core.tables.changes import HELD
+from headrace.core.table_changes import HELD
 from headrace.core.work import CommitRecord, Faults, Ledger, Timings
 from headrace.output.journal import (
     Divided,

@@ -29,7 +29,7 @@ from pathlib import Path
 
 from headrace.core import failpoints
 from headrace.core.files import safe_files
-from headrace.core.files.durable import write_failed
+from headrace.core.files.safe_files import write_failed
 from headrace.core.stores.options import Options
 from headrace.core.uploading.names import PARTS
 from headrace.core.work import HOME as HOME

@@ -12,6 +12,9 @@ from headrace.core.uploading.names import PARTS
 from headrace.core.work import REJECTED, CommitRecord
 from headrace.errors import JournalDamaged
 
+REPORT = "report.html"  # files of a run, beside its record
+LINEAGE = "openlineage.json"
+
 _RUN = re.compile(r"[a-z0-9]{8}")
 _PART = re.compile(rf"part-\d+(?:\.\d+)*(?:-\d{{5}})?-([a-z0-9]{{8}})(?:-\d+)?\.{PART_SUFFIX}")
 _SIDE = re.compile(r"[0-9a-f]{64}")

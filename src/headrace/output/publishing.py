@@ -16,7 +16,7 @@ from typing import ClassVar, Literal
 
 from headrace.core import failpoints
 from headrace.core.files import hive, safe_files
-from headrace.core.files.durable import write_failed
+from headrace.core.files.safe_files import write_failed
 from headrace.core.ports import Sink
 from headrace.core.uploading.names import is_uploaded
 from headrace.core.work import SUCCESS, CommitRecord, StagedFile

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from headrace.core.arrow.batch import schema_from
-from headrace.core.foreign import errors_of_publishing
+from headrace.core.failures import errors_of_publishing
 from headrace.core.ports import Moment, Sink, Target
 from headrace.core.work import CommitRecord, Durability, StagedFile
 from headrace.output.journal_state import JournalState

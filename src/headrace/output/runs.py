@@ -1,22 +1,28 @@
 """An output folder as it lies there: its runs, and what their journals say.
 
-Everything here only reads; no lock is kept, nothing is swept.
+No lock is kept, nothing is swept; but for ``begin_record``, everything here only reads.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
+from headrace.core.files import safe_files
 from headrace.core.work import CommitRecord, Shard
 from headrace.errors import JournalDamaged, NothingMatched, nearest
+from headrace.observers.record import EVENTS
+from headrace.observers.record_reader import listed
 from headrace.output import journal as journals
 from headrace.output.journal_state import JournalState
 from headrace.output.layout import HOME, SUCCESS
-from headrace.output.names import check_names, read_pointer
+from headrace.output.names import LINEAGE, check_names, read_pointer
 from headrace.output.recover import replay
 from headrace.output.saved_plan import read_plan_at
 from headrace.plan.physical import SavedPlan
@@ -132,3 +138,27 @@ def next_run(root: Path) -> SavedRun | None:
     """Read the hidden run of an overwrite that is not complete."""
     name = pointer(root, "next")
     return load(root, name, hidden=True) if name is not None else None
+
+
+def begin_record(folder: Path, number: int) -> None:
+    """Let a run of an output that has earlier ones begin a record of its own; theirs become ``events-1.jsonl``, ….
+
+    Called by each driver of the run; only the first finds the record of the run before.
+    """
+    if number == 1 or (folder / f"events-{number - 1}.jsonl").exists():
+        return
+    for name in (LINEAGE, EVENTS):
+        stem, _, suffix = name.partition(".")
+        with contextlib.suppress(OSError):
+            os.rename(folder / name, folder / f"{stem}-{number - 1}.{suffix}")
+
+
+def success_of(root: Path, run: str, number: int = 1) -> Mapping[str, Any] | None:
+    """Return the content of ``_SUCCESS``, if it is there, belongs to this run, and names so many of its runs."""
+    try:
+        success = msgspec.json.decode(safe_files.read(root / "_SUCCESS"))
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    if not isinstance(success, dict) or success.get("run") != run:
+        return None
+    return success if number == 1 or len(listed(success, "runs")) >= number else None

@@ -6,8 +6,8 @@ from collections.abc import Container
 from pathlib import Path
 
 from headrace.core import failpoints
-from headrace.core.files import durable, safe_files
-from headrace.core.files.durable import write_failed
+from headrace.core.files import safe_files
+from headrace.core.files.safe_files import write_failed
 from headrace.core.metric_states import STATES
 from headrace.errors import ForeignOutput
 
@@ -57,7 +57,7 @@ def write_whole(path: Path, data: bytes, *, named: bool = True) -> None:
 def sync_folder(path: Path) -> None:
     """Make the names in a folder survive a loss of power, where the file system has such a call."""
     try:
-        durable.sync_folder(path)
+        safe_files.sync_folder(path)
     except OSError as error:
         raise write_failed(error, path, "sync") from error
 

@@ -14,7 +14,7 @@ from headrace.output.layout import Output
 from headrace.output.revealing import has_all_or_none, parts_of
 
 if TYPE_CHECKING:
-    from headrace.core.tables.remaining import Lost
+    from headrace.core.table_changes import Lost
     from headrace.output.commit import ShardCommitter
 
 

@@ -28,9 +28,16 @@ from headrace.output import remeasure as remeasuring
 from headrace.output.names import is_part
 from headrace.output.places.place import Place, looked_at
 from headrace.output.remeasure import bytes_of, rows_of
-from headrace.output.reporting import success_of
 from headrace.output.revealing import parts_of
-from headrace.output.runs import SavedRun, check_is_output, current_run, named_run, next_run, pointer
+from headrace.output.runs import (
+    SavedRun,
+    check_is_output,
+    current_run,
+    named_run,
+    next_run,
+    pointer,
+    success_of,
+)
 from headrace.output.verification import Finding, Verdict, Verification, are_steps, steps_of, verbs
 from headrace.output.verify_tables import Reached, in_table, without_compacted
 from headrace.plan.accounts import is_counted, wrong_in_record

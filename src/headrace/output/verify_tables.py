@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from headrace.core.door import annex
 from headrace.core.human import plural
 from headrace.core.ports import Target
 from headrace.core.stores.options import Options
 from headrace.core.work import StagedFile
-from headrace.errors import ArgumentError, HeadraceError
+from headrace.errors import HeadraceError
 from headrace.output.places.place import Place
 from headrace.output.revealing import parts_of
 from headrace.output.runs import SavedRun
@@ -27,6 +28,10 @@ Findings = list[Finding]
 DATABASE = "table"  # kinds of sinks
 LAKES = ("Delta table", "Iceberg table", "Lance table")
 TABLES = (DATABASE, *LAKES)
+_OPENED_BY = {
+    DATABASE: "databases.verbs",
+    **dict.fromkeys(LAKES, "lakes.verbs"),
+}  # modules with a function `saved`
 
 
 class Reached(NamedTuple):
@@ -120,7 +125,7 @@ def table_of(
 ) -> TableOfFiles | str | None:
     """Return the table that a plan describes, with its files at ``place``; None if it describes files alone.
 
-    Or why there is none: nobody is connected to because an output says so.
+    Or why there is none: no server is connected to because an output names it.
     """
     if about.get("kind") not in TABLES:
         return None
@@ -130,39 +135,8 @@ def table_of(
     parts = FileSink(
         place, Parquet(), storage_options=options, partition_by=tuple(about.get("partition_by", ()))
     )
-    if about["kind"] == DATABASE:
-        from headrace.core.databases.addresses import parse
-        from headrace.sinks.sql.sink import SqlTable
-
-        address = str(about["database"])
-        if reached.uri is None and address.startswith("postgresql:"):
-            return f"give uri= (--uri on a command line), the address of {address} with its user"
-        database = parse(reached.uri or address, "verify")
-        if str(database) != address:
-            raise ArgumentError(f"verify: uri= is the database {database}, and the output is in {address}.")
-        return SqlTable(
-            parts,
-            database=database,
-            table=str(about["table"]),
-            table_mode=about["mode"],
-            key=tuple(about.get("key", ())),
-        )
-    how: dict[str, Any] = {"table_mode": about["mode"], "merge": about.get("schema_mode") == "merge"}
-    if about["kind"] == "Iceberg table":
-        from headrace.core.tables.iceberg import Catalog
-        from headrace.sinks.tables.iceberg import IcebergTable, location_of
-
-        if reached.catalog is None:
-            return "give catalog= (--catalog on a command line), the catalogue of the table"
-        catalog = Catalog.given(reached.catalog, None, "verify")
-        identifier = str(about["table"])
-        location, known = location_of(catalog, identifier)
-        parts = dataclasses.replace(parts, storage_options={**known, **dict(options)})
-        return IcebergTable(parts, identifier=identifier, catalog=catalog, location=location, **how)
-    from headrace.sinks.tables.delta import DeltaTable
-    from headrace.sinks.tables.lance import LanceTable
-
-    return DeltaTable(parts, **how) if about["kind"] == "Delta table" else LanceTable(parts, **how)
+    opened = annex(_OPENED_BY[about["kind"]])
+    return opened.saved(about, parts, options, reached) if opened else "its annex is not there"
 
 
 def without_compacted(
@@ -178,10 +152,11 @@ def without_compacted(
         return list(findings), ""
     table, _, folder = place.rstrip("/").rpartition("/")
     rows = {f"{folder}/{each.file}": files[each.file].rows for each in missing}
-    from headrace.core.tables.delta_compactions import rewritten
-
+    compactions = annex("lakes.delta.compactions")
+    if compactions is None:
+        return list(findings), ""
     try:
-        found = rewritten(table, options, rows)
+        found = compactions.rewritten(table, options, rows)
     except HeadraceError as error:
         told = f"It could not be checked whether a compaction of the table has rewritten it: {error}"
         return [

@@ -9,20 +9,20 @@ from headrace.core.door import Table
 
 # The order counts: a sentence transformer is a torch module, too, and a booster's estimator one of scikit-learn.
 _PREDICTORS = {
-    "sentence_transformers": "sentence_transformers:SentenceTransformersPredictor",
-    "mlflow": "mlflow:MLflowPredictor",
-    "transformers": "transformers:TransformersPredictor",
-    "onnx": "onnx.predictor:OnnxPredictor",
-    "onnxruntime": "onnx.predictor:OnnxPredictor",
-    "keras": "keras.predictor:KerasPredictor",
-    "torch": "torch.predictor:TorchPredictor",
-    "xgboost": "xgboost:XGBoostPredictor",
-    "lightgbm": "lightgbm:LightGBMPredictor",
-    "sklearn": "sklearn:SklearnPredictor",
+    "sentence_transformers": "predictors.sentence_transformers:SentenceTransformersPredictor",
+    "mlflow": "annex.models.mlflow:MLflowPredictor",
+    "transformers": "annex.models.transformers:TransformersPredictor",
+    "onnx": "predictors.onnx.predictor:OnnxPredictor",
+    "onnxruntime": "predictors.onnx.predictor:OnnxPredictor",
+    "keras": "annex.models.keras.predictor:KerasPredictor",
+    "torch": "predictors.torch.predictor:TorchPredictor",
+    "xgboost": "annex.models.xgboost:XGBoostPredictor",
+    "lightgbm": "annex.models.lightgbm:LightGBMPredictor",
+    "sklearn": "predictors.sklearn:SklearnPredictor",
 }
 MODELS: Table[Any] = Table(
     "models",
-    {library: f"headrace.predictors.{place}" for library, place in _PREDICTORS.items()},
+    {library: f"headrace.{place}" for library, place in _PREDICTORS.items()},
     attributes=("load", "predict", "close"),
     classes=True,
 )

@@ -13,17 +13,17 @@ if TYPE_CHECKING:
     from headrace.dataset.dataset import Dataset
 
 _MODULES = {
-    "parquet": "read_parquet",
-    "files": "read_binary_files read_csv read_images read_json read_rejected read_text",
-    "from_memory": "from_arrow from_items from_numpy from_pandas range range_tensor",
-    "from_libraries": "from_daft from_huggingface from_polars from_ray from_spark from_torch",
-    "samples": "read_numpy read_tfrecords read_webdataset",
-    "media": "read_audio read_pdf read_video",
-    "databases": "read_sql",
-    "tables": "read_delta read_iceberg read_lance",
-    "tables_of_files": "read_avro read_orc",
+    "readers.parquet": "read_parquet",
+    "readers.files": "read_binary_files read_csv read_images read_json read_rejected read_text",
+    "readers.from_memory": "from_arrow from_items from_numpy from_pandas range range_tensor",
+    "readers.from_libraries": "from_daft from_huggingface from_polars from_ray from_spark from_torch",
+    "readers.numpy": "read_numpy",
+    "annex.formats.readers": "read_avro read_orc read_tfrecords read_webdataset",
+    "annex.media.readers": "read_audio read_pdf read_video",
+    "annex.databases.readers": "read_sql",
+    "annex.lakes.readers": "read_delta read_iceberg read_lance",
 }
-FUNCTIONS = {name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names.split()}
+FUNCTIONS = {name: f"headrace.{module}" for module, names in _MODULES.items() for name in names.split()}
 """The functions that are ours, and the module of each."""
 
 SOURCES: Table[Callable[..., Any]] = Table(

@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from headrace.core.arguments import known_arguments
 from headrace.dataset.dataset import Dataset
 from headrace.plan import ray_arguments
-from headrace.readers.csv_options import READ_CSV
-from headrace.readers.json_options import READ_JSON
-from headrace.readers.unfinished import warn_of_unfinished
+from headrace.readers.options import READ_CSV, READ_JSON, warn_of_unfinished
 from headrace.sources.files import PathArgument
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from headrace.core.human import short_repr
 from headrace.dataset.dataset import Dataset
 from headrace.errors import ArgumentError
 from headrace.plan import ray_arguments
-from headrace.readers.unfinished import warn_of_unfinished
+from headrace.readers.options import warn_of_unfinished
 from headrace.sources.files import PathArgument
 
 if TYPE_CHECKING:

@@ -3,30 +3,65 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from headrace.core.arrow.output_schema import merge
 from headrace.core.row_keys import Location
-from headrace.core.work import Shard, Split
+from headrace.core.work import Faults, Ledger, Shard, Split
 from headrace.driver.block_tasks import BlockTasks
 from headrace.driver.loop import Runner
 from headrace.driver.policies.autoscaler import PoolScaling
 from headrace.driver.policies.commit_checks import ErrorBudget, LedgerCheck
-from headrace.driver.policies.interruption import Interruption
-from headrace.driver.policies.memory_guard import MemoryGuard
-from headrace.driver.policies.memory_policy import MemoryPolicy
+from headrace.driver.policies.memory import MemoryGuard, MemoryPolicy
 from headrace.driver.policies.poison_rows import PoisonRowDetector
 from headrace.driver.policies.rests import EarlyCommit, WorkSharing
-from headrace.driver.policies.retries import ExternalDeaths, RetryBackoff
-from headrace.driver.policies.stall_detector import StallDetector
-from headrace.driver.policies.worker_notes import BatchCeilings, PickleWarnings
+from headrace.driver.policies.workers import (
+    BatchCeilings,
+    ExternalDeaths,
+    Interruption,
+    PickleWarnings,
+    RetryBackoff,
+    StallDetector,
+)
 from headrace.driver.policy import Policy
 from headrace.driver.ports import Committer, RunPorts
 from headrace.driver.scheduler import Scheduler
 from headrace.driver.schema_settlement import Merge
 from headrace.plan.accounts import Accounts
-from headrace.session.resumed import Resumed
+
+if TYPE_CHECKING:
+    from headrace.output.journal_state import JournalState
+
+
+class Resumed(msgspec.Struct, frozen=True):
+    """What earlier drivers of a run left, from its journal; the defaults: nothing.
+
+    ``done`` has a 1 for each committed shard; ``passed``: how many rows each ``limit`` has let through;
+    ``shard_too_big``: a shard did not fit into memory.
+    """
+
+    done: bytes | bytearray = b""
+    schema: bytes | None = None
+    revision: int = 0
+    passed: Sequence[int] = ()
+    ledger: Ledger = msgspec.field(default_factory=Ledger)
+    faults: Faults = msgspec.field(default_factory=Faults)
+    shard_too_big: bool = False
+
+    @classmethod
+    def of(cls, state: JournalState, schema: bytes | None) -> Resumed:
+        """Return what a journal says of a run with this output schema."""
+        return cls(
+            state.done,
+            schema,
+            state.revision,
+            state.passed,
+            state.ledger,
+            state.faults,
+            shard_too_big=state.shard_too_big,
+        )
 
 
 class RunSpec(msgspec.Struct, frozen=True, kw_only=True):

@@ -32,9 +32,8 @@ if TYPE_CHECKING:
     from headrace.driver.ports import Committer
     from headrace.driver.scheduler import Scheduler
     from headrace.plan.physical import Program, Stage
-    from headrace.session.build_runner import RunSpec
+    from headrace.session.build_runner import Resumed, RunSpec
     from headrace.session.event_bus import EventBus
-    from headrace.session.resumed import Resumed
 
 IMPORTED_AHEAD = {"PIL", "lightgbm", "pandas", "scipy", "sklearn", "torch", "xgboost"}
 
@@ -112,8 +111,7 @@ class RunContext(msgspec.Struct):
         """
         from headrace.driver.ports import RunPorts
         from headrace.plan import compile as compiler
-        from headrace.session.build_runner import build_runner
-        from headrace.session.resumed import Resumed
+        from headrace.session.build_runner import Resumed, build_runner
 
         execution, resumed = self.execution, resumed or Resumed()
         done = resumed.done

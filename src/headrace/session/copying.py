@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 
-from headrace.core.foreign import is_foreign
+from headrace.core.failures import is_foreign
 from headrace.core.ports import NOT_COPIED
 from headrace.core.work import Shard
 from headrace.plan import compile as compiler

@@ -17,8 +17,7 @@ from headrace.plan.logical import Plan
 from headrace.plan.physical import ErrorPolicy, Program, Stage
 from headrace.plan.stages import stages_of
 from headrace.plan.steps.base import Step, innermost, is_of_headrace
-from headrace.session.capacity import block_budget, missing_gpus
-from headrace.session.engines import capacity_for
+from headrace.session.engines import block_budget, capacity_for, missing_gpus
 
 if TYPE_CHECKING:
     from headrace.plan.partitioning import Partitioning

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from headrace.core.door import annex
 from headrace.core.events import MetricsCounted, RequirementsAsked, RunFinished, RunStarted
 from headrace.core.human import plural
-from headrace.core.tables.changes import position_text, taken_in
+from headrace.core.table_changes import position_text, taken_in
 from headrace.observers.pace import LAST_SHARDS
 from headrace.observers.record_reader import listed
-from headrace.output import reporting
 from headrace.output.layout import HOME
+from headrace.output.names import REPORT
 from headrace.output.run_list import older_rows
+from headrace.output.runs import success_of
 from headrace.output.seen_keys import key_step
 from headrace.result import Metrics, Result
 from headrace.session.read import rows_expected
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from headrace.output.job import Job
+    from headrace.output.layout import Output
     from headrace.output.run_list import OlderRows, RunEntry
 
 
@@ -125,14 +130,14 @@ def result_of(job: Job, event: RunFinished, metrics: Metrics, rows_before: int =
     from headrace.observers.summary import summary
     from headrace.output.metric_results import lines
 
-    success = reporting.success_of(job.output.root, job.committer.plan.run) or {}
+    success = success_of(job.output.root, job.committer.plan.run) or {}
     required = RequirementsAsked.of(success)
     return Result(
         rows=event.ledger.written,
         rejected=event.ledger.rejected,
         metrics=metrics,
         ledger=event.ledger,
-        report=job.output.place.at(f"{HOME}/{event.run}/{reporting.REPORT}"),
+        report=job.output.place.at(f"{HOME}/{event.run}/{REPORT}"),
         path=job.output.place.at(),
         run=event.run,
         files=event.files,
@@ -150,3 +155,11 @@ def result_of(job: Job, event: RunFinished, metrics: Metrics, rows_before: int =
             notes=[*notes_of(job), *([] if required is None else [f"required: {required}"])],
         ),
     )
+
+
+def report(output: Output, folder: Path, *, missing: bool = False) -> None:
+    """Let the annex that makes reports write that of a run; with ``missing``, only if it is not there."""
+    reports = annex("report.writing")
+    if reports is not None:
+        write = reports.write_missing_report if missing else reports.write_report
+        write(output.root, folder, output=str(output))

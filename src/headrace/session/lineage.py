@@ -22,7 +22,7 @@ from headrace.core.events import RunFinished
 from headrace.core.files import safe_files
 from headrace.core.stores.addresses import is_address, without_secrets, without_secrets_in
 from headrace.core.terminal import encodable
-from headrace.output.reporting import LINEAGE
+from headrace.output.names import LINEAGE
 from headrace.output.run_list import RunEntry, digest_of, time_text
 from headrace.session import provenance
 from headrace.version import __version__

@@ -12,7 +12,7 @@ from typing import Any
 
 from headrace.core.files import safe_files
 from headrace.core.files.artifacts import Artifact
-from headrace.core.tables.changes import position_text
+from headrace.core.table_changes import position_text
 from headrace.plan.logical import Plan
 from headrace.plan.steps.base import Step
 from headrace.predictors.registry import MODELS

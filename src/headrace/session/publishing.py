@@ -23,15 +23,16 @@ from headrace.core.uploading.names import PARTS, is_uploaded, uploaded_name
 from headrace.core.work import HOME
 from headrace.errors import ArgumentError, PlanError, RequirementNotMet
 from headrace.observers.record import EVENTS, Record
-from headrace.output import reporting
 from headrace.output.layout import open_output
+from headrace.output.names import REPORT
 from headrace.output.recover import peek, recover
-from headrace.output.runs import check_is_output
+from headrace.output.runs import check_is_output, success_of
 from headrace.output.saved_plan import read_plan
 from headrace.output.verify_tables import Reached, table_of
 from headrace.plan.parameters import given_folder
 from headrace.plan.requirements import compared
 from headrace.result import Metrics, Result
+from headrace.session import job_events
 from headrace.session.event_bus import EventBus
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def ask_finished(job: Job, metrics: Metrics) -> None:
 
     One that somebody has published all the same, whatever was required then, is taken as it is.
     """
-    success = reporting.success_of(job.output.root, job.committer.plan.run) or {}
+    success = success_of(job.output.root, job.committer.plan.run) or {}
     figures, met = _figures(job, metrics, job.committer.state.seconds, success.get("cost"))
     before = RequirementsAsked.of(success)
     asked = [(each.name, each.asked) for each in figures]
@@ -166,7 +167,7 @@ def publish(
         raise ArgumentError(f"publish: because={because!r}: say in a few words why.")
     with _opened(path, storage_options) as output:
         for run, plan, state, contents in _runs(output):
-            success = reporting.success_of(output.root, run)
+            success = success_of(output.root, run)
             if not state.finished and (state.withheld or state.swapping):
                 reached = Reached(catalog, uri)
                 with _recovered(output, run, plan, checked(storage_options), reached) as committer:
@@ -275,14 +276,14 @@ def _published(output: Output, committer: ShardCommitter, reason: str) -> Result
 
 def _result(output: Output, run: str, state: JournalState, success: Mapping[str, Any]) -> Result:
     """Return what a run that is published has come to; ``success`` is what its ``_SUCCESS`` says, or is to say."""
-    recorded, ledger = reporting.success_of(output.root, run) or {}, state.ledger
+    recorded, ledger = success_of(output.root, run) or {}, state.ledger
     required = RequirementsAsked.of(success)
     return Result(
         rows=ledger.written,
         rejected=ledger.rejected,
         metrics=Metrics(success.get("metrics") or {}, notes=success.get("metrics_notes") or {}),
         ledger=ledger,
-        report=output.place.at(f"{HOME}/{run}/{reporting.REPORT}"),
+        report=output.place.at(f"{HOME}/{run}/{REPORT}"),
         path=output.place.at(),
         run=run,
         files=state.files,
@@ -308,4 +309,4 @@ def _note(output: Output, run: str, event: RequirementsAsked) -> None:
     folder = output.folder(run)
     with contextlib.closing(EventBus([Record(folder / EVENTS)])) as events:
         events.on_event(event)
-    reporting.write_report(output.root, folder, output=str(output))
+    job_events.report(output, folder)

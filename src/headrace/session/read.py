@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from headrace.core.warn import warn
 from headrace.errors import data_hidden
 from headrace.options import RunOptions
 from headrace.plan import compile as compiler
 from headrace.plan import partitioning
+from headrace.plan.functions import Function
 from headrace.plan.logical import Plan
+from headrace.plan.pickling import refusal
 from headrace.plan.steps.base import Step
 from headrace.plan.steps.union import OnBranch, goes_through, paths_of
-from headrace.session.capacity import lacks_gpus
 from headrace.session.context import RunContext, warn_of_inline
 from headrace.session.describe import describe_reading
+from headrace.session.engines import lacks_gpus
 from headrace.session.event_bus import EventBus, progress_shown
 from headrace.session.execution_plan import ExecutionPlan
-from headrace.session.unpicklable import warn_of_unpicklable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from headrace.core.work import CommitRecord, Shard, Split
     from headrace.driver.unwritten import InMemoryCommitter
     from headrace.result import Metrics
+
 
 # As in `session.context`: what imports pyarrow is imported inside functions, after the first workers were started.
 
@@ -253,3 +256,35 @@ def _passed(steps: Iterable[Step], rows: int) -> int | None:
     for step in steps:
         left = None if left is None else step.rows_after(left)
     return left
+
+
+_known: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()  # what was tried, by its id
+
+
+def warn_of_unpicklable(steps: Sequence[Step]) -> None:
+    """Warn of the first function that a run with workers would refuse, with what in it cannot be pickled.
+
+    Each function is tried once, and no more than its first MiB: whoever looks at some rows does not wait for it.
+    """
+    untried = [step for step in steps if not all(_tried(each.function) for each in step.functions())]
+    if not untried:
+        return
+    from headrace.engines.out_of_band_pickle import try_pickling
+
+    told = refusal(untried, try_pickling)
+    if told:
+        warn(f"This works here, in one process. It will not work in a run with worker processes: {told}")
+
+
+def _tried(function: Function) -> bool:
+    """Say whether a function was tried before, and remember it."""
+    if function.args or function.kwargs or function.init_args or function.init_kwargs:
+        return False
+    call = function.call
+    if _known.get(id(call)) is call:
+        return True
+    try:
+        _known[id(call)] = call
+    except TypeError:  # what has slots, or is built in, may have no weak references
+        return False
+    return False

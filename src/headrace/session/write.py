@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headrace.core.door import annex
 from headrace.core.human import plural
 from headrace.core.process import importing
 from headrace.core.terminal import in_notebook, say, wrapped
@@ -28,18 +29,18 @@ from headrace.errors import (
 )
 from headrace.observers.time_spent import findings
 from headrace.options import RunOptions
-from headrace.output import reporting
+from headrace.output.runs import begin_record
 from headrace.plan import compile as compiler
 from headrace.plan.logical import Plan
 from headrace.plan.partitioning import oversized_shards
 from headrace.result import Metrics, Result
 from headrace.session import invocation, job_events, lineage
+from headrace.session.build_runner import Resumed
 from headrace.session.context import Run, RunContext, warn_of_inline
 from headrace.session.describe import describe
 from headrace.session.event_bus import EventBus, environment_observers, progress_shown
 from headrace.session.interrupts import committing
 from headrace.session.read import committed
-from headrace.session.resumed import Resumed
 from headrace.version import __version__
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def write(context: RunContext, complete: Callable[[Plan], Plan], started: float)
 
 def _finished_before(job: Job, options: RunOptions) -> Result:
     """Return the recorded result of a run that has nothing left to do."""
-    reporting.write_missing_report(job.output.root, job.committer.folder, output=str(job.output))
+    job_events.report(job.output, job.committer.folder, missing=True)
     metrics, _ = job_events.metrics_of(job)
     if job.plan.requirements:
         from headrace.session.publishing import ask_finished
@@ -117,12 +118,12 @@ def _write(
     """Run the shards that are not done, finish the output and report."""
     committer = job.committer
     rows_before = committer.state.ledger.read
-    reporting.begin_record(committer.folder, len(committer.state.runs))
+    begin_record(committer.folder, len(committer.state.runs))
     events = EventBus.of(options, committer.folder, progress)
     with contextlib.closing(events):
         run = _composed(job, context, events, started)
         try:
-            with reporting.assets_loaded(), _committing(run, options):
+            with _report_prepared(), _committing(run, options):
                 run.drive()
             metrics, seconds = _finish(job, run.scheduler, options, events, started)
         except BaseException as error:
@@ -131,7 +132,7 @@ def _write(
         found = findings(events.state, seconds)
         event = job_events.finished(job, seconds, retries=run.scheduler.retries, **found)
         events.on_event(event)
-    reporting.write_report(job.output.root, committer.folder, output=str(job.output))
+    job_events.report(job.output, job.committer.folder)
     lineage.record(job, event)
     result = job_events.result_of(job, event, metrics, rows_before)
     first = result.summary.split("\n")[0]  # in a notebook, the result shows the rest
@@ -254,7 +255,12 @@ def _fail(job: Job, run: Run, events: EventBus, error: BaseException, started: f
         _say(options, f"\nInterrupted; {committed}. Run the same {again} again to go on.")
     if not (committer.empty and isinstance(error, REFUSALS)):
         lineage.record(job, event)
-        reporting.write_report(job.output.root, committer.folder, output=str(job.output))
+        job_events.report(job.output, job.committer.folder)
+
+
+def _report_prepared() -> AbstractContextManager[None]:
+    reports = annex("report.writing")
+    return reports.assets_loaded() if reports is not None else contextlib.nullcontext()
 
 
 def _add_committed_rows(job: Job, error: BaseException) -> None:
@@ -304,7 +310,7 @@ def _write_schema_only(job: Job, scheduler: Scheduler) -> None:
 
     from headrace.core.arrow.batch import schema_from
     from headrace.core.arrow.objects import without_objects
-    from headrace.core.foreign import opened
+    from headrace.core.failures import opened
     from headrace.core.work import CommitRecord, Ledger, Shard, Task
 
     state, sink, guessed = job.committer.state, job.committer.sink, list[str]()

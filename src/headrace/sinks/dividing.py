@@ -17,8 +17,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
+from headrace.core.arrow.batch import taken
 from headrace.core.arrow.batch_formats import to_numpy
-from headrace.core.arrow.row_selection import taken
 from headrace.core.files.hive import HIVE_NULL, folder_name
 from headrace.core.human import count
 from headrace.core.ports import Writer

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 import pyarrow as pa
 
+from headrace.core.failures import is_foreign
 from headrace.core.files.formats import PART_SUFFIX
 from headrace.core.files.paths import absolute
 from headrace.core.files.staged import StagedStream
-from headrace.core.foreign import is_foreign
 from headrace.core.ports import Encoder, Format, JoinedEncoder, Sink, Target, Writer
 from headrace.core.stores.addresses import is_address, parse_output
 from headrace.core.stores.options import Options, checked_for_output, unsigned

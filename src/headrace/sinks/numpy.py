@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from headrace.core.arrow.batch_formats import NUMPY_OF
 from headrace.core.files import safe_files
-from headrace.core.files.durable import write_failed
+from headrace.core.files.safe_files import write_failed
 from headrace.core.files.staged import StagedStream
 from headrace.core.ports import Encoder, Format
 from headrace.errors import SinkError

@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
+from headrace.core.arrow.batch import with_present_values
 from headrace.core.arrow.batch_formats import is_nested, to_numpy
 from headrace.core.arrow.ragged import axes
-from headrace.core.arrow.row_selection import with_present_values
 from headrace.core.files import safe_files
 from headrace.core.files.staged import StagedStream
 from headrace.core.ports import Format

@@ -10,8 +10,8 @@ from headrace.core.files.input_files import InputFile
 from headrace.core.ports import Bad
 from headrace.core.work import Split
 from headrace.errors import ArgumentError, UnreadableFile
+from headrace.sources.file_source import WholeFileSource
 from headrace.sources.files import PathArgument
-from headrace.sources.whole_files import WholeFileSource
 
 if TYPE_CHECKING:
     import pyarrow as pa

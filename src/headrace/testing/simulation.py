@@ -25,8 +25,7 @@ from headrace.output.commit import ShardCommitter
 from headrace.output.layout import Output, open_output
 from headrace.output.recover import begin
 from headrace.plan.physical import SavedPlan
-from headrace.session.build_runner import RunSpec, build_runner
-from headrace.session.resumed import Resumed
+from headrace.session.build_runner import Resumed, RunSpec, build_runner
 
 SCHEMA_AFTER = 0.1  # of a shard's time: until its first rows propose a schema
 

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.core.arrow.batch import concat, empty_columns
+from headrace.core.arrow.batch import concat, empty_columns, taken
 from headrace.core.arrow.objects import bytes_of
-from headrace.core.arrow.row_selection import taken
 from headrace.core.parquet.chunks import RowGroups
 from headrace.core.parquet.compact import NotUnderstood
 from headrace.core.ports import JoinedWriter, Source

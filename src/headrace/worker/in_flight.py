@@ -18,8 +18,7 @@ from typing import Any, Generic, NoReturn, TypeVar
 from headrace.core.answered import without_answered
 from headrace.core.arrow.input_view import InputView
 from headrace.core.arrow.values import ConversionError
-from headrace.core.failures import first_line, is_interrupt
-from headrace.core.rows_failed import RowsFailed
+from headrace.core.failures import RowsFailed, first_line, is_interrupt
 from headrace.core.work import Fault
 from headrace.errors import HeadraceError
 from headrace.worker.batching import BatchTiming, BatchTuner

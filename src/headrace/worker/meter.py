@@ -12,9 +12,9 @@ import msgspec
 import numpy as np
 
 from headrace.core.answered import Answered
-from headrace.core.decoding import decoded
 from headrace.core.engine_ports import WorkerContext
 from headrace.core.events import BatchShrunk, BatchSized, CallRetried, ModelAsked
+from headrace.core.process import decoded
 from headrace.core.work import (
     Block,
     CallEnded,

@@ -11,10 +11,9 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from headrace.core.arrow.batch import filtered
 from headrace.core.arrow.forms import marked
-from headrace.core.arrow.row_selection import filtered
-from headrace.core.failures import name_of, words
-from headrace.core.foreign import errors_of_source
+from headrace.core.failures import errors_of_source, name_of, words
 from headrace.core.ports import Source
 from headrace.core.united import UnitedSource
 from headrace.core.work import Fault, Reject, Split

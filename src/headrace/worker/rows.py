@@ -13,8 +13,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from headrace.core.arrow.batch import concat
-from headrace.core.arrow.row_selection import filtered, taken
+from headrace.core.arrow.batch import concat, filtered, taken
 from headrace.core.arrow.widening import widened
 from headrace.core.work import Split
 

@@ -14,10 +14,9 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from headrace.core.arrow.batch import one_batch
+from headrace.core.arrow.batch import column_taken, one_batch, taken
 from headrace.core.arrow.objects import as_texts, is_objects
-from headrace.core.arrow.row_selection import column_taken, taken
-from headrace.core.foreign import errors_of_sink, opened
+from headrace.core.failures import errors_of_sink, opened
 from headrace.core.parquet.chunks import Chunks
 from headrace.core.ports import JoinedWriter, Sink, Source, Writer
 from headrace.core.rejected import ERROR_FIELDS, rejected_schema

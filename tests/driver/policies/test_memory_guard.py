@@ -6,8 +6,7 @@ from typing import Any
 
 from headrace.core.events import MemoryTaken, RowsRead, Worked, WorkerRetired
 from headrace.core.work import AttemptLost, Failed, Shard, ShrinkBatches, Split
-from headrace.driver.policies.memory_guard import INTERVAL, INTERVAL_WHEN_SHORT, MemoryGuard
-from headrace.driver.policies.memory_policy import MemoryPolicy
+from headrace.driver.policies.memory import INTERVAL, INTERVAL_WHEN_SHORT, MemoryGuard, MemoryPolicy
 from headrace.driver.policies.poison_rows import PoisonRowDetector
 from headrace.driver.policy import (
     DivideShard,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.driver.policies.memory_policy import END, PAUSE, TRIES, MemoryPolicy, MemorySample, Retirement
+from headrace.driver.policies.memory import END, PAUSE, TRIES, MemoryPolicy, MemorySample, Retirement
 
 LIMIT = 1_000
 MEMORY = st.integers(0, 600)

@@ -22,8 +22,7 @@ from headrace.core.work import (
 from headrace.driver.policies.autoscaler import GROW_AFTER, PoolScaling
 from headrace.driver.policies.commit_checks import SAMPLE, ErrorBudget, LedgerCheck
 from headrace.driver.policies.rests import EarlyCommit
-from headrace.driver.policies.retries import ExternalDeaths
-from headrace.driver.policies.worker_notes import BatchCeilings
+from headrace.driver.policies.workers import BatchCeilings, ExternalDeaths
 from headrace.driver.policy import (
     DivideShard,
     Emit,

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from headrace.core.work import AttemptLost
-from headrace.driver.policies.retries import FIRST, LONGEST, RetryBackoff
+from headrace.driver.policies.workers import FIRST, LONGEST, RetryBackoff
 from headrace.driver.policy import NEVER, Release
 
 from .views import FakeView

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from headrace.core.engine_ports import PoolSpec
-from headrace.driver.policies.stall_detector import DUMP, StallDetector
+from headrace.driver.policies.workers import DUMP, StallDetector
 from headrace.driver.policy import DumpStacks, EndRun
 from headrace.engines.local.engine import LocalEngine
 

@@ -9,7 +9,7 @@ from headrace.core.work import Outcome, Shard
 
 @dataclass
 class FakeView:
-    """See ``headrace.driver.run_view.RunView``; the number of a stage is its place in ``calls``."""
+    """See ``headrace.driver.policy.RunView``; the number of a stage is its place in ``calls``."""
 
     now: float = 0.0
     calls: list[dict[int, int]] = field(default_factory=lambda: [{}])

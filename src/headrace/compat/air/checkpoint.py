@@ -312,7 +312,7 @@ class TransformersCheckpoint(Checkpoint):
         """Return the model and its tokenizer as a pipeline."""
         import transformers
 
-        from headrace.predictors.transformers import task_of_class
+        from headrace.annex.models.transformers import task_of_class
 
         model = self._model
         if isinstance(tokenizer, (str, os.PathLike)):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
+from headrace.annex.tasks import ActorHandle
+from headrace.annex.tasks.hosting.task_host import TaskHost
 from headrace.compat.ray.offered import missing
 from headrace.errors import EngineError
-from headrace.tasks import ActorHandle
-from headrace.tasks.hosting.task_host import TaskHost
 
 __all__ = ["ActorHandle", "exit_actor"]
 

@@ -8,18 +8,18 @@ from concurrent.futures import FIRST_COMPLETED, CancelledError, Future
 from concurrent.futures import wait as wait_for
 from typing import Any
 
+from headrace.annex.tasks import ActorHandle, CallFuture, Ref
+from headrace.annex.tasks.actors import METHOD_OPTIONS
+from headrace.annex.tasks.admission import CallOptions
+from headrace.annex.tasks.futures import fetched
+from headrace.annex.tasks.hosting.task_host import TaskHost
+from headrace.annex.tasks.hosting.worker_core import InnerFuture
+from headrace.annex.tasks.streams import ResultStream
 from headrace.compat.ray.exceptions import as_ray_raises
 from headrace.compat.ray.offered import OPTIONS, not_offered
 from headrace.compat.ray.session import session
 from headrace.engines.references import read_only
 from headrace.errors import ArgumentError, UnknownArgument
-from headrace.tasks import ActorHandle, CallFuture, Ref
-from headrace.tasks.actors import METHOD_OPTIONS
-from headrace.tasks.fetching import fetched
-from headrace.tasks.hosting.task_host import TaskHost
-from headrace.tasks.hosting.worker_core import InnerFuture
-from headrace.tasks.resources import CallOptions
-from headrace.tasks.streams import ResultStream
 
 
 def put(value: Any) -> Ref[Any]:

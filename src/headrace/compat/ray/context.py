@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from headrace.annex.tasks.hosting.task_host import TaskHost
+from headrace.annex.tasks.hosting.worker_core import current_call
 from headrace.compat.ray.offered import missing
 from headrace.compat.ray.session import session
 from headrace.errors import EngineError
-from headrace.tasks.hosting.task_host import TaskHost
-from headrace.tasks.hosting.worker_core import current_call
 
 
 class RuntimeContext:

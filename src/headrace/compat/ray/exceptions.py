@@ -6,6 +6,8 @@ import functools
 from concurrent.futures import CancelledError
 from typing import Any
 
+from headrace.annex.tasks.hosting.packing import IN_CONSTRUCTOR
+from headrace.annex.tasks.hosting.task_host import WrongCount
 from headrace.compat.ray.offered import missing
 from headrace.engines.references import Shown
 from headrace.errors import ActorDied as RayActorError
@@ -15,8 +17,6 @@ from headrace.errors import ExecutorClosed
 from headrace.errors import HeadraceError as RayError
 from headrace.errors import StepError as RayTaskError
 from headrace.errors import TimedOut as GetTimeoutError
-from headrace.tasks.hosting.packing import IN_CONSTRUCTOR
-from headrace.tasks.hosting.task_host import WrongCount
 
 ActorDiedError = RayActorError
 ActorUnavailableError = RayActorError

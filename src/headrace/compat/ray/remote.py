@@ -10,16 +10,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from headrace.annex.tasks import CallFuture, Ref
+from headrace.annex.tasks.actors import actor_order
+from headrace.annex.tasks.calls import TaskOrder, pickled_once
+from headrace.annex.tasks.streams import ResultStream
 from headrace.compat.ray.offered import OPTIONS, not_offered
 from headrace.compat.ray.session import session
 from headrace.core.warn import warn
 from headrace.errors import ArgumentError, HeadraceError, UnknownArgument
 from headrace.plan.functions import callable_name
-from headrace.tasks import CallFuture, Ref
-from headrace.tasks.actors import actor_order
-from headrace.tasks.call_pickles import pickled_once
-from headrace.tasks.calls import TaskOrder
-from headrace.tasks.streams import ResultStream
 
 _CALLS = ("num_cpus", "num_gpus", "memory", "max_retries", "num_returns")
 _ACTORS = {

@@ -8,10 +8,10 @@ import threading
 from typing import Any
 
 import headrace
+from headrace.annex.tasks import Executor
+from headrace.annex.tasks.hosting.task_host import TaskHost
 from headrace.compat.ray.offered import OPTIONS, REASONS, not_offered
 from headrace.errors import EngineError
-from headrace.tasks import Executor
-from headrace.tasks.hosting.task_host import TaskHost
 
 _IGNORED = frozenset(
     {

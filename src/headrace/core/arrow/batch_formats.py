@@ -14,14 +14,13 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.core.arrow import forms
-from headrace.core.arrow.batch import one_array
+from headrace.core.arrow.batch import column_taken, one_array, with_present_values
 from headrace.core.arrow.objects import (
     exported,
     is_objects,
     objects_of,
 )
 from headrace.core.arrow.ragged import RaggedTensorType
-from headrace.core.arrow.row_selection import column_taken, with_present_values
 from headrace.errors import BadInput
 
 BatchFormat = Literal["numpy", "pandas", "pyarrow"]

@@ -16,7 +16,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.core.arrow.arrays import from_arrays, from_ndarray, from_parts, number_type
+from headrace.core.arrow.arrays import (
+    clock_times,
+    dates,
+    durations,
+    from_arrays,
+    from_ndarray,
+    from_parts,
+    instants,
+    number_type,
+)
 from headrace.core.arrow.batch import one_array
 from headrace.core.arrow.batch_formats import NUMPY_OF
 from headrace.core.arrow.forms import is_list
@@ -32,7 +41,6 @@ from headrace.core.arrow.layout import (
 )
 from headrace.core.arrow.objects import object_column
 from headrace.core.arrow.ragged import as_ragged
-from headrace.core.arrow.times import clock_times, dates, durations, instants
 
 _EXACT_FLOAT = 2**53
 _MISSING = frozenset({"NAType", "NaTType", "MaskedConstant"})  # of pandas and numpy, for None

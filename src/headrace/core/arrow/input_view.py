@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from headrace.core.arrow.batch import column_taken
 from headrace.core.arrow.batch_formats import (
     is_any_list,
     is_nested,
@@ -28,7 +29,6 @@ from headrace.core.arrow.forms import OBJECT, are_lists, array_forms, is_list, m
 from headrace.core.arrow.layout import is_fixed, own
 from headrace.core.arrow.lossless import same
 from headrace.core.arrow.objects import is_objects, weight
-from headrace.core.arrow.row_selection import column_taken
 
 PLAIN = frozenset({int, float, bool, str, bytes, type(None)})
 

@@ -69,7 +69,7 @@ _OURS = {
             "webdataset",
             (".tar", ".tgz"),
             "read_webdataset",
-            writer="headrace.sinks.webdataset:WebDataset",
+            writer="headrace.annex.formats.webdataset.sink:WebDataset",
             compressible=True,
         ),
         DataFormat(
@@ -77,7 +77,7 @@ _OURS = {
             (".tfrecord", ".tfrecords"),
             "read_tfrecords",
             compressible=True,
-            writer="headrace.sinks.tfrecords:TFRecords",
+            writer="headrace.annex.formats.tfrecords.sink:TFRecords",
         ),
         DataFormat(
             "audio",

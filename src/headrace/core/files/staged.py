@@ -9,7 +9,7 @@ from typing import Literal
 
 from headrace.core import failpoints
 from headrace.core.files import safe_files
-from headrace.core.files.durable import sync_fd, write_failed
+from headrace.core.files.safe_files import sync_fd, write_failed
 from headrace.errors import OutputWriteFailed
 
 

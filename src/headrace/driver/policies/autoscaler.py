@@ -7,8 +7,7 @@ from typing import Any
 
 from headrace.core.events import PoolResized, WorkerRetired
 from headrace.core.work import RestLeft
-from headrace.driver.policy import Action, Emit, Policy, ResizePool
-from headrace.driver.run_view import RunView
+from headrace.driver.policy import Action, Emit, Policy, ResizePool, RunView
 
 GROW_AFTER = 0.5  # seconds in which all workers were busy and work was waiting
 SHRINK_AFTER = 5.0  # seconds in which some worker had nothing to do

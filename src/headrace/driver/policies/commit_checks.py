@@ -6,9 +6,8 @@ from typing import Any
 
 from headrace.core.events import RowsRead
 from headrace.core.work import Done, Failed, Faults, Ledger, Outcome
-from headrace.driver.policy import Decision, Policy
-from headrace.driver.run_view import RunView
-from headrace.driver.shard_division import split_off
+from headrace.driver.policy import Decision, Policy, RunView
+from headrace.driver.shards import split_off
 from headrace.errors import TooManyErrors
 from headrace.plan.accounts import Accounts
 

@@ -26,10 +26,10 @@ from headrace.driver.policy import (
     Action,
     EndWorker,
     Policy,
+    RunView,
     Verdict,
     WorkerDeath,
 )
-from headrace.driver.run_view import RunView
 
 UNWATCHED = 2  # deaths before a shard's calls are watched: its rows may have nothing to do with them
 PARTS = 32  # into which a batch is cut that a worker died over

@@ -9,9 +9,8 @@ import msgspec
 
 from headrace.core.events import RowsRead, WorkerReady
 from headrace.core.work import Done, LeaveRest, Outcome, Remainder, RestLeft, RunInterrupted, Task
-from headrace.driver.policy import NEVER, Action, Decision, DivideShard, Policy, Tell
-from headrace.driver.run_view import RunView
-from headrace.driver.shard_division import split_off
+from headrace.driver.policy import NEVER, Action, Decision, DivideShard, Policy, RunView, Tell
+from headrace.driver.shards import split_off
 
 INTERVAL = 0.1  # seconds between two times of asking
 WORTH = 0.4  # seconds of work that have to be left, so that dividing them is worth a part and a commit

@@ -37,7 +37,7 @@ from headrace.core.work import BlockRef
 from headrace.engines.deaths import CANNOT_BEGIN
 from headrace.engines.local import template, wire
 from headrace.engines.local.descendants import die_with, end_descendants
-from headrace.engines.local.tickets import TicketReader
+from headrace.engines.local.wire import TicketReader
 from headrace.engines.out_of_band_pickle import OutOfBandPickle, ReceivedPickle, unpack
 from headrace.engines.worker_cache import WorkerCache
 from headrace.engines.worker_loop import WorkerLoop

@@ -23,7 +23,7 @@ from headrace.engines.local.cgroups import oom_kills
 from headrace.engines.local.descendants import end_descendants
 from headrace.engines.local.orphans import Watcher
 from headrace.engines.local.output_relay import Relay
-from headrace.engines.local.tickets import Tickets
+from headrace.engines.local.wire import Tickets
 from headrace.engines.pool import Message, WorkerHandle
 from headrace.errors import EngineError
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from headrace.core import waiting
 from headrace.core.files import hive, safe_files
-from headrace.core.files.durable import write_failed
+from headrace.core.files.safe_files import write_failed
 from headrace.core.ports import Moment, Sink
 from headrace.core.uploading.names import Uploads
 from headrace.core.work import HOME, REJECTED, Durability

@@ -28,18 +28,17 @@ from headrace.core.ports import Moment, Sink
 from headrace.core.stores.addresses import parse_output
 from headrace.core.stores.options import Options
 from headrace.core.stores.writing import ABSENT, StoreWriter, Taken, Version
-from headrace.core.uploading.local import LocalFolder
 from headrace.core.uploading.names import PARTS, Uploads
+from headrace.core.uploading.uploader import LocalFolder
 from headrace.core.work import HOME, SUCCESS, Durability
 from headrace.errors import ForeignOutput, HeadraceError, NothingMatched, RunLocked
 from headrace.output.journal import Contents, Journal
 from headrace.output.journal_frames import MAGIC
-from headrace.output.names import first_names, read_pointer
+from headrace.output.names import REPORT, first_names, read_pointer
 from headrace.output.places.lease import Lease, writer_of
 from headrace.output.places.numbered import NumberedObjects
 from headrace.output.places.store_parts import StorePublisher
 from headrace.output.publishing import Publisher
-from headrace.output.reporting import REPORT
 from headrace.output.small_files import remove_tree
 
 _POINTERS = ("current", "next")

@@ -9,9 +9,9 @@ from typing import Any
 
 from headrace.core.inputs import Columns, pieces
 from headrace.predictors.torch.errors import FailedCall, explained, wants_dict
-from headrace.predictors.torch.transfers import Transfers
 from headrace.predictors.torch.values import (
     Inputs,
+    Transfers,
     concat_arrays,
     concat_tensors,
     device_copy,

@@ -13,6 +13,7 @@ from headrace.core.direct_predictor import Direct, directly
 from headrace.core.files.artifacts import Artifact, loading_call, refuse_pickle, require, threads
 from headrace.core.inputs import Columns
 from headrace.errors import ArgumentError, ModelError, ModelUnreadable
+from headrace.predictors.torch.errors import check_recorded
 from headrace.predictors.torch.execution import LoadedModule, Submitted
 from headrace.predictors.torch.files import Kind, kind_of, read
 from headrace.predictors.torch.modules import (
@@ -41,9 +42,7 @@ from headrace.predictors.torch.options import (
     dtype_name,
     input_dtypes,
 )
-from headrace.predictors.torch.training import check_recorded
-from headrace.predictors.torch.transfers import transfers_to
-from headrace.predictors.torch.values import Inputs
+from headrace.predictors.torch.values import Inputs, transfers_to
 
 __all__ = ["TorchPredictor", "kind_of"]
 

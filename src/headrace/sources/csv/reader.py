@@ -19,13 +19,7 @@ from headrace.sources import text
 from headrace.sources.bisection import Bisection, raise_fault
 from headrace.sources.csv.format import CsvFormat
 from headrace.sources.csv.layout import never_closed, scanned
-from headrace.sources.csv.options import (
-    convert_options,
-    explained,
-    parse_options,
-    read_options,
-    row_of,
-)
+from headrace.sources.csv.options import convert_options, explained, parse_options, read_options, row_of
 from headrace.sources.exact import unrounded
 from headrace.sources.schemas import conform, read_guarded, select
 

@@ -18,14 +18,14 @@ import pyarrow as pa
 from headrace.core.arrow.batch import empty_columns
 from headrace.core.arrow.layout import joined
 from headrace.core.arrow.ragged import RaggedTensorType, ragged_column
-from headrace.core.decoding import decoding
 from headrace.core.files.input_files import InputFile
 from headrace.core.ports import Bad
+from headrace.core.process import decoding
 from headrace.core.stores.objects import ObjectPath, open_binary
 from headrace.errors import HeadraceError, UnreadableFile
+from headrace.sources.file_source import content, fetched
 from headrace.sources.images.options import ImageOptions, ImageSizes
 from headrace.sources.signatures import another_reader
-from headrace.sources.whole_files import content, fetched
 
 if TYPE_CHECKING:
     from PIL.Image import Image

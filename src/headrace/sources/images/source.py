@@ -12,10 +12,9 @@ from headrace.core.files.input_files import InputFile
 from headrace.core.ports import Bad
 from headrace.core.work import Split
 from headrace.errors import ArgumentError, nearest
+from headrace.sources.file_source import WholeFileSource
 from headrace.sources.files import PathArgument
-from headrace.sources.images.options import MODES, ImageOptions, ImageSizes
-from headrace.sources.media.numbers import MAX_PIXELS, image_size
-from headrace.sources.whole_files import WholeFileSource
+from headrace.sources.images.options import MAX_PIXELS, MODES, ImageOptions, ImageSizes, image_size
 
 if TYPE_CHECKING:
     import pyarrow as pa

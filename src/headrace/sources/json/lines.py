@@ -12,7 +12,6 @@ import pyarrow.json as pajson
 
 from headrace.core.human import short_repr
 from headrace.errors import UnreadableFile
-from headrace.sources.json.nulls import refuse_null
 from headrace.sources.signatures import another_reader
 
 DEEPEST = 60
@@ -162,3 +161,42 @@ def _unknown_field(value: Any, known: Any, prefix: str = "") -> str | None:
         if deeper is not None:
             return deeper
     return None
+
+
+_NULL = b"null"
+_FIRST = re.compile(rb"[ \t\r\n]*(.{0,4})", re.DOTALL)
+
+
+def refuse_null(data: bytes, start: int = 0) -> bytes:
+    """Return the first four bytes of the first value, fewer at the end; raise ``ArrowInvalid`` if it is ``null``."""
+    found = _FIRST.match(data, start)
+    assert found is not None
+    if found[1] == _NULL:
+        raise pa.ArrowInvalid("it is null, not an object")
+    return found[1]
+
+
+class NullGuard:
+    """A stream for Arrow that raises ``ArrowInvalid`` before a block which begins with ``null``."""
+
+    closed = False
+
+    def __init__(self, stream: pa.NativeFile) -> None:
+        self._stream = stream
+        self._begins: bytes | None = b""  # the start of the next block's first value; None: it is no null
+
+    def read(self, size: int) -> bytes:
+        """Read on."""
+        data: bytes = self._stream.read(size)
+        if self._begins is not None:
+            self._look(refuse_null(self._begins + data[:4] if self._begins else data))
+        end = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
+        if end:
+            self._look(refuse_null(data, end))
+        return data
+
+    def close(self) -> None:
+        """The stream is another's to close."""
+
+    def _look(self, start: bytes) -> None:
+        self._begins = start if len(start) < len(_NULL) and _NULL.startswith(start) else None

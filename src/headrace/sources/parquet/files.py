@@ -23,8 +23,7 @@ from headrace.core.stores.objects import ObjectPath, open_arrow
 from headrace.core.work import Split
 from headrace.errors import SchemaMismatch
 from headrace.sources.folder_columns import folder_fields, folder_values
-from headrace.sources.parquet.no_footer import no_footer
-from headrace.sources.parquet.nulls import Nullable
+from headrace.sources.parquet.nulls import Nullable, no_footer
 from headrace.sources.schemas import select, unify
 
 _FEW_GROUPS = 16

@@ -1,7 +1,8 @@
-"""Which columns of a Parquet file may hold nulls, by its footer: for those whose dtype depends on it."""
+"""Which columns of a Parquet file may hold nulls, by its footer; and what is wrong with files that have none."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -10,6 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace.core.arrow.forms import EXACT, form_of, is_wide
+from headrace.core.stores.objects import open_binary
+from headrace.errors import SourceError, UnreadableFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,3 +83,38 @@ def _beyond(groups: Sequence[pq.RowGroupMetaData], leaf: _Leaf) -> bool:
         if not -EXACT <= statistics.min <= statistics.max <= EXACT:
             return True
     return False
+
+
+def no_footer(path: str, error: Exception) -> SourceError:
+    """Explain why a file could not be opened as Parquet."""
+    if isinstance(error, OSError) and error.errno:  # an error of the system, not of the file
+        return UnreadableFile(f"Cannot open input file {path!r}: {error.strerror or error}.")
+    try:
+        with open_binary(path) as file:
+            head = file.read(4)
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - 4))
+            tail = file.read(4)
+    except OSError as refused:
+        return UnreadableFile(f"Cannot open input file {path!r}: {refused.strerror}.")
+    if size == 0:
+        what = "it is empty (0 bytes)"
+    elif tail == b"PARE":
+        what = "its footer is encrypted, and encrypted Parquet is not supported"
+    elif head == b"PAR1" and tail != b"PAR1":
+        what = f"it begins as one, but at offset {size - 4:,} its end mark is missing: the file is cut short"
+    elif head != b"PAR1":
+        return UnreadableFile(f"Cannot read {path!r} as Parquet: {_what_else(path, head)}.")
+    else:
+        what = f"its footer, at the end of its {size:,} bytes, is damaged ({error})"
+    return UnreadableFile(f"Cannot read {path!r} as Parquet: {what}. Restore the file or leave it out.")
+
+
+def _what_else(path: str, head: bytes) -> str:
+    """Return what a file is that is not Parquet, and which reader is for it."""
+    from headrace.sources.signatures import reader_of  # for the message only
+
+    reader = reader_of(path)
+    if reader in ("", "read_parquet"):
+        return f"it begins with {head!r}, not with b'PAR1'. Restore the file or leave it out"
+    return f"by its name and its first bytes, {head!r}, it is something else; {reader} reads it"

@@ -16,7 +16,7 @@ from headrace.core.stores.objects import ObjectPath, ObjectReader
 from headrace.core.work import Split
 from headrace.errors import UnreadableFile
 from headrace.sources.folder_columns import constant
-from headrace.sources.parquet.no_footer import no_footer
+from headrace.sources.parquet.nulls import no_footer
 from headrace.sources.schemas import conform, read_guarded, select
 
 _UNEVEN = "columns do not have the same size"  # from Arrow's message

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.core.arrow.batch import nulled
+from headrace.core.arrow.batch import filtered, nulled, taken
 from headrace.core.arrow.batch_formats import rows_from, to_numpy
 from headrace.core.arrow.forms import without_null_marks
 from headrace.core.arrow.input_view import PLAIN, InputRowsView, copied_value, value_bytes
-from headrace.core.arrow.row_selection import filtered, taken
 from headrace.core.arrow.values import ConversionError, a, from_rows
 from headrace.core.arrow.views import make_rows_view
 from headrace.errors import StepError

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.core.arrow.batch import empty_columns
-from headrace.core.arrow.row_selection import filtered
+from headrace.core.arrow.batch import empty_columns, filtered
 from headrace.core.key_digests import KeyFile, digests_of
 from headrace.core.row_keys import shares
 from headrace.errors import StepError

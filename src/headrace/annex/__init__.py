@@ -1,0 +1,1 @@
+"""What some jobs need: the core imports nothing of it, and finds it by name."""

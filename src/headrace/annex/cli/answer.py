@@ -1,0 +1,200 @@
+"""The answer of a command: text for people, or exactly one JSON object for machines; and the exit codes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, TextIO
+
+from headrace.core.terminal import json_visible, say
+from headrace.errors import (
+    REFUSALS,
+    ArgumentError,
+    ForeignOutput,
+    HeadraceError,
+    ModelError,
+    OutputExists,
+    PlanChanged,
+    RequirementNotMet,
+    StoreFailed,
+)
+from headrace.session import invocation
+from headrace.session.interrupts import Raising
+
+DONE = 0
+FAILED = 1
+USAGE = 2  # the command cannot be carried out as it was given; nothing was done
+REJECTS = 3  # done, and some rows were set aside
+UNPUBLISHED = 4  # all rows are computed, and none is published, as a requirement was not met
+INTERRUPTED = 130
+CLOSED_PIPE = 141  # who read our output has enough: as for any program that SIGPIPE ends
+
+
+class UsageMistake(ArgumentError):
+    """An invalid command line; ``command`` is whose help explains it."""
+
+    def __init__(self, message: str, command: str = "") -> None:
+        super().__init__(message)
+        self.command = command
+
+
+class ScriptFailed(Exception):
+    """A script of the user's raised something; the cause is what."""
+
+
+class Stopped(Exception):
+    """A run did not end well; the cause is why, and ``data`` the data for ``--json``."""
+
+    def __init__(self, data: dict[str, Any]) -> None:
+        super().__init__()
+        self.data = data
+
+
+_BEFORE_WORK = (ModelError, ForeignOutput, OutputExists, PlanChanged)
+"""Errors that, if no work has begun, say that another model, folder or flag would have helped."""
+
+
+def code_of(error: HeadraceError, *, begun: bool = False) -> int:
+    """Return the exit code for an error: 2 where other words would have helped, 1 where the work failed, 4 where it
+    was done and is not published.
+
+    ``begun``: an output was opened, so that something was done.
+
+    >>> from headrace import errors
+    >>> code_of(errors.UnknownColumn("…")), code_of(errors.StepError("…"))
+    (2, 1)
+    >>> code_of(errors.ModelUnreadable("…")), code_of(errors.ModelUnreadable("…"), begun=True)
+    (2, 1)
+    """
+    if isinstance(error, RequirementNotMet):
+        return UNPUBLISHED
+    denied = isinstance(error, StoreFailed) and not error.passing
+    refused = isinstance(error, REFUSALS) or ((isinstance(error, _BEFORE_WORK) or denied) and not begun)
+    return USAGE if refused else FAILED
+
+
+# ----------------------------------------------------------------
+# Signals by which a scheduler or a terminal that goes away ends a command: they end it as Ctrl-C does.
+
+
+_ENDS = (signal.SIGTERM, signal.SIGHUP)
+
+
+class Ended(KeyboardInterrupt):
+    """A signal ends the command; ``code`` is the exit code that shells know for it."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.code = 128 + number
+
+
+@contextlib.contextmanager
+def as_interrupts() -> Iterator[None]:
+    """Take the first SIGTERM or SIGHUP for a Ctrl-C; the second one ends the process at once.
+
+    One that is ignored, such as SIGHUP under ``nohup``, stays ignored, and whoever handles it goes on to do so.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handled = [number for number in _ENDS if signal.getsignal(number) is signal.SIG_DFL]
+    end = Raising(Ended)
+    for number in handled:
+        signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number in handled:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def code_of_interrupt(error: BaseException) -> int:
+    """Return the exit code of a command that was interrupted.
+
+    >>> code_of_interrupt(KeyboardInterrupt()), code_of_interrupt(Ended(15))
+    (130, 143)
+    """
+    return error.code if isinstance(error, Ended) else INTERRUPTED
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The answer of a command: its exit code, the data of its JSON object, and its text."""
+
+    code: int = DONE
+    data: dict[str, Any] = field(default_factory=dict)
+    text: str = ""
+
+
+class OutputWriter:
+    """Writes an answer in the form that was asked for."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self.as_json = as_json
+        self._stream: TextIO = sys.stdout
+
+    @contextlib.contextmanager
+    def redirected(self) -> Iterator[None]:
+        """Redirect all other output to standard error, if standard output is for one JSON object."""
+        if not self.as_json:
+            yield
+            return
+        with contextlib.ExitStack() as stack:
+            try:
+                whole = sys.stdout.fileno() == 1
+            except (OSError, ValueError, AttributeError):
+                whole = False
+            if whole:  # libraries and workers write to the descriptor
+                sys.stdout.flush()
+                saved = os.dup(1)
+                self._stream = stack.enter_context(open(saved, "w", encoding="utf-8"))
+                with contextlib.suppress(OSError):
+                    os.dup2(2, 1)
+                stack.callback(os.dup2, saved, 1)
+                stack.callback(sys.stdout.flush)
+            else:
+                stack.enter_context(contextlib.redirect_stdout(sys.stderr))
+            yield
+
+    def close(self) -> None:
+        """Discard what could not be written, also when Python flushes its streams."""
+        discard(self._stream)
+
+    def write(self, answer: Answer) -> None:
+        """Print an answer."""
+        if self.as_json:
+            if answer.data:
+                say(json_visible(json.dumps(answer.data, ensure_ascii=False, default=str)), self._stream)
+        elif answer.text:
+            say(answer.text, self._stream)
+        self._stream.flush()
+
+
+def discard(stream: TextIO) -> None:
+    """Discard what a stream still holds, and what is written to it later."""
+    with contextlib.suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
+    with contextlib.suppress(OSError, ValueError):
+        stream.flush()
+
+
+def wants_json() -> bool:
+    """Return whether the present command line asks for one JSON object."""
+    command = invocation.current()
+    return command is not None and command.wants_json
+
+
+def answer_of(command: Any, argv: list[str]) -> Answer:
+    """Carry out a command line of a click command, and return its answer; raises what goes wrong."""
+    returned: Any = command.main(argv, prog_name="headrace", standalone_mode=False)
+    if isinstance(returned, Answer):
+        return returned
+    return Answer(returned if isinstance(returned, int) else DONE)

@@ -1,0 +1,270 @@
+"""Flags for the options of a run, which every command that runs something has."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+from headrace.annex.cli import texts
+from headrace.annex.cli.answer import Answer
+from headrace.annex.cli.help import HelpAll
+from headrace.core.engine_ports import ENGINES
+from headrace.errors import ArgumentError, UnknownArgument, nearest
+
+_RUN = "How it runs"
+_ROWS = "Rows that fail"
+
+Text = str | None
+
+
+def _run(*names: str, metavar: str | None = None, help: str, panel: str = _RUN, one_of: Any = None) -> Any:
+    complete = texts.choices(*one_of.split()) if isinstance(one_of, str) else one_of
+    return typer.Option(
+        *names, metavar=metavar, help=help, rich_help_panel=panel, show_default=False, autocompletion=complete
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flags:
+    """Options of a run, as a command line gives them."""
+
+    engine: Annotated[
+        Text,
+        _run(
+            "--engine",
+            metavar="NAME",
+            help="local (processes, the default), inline (this process), ray.",
+            one_of=ENGINES.names,
+        ),
+    ] = None
+    workers: Annotated[Text, _run("--workers", "-w", metavar="N", help="Workers. Default: a core each.")] = (
+        None
+    )
+    memory_limit: Annotated[
+        Text,
+        _run("--memory-limit", metavar="SIZE", help="Memory for the whole run: 16GiB. Default: 80 % of all."),
+    ] = None
+    durability: Annotated[
+        Text,
+        _run(
+            "--durability",
+            metavar="NAME",
+            help="power (default), or process: what is committed outlives a kill.",
+            one_of="power process",
+        ),
+    ] = None
+    shard_rows: Annotated[
+        Text, _run("--shard-rows", metavar="N", help="Rows per output file, about. Default: by size.")
+    ] = None
+    progress: Annotated[
+        bool | None, _run("--progress/--no-progress", help="Show progress and a summary. Default: yes.")
+    ] = None
+    log: Annotated[
+        Text,
+        _run("--log", metavar="FILE", help="Append the run's events to FILE, as JSON lines."),
+    ] = None
+    metrics_port: Annotated[
+        Text,
+        _run("--metrics-port", metavar="PORT", help="Serve the run's numbers to Prometheus at this port."),
+    ] = None
+    option: Annotated[
+        list[str] | None,
+        _run(
+            "--option",
+            "-O",
+            metavar="NAME=VALUE",
+            help="Any other option of hr.RunOptions: -O stall_timeout=60.",
+        ),
+    ] = None
+    on_error: Annotated[
+        Text,
+        _run(
+            "--on-error",
+            metavar="WHAT",
+            help="raise (default) ends the run, reject sets the row aside, null writes it without a result.",
+            panel=_ROWS,
+            one_of="raise reject null",
+        ),
+    ] = None
+    max_errors: Annotated[
+        Text, _run("--max-errors", metavar="N", help="Rows that may fail, or a share: 0.001.", panel=_ROWS)
+    ] = None
+    max_retries: Annotated[
+        Text,
+        _run(
+            "--max-retries",
+            metavar="N",
+            help="How often a call is tried again after an error of --retry-on.",
+            panel=_ROWS,
+        ),
+    ] = None
+    retry_on: Annotated[
+        Text,
+        _run(
+            "--retry-on",
+            metavar="ERRORS",
+            help="Errors that are temporary: TimeoutError,ConnectionError.",
+            panel=_ROWS,
+        ),
+    ] = None
+    batch_timeout: Annotated[
+        Text,
+        _run(
+            "--batch-timeout", metavar="SECONDS", help="How long one call of the model may take.", panel=_ROWS
+        ),
+    ] = None
+    commit_every: Annotated[
+        Text,
+        _run(
+            "--commit-every",
+            metavar="SECONDS",
+            help="Seconds of work after which results are saved: 30.",
+            panel=_ROWS,
+        ),
+    ] = None
+    show_data: Annotated[
+        bool | None,
+        _run("--show-data/--hide-data", help="Show values of rows in messages.", panel=_ROWS),
+    ] = None
+
+    def options(self) -> dict[str, Any]:
+        """Return the options that were given, by the names of ``RunOptions``."""
+        from headrace.core.ray_cluster import Ray
+        from headrace.options import RunOptions, option_from_text, ray_setting, ray_settings
+        from headrace.session.event_bus import observer_from_text
+
+        texts = self._texts()
+        given = {name: option_from_text(name, text) for name, text in texts.items() if name not in _PARTS}
+        parts = {name: text for name, text in texts.items() if name in _PARTS}
+        if observers := [
+            observer_from_text(name, text, f"--{name.replace('_', '-')}")
+            for name, text in parts.items()
+            if name in _OBSERVERS
+        ]:
+            given["observers"] = observers
+        if of_ray := {name: ray_setting(name, text) for name, text in parts.items() if name in _OF_RAY}:
+            engine = given.get("engine", RunOptions.from_environment().engine)
+            address = engine if str(engine).startswith("ray://") else None
+            if RunOptions(engine=engine).traits.is_cluster:
+                given["engine"] = Ray(address, **{**ray_settings(), **of_ray})
+        return given
+
+    def into_environment(self) -> None:
+        """Make the options the defaults of every dataset that this process makes from here on."""
+        from headrace.options import variable_of
+
+        self.options()  # raises for what is impossible
+        for name, text in self._texts().items():
+            os.environ[variable_of(name)] = text
+
+    def _texts(self) -> dict[str, str]:
+        from headrace.options import RunOptions
+
+        given: dict[str, str] = {}
+        known = [*RunOptions.__dataclass_fields__, *_OF_RAY]
+        for name, text in texts.assignments("--option", self.option).items():
+            if name not in known:
+                _refuse(name, text)
+            given[name] = text
+        for name in self.__dataclass_fields__:
+            value = getattr(self, name)
+            if name != "option" and value is not None:
+                if name in given:
+                    flag = f"--{name.replace('_', '-')}"
+                    raise ArgumentError(f"-O {name}={given[name]} and {flag}: give it once, by {flag}.")
+                given[name] = {True: "on", False: "off"}[value] if isinstance(value, bool) else value
+        return given
+
+
+_OBSERVERS = ("log", "metrics_port")
+_OF_RAY = ("pool_timeout", "allow_unauthenticated")
+_PARTS = (*_OBSERVERS, *_OF_RAY)
+"""Settings of an observer or of the cluster, by a command line or the environment."""
+
+
+def _refuse(name: str, text: str) -> None:
+    """Raise for an option that does not exist; the message names the right place if there is one."""
+    from headrace.options import MOVED, OF_A_STEP, RunOptions
+
+    try:
+        RunOptions().updated({name: text})
+    except UnknownArgument:
+        dashed = name.replace("_", "-")
+        if name in _OBSERVERS:
+            raise ArgumentError(f"-O {name}={text}: it has a flag of its own, --{dashed} {text}.") from None
+        if name == "ray_remote_args":
+            raise ArgumentError(
+                f"-O {name}={text}: set it in a script: engine=hr.Ray(remote_args={{…}})."
+            ) from None
+        if name in OF_A_STEP:
+            raise ArgumentError(f"-O {name}={text}: the model has this option: --{dashed} {text}.") from None
+        if name in MOVED:
+            raise
+        known = [each for each in RunOptions.__dataclass_fields__ if each != "observers"]
+        typed = [
+            f"--{each.replace('_', '-')}" if each in Flags.__dataclass_fields__ else f"-O {each}"
+            for each in known
+        ]
+        hint = nearest(name, known) or f" The options are {', '.join(typed)}."
+        raise ArgumentError(f"-O {name}={text}: there is no such option.{hint}") from None
+
+
+Json = Annotated[
+    bool,
+    typer.Option("--json", help="Print one JSON object; all else goes to standard error."),
+]
+
+
+def flat(function: Callable[..., Answer | int]) -> Callable[..., Answer | int]:
+    """Return a function for typer: dataclass parameters are spread out, and ``--json`` is among the options.
+
+    Whether the answer is wanted as JSON is known before any command runs, so ``function`` gets it only if it has a
+    parameter ``json``.
+    """
+    hints = get_type_hints(function, include_extras=True)
+    parameters: list[inspect.Parameter] = []
+    groups: dict[str, tuple[Any, list[str]]] = {}
+    for name, parameter in inspect.signature(function).parameters.items():
+        kind = hints[name]
+        if dataclasses.is_dataclass(kind):
+            inner = get_type_hints(kind, include_extras=True)
+            made = [_parameter(field, inner[field.name]) for field in dataclasses.fields(kind)]
+            groups[name] = (kind, [each.name for each in made])
+            parameters += made
+        else:
+            parameters.append(parameter.replace(kind=parameter.KEYWORD_ONLY, annotation=kind))
+    wants_flag = "json" in hints
+    if not wants_flag:
+        parameters.append(
+            inspect.Parameter("json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Json)
+        )
+
+    parameters.append(
+        inspect.Parameter("help_all", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=HelpAll)
+    )
+
+    @functools.wraps(function)
+    def spread(**given: Any) -> Answer | int:
+        del given["help_all"]
+        if not wants_flag:
+            del given["json"]
+        for name, (kind, names) in groups.items():
+            given[name] = kind(**{each: given.pop(each) for each in names})
+        return function(**given)
+
+    del spread.__wrapped__  # typer would read the signature of that
+    spread.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    spread.__annotations__ = {each.name: each.annotation for each in parameters}
+    return spread
+
+
+def _parameter(field: dataclasses.Field[Any], kind: Any) -> inspect.Parameter:
+    default = inspect.Parameter.empty if field.default is dataclasses.MISSING else field.default
+    return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)

@@ -1,0 +1,357 @@
+"""The arguments of `predict`, `explain` and `estimate`: a model, inputs, columns, workers; and the dataset of it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headrace.annex.cli import formats, manifest, models, texts
+from headrace.annex.cli.answer import UsageMistake
+from headrace.plan.requirements import from_text
+
+if TYPE_CHECKING:
+    from headrace.dataset.dataset import Dataset
+
+_INPUT = "Input"
+_COLUMNS = "Columns"
+_MODEL = "Model"
+_WORKERS = "Workers of the model"
+
+Text = str | None
+Texts = list[str] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """A model over inputs, as a command line gives it."""
+
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="A model file or folder (ONNX, torch.export, safetensors, XGBoost, Hugging Face, …), or "
+            "module:name, a class or function that can be imported here.",
+            show_default=False,
+        ),
+    ]
+    paths: Annotated[
+        Texts,
+        typer.Argument(
+            metavar="INPUT",
+            help="Files, folders or quoted patterns such as 'data/*.csv'.",
+            show_default=False,
+        ),
+    ] = None
+    format: Annotated[
+        Text,
+        typer.Option(
+            "--format",
+            metavar="NAME",
+            help=f"What the inputs are: {', '.join(formats.FORMATS.ours)}. Default: by their names.",
+            autocompletion=formats.FORMATS.names,
+            rich_help_panel=_INPUT,
+        ),
+    ] = None
+    read: Annotated[
+        Texts,
+        typer.Option(
+            "--read",
+            metavar="NAME=VALUE",
+            help="An option of the reader, such as hr.read_csv: --read 'delimiter=;'. Repeatable.",
+            rich_help_panel=_INPUT,
+        ),
+    ] = None
+    manifest: Annotated[
+        Path | None,
+        typer.Option(
+            "--manifest",
+            metavar="FILE",
+            help="A file that lists the inputs (a path per line, JSON, JSON lines or CSV), relative to its folder.",
+            rich_help_panel=_INPUT,
+        ),
+    ] = None
+    limit: Annotated[
+        int | None,
+        typer.Option("--limit", metavar="N", min=0, help="Only the first N rows.", rich_help_panel=_INPUT),
+    ] = None
+    inputs: Annotated[
+        Texts,
+        typer.Option(
+            "--inputs",
+            "--include",
+            "-i",
+            metavar="A,B",
+            help="Columns that the model reads, in its order. Default: all.",
+            rich_help_panel=_COLUMNS,
+        ),
+    ] = None
+    exclude: Annotated[
+        Texts,
+        typer.Option(
+            "--exclude",
+            metavar="A,B",
+            help="Columns that the model does not read; it reads all others.",
+            rich_help_panel=_COLUMNS,
+        ),
+    ] = None
+    key: Annotated[
+        Texts,
+        typer.Option(
+            "--key",
+            metavar="A,B",
+            help="Columns that identify rows: the model does not read them, and only they are carried over.",
+            rich_help_panel=_COLUMNS,
+        ),
+    ] = None
+    column: Annotated[
+        str | None,
+        typer.Option(
+            "--output",
+            metavar="NAME",
+            help="The new column, or a prefix. Default: prediction.",
+            rich_help_panel=_COLUMNS,
+        ),
+    ] = None
+    keep: Annotated[
+        Texts,
+        typer.Option(
+            "--keep",
+            metavar="A,B",
+            help="The columns that are carried over: names, all or none. Default: all, or those of --key.",
+            rich_help_panel=_COLUMNS,
+        ),
+    ] = None
+    replace: Annotated[
+        bool,
+        typer.Option("--replace", help="The new column may replace one.", rich_help_panel=_COLUMNS),
+    ] = False
+    metric: Annotated[
+        Texts,
+        typer.Option(
+            "--metric",
+            metavar="NAME=METRIC",
+            help="Count a metric over the output: 'auc=AUROC(label=y, score=s)'. Repeatable.",
+            rich_help_panel=_COLUMNS,
+        ),
+    ] = None
+    require: Annotated[
+        Texts,
+        typer.Option(
+            "--require",
+            metavar="'NAME>=N'",
+            help="Publish only if a metric, or rows, rejected, nulled, seconds or cost, is so: 'auc>=0.9', "
+            "'rejected<=0.001'. Repeatable.",
+            rich_help_panel=_COLUMNS,
+        ),
+    ] = None
+    model_option: Annotated[
+        Texts,
+        typer.Option(
+            "--model-option",
+            "-M",
+            metavar="NAME=VALUE",
+            help="An argument of the model: device=cuda, architecture=module:Class. Repeatable.",
+            rich_help_panel=_MODEL,
+        ),
+    ] = None
+    sha256: Annotated[
+        Text,
+        typer.Option(
+            "--sha256",
+            metavar="HEX",
+            help="The checksum that the model file must have.",
+            rich_help_panel=_MODEL,
+        ),
+    ] = None
+    trust_pickle: Annotated[
+        bool,
+        typer.Option(
+            "--trust-pickle",
+            help="Read a model file that can run any code. Only if you trust it as your own code.",
+            rich_help_panel=_MODEL,
+        ),
+    ] = False
+    version: Annotated[
+        Text,
+        typer.Option(
+            "--model-version",
+            metavar="TEXT",
+            help="A text by which the model is recognised when the command is run again, instead of its content.",
+            rich_help_panel=_MODEL,
+        ),
+    ] = None
+    batch_size: Annotated[
+        str,
+        typer.Option("--batch-size", metavar="ROWS", help="Rows per batch.", rich_help_panel=_WORKERS),
+    ] = "auto"
+    batch_size_bytes: Annotated[
+        Text,
+        typer.Option(
+            "--batch-size-bytes", metavar="SIZE", help="Bytes per batch: 16MiB.", rich_help_panel=_WORKERS
+        ),
+    ] = None
+    batch_format: Annotated[
+        str,
+        typer.Option(
+            "--batch-format",
+            metavar="NAME",
+            help="What a class or function gets: numpy, pandas or pyarrow.",
+            autocompletion=texts.choices("numpy", "pandas", "pyarrow"),
+            rich_help_panel=_WORKERS,
+        ),
+    ] = "numpy"
+    concurrency: Annotated[
+        Text,
+        typer.Option(
+            "--concurrency",
+            metavar="N",
+            help="Workers for the model: a number, or from-to such as 1-8.",
+            rich_help_panel=_WORKERS,
+        ),
+    ] = None
+    num_cpus: Annotated[
+        float | None,
+        typer.Option("--num-cpus", metavar="N", help="Cores per worker.", rich_help_panel=_WORKERS),
+    ] = None
+    num_gpus: Annotated[
+        float | None,
+        typer.Option(
+            "--num-gpus",
+            metavar="N",
+            help="GPUs per worker; parts such as 0.5, too.",
+            rich_help_panel=_WORKERS,
+        ),
+    ] = None
+    memory: Annotated[
+        Text,
+        typer.Option("--memory", metavar="SIZE", help="Memory per worker: 4GiB.", rich_help_panel=_WORKERS),
+    ] = None
+    max_in_flight: Annotated[
+        int | None,
+        typer.Option(
+            "--max-in-flight",
+            metavar="N",
+            help="Batches in flight per worker, for a model that waits for a server.",
+            rich_help_panel=_WORKERS,
+        ),
+    ] = None
+
+    def dataset(self) -> Dataset:
+        """Return the dataset: what is read, the model, the metrics."""
+        data = self.source()
+        model, given = models.model_of(
+            self.model,
+            {name: texts.value_of(text) for name, text in self._assigned(self.model_option).items()},
+            sha256=self.sha256,
+            trust_pickle=self.trust_pickle,
+        )
+        metrics = dict(texts.metric(text) for text in self.metric or ())
+        data = data.predict(
+            model,
+            inputs=self._inputs(data),
+            output=self.column,
+            keep=self._carried(),
+            replace=self.replace,
+            batch_size=_batch_size(self.batch_size),
+            batch_size_bytes=self.batch_size_bytes,
+            batch_format=self.batch_format,  # type: ignore[arg-type]
+            concurrency=_concurrency(self.concurrency),
+            num_cpus=self.num_cpus,
+            num_gpus=self.num_gpus,
+            memory=self.memory,
+            max_in_flight=self.max_in_flight,
+            version=self.version,
+            **given,
+        )
+        data = data.accumulate(**metrics) if metrics else data
+        for text in self.require or ():
+            name, bound = from_text(text)
+            data = data.require({name: bound})
+        return data
+
+    def source(self) -> Dataset:
+        """Return the dataset of the inputs alone."""
+        paths = list(self.paths or ())
+        self._check_for_columns(paths)
+        if self.manifest is not None:
+            if paths:
+                raise UsageMistake("Give either inputs or --manifest, not both.")
+            paths = manifest.paths_in(self.manifest)
+        if not paths:
+            raise UsageMistake(
+                "There is no input: name files or folders after the model, or give --manifest FILE."
+            )
+        options = {
+            name: texts.value_of(text) for name, text in texts.assignments("--read", self.read).items()
+        }
+        data = formats.dataset_of(paths, self.format, options)
+        return data if self.limit is None else data.limit(self.limit)
+
+    def bare(self) -> bool:
+        """Say whether nothing but the first word was given, which may be a script then."""
+        return all(
+            getattr(self, field.name) == field.default for field in fields(self) if field.name != "model"
+        )
+
+    def _check_for_columns(self, paths: list[str]) -> None:
+        """Explain a column that stands where an input is expected: behind ``--inputs a b``, b is a file."""
+        lists = {"inputs": self.inputs, "exclude": self.exclude, "key": self.key, "keep": self.keep}
+        given = next((name for name, columns in lists.items() if columns), None)
+        stray = [path for path in paths if path.isidentifier() and not os.path.exists(path)]
+        if given is not None and stray and len(stray) < len(paths):
+            columns = ",".join([*(lists[given] or ()), *stray])
+            raise UsageMistake(
+                f"There is no input file {stray[0]!r}. If it is a column: names of columns are joined by commas, "
+                f"--{given} {columns}."
+            )
+
+    def _assigned(self, given: Texts) -> dict[str, str]:
+        return texts.assignments("--model-option", given)
+
+    def _inputs(self, data: Dataset) -> list[str] | None:
+        inputs = texts.names("--inputs", self.inputs)
+        without = [*(texts.names("--exclude", self.exclude) or ()), *(texts.names("--key", self.key) or ())]
+        if inputs is not None:
+            if self.exclude:
+                raise UsageMistake("Give either --inputs or --exclude, not both.")
+            return inputs
+        if not without:
+            return None
+        columns = data.columns()
+        for name in without:
+            if name not in columns:
+                from headrace.errors import unknown_column
+
+                raise unknown_column("--exclude", name, columns)
+        left = [name for name in columns if name not in without]
+        if not left:
+            raise UsageMistake("No column is left that the model could read.")
+        return left
+
+    def _carried(self) -> Any:
+        names = texts.names("--keep", self.keep)
+        key = texts.names("--key", self.key)
+        if names in (["all"], ["none"]):
+            if names == ["none"] and key:
+                return key
+            return names[0]
+        if names is None:
+            return key or "all"
+        return list(dict.fromkeys([*(key or ()), *names]))
+
+
+def _batch_size(text: str) -> Any:
+    return int(text) if text.isdigit() else text
+
+
+def _concurrency(text: str | None) -> Any:
+    if text is None:
+        return None
+    least, dash, most = text.partition("-")
+    if not least.isdigit() or (dash and not most.isdigit()):
+        raise UsageMistake(f"--concurrency {text}: it takes a number of workers, or from-to such as 1-8.")
+    return (int(least), int(most)) if dash else int(least)

@@ -1,0 +1,180 @@
+"""`headrace resume`: the command line that an output was written with, carried out again."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headrace.annex.cli.answer import DONE, REJECTS, Answer, UsageMistake, answer_of
+from headrace.annex.cli.scripts import check_outside_output
+from headrace.annex.cli.texts import in_flags, in_shell, output_of
+from headrace.core.files.paths import absolute
+from headrace.core.stores.addresses import is_address
+from headrace.core.terminal import say
+from headrace.session import invocation
+
+if TYPE_CHECKING:
+    from headrace.output.runs import SavedRun
+
+EXAMPLES = """\
+  headrace resume fares/
+  headrace resume fares/ --dry-run                    only show the command
+  headrace resume fares/ --workers 8
+  headrace resume fares/ --on-change continue         the code was fixed since
+"""
+
+_MAY = ("predict", "run")
+
+
+def resume(
+    context: typer.Context,
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="An output folder.", show_default=False)],
+    *,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the command, and do nothing.")] = False,
+    workers: Annotated[
+        str | None,
+        typer.Option("--workers", "-w", metavar="N", help="Another number of workers than before."),
+    ] = None,
+    on_change: Annotated[
+        str,
+        typer.Option(
+            "--on-change",
+            metavar="WHAT",
+            help="If the model or code is another than before: refuse, continue or restart.",
+        ),
+    ] = "refuse",
+    json: Annotated[
+        bool, typer.Option("--json", help="As for the command that is carried out: one JSON object.")
+    ] = False,
+) -> Answer | int:
+    """Go on with a run that was killed or failed: the command that OUT was written with is given again.
+
+    It is read from OUT as words, shown, and carried out in the folder in which it was given. Nothing else in OUT is
+    used, and nothing there is ever executed: a script or a model inside OUT is refused, and so is a command that
+    somebody else may have written. A run that is complete is left alone.
+    """
+    from headrace.output.places.place import place_at
+    from headrace.output.verify_tables import gone
+
+    root = _output(out)
+    run = _last_run(root)
+    if run.finished and run.standing(root) and not gone(place_at(root), run):
+        code = REJECTS if run.state.ledger.rejected else DONE
+        data = {
+            "command": "resume",
+            "status": "complete",
+            "exit_code": code,
+            "output": str(root),
+            "run": run.name,
+        }
+        return Answer(code, data, f"{out} is complete: there is nothing left to do.")
+    known = _known(run.folder, root)
+    more = ["--json"] if json and "--json" not in known["argv"] else []
+    more += ["--workers", workers] if workers is not None else []
+    argv = _with(known["argv"], [*more, "--on-change", on_change])
+    say(f"cd {in_shell([known['cwd']])} && headrace {in_shell(argv)}", sys.stderr)
+    if dry_run:
+        data = {
+            "command": "resume",
+            "status": "dry run",
+            "exit_code": DONE,
+            "argv": argv,
+            "cwd": known["cwd"],
+        }
+        return Answer(DONE, data)
+    with invocation.running(known["argv"], origin=root, words=in_flags):
+        check_outside_output(Path(known["cwd"]), None)
+        _enter(known["cwd"])
+        return answer_of(context.find_root().command, argv)
+
+
+def _output(out: Path) -> Path:
+    """Return the folder of an output whose command may be carried out."""
+    if is_address(output_of(out)):
+        raise UsageMistake(
+            f"{output_of(out)} is in a store, where others may write, so a command from there is not run. Run the "
+            "command that wrote it again, on any machine, and it goes on where it stopped."
+        )
+    return Path(absolute(str(out), "The output path"))
+
+
+def _last_run(root: Path) -> SavedRun:
+    """Read the run that was begun last."""
+    from headrace.output import runs
+
+    runs.check_is_output(root)
+    run = runs.next_run(root) or runs.current_run(root)
+    if run is None:
+        raise UsageMistake(f"No run has begun in {root}: there is nothing to resume.")
+    return run
+
+
+def _enter(folder: str) -> None:
+    """Go where the command was given."""
+    try:
+        os.chdir(folder)
+    except OSError as error:
+        raise UsageMistake(
+            f"The folder {folder}, in which the command was given, cannot be entered: {error.strerror}. Bring it "
+            "back, or run the command yourself, in the folder that replaced it."
+        ) from error
+
+
+def _known(folder: Path, root: Path) -> dict[str, Any]:
+    """Read the command that a run was made with; refuse what is not ours, or not meant for this folder."""
+    path = folder / invocation.COMMAND
+    known = invocation.recorded(folder)
+    if known is None:
+        how = "It is damaged" if path.exists() else "It was written by a program, not by a command"
+        raise UsageMistake(
+            f"{path} has no command line. {how}: run the program that wrote {root} again, and it goes on where it "
+            "stopped."
+        )
+    for each in (path, folder):
+        status = each.stat()
+        if status.st_uid not in (os.getuid(), 0) or status.st_mode & 0o022:
+            raise UsageMistake(
+                f"{each} belongs to another user, or others may write to it, so its command was not run. If you want "
+                f"this, run it yourself: cd {in_shell([known['cwd']])} && headrace {in_shell(known['argv'])}"
+            )
+    if not known["argv"] or known["argv"][0] not in _MAY:
+        raise UsageMistake(f"{path} holds no command that can be run again: {in_shell(known['argv'])}.")
+    _check_place(known["output"], root, known["argv"])
+    if os.path.isdir(known["cwd"]):
+        _check_place(known["cwd"], None, known["argv"])
+    return known
+
+
+def _check_place(recorded: str, root: Path | None, argv: list[str]) -> None:
+    """Refuse a folder that is not named by its one full path, or that is not ``root``.
+
+    ``.``, a link or ``/proc/self/cwd`` would be wherever this output was unpacked, and whatever lies there would run.
+    """
+    if not os.path.isabs(recorded) or _real(recorded) != recorded:
+        raise UsageMistake(
+            f"The command that was found in the output names the folder {recorded!r}, which is not a full path "
+            "without links. Headrace has not written that, so it was not run. If you want this, run it yourself: "
+            f"headrace {in_shell(argv)}"
+        )
+    if root is not None and recorded != os.path.realpath(root):
+        raise UsageMistake(
+            f"{root} was written as {recorded}, and the command still names that folder. Move it back, or run the "
+            f"command yourself with the new folder: headrace {in_shell(argv)}"
+        )
+
+
+def _real(path: str) -> str:
+    try:
+        return os.path.realpath(path)
+    except ValueError:  # a NUL in it, or no characters
+        return ""
+
+
+def _with(argv: list[str], more: list[str]) -> list[str]:
+    """Add options; the last one of a name counts, and what stands behind ``--`` is the script's."""
+    end = argv.index("--") if "--" in argv else len(argv)
+    return [*argv[:end], *more, *argv[end:]]

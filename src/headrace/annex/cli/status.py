@@ -1,0 +1,106 @@
+"""`headrace status`: how a run is, once or as it goes on."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headrace.annex.cli import texts
+from headrace.annex.cli.answer import DONE, FAILED, UNPUBLISHED, Answer, wants_json
+from headrace.core.terminal import one_line, say
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+    from headrace.annex.report.follow import Follower, RunStatus
+
+EXAMPLES = """\
+  headrace status fares/
+  headrace status fares/ --watch       Ctrl-C ends the display, not the run
+  headrace status fares/ --json | jq .rows_per_second
+"""
+
+_LINES = 10.0  # seconds between two looks where there is no terminal
+
+
+def status(
+    out: Annotated[
+        Path, typer.Argument(metavar="OUT", help="An output folder or address.", show_default=False)
+    ],
+    *,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on until the run has ended.")] = False,
+) -> Answer:
+    """Say how the run in an output is: rows, speed, time left, shards, workers, memory, failed rows.
+
+    May be asked at any time, from any terminal. Exit code 0: complete, or under way; 1: it ended and is not complete,
+    so the same command, run again, goes on from there; or files, or the table with its rows, are gone since; 4: it is
+    complete, and not published, as a requirement was not met.
+    """
+    from headrace.annex.report.follow import Follower
+
+    follower = Follower(texts.output_of(out))
+    found = follower.poll()
+    if watch and not found.ended:
+        found = _watched(follower, found, shown=not wants_json())
+    code = DONE if found.facts.status in ("complete", "under way") and not found.gone else FAILED
+    code = UNPUBLISHED if found.facts.status == "unpublished" else code
+    data = found.data()
+    first = {"command": "status", "status": data["status"], "exit_code": code}
+    return Answer(code, {**first, **data}, _text(found))
+
+
+def _text(found: RunStatus) -> str:
+    driver = found.state.last
+    typed = driver.described.resume if driver is not None and driver.described is not None else ""
+    words = texts.in_flags if typed.startswith("headrace ") else str  # as it was told where it ran
+    lines = [(name, words(told) if name == "status" else told) for name, told in found.lines()]
+    width = max(len(name) for name, _ in lines)
+    return "\n".join([found.facts.output, *(f"  {name:<{width}}  {words}" for name, words in lines)])
+
+
+def _watched(follower: Follower, found: RunStatus, *, shown: bool) -> RunStatus:
+    """Follow a run until it has ended, or until Ctrl-C."""
+    try:
+        if shown and sys.stdout.isatty():
+            return _live(follower, found)
+        due = 0.0
+        while not found.ended:
+            if shown and time.monotonic() >= due:
+                say(f"{_text(found)}\n", sys.stdout)
+                due = time.monotonic() + _LINES
+            time.sleep(follower.pause)
+            found = follower.poll()
+    except KeyboardInterrupt:
+        found = follower.poll()
+    return found
+
+
+def _live(follower: Follower, found: RunStatus) -> RunStatus:
+    from rich.live import Live
+
+    with Live(_drawn(found), refresh_per_second=4, transient=True) as live:
+        while not found.ended:
+            live.update(_drawn(found))
+            time.sleep(follower.pause)
+            found = follower.poll()
+    return found
+
+
+def _drawn(found: RunStatus) -> Group:
+    from rich.console import Group
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table.grid(padding=(0, 2))
+    for name, words in found.lines():
+        table.add_row(Text(name, style="dim"), Text(one_line(words)))
+    whole = found.rows_expected
+    done, shards = (found.rows, whole) if whole is not None else found.facts.shards
+    bar = Table.grid()
+    bar.add_row(ProgressBar(total=max(shards, 1), completed=min(done, shards), width=60))
+    return Group(Text(one_line(found.facts.output), style="bold"), bar, table)

@@ -1,0 +1,1 @@
+"""Databases: SQLite, DuckDB and PostgreSQL, read, and written."""

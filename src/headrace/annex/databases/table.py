@@ -1,0 +1,281 @@
+"""A table of a database: which columns it takes, and how rows of parts are inserted in a transaction."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from headrace.annex.databases.addresses import Database
+from headrace.annex.databases.opening import Connections
+from headrace.annex.databases.transactions import Refused, Transaction, undone
+from headrace.annex.databases.types import (
+    fits,
+    from_files,
+    in_files,
+    is_plain,
+    kept,
+    same_names,
+    staged,
+    stored,
+)
+from headrace.annex.databases.upsert import check_key
+from headrace.core.files import safe_files
+from headrace.core.files.staged import StagedStream
+from headrace.core.ports import Encoder, Format
+from headrace.core.work import StagedFile
+from headrace.errors import SinkError
+from headrace.sinks.files import TableOfFiles
+from headrace.sinks.parquet import Parquet
+
+_BATCH = 65_536
+
+
+@dataclass(frozen=True)
+class TableOfDatabase(TableOfFiles):
+    """Parts in the types of a table, and transactions that insert their rows there; ``SqlTable`` says when."""
+
+    database: Database = field(kw_only=True, repr=False)
+    table: str = field(kw_only=True)
+    table_mode: Literal["append", "overwrite", "error", "upsert"] = field(default="append", kw_only=True)
+    key: tuple[str, ...] = field(default=(), kw_only=True)
+    _there: dict[str, pa.DataType | None] | None = field(default=None, kw_only=True, repr=False)  # when bound
+    _connections: Connections = field(default_factory=Connections, kw_only=True, repr=False, compare=False)
+
+    def format(self) -> Format:
+        """Return Parquet with rows in the types in which they are inserted."""
+        return StoredFormat(self.files.format, self.database, self.key)
+
+    def describe(self) -> dict[str, Any]:
+        """Return the table and its database, without what is secret."""
+        about = {"table": self.table, "database": str(self.database), "mode": self.table_mode}
+        return {**about, "key": list(self.key)} if self.key else about
+
+    def check_source(self, source: Mapping[str, Any]) -> None:
+        """Refuse a plan that reads the file of DuckDB into which its parts are inserted while others are read."""
+        if self.database.scheme != "duckdb" or not self._part_by_part:
+            return
+        if source.get("kind") == "sql" and os.path.realpath(str(source["path"])[10:]) == os.path.realpath(
+            self.database.path
+        ):
+            raise SinkError(
+                f"The rows are read from {self.database}, and mode={self.table_mode!r} would insert into the same "
+                "file at the same time. DuckDB cannot do that: while one process writes a file, no other can open "
+                "it. Write to another file; or use mode='upsert' or mode='overwrite', which insert after all rows "
+                "were read."
+            )
+        for each in source.get("sources", ()):
+            self.check_source(each)
+
+    @property
+    def _part_by_part(self) -> bool:
+        return self.table_mode in ("append", "error")
+
+    # ------------------------------------------------------------ in workers
+
+    def check_schema(self, schema: pa.Schema) -> None:
+        """Raise ``SinkError`` for a column that no table holds, or that does not fit the table that is there."""
+        missing = [name for name in self.key if name not in schema.names]
+        if missing:
+            raise SinkError(
+                f"The rows have no column {missing[0]!r}, which key={list(self.key)} names; they have "
+                f"{', '.join(schema.names[:20])}."
+            )
+        if self.database.scheme != "postgresql" and (same := same_names(schema.names)):
+            raise SinkError(
+                f"The rows have the columns {same[0]!r} and {same[1]!r}, which are the same name in {self.database}. "
+                "Rename or drop one of them."
+            )
+        self._check_columns(
+            self._there if self.files.run else self._look(), stored_schema(schema, self.database)
+        )
+
+    def _look(self) -> dict[str, pa.DataType | None] | None:
+        """Return the columns of the table, if there is one; the driver asks, as a file of DuckDB has one user."""
+        if self.database.scheme == "sqlite" and "." in self.table:
+            raise SinkError(f"The table {self.table}: SQLite has no schemas. Give its name without a dot.")
+        if self._no_database():
+            return None
+        with self._transaction("look at") as transaction:
+            there = transaction.columns(self.table)
+            if self.key and there is not None:
+                check_key(self.database, self.table, self.key, there, transaction.unique(self.table))
+            return there
+
+    def _no_database(self) -> bool:
+        """Say whether there is no file of the database; to connect to it would make one."""
+        return self.database.scheme != "postgresql" and not os.path.exists(self.database.path)
+
+    def _check_columns(self, there: dict[str, pa.DataType | None] | None, schema: pa.Schema) -> None:
+        if there is None:
+            return
+        for column in schema:
+            if column.name not in there:
+                raise SinkError(
+                    f"The table {self.table} in {self.database} has no column {column.name!r}; it has "
+                    f"{', '.join(list(there)[:20])}. Add the column there, or rename or drop it here."
+                )
+            held = there[column.name]
+            lite = (
+                self.database.scheme == "sqlite" and pa.types.is_boolean(column.type) and held == pa.int64()
+            )
+            if held is None or not (lite or fits(column.type, held)):
+                raise SinkError(
+                    f"The column {column.name!r} is of type {column.type}, and the table {self.table} in "
+                    f"{self.database} has it as {held or 'a type that is not written'}, which does not hold all its "
+                    "values as they are. Convert the column in a step, or write to another table."
+                )
+
+    # ------------------------------------------------------------ in the driver
+
+    @contextlib.contextmanager
+    def _undone(self, doing: str) -> Iterator[None]:
+        try:
+            yield
+        except Refused as error:
+            raise SinkError(
+                f"The database {self.database} refuses to {doing} rows of the table {self.table}: "
+                f"{self._told(error)}. The table was not changed. Change it, and run the same command again; or "
+                "correct the rows in a step, with another output=."
+            ) from None
+
+    def _insert(self, transaction: Transaction, path: str) -> int:
+        with self._opened(path) as file:
+            target = self._target(transaction, from_files(file.schema_arrow))
+            transaction.insert(self.table, target, converted(file, target))
+            return int(file.metadata.num_rows)
+
+    @contextlib.contextmanager
+    def _opened(self, path: str) -> Iterator[pq.ParquetFile]:
+        with safe_files.file(path) as opened, pq.ParquetFile(opened) as file:
+            yield file
+
+    def _target(self, transaction: Transaction, schema: pa.Schema) -> pa.Schema:
+        """Return the types in which rows are inserted; make the table if there is none."""
+        there = transaction.columns(self.table)
+        if there is None:
+            self._check_not_dropped(transaction)
+            transaction.create(self.table, schema, self.key)
+            there = transaction.columns(self.table) or {}
+        self._check_columns(there, schema)
+        return pa.schema(
+            [
+                (each.name, each.type if kept(each.type, there[each.name]) else there[each.name])
+                for each in schema
+            ]
+        )
+
+    def _check_not_dropped(self, transaction: Transaction) -> None:
+        """Raise ``SinkError`` if the table that is about to be made was there before in this run."""
+
+    def _told(self, error: Exception) -> str:
+        """Return the database's words without the values of rows: a record may be passed on."""
+        said = self.database.words_of(error)
+        return re.sub(r"DETAIL: .*?(?=CONTEXT:|SQLSTATE|$)|(?<=uplicate key )\".*?\"", "", said)
+
+    @contextlib.contextmanager
+    def _transaction(self, doing: str, file: StagedFile | None = None) -> Iterator[Transaction]:
+        transaction = self._connections.begun(self.database)
+        failures: tuple[type[BaseException], ...] = (Refused, *transaction.failures)
+        try:
+            yield transaction
+        except failures as error:
+            where = (
+                f"the table {self.table} of"
+                if file is None
+                else f"the table {self.table}, of {file.name}, in"
+            )
+            raise undone(self.database, f"{doing} {where}", error) from None
+        finally:
+            self._connections.ended(transaction)
+
+
+def converted(file: pq.ParquetFile, target: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Read the rows of a part in the types in which they are inserted."""
+    for batch in file.iter_batches(_BATCH):
+        columns = [c.cast(f.type) for c, f in zip(batch.columns, target, strict=True)]
+        yield pa.RecordBatch.from_arrays(columns, schema=target)
+
+
+@dataclass(frozen=True)
+class StoredFormat(Format):
+    """``inner`` with rows in the types in which they are inserted."""
+
+    inner: Format
+    database: Database
+    key: Sequence[str]
+
+    kind: ClassVar[str] = "table"
+    suffix: ClassVar[str] = Parquet.suffix
+
+    def options(self) -> dict[str, Any]:
+        return self.inner.options()
+
+    def why_not_joined(self) -> str:
+        """Nothing is copied from files into a table."""
+        return "the rows go to a table"
+
+    def check_schema(self, schema: pa.Schema) -> None:
+        """Raise ``SinkError`` for a column that no table holds."""
+        self.inner.check_schema(in_files(stored_schema(schema, self.database)))
+
+    def open(self, stream: StagedStream, schema: pa.Schema) -> Encoder:
+        schema = stored_schema(schema, self.database)
+        return StoredEncoder(self.inner.open(stream, in_files(schema)), schema, self.database, self.key)
+
+
+class StoredEncoder:
+    """Brings batches to the types of the table before they are encoded; a value that would change is an error."""
+
+    def __init__(self, encoder: Encoder, schema: pa.Schema, database: Database, key: Sequence[str]) -> None:
+        self._encoder = encoder
+        self._stored = schema
+        self._database = database
+        self._no_nan = database.scheme == "sqlite"
+        self._key = key
+        self.close = encoder.close
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Cast, and refuse nulls in a key, and NaN where the database would make a null of it."""
+        columns = [
+            staged(column, f.name, self._database)
+            if pa.types.is_fixed_size_list(f.type)
+            else column.cast(f.type)
+            for column, f in zip(batch.columns, self._stored, strict=True)
+        ]
+        for column, about in zip(columns, self._stored, strict=True):
+            if about.name in self._key and column.null_count:
+                raise SinkError(
+                    f"The key column {about.name!r} has nulls, and a row without a key matches no row. Drop such "
+                    "rows, or give them a key in a step."
+                )
+            if self._no_nan and pa.types.is_floating(about.type) and pc.any(pc.is_nan(column)).as_py():
+                raise SinkError(
+                    f"The column {about.name!r} holds NaN, and SQLite would store a null instead. Replace it with a "
+                    "number or a null in a step."
+                )
+        self._encoder.write(pa.RecordBatch.from_arrays(columns, schema=in_files(self._stored)))
+
+
+def stored_schema(schema: pa.Schema, database: Database) -> pa.Schema:
+    """Return the columns in the types in which they are inserted; raise ``SinkError`` for one that no table holds."""
+    found = []
+    for column in schema:
+        kind = stored(column.type)
+        lite = database.scheme == "sqlite"
+        if kind is None or (lite and not is_plain(kind)):
+            raise SinkError(
+                f"The column {column.name!r} is of type {column.type}, which cannot be written to a "
+                f"table{' of SQLite, which has no such type' if kind is not None else ''}. Convert it in a step "
+                "to numbers, booleans, texts, bytes, dates, times or float32 vectors of one length; or leave it "
+                "out with drop_columns."
+            )
+        found.append(pa.field(column.name, kind))
+    return pa.schema(found)

@@ -1,0 +1,1 @@
+"""Formats of files that few jobs have: Avro, ORC, TFRecord, WebDataset."""

@@ -1,0 +1,292 @@
+"""Avro object container files, read block by block.
+
+The format is Apache Avro 1.12's: a header with the schema, then blocks of records, each behind its number of records
+and of bytes and before a marker that is the same for the whole file. fastavro decodes the records.
+"""
+
+from __future__ import annotations
+
+import bz2
+import io
+import json
+import lzma
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
+
+from headrace.annex.formats.avro.types import Field, NoArrowType, fields_of, without_logical_types
+from headrace.core.files.formats import suffixes_read_by
+from headrace.core.files.input_files import InputFile
+from headrace.core.install import install_hint
+from headrace.core.ports import Bad
+from headrace.core.row_keys import Location
+from headrace.core.stores.objects import open_binary
+from headrace.core.work import Split
+from headrace.errors import HeadraceError, MissingLibrary, UnreadableFile
+from headrace.sources.file_source import FileSource
+from headrace.sources.files import PathArgument
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_SPLIT_BYTES = 8 << 20
+_UNPACKED = 3  # bytes in memory for each in a file, about
+_MAGIC, _SYNC = b"Obj\x01", 16
+_MOST_HEADER = 64 << 20
+_CODECS = ("null", "deflate", "bzip2", "xz", "snappy", "zstandard")
+
+
+class _Block(NamedTuple):
+    """Where the data of a block lie, how many bytes these are, and how many records."""
+
+    at: int
+    size: int
+    rows: int
+
+
+class _File(NamedTuple):
+    schema: Any  # as JSON, without logical types but for decimals
+    codec: str
+    fields: list[Field]
+    blocks: list[_Block]
+
+
+class _Found(NamedTuple):
+    files: list[_File]
+    schema: pa.Schema
+
+
+class AvroSource(FileSource[_Found]):
+    """Reads Avro files: each record is a row. A split is some neighbouring blocks, of about 8 MiB in the file.
+
+    Where blocks begin is read before anything else, some bytes of each; that also finds out if a file was cut short.
+
+    Parameters
+    ----------
+    paths
+        A file, a folder, a glob, or a list of these; of a folder, files that end in ``.avro``.
+    include_paths
+        Whether to add the column ``path``: the absolute path, a string.
+    """
+
+    suffixes = suffixes_read_by("read_avro")
+    reads_objects = True
+
+    def __init__(self, paths: PathArgument, *, include_paths: bool = False) -> None:
+        super().__init__(paths, adds_path=include_paths)
+
+    def describe(self) -> dict[str, Any]:
+        """Return the paths and options as given."""
+        return {"kind": "avro", "paths": list(self.paths), "include_paths": self._adds_path}
+
+    def inspect(self, files: list[InputFile]) -> _Found:
+        import pyarrow as pa
+
+        from headrace.sources.schemas import unify
+
+        _fastavro()
+        found = [_inspected(file.path, file.size) for file in files]
+        schemas = [pa.schema([(each.name, each.type) for each in file.fields]) for file in found]
+        return _Found(found, unify((file.path, schema) for file, schema in zip(files, schemas, strict=True)))
+
+    def schema(self) -> pa.Schema:
+        """Return the columns of all files; a column that one lacks is null there."""
+        return self.with_path(self.inspected().schema)
+
+    def splits(self) -> list[Split]:
+        """Group neighbouring blocks."""
+        splits = []
+        for number, file in enumerate(self.refreshed().files):
+            start = held = rows = first = 0
+            for i, block in enumerate(file.blocks):
+                held, rows = held + block.size, rows + block.rows
+                if held >= _SPLIT_BYTES or i + 1 == len(file.blocks):
+                    splits.append(Split(number, start, i + 1, rows, max(1, held * _UNPACKED), first))
+                    start, held, rows, first = i + 1, 0, 0, first + rows
+        return splits
+
+    def read_rows(
+        self, split: Split, columns: Sequence[str] | None, batch_rows: int, bad: Bad | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Read the blocks of a split; the records of a damaged one are bad together."""
+        import pyarrow as pa
+
+        from headrace.sources.schemas import conform, select
+
+        path, known = self.file(split.file).path, self.inspected().files[split.file]
+        whole = self.inspected().schema
+        target = whole if columns is None else select(whole, columns)
+        fields = [field for field in known.fields if field.name in target.names]
+        schema = _fastavro().parse_schema(known.schema)
+        row = 0
+        with _open(path) as file:
+            for number in range(split.start, split.stop):
+                block = known.blocks[number]
+                try:
+                    records = _records(file, block, known.codec, schema)
+                    made = {field.name: field.column(records) for field in fields}
+                except MemoryError:
+                    raise
+                except Exception as error:  # whatever damaged bytes make of the decoder
+                    unreadable = _unreadable(f"block {number} (byte {block.at:,}) of {path!r}", error)
+                    if bad is None:
+                        raise unreadable from error
+                    bad(row, block.rows, unreadable)
+                    row += block.rows
+                    continue
+                row += block.rows
+                rows = pa.RecordBatch.from_pydict(made or {"": pa.nulls(block.rows)})
+                for at in range(0, block.rows, batch_rows):
+                    yield conform(rows.slice(at, batch_rows), target, path, lambda name, count: None)
+
+    def locate(self, split: Split, row: int) -> Location:
+        """Name the file and the record, counted from 0."""
+        return Location(self.file(split.file).path, split.first + row)
+
+
+# ---------------------------------------------------------------- the file
+
+
+def _inspected(path: str, size: int) -> _File:
+    """Read the header, and where each block is; all of them have to be there."""
+    try:
+        with _open(path) as file:
+            codec, schema, sync = _header(file)
+            blocks = list(_blocks(file, size, sync))
+        fields = fields_of(_fastavro().parse_schema(schema))
+    except HeadraceError:
+        raise
+    except NoArrowType as error:
+        raise UnreadableFile(
+            f"Cannot read {path!r}: {error}. Read it with fastavro in a function of your own "
+            "(read_binary_files(paths).flat_map(records))."
+        ) from error
+    except Exception as error:  # of a schema that is none, fastavro raises much
+        raise _unreadable(repr(path), error) from error
+    return _File(without_logical_types(schema), codec, fields, blocks)
+
+
+def _header(file: IO[bytes]) -> tuple[str, Any, bytes]:
+    """Return the codec, the schema, and the marker behind each block."""
+    if file.read(4) != _MAGIC:
+        raise ValueError("it does not begin as an Avro file does")
+    entries: dict[str, bytes] = {}
+    while count := _long(file):
+        if count < 0:
+            count = -count
+            _long(file)  # its bytes
+        for _ in range(count):
+            name = _bytes(file).decode()
+            entries[name] = _bytes(file)
+    codec = entries.get("avro.codec", b"null").decode()
+    if codec not in _CODECS:
+        raise ValueError(f"its codec {codec!r} is none of {', '.join(_CODECS)}")
+    return codec, json.loads(entries["avro.schema"]), _exactly(file, _SYNC)
+
+
+def _blocks(file: IO[bytes], size: int, sync: bytes) -> Iterator[_Block]:
+    number = 0
+    while (begins := file.tell()) < size:
+        rows, length = _long(file), _long(file)
+        at = file.tell()
+        if rows < 0 or length < 0:
+            raise ValueError(f"block {number} (byte {begins:,}) is damaged: it has a negative size")
+        if at + length + _SYNC > size:
+            raise ValueError(f"block {number} (byte {begins:,}) was cut short, by the end of the file")
+        file.seek(at + length)
+        if _exactly(file, _SYNC) != sync:
+            raise ValueError(f"block {number} (byte {begins:,}) does not end where its size says")
+        if rows:
+            yield _Block(at, length, rows)
+        number += 1
+
+
+def _long(file: IO[bytes]) -> int:
+    """Read a number of variable length."""
+    value = shift = 0
+    while True:
+        (byte,) = _exactly(file, 1)
+        value |= (byte & 0x7F) << shift
+        if not byte & 0x80:
+            return (value >> 1) ^ -(value & 1)
+        shift += 7
+        if shift > 63:
+            raise ValueError("a number in it has too many bytes")
+
+
+def _bytes(file: IO[bytes]) -> bytes:
+    length = _long(file)
+    if not 0 <= length <= _MOST_HEADER:
+        raise ValueError("its header is damaged")
+    return _exactly(file, length)
+
+
+def _exactly(file: IO[bytes], count: int) -> bytes:
+    data = file.read(count)
+    if len(data) < count:
+        raise ValueError("it was cut short")
+    return data
+
+
+# ---------------------------------------------------------------- records
+
+
+def _records(file: IO[bytes], block: _Block, codec: str, schema: Any) -> list[dict[str, Any]]:
+    file.seek(block.at)
+    data = _unpacked(_exactly(file, block.size), codec)
+    stream = io.BytesIO(data)
+    read = _fastavro().schemaless_reader
+    records = [read(stream, schema, None) for _ in range(block.rows)]
+    if stream.tell() != len(data):
+        raise ValueError(f"it has {len(data) - stream.tell():,} bytes more than its {block.rows:,} records")
+    return records
+
+
+def _unpacked(data: bytes, codec: str) -> bytes:
+    if codec == "null":
+        return data
+    if codec == "deflate":
+        return zlib.decompress(data, -15)
+    if codec == "bzip2":
+        return bz2.decompress(data)
+    if codec == "xz":
+        return lzma.decompress(data)
+    import pyarrow as pa
+
+    if codec == "zstandard":
+        with pa.CompressedInputStream(pa.BufferReader(data), "zstd") as stream:
+            unpacked: bytes = stream.read()
+        return unpacked
+    body, check = data[:-4], int.from_bytes(data[-4:], "big")  # snappy, with a checksum of the records
+    size = shift = 0
+    for byte in body[:5]:
+        size |= (byte & 0x7F) << shift
+        shift += 7
+        if not byte & 0x80:
+            break
+    plain: bytes = pa.decompress(body, decompressed_size=size, codec="snappy", asbytes=True)
+    if zlib.crc32(plain) != check:
+        raise ValueError("its checksum is wrong")
+    return plain
+
+
+def _open(path: str) -> IO[bytes]:
+    try:
+        return open_binary(path)
+    except OSError as error:
+        raise _unreadable(repr(path), error) from error
+
+
+def _fastavro() -> Any:
+    try:
+        import fastavro
+    except ImportError as error:
+        raise MissingLibrary(f"read_avro needs fastavro: {install_hint('avro')}.") from error
+    return fastavro
+
+
+def _unreadable(what: str, error: Exception) -> UnreadableFile:
+    reason = (isinstance(error, OSError) and error.strerror) or str(error).rstrip(".") or type(error).__name__
+    return UnreadableFile(
+        f"Cannot read {what} as Avro: {reason}. Restore the file or leave it out of the input."
+    )

@@ -1,0 +1,1 @@
+"""Tar archives of samples, read, and written."""

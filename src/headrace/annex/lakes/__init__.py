@@ -1,0 +1,1 @@
+"""Tables of Delta Lake, Iceberg and Lance: read, and written."""

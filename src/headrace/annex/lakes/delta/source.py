@@ -1,0 +1,344 @@
+"""A version of a Delta table: the files that its log names, read as Parquet files."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+import msgspec
+
+from headrace.annex.lakes.delta.table import check_readable, opened, told
+from headrace.annex.lakes.further_runs import Runs, position_at, runs_since
+from headrace.annex.lakes.places import inside, within
+from headrace.core.files.input_files import InputFile
+from headrace.core.stores.objects import contents
+from headrace.core.stores.options import Options
+from headrace.core.table_changes import Change, Kind, Seen, new_files, no_history, older_version, other_table
+from headrace.core.warn import warn
+from headrace.core.work import Split
+from headrace.errors import InputChanged, NothingMatched, SourceError, UnreadableFile
+from headrace.sources.files import record
+from headrace.sources.parquet.source import ParquetSource
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from headrace.sources.parquet.files import ParquetLayout
+
+
+def changes_since(place: str, options: Options, after: int, until: int) -> list[Change]:
+    """Return what the versions after one did to the files. Raises ``InputChanged`` where the log is not there."""
+    return [
+        _change(place, version, _actions(place, options, version)) for version in range(after + 1, until + 1)
+    ]
+
+
+def _actions(place: str, options: Options, version: int) -> list[dict[str, Any]]:
+    path = within(place, f"_delta_log/{version:020}.json")
+    try:
+        data = b"".join(bytes(part) for part in contents([record(path, options).path]))
+    except UnreadableFile as error:
+        why = f"its log of version {version} is gone: a table removes old logs after some time"
+        raise no_history(f"The Delta table {place}", why) from error
+    try:
+        return [msgspec.json.decode(line, type=dict[str, Any]) for line in data.splitlines() if line.strip()]
+    except msgspec.DecodeError as error:
+        raise SourceError(f"The log {path} of the Delta table {place} is damaged: {error}.") from error
+
+
+def _change(place: str, version: int, actions: list[dict[str, Any]]) -> Change:
+    found = [(kind, about) for each in actions for kind, about in each.items() if kind in ("add", "remove")]
+    added = [_place(place, about) for kind, about in found if kind == "add"]
+    removed = {_place(place, about) for kind, about in found if kind == "remove"}
+    operation = next(
+        (str(each["commitInfo"].get("operation", "")) for each in actions if "commitInfo" in each), ""
+    )
+    name = f"version {version} ({operation})" if operation else f"version {version}"
+    changes = any(about.get("dataChange", True) for _, about in found)
+    kind: Kind = ("change" if removed else "append") if changes else "rewrite"
+    return Change(name, version - 1, kind, added, removed)
+
+
+def _place(place: str, about: dict[str, Any]) -> str:
+    return inside(place, str(about["path"]), f"The Delta table {place}")
+
+
+_EXACT_DIGITS = 15  # of a decimal that went through a float
+_CLOCK = 1.0  # second: stores tell times of objects so exactly
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What a version of a table says: its columns, and its files with the values of columns that these lack."""
+
+    table: str
+    version: int
+    schema: pa.Schema
+    files: Mapping[str, Mapping[str, str | None]]
+
+
+class DeltaSource(ParquetSource):
+    """Reads one version of a Delta table. Which one is settled when the table is first looked at.
+
+    ``condition``: files in which it holds for no row, by the log's word, are left out. The rows of the others are
+    not filtered.
+    """
+
+    def __init__(
+        self,
+        place: str,
+        *,
+        version: int | None = None,
+        moment: str | None = None,
+        columns: Sequence[str] | None = None,
+        condition: pc.Expression | None = None,
+        options: Options = (),
+    ) -> None:
+        super().__init__(place, columns=columns, partitioning=None)
+        self._place = place
+        self._version = version
+        self._moment = moment
+        self._condition = condition
+        self._storage = options
+        self._snapshot: Snapshot | None = None
+        self._runs: Runs | None = None
+
+    def describe(self) -> dict[str, Any]:
+        """Return the table and its version."""
+        snapshot = self._settled()
+        version = {} if self._runs else {"id": snapshot.table, "version": snapshot.version}
+        return {
+            "kind": "delta",
+            "table": self._place,
+            **version,
+            "columns": None if self._columns is None else list(self._columns),
+        }
+
+    def position(self) -> dict[str, Any]:
+        """Return the identity of the table and the version, and in which ones files are to be looked up besides."""
+        snapshot = self._settled()
+        found = {"id": snapshot.table, "version": snapshot.version}
+        return dict((self._runs and self._runs.position) or found)
+
+    def for_further_runs(self, *, keyed: bool) -> DeltaSource:
+        """Return this source, to be looked at anew, with the files of later versions as further ones."""
+        return self._with({"_snapshot": None, "_runs": Runs()})
+
+    def since(self, seen: Seen) -> DeltaSource:
+        """Return this source with the files that runs have taken in, and those with rows that are new since."""
+        now, name, last = self._settled(), f"The Delta table {self._place}", seen.positions[-1]
+        if last["id"] != now.table:
+            raise other_table(name)
+        position, new = last, {}
+        if seen.take_new:
+            if now.version < last["version"]:
+                raise older_version(name, f"version {now.version}", f"version {last['version']}")
+            new = self._new_files(seen, last["version"], now)
+            position = position_at({"id": now.table, "version": now.version}, new)
+        between = range(now.version - 1, last["version"], -1)
+        runs, paths = runs_since(name, seen, position, new, between, self._files_in, self._gone)
+        return self._with({"_runs": runs, "_pins": paths})
+
+    def _new_files(self, seen: Seen, after: int, now: Snapshot) -> dict[str, int | None]:
+        name = f"The Delta table {self._place}"
+        try:
+            changes = changes_since(self._place, self._storage, after, now.version)
+        except InputChanged:
+            if not seen.keyed:
+                raise
+            return seen.unseen(now.files)
+        found = new_files(name, changes, seen.paths, keyed=seen.keyed)
+        return {path: version for path, version in found.items() if version is not None or path in now.files}
+
+    def _files_in(self, version: int | None) -> Mapping[str, Mapping[str, str | None]]:
+        """Return the files of a version with the values of their partitions."""
+        if version in (None, self._settled().version):
+            return self._settled().files
+        return _snapshot(self._place, self._storage, version, None, self._condition).files
+
+    def _gone(self, paths: Sequence[str]) -> list[str]:
+        """Return which of some files are not there any more."""
+        with contextlib.suppress(UnreadableFile):
+            self._recorded(paths)
+            return []
+        return [path for path in paths if not self._is_there(path)]
+
+    def _is_there(self, path: str) -> bool:
+        try:
+            return bool(self._recorded([path]))
+        except UnreadableFile:
+            return False
+
+    def forms(self) -> Mapping[str, str]:
+        """Return the forms of the columns that may hold nulls, in the files of earlier runs, too."""
+        return {**(self._runs.forms if self._runs else {}), **super().forms()}
+
+    def as_planned(self, described: Mapping[str, Any]) -> DeltaSource:
+        """Return this source with the version that a run was planned with, unless another one was asked for."""
+        asked = self._version is not None or self._moment is not None
+        mine = self.describe()
+        if "version" not in described:
+            return self.for_further_runs(keyed=False)
+        version = described.get("version")
+        same = {**mine, "version": version} == dict(described)
+        if asked or not same or version == mine["version"] or not isinstance(version, int):
+            return self
+        warn(
+            f"The Delta table {self._place} is at version {mine['version']} now; this run began with version "
+            f"{version}, and goes on with that one. A run with another output= reads the newer one."
+        )
+        return self._with({"_version": version, "_snapshot": None})
+
+    def _with(self, changed: Mapping[str, Any]) -> DeltaSource:
+        copy: DeltaSource = object.__new__(type(self))
+        copy.__dict__ = {**self._without_handles(), "_files": [], "_inspected": None, **changed}
+        return copy
+
+    def inspect(self, files: list[InputFile]) -> ParquetLayout:
+        """Read the footers; columns and types are those of the table."""
+        from headrace.sources.parquet import files as parquet_files
+
+        snapshot = self._settled()
+        self._open.clear()
+        self._chunks.clear()
+        values: dict[str, set[str | None]] = {}
+        unread = self._runs.unread if self._runs else {}
+        read = [file for file in files if file.path not in unread]
+        for file in read:
+            for name, value in self._folders_of(file.path).items():
+                values.setdefault(name, set()).add(value)
+        found = parquet_files.inspect(read, self._columns, hive=False, given=snapshot.schema, values=values)
+        if len(read) == len(files):
+            return found
+        footers = iter(found.footers)
+        empty = parquet_files.Footer(found.schema, ())
+        every = tuple(empty if file.path in unread else next(footers) for file in files)
+        return parquet_files.ParquetLayout.of(found.schema, every, found.forms)
+
+    def splits_from(self, file: int) -> list[Split] | None:
+        """List the splits of further files, where runs add to one output.
+
+        Otherwise None: files that are new in a table may hold rows that others held before, put together anew.
+        """
+        return super().splits_from(file) if self._runs else None
+
+    def _folders_of(self, path: str) -> Mapping[str, str | None]:
+        told = self._runs.told if self._runs else {}
+        return told[path] if path in told else self._settled().files[str(path)]
+
+    def _listed(self) -> list[InputFile]:
+        return self._recorded(list(self._settled().files))
+
+    def _recorded(self, paths: Sequence[str]) -> list[InputFile]:
+        unread = self._runs.unread if self._runs else {}
+        try:
+            found = iter(super()._recorded([path for path in paths if path not in unread]))
+            return [unread[path] if path in unread else next(found) for path in paths]
+        except SourceError as error:
+            raise type(error)(
+                f"{error} The Delta table {self._place} names it in version {self._settled().version}: it may have "
+                "been removed by VACUUM. Read a later version."
+            ) from error
+
+    def _settled(self) -> Snapshot:
+        if self._snapshot is None:
+            self._snapshot = _snapshot(
+                self._place, self._storage, self._version, self._moment, self._condition
+            )
+        return self._snapshot
+
+
+def _snapshot(
+    place: str, options: Options, version: int | None, moment: str | None, condition: pc.Expression | None
+) -> Snapshot:
+    import pyarrow as pa
+
+    table = opened(place, options, version)
+    if table is None:
+        raise NothingMatched(f"There is no Delta table at {place}: it has no _delta_log.")
+    if moment is not None:
+        with told(place, f"find the version of {moment} of"):
+            table.load_as_version(moment)
+            latest = opened(place, options)  # of another version, the library numbers the history wrongly
+            stamps = (
+                {each["version"]: each.get("timestamp", 0) for each in latest.history()} if latest else {}
+            )
+            made = stamps.get(table.version(), 0) / 1000
+        if made > datetime.fromisoformat(moment).timestamp() + _CLOCK:
+            raise SourceError(
+                f"The Delta table {place} has no version of {moment}: the first that can be read, "
+                f"{table.version()}, is later."
+            )
+    check_readable(table, place)
+    with told(place, "read the log of"):
+        schema = pa.schema(table.schema().to_arrow())
+        actions = pa.table(table.get_add_actions())
+        kept = _kept(table, schema, condition)
+    for name in table.metadata().partition_columns:
+        if not _says_value(schema.field(name).type):
+            raise SourceError(
+                f"The Delta table {place} is partitioned by the column {name!r} of type {schema.field(name).type}, "
+                "and writers store such values in different ways, so it cannot be read. Write its rows to a table "
+                "that is partitioned by another column."
+            )
+    paths = actions["path"].to_pylist()
+    folders: list[dict[str, str | None]] = [{} for _ in paths]
+    if "partition" in actions.column_names and paths:
+        values = actions["partition"].combine_chunks()
+        for field, column in zip(values.type, values.flatten(), strict=True):
+            for folder, text in zip(folders, column.cast(pa.string()).to_pylist(), strict=True):
+                folder[field.name] = text
+    found: dict[str, dict[str, str | None]] = {}
+    for path, folder in sorted(zip(paths, folders, strict=True), key=lambda each: str(each[0])):
+        file = inside(place, str(path), f"The Delta table {place}")
+        if kept is None or unquote(path) in kept:
+            found[file] = folder
+    return Snapshot(str(table.metadata().id), table.version(), schema, found)
+
+
+def _says_value(kind: pa.DataType) -> bool:
+    """Say whether the text of a partition stands for one value: that of bytes may be escaped in it."""
+    import pyarrow.types as pt
+
+    return not (pt.is_binary(kind) or pt.is_large_binary(kind) or pt.is_binary_view(kind))
+
+
+def _says_range(about: pa.Table, column: str) -> bool:
+    """Say whether the log has the smallest and largest value of a column for each file with any."""
+    names = [f"min.{column}", f"max.{column}", f"null_count.{column}", "num_records"]
+    if not {*names} <= {*about.column_names}:
+        return False
+    least, most, nulls, rows = (about[name].to_pylist() for name in names)
+    return all(
+        (low is not None and high is not None) or (none is not None and none == every)
+        for low, high, none, every in zip(least, most, nulls, rows, strict=True)
+    )
+
+
+def _kept(table: Any, schema: pa.Schema, condition: pc.Expression | None) -> set[str] | None:
+    """Return the files that may have rows for which a condition holds, by partitions and statistics; None: all.
+
+    NaN stands in no statistics, and the library rounds those of long decimals, so a condition that names a column of
+    floats or of such decimals leaves no file out. Nor does one of a column that some file tells no range of: the
+    library takes all its values there for nulls.
+    """
+    import pyarrow as pa
+    import pyarrow.types as pt
+
+    def inexact(kind: pa.DataType) -> bool:
+        return bool(pt.is_floating(kind) or (pt.is_decimal(kind) and kind.precision > _EXACT_DIGITS))
+
+    named = [] if condition is None else [field for field in schema if field.name in str(condition)]
+    if condition is None or any(inexact(field.type) for field in named):
+        return None
+    folders = set(table.metadata().partition_columns)
+    about = pa.table(table.get_add_actions(flatten=True))
+    if not all(field.name in folders or _says_range(about, field.name) for field in named):
+        return None
+    dataset = table.to_pyarrow_dataset()
+    return {str(fragment.path) for fragment in dataset.get_fragments(condition)}

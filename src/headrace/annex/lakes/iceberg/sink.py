@@ -1,0 +1,301 @@
+"""Parts as files of an Iceberg table, added by one snapshot that names the run."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+from headrace.annex.lakes.iceberg.catalog import Catalog, opened, store_options, told
+from headrace.annex.lakes.iceberg.partitions import PartitionField, Partitions, data_file, fields_of
+from headrace.annex.lakes.places import place_of, within
+from headrace.annex.lakes.sink import Columns, LakeTable, digest_of
+from headrace.annex.lakes.types import footers, stored
+from headrace.core import failpoints
+from headrace.core.work import StagedFile
+from headrace.errors import OutputExists, SinkError, SourceError
+from headrace.sinks.dividing import Folders
+from headrace.sinks.files import FileSink
+
+_RUN, _PARTS = "headrace.run", "headrace.parts"
+_NUMBER = "PARQUET:field_id"
+
+
+@dataclass(frozen=True)
+class IcebergColumns(Columns):
+    """What a table is, and how it is partitioned."""
+
+    fields: tuple[PartitionField, ...] = field(default=(), kw_only=True)
+
+
+@dataclass(frozen=True)
+class IcebergTable(LakeTable):
+    """A folder of parts below the data of an Iceberg table.
+
+    The snapshot that adds them has the run's name, and a digest of the parts, in its summary. Columns have the
+    numbers of the table's, so that readers find them whatever they are called later.
+    """
+
+    identifier: str = field(kw_only=True)
+    catalog: Catalog = field(kw_only=True, repr=False)
+    location: str = field(kw_only=True)
+
+    what: ClassVar[str] = "Iceberg table"
+    adding: ClassVar[str] = "Add it to the table first (table.update_schema())"
+
+    @property
+    def place(self) -> str:  # type: ignore[override]
+        """The name of the table."""
+        return self.identifier
+
+    def describe(self) -> dict[str, Any]:
+        """Return the table, and how it is written to."""
+        return {**super().describe(), "table": self.identifier}
+
+    def kind_of(self, kind: pa.DataType) -> pa.DataType | None:
+        """Return the type of a column: there are no integers of less than 32 bits."""
+        found = stored(kind)
+        return None if found is None else _widened(found)
+
+    def written(self, schema: pa.Schema) -> pa.Schema:
+        """Return columns with the numbers that they have, or will have, in the table."""
+        if self.columns is None:  # not by the library: it takes a second to import, in each worker
+            return fresh(schema)
+        there = self.columns.schema
+        return pa.schema([_numbered(column, there.field(column.name)) for column in schema])
+
+    # ------------------------------------------------------------ partitions
+
+    @property
+    def fields(self) -> tuple[PartitionField, ...]:
+        """How the table is partitioned."""
+        return self.columns.fields if isinstance(self.columns, IcebergColumns) else ()
+
+    def sink(self) -> FileSink:
+        """Return a sink that divides the rows of a shard as the table is partitioned."""
+        return replace(super().sink(), divide=self._divided if self.fields else None)
+
+    def _divided(self, folders: Folders, schema: pa.Schema) -> Partitions:
+        return Partitions(self.fields, self.stored(schema, part=True), self.identifier, folders)
+
+    # ------------------------------------------------------------ the table
+
+    def open_table(self) -> Any | None:
+        """Open the table as the catalog knows it."""
+        return opened(self.identifier, self.catalog)
+
+    def key_of(self, file: StagedFile, run: str) -> str:
+        """Return the full path or address of a part."""
+        return within(self.files.root, file.name)
+
+    def identity_of(self, table: Any) -> str:
+        """Return the number that its metadata has."""
+        return str(table.metadata.table_uuid)
+
+    def has_run(self, table: Any, run: str) -> bool:
+        """Say whether a table has a snapshot of a run."""
+        return _parts_of(table, run) is not None
+
+    def columns_of(self, table: Any) -> Columns:
+        """Return the columns and the partition spec of a table, which lies where this run began."""
+        if place_of(table.location()) != place_of(self.location):
+            raise SinkError(
+                f"The Iceberg table {self.identifier} lies at {table.location()} now, and this run began at "
+                f"{self.location}. Write with another output=."
+            )
+        return IcebergColumns(_arrow(table.schema()), fields=fields_of(table, self.identifier))
+
+    def reveal(self, files: Sequence[StagedFile], schema: pa.Schema | None) -> None:
+        """Commit the parts, on the very snapshot that they were compared with."""
+        digest = digest_of(files)
+        full = [file for file in files if file.rows]
+        if schema is None and files and not full:  # of the part without rows that a run without rows has
+            (footer,) = footers([within(self.files.root, files[0].name)], self.files.options_of_store)
+            schema = footer.schema.to_arrow_schema()
+        for _ in self.tries():
+            table = self.open_table()
+            if table is not None and self._is_done(table, digest):
+                return
+            self._check_same(table, self.there)
+            if schema is None and table is None:  # no column is known
+                return
+            if table is not None and self.table_mode == "error":
+                raise OutputExists(
+                    f"Another program made an Iceberg table {self.identifier} during this run, and mode='error' was "
+                    "given. That table was not changed: mode='append' adds to it."
+                )
+            if self._commit(table, full, schema, digest):
+                return
+
+    def _commit(
+        self, table: Any | None, files: list[StagedFile], schema: pa.Schema | None, digest: str
+    ) -> bool:
+        """Commit; False if somebody else was faster."""
+        from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError, ValidationException
+
+        try:
+            transaction = self._begun(table, schema)
+            self._add(transaction, table, self._data_files(transaction, files), digest)
+            failpoints.hit("table.filled")
+            self._send(transaction)
+        except (CommitFailedException, TableAlreadyExistsError, ValidationException):
+            return False
+        except SinkError:
+            raise
+        except Exception as error:
+            now = self.open_table()
+            if now is not None and self._is_done(now, digest):
+                return True
+            if table is None and now is not None:
+                return False
+            try:
+                with told("add the rows of this run to the Iceberg table", self.identifier):
+                    raise error
+            except SourceError as words:
+                raise SinkError(
+                    f"{words} The table has none of them, and they are kept: run the same command again."
+                ) from None
+        return True
+
+    def _begun(self, table: Any | None, schema: pa.Schema | None) -> Any:
+        if table is None:
+            assert schema is not None
+            made = _iceberg(self.stored(schema))
+            return self.catalog.load().create_table_transaction(self.identifier, made, location=self.location)
+        now = self.columns_of(table)
+        if schema is not None:
+            replace(self, columns=now).stored(schema)  # names its columns, if they are others now
+        table.metadata.properties["commit.retry.num-retries"] = "0"  # in memory: tries again are ours
+        return table.transaction()
+
+    def _data_files(self, transaction: Any, files: list[StagedFile]) -> list[Any]:
+        above = self.location.rstrip("/") + self.files.root[len(place_of(self.location)) :]
+        found = footers([within(self.files.root, file.name) for file in files], self.files.options_of_store)
+
+        def made(file: StagedFile, footer: Any) -> Any:
+            try:
+                return data_file(transaction.table_metadata, within(above, file.name), file.size, footer)
+            except (ValueError, KeyError) as error:
+                raise SinkError(
+                    f"The Iceberg table {self.identifier} was changed during this run, and {file.name} does not fit "
+                    f"it any more: {' '.join(str(error).split())[:300]}. Nothing was added: write with another "
+                    "output=, so that the files are made again."
+                ) from None
+
+        return [made(file, footer) for file, footer in zip(files, found, strict=True)]
+
+    def _add(self, transaction: Any, table: Any | None, parts: list[Any], digest: str) -> None:
+        about = {_RUN: self.files.run, _PARTS: digest}
+        update = transaction.update_snapshot(snapshot_properties=about)
+        old = (
+            []
+            if table is None or self.table_mode != "overwrite"
+            else [t.file for t in table.scan().plan_files()]
+        )
+        with update.overwrite() if old else update.fast_append() as snapshot:
+            for file in old:
+                snapshot.delete_data_file(file)
+            for file in parts:
+                snapshot.append_data_file(file)
+
+    def _send(self, transaction: Any) -> None:
+        transaction.commit_transaction()
+
+    def _is_done(self, table: Any, digest: str) -> bool:
+        return self.is_done(_parts_of(table, self.files.run), digest)
+
+
+def location_of(catalog: Catalog, identifier: str) -> tuple[str, dict[str, Any]]:
+    """Return where a table lies, or where its catalogue would put it; and what is to know of the store there."""
+    table, found = opened(identifier, catalog), catalog.load()
+    if table is not None:
+        location, properties = str(table.location()), {**found.properties, **table.io.properties}
+    elif not hasattr(found, "_resolve_table_location"):
+        raise SinkError(
+            f"There is no Iceberg table {identifier}, and only its catalogue can decide where a new table lies. Make "
+            "the table first (catalog.create_table), then run again."
+        )
+    else:
+        namespace, _, name = identifier.rpartition(".")
+        with told("find a place for the Iceberg table", identifier):
+            found.create_namespace_if_not_exists(namespace)
+            location, properties = str(found._resolve_table_location(None, namespace, name)), found.properties
+    return location, dict(store_options(properties, place_of(location)))
+
+
+def _parts_of(table: Any, run: str) -> str | None:
+    for snapshot in table.metadata.snapshots:
+        about = snapshot.summary.additional_properties if snapshot.summary is not None else {}
+        if about.get(_RUN) == run:
+            return str(about.get(_PARTS))
+    return None
+
+
+def _iceberg(schema: pa.Schema) -> Any:
+    """Return a schema of the library, with the numbers that a new table gives to its columns."""
+    from pyiceberg.io.pyarrow import _pyarrow_to_schema_without_ids
+    from pyiceberg.schema import assign_fresh_schema_ids
+
+    return assign_fresh_schema_ids(_pyarrow_to_schema_without_ids(schema))
+
+
+def _arrow(schema: Any) -> pa.Schema:
+    from pyiceberg.io.pyarrow import schema_to_pyarrow
+
+    return schema_to_pyarrow(schema, include_field_ids=True)
+
+
+def fresh(schema: pa.Schema) -> pa.Schema:
+    """Return columns with the numbers that a new table gives them: those side by side first, then what is within.
+
+    >>> fresh(pa.schema([("a", pa.list_(pa.int64())), ("b", pa.int64())])).field("b").metadata
+    {b'PARQUET:field_id': b'2'}
+    """
+    numbers = itertools.count(1)
+
+    def numbered(fields: Sequence[pa.Field]) -> list[pa.Field]:
+        given = [{_NUMBER: str(next(numbers))} for _ in fields]
+        return [
+            pa.field(each.name, within_it(each.type), each.nullable, metadata=number)
+            for each, number in zip(fields, given, strict=True)
+        ]
+
+    def within_it(kind: pa.DataType) -> pa.DataType:
+        if pt.is_list(kind):
+            return pa.list_(*numbered([kind.value_field]))
+        if pt.is_map(kind):
+            return pa.map_(*numbered([kind.key_field, kind.item_field]))
+        return pa.struct(numbered(list(kind))) if pt.is_struct(kind) else kind
+
+    return pa.schema(numbered(list(schema)))
+
+
+def _widened(kind: pa.DataType) -> pa.DataType:
+    if pt.is_int8(kind) or pt.is_int16(kind):
+        return pa.int32()
+    if pt.is_list(kind):
+        return pa.list_(pa.field("element", _widened(kind.value_type)))
+    if pt.is_struct(kind):
+        return pa.struct([pa.field(each.name, _widened(each.type)) for each in kind])
+    return pa.map_(_widened(kind.key_type), _widened(kind.item_type)) if pt.is_map(kind) else kind
+
+
+def _numbered(column: pa.Field, like: pa.Field) -> pa.Field:
+    """Return a column with the numbers and the nullability of another, and of what is in it."""
+    return pa.field(
+        column.name, _numbered_type(column.type, like.type), like.nullable, metadata=like.metadata
+    )
+
+
+def _numbered_type(kind: pa.DataType, like: pa.DataType) -> pa.DataType:
+    if pt.is_list(kind):
+        return pa.list_(_numbered(kind.value_field, like.value_field))
+    if pt.is_struct(kind):
+        return pa.struct([_numbered(each, like.field(each.name)) for each in kind])
+    if pt.is_map(kind):
+        return pa.map_(_numbered(kind.key_field, like.key_field), _numbered(kind.item_field, like.item_field))
+    return kind

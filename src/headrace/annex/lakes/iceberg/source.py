@@ -1,0 +1,386 @@
+"""A snapshot of an Iceberg table: its files, read by the library, with deletions and changed columns."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from headrace.annex.lakes.further_runs import Runs, position_at, runs_since
+from headrace.annex.lakes.iceberg.catalog import Catalog, opened, store_options, told
+from headrace.annex.lakes.places import place_of
+from headrace.core.files.input_files import InputFile
+from headrace.core.ports import Bad
+from headrace.core.row_keys import Location
+from headrace.core.stores.addresses import is_address
+from headrace.core.table_changes import Change, Kind, Seen, new_files, no_history, older_version, other_table
+from headrace.core.warn import warn
+from headrace.core.work import Split
+from headrace.errors import InputChanged, NothingMatched, SourceError, UnreadableFile
+from headrace.sources.file_source import FileSource
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_DELETIONS = "rows of other files"  # stands for files of which rows are deleted by further files
+
+
+def check_later(table: str, metadata: Any, after: int | None, until: int | None) -> None:
+    """Raise ``InputChanged`` if a snapshot comes before the one up to which the table was read."""
+    before = [each.snapshot_id for each in _ancestors(metadata, after)]
+    if until != after and (until is None or until in before):
+        raise older_version(table, f"snapshot {until}", f"snapshot {after}")
+
+
+def changes_since(table: str, metadata: Any, io: Any, after: int | None, until: int | None) -> list[Change]:
+    """Return what the snapshots after one did to the files; raises ``InputChanged`` if some are not known now."""
+    chain = []
+    for snapshot in _ancestors(metadata, until):
+        if snapshot.snapshot_id == after:
+            break
+        chain.append(snapshot)
+    first = after if not chain else chain[-1].parent_snapshot_id
+    if first != after:
+        why = f"its snapshots do not go back to {after}: they have expired, or the table was rolled back"
+        raise no_history(table, why)
+    with told("read the manifests of", table):
+        return [_change(snapshot, io) for snapshot in reversed(chain)]
+
+
+def ancestors(metadata: Any, snapshot: int | None, until: int | None) -> list[int]:
+    """Return the snapshots before one, the latest first, as far as they come after another one."""
+    found = [int(each.snapshot_id) for each in _ancestors(metadata, snapshot)][1:]
+    return found[: found.index(until)] if until in found else found
+
+
+def _ancestors(metadata: Any, snapshot: int | None) -> Iterator[Any]:
+    found = None if snapshot is None else metadata.snapshot_by_id(snapshot)
+    while found is not None:
+        yield found
+        parent = found.parent_snapshot_id
+        found = None if parent is None else metadata.snapshot_by_id(parent)
+
+
+def _change(snapshot: Any, io: Any) -> Change:
+    from pyiceberg.manifest import ManifestContent, ManifestEntryStatus
+
+    added: list[str] = []
+    removed: set[str] = set()
+    operation = "" if snapshot.summary is None else str(snapshot.summary.operation.value)
+    for manifest in snapshot.manifests(io):
+        if manifest.added_snapshot_id != snapshot.snapshot_id:
+            continue
+        for entry in manifest.fetch_manifest_entry(io, discard_deleted=False):
+            if entry.status == ManifestEntryStatus.EXISTING:
+                continue
+            if manifest.content == ManifestContent.DELETES:
+                if operation != "replace":
+                    removed.add(_DELETIONS)
+            elif entry.status == ManifestEntryStatus.ADDED:
+                added.append(place_of(entry.data_file.file_path))
+            else:
+                removed.add(place_of(entry.data_file.file_path))
+    kind: Kind = "rewrite" if operation == "replace" else "change" if removed else "append"
+    name = f"snapshot {snapshot.snapshot_id} ({operation or 'without an operation'})"
+    return Change(name, snapshot.parent_snapshot_id, kind, added, removed)
+
+
+@dataclass(frozen=True)
+class Scan:
+    """What a snapshot says: which rows of which files, by the library's own values."""
+
+    table: str
+    snapshot: int | None
+    schema_id: int
+    metadata: Any
+    io: Any
+    projection: Any
+    condition: Any
+    schema: pa.Schema
+    tasks: Mapping[str, Any] = field(repr=False)
+
+
+class IcebergSource(FileSource[Scan]):
+    """Reads one snapshot of an Iceberg table, a split for each file. It is settled when first looked at."""
+
+    reads_objects = True
+
+    def __init__(
+        self,
+        identifier: str,
+        catalog: Catalog,
+        *,
+        snapshot: int | None = None,
+        moment: int | None = None,
+        row_filter: Any = None,
+        columns: Sequence[str] | None = None,
+    ) -> None:
+        super().__init__("/")
+        self._identifier = identifier
+        self._catalog = catalog
+        self._snapshot = snapshot
+        self._moment = moment
+        self._filter = row_filter
+        self._columns = None if columns is None else tuple(columns)
+        self._schema_id: int | None = None  # of a run that goes on
+        self._scan: Scan | None = None
+        self._runs: Runs | None = None
+
+    def describe(self) -> dict[str, Any]:
+        """Return the table, its snapshot, and what is read of it."""
+        scan = self._settled()
+        return {
+            "kind": "iceberg",
+            "table": self._identifier,
+            **({} if self._runs else self._read(scan)),
+            "filter": None if self._filter is None else str(self._filter),
+            "columns": None if self._columns is None else list(self._columns),
+        }
+
+    def position(self) -> dict[str, Any]:
+        """Return the identity of the table, its snapshot and schema, and where files are to be looked up besides."""
+        return dict((self._runs and self._runs.position) or self._read(self._settled()))
+
+    def _read(self, scan: Scan) -> dict[str, Any]:
+        return {"id": scan.table, "snapshot": scan.snapshot, "schema": scan.schema_id}
+
+    def for_further_runs(self, *, keyed: bool) -> IcebergSource:
+        """Return this source, to be looked at anew, with the files of later snapshots as further ones."""
+        return self._with({"_scan": None, "_runs": Runs()})
+
+    def since(self, seen: Seen) -> IcebergSource:
+        """Return this source with the files that runs have taken in, and those with rows that are new since."""
+        now, name, last = self._settled(), f"The Iceberg table {self._identifier}", seen.positions[-1]
+        if last["id"] != now.table:
+            raise other_table(name)
+        position, new = last, {}
+        if seen.take_new:
+            new = self._new_files(seen, last["snapshot"], now)
+            position = position_at(self._read(now), new)
+        between = ancestors(now.metadata, now.snapshot, last["snapshot"])
+        runs, paths = runs_since(name, seen, position, new, between, self._files_in, self._gone)
+        return self._with({"_runs": runs, "_pins": paths, "_scan": replace(now, tasks=runs.told)})
+
+    def _new_files(self, seen: Seen, after: int | None, now: Scan) -> dict[str, int | None]:
+        name = f"The Iceberg table {self._identifier}"
+        check_later(name, now.metadata, after, now.snapshot)
+        try:
+            changes = changes_since(name, now.metadata, now.io, after, now.snapshot)
+        except InputChanged:
+            if not seen.keyed:
+                raise
+            return seen.unseen(now.tasks)
+        found = new_files(name, changes, seen.paths, keyed=seen.keyed)
+        return {path: last for path, last in found.items() if last is not None or path in now.tasks}
+
+    def _files_in(self, snapshot: int | None) -> Mapping[str, Any]:
+        """Return the files of a snapshot with how they are read."""
+        now = self._settled()
+        if snapshot in (None, now.snapshot):
+            return now.tasks
+        return self._with({"_snapshot": snapshot, "_schema_id": now.schema_id})._planned().tasks
+
+    def _gone(self, paths: Sequence[str]) -> list[str]:
+        """Return which of some files are not there any more."""
+        with contextlib.suppress(UnreadableFile):
+            self._recorded(paths)
+            return []
+        return [path for path in paths if not self._is_there(path)]
+
+    def _is_there(self, path: str) -> bool:
+        try:
+            return bool(self._recorded([path]))
+        except UnreadableFile:
+            return False
+
+    def as_planned(self, described: Mapping[str, Any]) -> IcebergSource:
+        """Return this source with the snapshot that a run was planned with, unless another one was asked for."""
+        if "snapshot" not in described:
+            return self.for_further_runs(keyed=False)
+        asked = self._snapshot is not None or self._moment is not None
+        mine = self.describe()
+        planned = {name: described.get(name) for name in ("snapshot", "schema")}
+        snapshot, schema = planned.values()
+        same = {**mine, **planned} == dict(described)
+        if asked or not same or mine == dict(described) or not isinstance(snapshot, int):
+            return self
+        newer = (
+            "a newer snapshot" if snapshot != mine["snapshot"] else "other columns now, in the same snapshot"
+        )
+        warn(
+            f"The Iceberg table {self._identifier} has {newer}, {mine['snapshot']}; this run began with {snapshot}, "
+            "and goes on with that one. A run with another output= reads the newer one."
+        )
+        return self._with({"_scan": None, "_snapshot": snapshot, "_schema_id": schema})
+
+    def _with(self, changed: Mapping[str, Any]) -> IcebergSource:
+        copy: IcebergSource = object.__new__(type(self))
+        copy.__dict__ = {**self._without_handles(), "_files": [], "_inspected": None, **changed}
+        return copy
+
+    def schema(self) -> pa.Schema:
+        """Return the columns of the snapshot."""
+        return self._settled().schema
+
+    def inspect(self, files: list[InputFile]) -> Scan:
+        """Everything is known from the snapshot."""
+        return self._settled()
+
+    def splits(self) -> list[Split]:
+        """List the files. Rows are known where none is deleted or filtered."""
+        scan = self.refreshed()
+        tasks = ((number, scan.tasks.get(str(file.path))) for number, file in enumerate(self._files))
+        return [
+            self._split(number, task) for number, task in tasks if task is not None
+        ]  # others are not read
+
+    def splits_from(self, file: int) -> list[Split] | None:
+        """List the splits of further files, where runs add to one output.
+
+        Otherwise None: files that are new in a table may hold rows that others held before, put together anew.
+        """
+        return super().splits_from(file) if self._runs else None
+
+    def _split(self, number: int, task: Any) -> Split:
+        from pyiceberg.expressions import AlwaysTrue
+
+        whole = not task.delete_files and task.residual == AlwaysTrue()
+        return Split(
+            number, 0, 1, task.file.record_count if whole else -1, task.file.file_size_in_bytes * 3, 0
+        )
+
+    def read_rows(
+        self, split: Split, columns: Sequence[str] | None, batch_rows: int, bad: Bad | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Read a file's rows by the library: columns by their numbers, without those that are deleted."""
+        import pyarrow as pa
+        from pyiceberg.io.pyarrow import ArrowScan, _read_all_delete_files
+
+        from headrace.core.arrow.batch import empty_columns
+        from headrace.sources.schemas import read_guarded, select
+
+        scan, path = self._settled(), self.file(split.file).path
+        target = scan.schema if columns is None else select(scan.schema, columns)
+        wanted = target.names or scan.schema.names[:1]
+        task = scan.tasks[str(path)]
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            reader = ArrowScan(scan.metadata, scan.io, scan.projection.select(*wanted), scan.condition)
+            deleted = _read_all_delete_files(scan.io, [task])
+            yield from reader._record_batches_from_scan_tasks_and_deletes([task], deleted)
+
+        def damaged(error: Exception) -> Exception:
+            return UnreadableFile(
+                f"Cannot read {path!r} of the Iceberg table {self._identifier}: {str(error).rstrip('.')}."
+            )
+
+        for batch in read_guarded(batches(), damaged):
+            if target.names:
+                arrays = [batch.column(field.name).cast(field.type) for field in target]
+                made = pa.RecordBatch.from_arrays(arrays, schema=target)
+            else:
+                made = empty_columns(batch.num_rows)
+            for start in range(0, made.num_rows, batch_rows):
+                yield made.slice(start, batch_rows)
+
+    def locate(self, split: Split, row: int) -> Location:
+        """Name the file, and the row among those that are read of it."""
+        return Location(self.file(split.file).path, row)
+
+    def _listed(self) -> list[InputFile]:
+        return self._recorded(list(self._settled().tasks))
+
+    def _recorded(self, paths: Sequence[str]) -> list[InputFile]:
+        scan = self._settled()
+        self._storage = store_options(scan.io.properties, next(iter(paths), ""))
+        unread = self._runs.unread if self._runs else {}
+        try:
+            found = iter(super()._recorded([path for path in paths if path not in unread]))
+            return [unread[path] if path in unread else next(found) for path in paths]
+        except SourceError as error:
+            raise type(error)(
+                f"{error} The Iceberg table {self._identifier} names it in its snapshot {scan.snapshot}: it may have "
+                "been removed when snapshots expired. Read a later one."
+            ) from error
+
+    def _settled(self) -> Scan:
+        if self._scan is None:
+            self._scan = self._planned()
+        return self._scan
+
+    def _planned(self) -> Scan:
+        import pyarrow as pa
+        from pyiceberg.io.pyarrow import schema_to_pyarrow
+
+        from headrace.annex.lakes.types import compact
+        from headrace.sources.schemas import select
+
+        table = opened(self._identifier, self._catalog)
+        if table is None:
+            raise NothingMatched(f"There is no Iceberg table {self._identifier} in the catalogue.")
+        with told("read the snapshots of the Iceberg table", self._identifier):
+            chosen = self._chosen(table)
+            options = {} if self._filter is None else {"row_filter": self._filter}
+            table.metadata = self._as_of(table.metadata, chosen)
+            scan = table.scan(**options)
+            every = schema_to_pyarrow(scan.projection(), include_field_ids=False)
+            tasks = list(scan.plan_files()) if chosen is not None else []
+        schema = pa.schema([pa.field(f.name, compact(f.type), f.nullable) for f in every])
+        if self._columns is not None:
+            schema = select(schema, self._columns)
+        found = {place_of(task.file.file_path): task for task in tasks}
+        local = [path for path in found if not is_address(path)]
+        if local and is_address(place_of(table.location())):
+            raise SourceError(
+                f"The Iceberg table {self._identifier} lies in a store and names a file of this machine, "
+                f"{local[0]!r}. Such a file is not read: others write the table, and could name any file of this "
+                "machine."
+            )
+        ordered = dict(sorted(found.items()))
+        return Scan(
+            str(table.metadata.table_uuid),
+            chosen,
+            int(table.metadata.current_schema_id),
+            table.metadata,
+            table.io,
+            scan.projection(),
+            scan.row_filter,
+            schema,
+            ordered,
+        )
+
+    def _as_of(self, metadata: Any, snapshot: int | None) -> Any:
+        """Return the metadata of a table in which a snapshot is the current one.
+
+        Columns are those that the table has now; where a snapshot was asked for, those that it had then.
+        """
+        schema = self._schema_id
+        if (
+            schema is None
+            and snapshot is not None
+            and (self._snapshot is not None or self._moment is not None)
+        ):
+            schema = metadata.snapshot_by_id(snapshot).schema_id
+        if schema is None:
+            schema = metadata.current_schema_id
+        return metadata.model_copy(update={"current_snapshot_id": snapshot, "current_schema_id": schema})
+
+    def _chosen(self, table: Any) -> int | None:
+        if self._snapshot is not None:
+            if table.snapshot_by_id(self._snapshot) is None:
+                known = [each.snapshot_id for each in table.metadata.snapshots][-3:]
+                raise SourceError(
+                    f"The Iceberg table {self._identifier} has no snapshot {self._snapshot}; its last ones are "
+                    f"{', '.join(map(str, known)) or 'none'}."
+                )
+            return self._snapshot
+        if self._moment is not None:
+            found = table.snapshot_as_of_timestamp(self._moment)
+            if found is None:
+                raise SourceError(
+                    f"The Iceberg table {self._identifier} has no snapshot of that time: its first one is later."
+                )
+            return int(found.snapshot_id)
+        current = table.current_snapshot()
+        return None if current is None else int(current.snapshot_id)

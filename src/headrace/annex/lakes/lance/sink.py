@@ -1,0 +1,347 @@
+"""Parts as fragments of a Lance table, added by one transaction that names the run."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import msgspec
+import pyarrow as pa
+
+from headrace.annex.lakes.delta.table import storage
+from headrace.annex.lakes.lance.parts import (
+    DATA,
+    LanceEncoder,
+    LancePart,
+    data_file,
+    fragments_of,
+    kind_of,
+    path_of,
+    prefix,
+    size_of,
+)
+from headrace.annex.lakes.lance.table import library, opened, said, told
+from headrace.annex.lakes.places import within
+from headrace.annex.lakes.sink import Columns, LakeTable, digest_of
+from headrace.annex.lakes.types import opened_part
+from headrace.core import failpoints
+from headrace.core.files import safe_files
+from headrace.core.files.safe_files import sync_fd, sync_folder
+from headrace.core.files.staged import StagedStream
+from headrace.core.ports import Format
+from headrace.core.stores.failures import reason
+from headrace.core.table_changes import Lost
+from headrace.core.work import StagedFile
+from headrace.errors import HeadraceError, NothingMatched, OutputExists, OutputWriteFailed, SinkError
+from headrace.sinks.files import cannot_hold
+
+_AT_ONCE = 16
+_SYNCED = 10  # versions
+_RUN, _PARTS = "headrace.run", "headrace.parts"
+
+
+@dataclass(frozen=True)
+class LanceColumns(Columns):
+    """The columns of a Lance table, and the version of the format of its files."""
+
+    format: str | None = None
+
+
+@dataclass(frozen=True)
+class LanceTable(LakeTable):
+    """Small parts that name files in the table's ``data``, which workers write there.
+
+    The transaction that makes fragments of them has the run's name, and a digest of the parts. Only a part that was
+    published is looked at: files of attempts that were given up are in no version of the table.
+    """
+
+    what: ClassVar[str] = "Lance table"
+
+    def format(self) -> Format:
+        """Return what a part is: it names a file of the table."""
+        return LanceFormat(self)
+
+    def kind_of(self, kind: pa.DataType) -> pa.DataType | None:
+        """Return the type of a column: its own, but for views; None where the library has no such one."""
+        return kind_of(kind)
+
+    @property
+    def version(self) -> str | None:
+        """The version of the format in which files of the table are written; None: the newest."""
+        return self.columns.format if isinstance(self.columns, LanceColumns) else None
+
+    # ------------------------------------------------------------ the table
+
+    def open_table(self) -> Any | None:
+        """Open the newest version."""
+        try:
+            return opened(self.place, self.files.options_of_store, None)
+        except NothingMatched:
+            return None
+
+    def key_of(self, file: StagedFile, run: str) -> str:
+        """Return the name of the file of the table that a part names."""
+        return data_file(run, file.staged)
+
+    def rows_lost(
+        self, files: Sequence[StagedFile], missing: Sequence[StagedFile], run: str = ""
+    ) -> Lost | None:
+        """Say why the table has not all rows of a run; the files with its rows are those that the parts name."""
+        gone = []
+        if not self.files.in_store:
+            paths = [
+                (file, path_of(self, self.key_of(file, run or self.files.run))) for file in files if file.rows
+            ]
+            gone = [file for file, path in paths if not os.path.exists(path)]
+        return super().rows_lost(files, gone, run)
+
+    def identity_of(self, table: Any) -> str:
+        """Return the same for all: a Lance table has no number of its own."""
+        return "there"
+
+    def has_run(self, table: Any, run: str) -> bool:
+        """Say whether a version that is kept has the transaction of a run."""
+        return self._parts_of(table, run) is not None
+
+    def columns_of(self, table: Any) -> LanceColumns:
+        """Return the columns of a table, unless its files are of the first format."""
+        with told(self.place, "look at"):
+            schema, version = table.schema, str(table.data_storage_version)
+        if version in ("legacy", "0.1", "1", "1.0"):
+            raise SinkError(
+                f"The Lance table {self.place} has files in the first version of its format, which Headrace reads, "
+                "but does not write. Write the table again with lance.write_dataset, or write to another table."
+            )
+        return LanceColumns(schema.remove_metadata(), format=version)
+
+    def reveal(self, files: Sequence[StagedFile], schema: pa.Schema | None) -> None:
+        """Commit the parts, unless the table has them."""
+        digest = digest_of(files)
+        parts: list[LancePart] | None = None
+        for _ in self.tries():
+            table = self.open_table()
+            if table is not None and self._is_done(table, digest):
+                break
+            self._check_same(table, self.there)
+            if parts is None:
+                parts = self._read(files)
+                schema = schema or next((part.schema for part in parts), None)
+            if schema is None and table is None:  # no column is known
+                return
+            self._check(table, parts, schema)
+            failpoints.hit("table.filled")
+            if self._commit(table, [part for part in parts if part.rows], schema, digest):
+                break
+        self._sync()
+
+    def _is_done(self, table: Any, digest: str) -> bool:
+        return self.is_done(self._parts_of(table, self.files.run), digest)
+
+    def _parts_of(self, table: Any, run: str, after: int = 0, before: int | None = None) -> str | None:
+        """Return what the transaction of a run says of its parts; of the versions between two, or of all."""
+
+        def about(version: int) -> dict[str, str]:
+            try:
+                found = table.read_transaction(version)
+            except (OSError, ValueError) as error:
+                if "not found" in str(error).lower():  # removed meanwhile, with older ones
+                    return {}
+                raise
+            return {} if found is None else dict(found.transaction_properties or {})
+
+        with told(self.place, "read the history of"):
+            versions = [int(each["version"]) for each in table.versions()]
+            asked = [v for v in versions if v > after and (before is None or v < before)]
+            told_there = map(about, sorted(asked, reverse=True))  # a table takes one question at a time
+            return next((each.get(_PARTS, "") for each in told_there if each.get(_RUN) == run), None)
+
+    # ------------------------------------------------------------ one commit
+
+    def _read(self, files: Sequence[StagedFile]) -> list[LancePart]:
+        """Read the parts, in the order of the shards, and see that what they name is there."""
+
+        def read(file: StagedFile) -> LancePart:
+            path = within(self.files.root, file.name)
+            try:
+                with opened_part(path, self.files.options_of_store) as data:
+                    part = msgspec.json.decode(data.read(), type=LancePart)
+                if part.rows and size_of(path_of(self, part.file), self.files.options_of_store) != part.bytes:
+                    raise FileNotFoundError(part.file)
+                return part
+            except (OSError, msgspec.MsgspecError) as error:
+                raise OutputWriteFailed(
+                    f"The part {path} of this run, or the file that it names in {within(self.place, DATA)}, is gone "
+                    f"or damaged ({' '.join(str(error).split())[:200]}), so the Lance table {self.place} got none of "
+                    "the rows. Write with another output=, which computes the rows again."
+                ) from error
+
+        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="headrace-parts") as threads:
+            return list(threads.map(read, sorted(files, key=lambda file: file.name)))
+
+    def _check(self, table: Any | None, parts: Sequence[LancePart], schema: pa.Schema | None) -> None:
+        """Refuse where the table has changed since the parts were made, such that they do not fit any more."""
+        if table is None:
+            return
+        if self.table_mode == "error":
+            raise OutputExists(
+                f"Another program made a Lance table at {self.place} during this run, and mode='create' was given. "
+                "That table was not changed: mode='append' adds to it."
+            )
+        if schema is None:
+            return
+        now = replace(self, columns=self.columns_of(table)).stored(schema)
+        for column in (column for part in parts if part.rows for column in part.schema):
+            if column.type != now.field(column.name).type:
+                raise SinkError(
+                    f"The Lance table {self.place} was changed during this run: its column {column.name!r} is "
+                    f"{now.field(column.name).type} now, and the parts have it as {column.type}. Nothing was added: "
+                    "write with another output=, so that they are made with the new type."
+                )
+
+    def _commit(
+        self, table: Any | None, parts: Sequence[LancePart], schema: pa.Schema | None, digest: str
+    ) -> bool:
+        """Commit; False if somebody else was faster."""
+        lance = library()
+        from lance.commit import CommitConflictError
+        from lance.schema import LanceSchema
+
+        try:
+            if table is None:
+                assert schema is not None
+                columns, version = LanceSchema.from_pyarrow(self.stored(schema)), 0
+            else:
+                table = self._with_new_columns(table, schema)
+                columns, version = table.lance_schema, int(table.version)
+            fragments = fragments_of(parts, columns)
+            about = {_RUN: self.files.run, _PARTS: digest}
+            adds = table is not None and self.table_mode != "overwrite"
+            operation = lance.LanceOperation.Append(fragments) if adds else None
+            operation = operation or lance.LanceOperation.Overwrite(columns, fragments)
+            made = self._send(lance.Transaction(version, operation, transaction_properties=about))
+            if adds:
+                self._take_back(made, version)
+        except Exception as error:
+            now = self.open_table()
+            if now is not None and self._is_done(now, digest):
+                return True
+            if isinstance(error, HeadraceError):
+                raise
+            if isinstance(error, CommitConflictError) or (table is None and now is not None):
+                return False
+            words = reason(error) if self.files.in_store else f"{said(error)}."
+            raise SinkError(
+                f"Cannot add the rows of this run to the Lance table {self.place}: {words} The table has none of "
+                "them, and they are kept: run the same command again."
+            ) from None
+        return True
+
+    def _send(self, transaction: Any) -> Any:
+        """Commit, in one try: the library would not notice, in a further one, that the table has the run."""
+        options = storage(self.place, self.files.options_of_store) or None
+        return library().LanceDataset.commit(self.place, transaction, storage_options=options, max_retries=0)
+
+    def _take_back(self, made: Any, since: int) -> None:
+        """Take out what was added a second time: by a driver that was taken for dead, and went on meanwhile.
+
+        The library adds behind whatever was committed since the table was looked at, and that may be this very run.
+        """
+        if (
+            int(made.version) == since + 1
+            or self._parts_of(made, self.files.run, since, int(made.version)) is None
+        ):
+            return
+        lance, begin = library(), prefix(self.files.run)
+        twice: dict[str, list[int]] = {}
+        for fragment in made.get_fragments():
+            for file in fragment.metadata.files:
+                if file.path.startswith(begin):
+                    twice.setdefault(file.path, []).append(fragment.fragment_id)
+        ours = [max(numbers) for numbers in twice.values()]  # the others may be compacted already
+        operation = lance.LanceOperation.Delete([], ours, "false")
+        options = storage(self.place, self.files.options_of_store) or None
+        lance.LanceDataset.commit(
+            self.place, operation, read_version=int(made.version), storage_options=options
+        )
+
+    def _with_new_columns(self, table: Any, schema: pa.Schema | None) -> Any:
+        """Add columns that the table has not, if that was asked for, and return it as it is then."""
+        made = [] if schema is None or not self.merge else self.stored(schema)
+        new = [field for field in made if field.name not in table.schema.names]
+        if not new:
+            return table
+        with told(self.place, "add columns to"):
+            table.add_columns(new)
+        return self.open_table()
+
+    # ------------------------------------------------------------ its files
+
+    def _sync(self) -> None:
+        """Make files and commit survive a loss of power, before ``_SUCCESS`` says that they are there."""
+        if self.files.in_store or self.files.durability != "power":
+            return
+        for name in (DATA, "_transactions", "_versions"):
+            folder = within(self.place, name)
+            if not safe_files.is_folder(folder):
+                continue
+            for each in () if name == DATA else _newest(folder):  # the others are synced by workers
+                with contextlib.suppress(FileNotFoundError), safe_files.file(each) as file:
+                    sync_fd(file.fileno())
+            sync_folder(folder)
+        sync_folder(self.place)
+
+
+def _newest(folder: str) -> list[str]:
+    """Return the files that were written last."""
+    with os.scandir(folder) as entries:
+        found = [(entry.stat().st_mtime_ns, entry.path) for entry in entries if entry.is_file()]
+    return [path for _, path in sorted(found)[-_SYNCED:]]
+
+
+@dataclass(frozen=True)
+class LanceFormat(Format):
+    """A part that names a file of the table: its rows go there, in a format of Lance's own."""
+
+    table: LanceTable
+
+    suffix: ClassVar[str] = "lance.json"
+
+    @property
+    def kind(self) -> str:
+        return self.table.what
+
+    def why_not_joined(self) -> str:
+        """Say that no column is copied from Parquet files."""
+        return "a Lance table has a format of its own"
+
+    def check_schema(self, schema: pa.Schema) -> None:
+        """Raise ``SinkError`` for a column that no table holds, or that does not fit the table that is there."""
+        made = self.table.stored(schema, part=True)
+        if not len(made):
+            raise SinkError(
+                f"A {self.table.what} cannot hold rows without columns: keep at least one column."
+            )
+        failed = self._refused(made)
+        for column in made if failed else ():
+            if why := self._refused(pa.schema([column])):
+                raise cannot_hold(self.kind, column, why)
+        if failed:
+            raise SinkError(f"A {self.table.what} cannot hold these columns: {failed}.")
+
+    def _refused(self, schema: pa.Schema) -> str:
+        """Say why the library makes no table of these columns; "" if it does."""
+        empty = pa.table([pa.array([], column.type) for column in schema], schema=schema)
+        try:
+            library().write_dataset(empty, "memory://", data_storage_version=self.table.version)
+        except (OSError, ValueError, RuntimeError, NotImplementedError) as error:
+            return said(error)
+        return ""
+
+    def open(self, stream: StagedStream, schema: pa.Schema) -> LanceEncoder:
+        """Return an encoder; its file is named for the staged part."""
+        file = data_file(self.table.files.run, os.path.basename(stream.path))
+        return LanceEncoder(self.table, stream, schema, file, self.table.version)

@@ -1,0 +1,342 @@
+"""One version of a Lance table: its fragments, read by the library, without rows that were deleted."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from headrace.annex.lakes.further_runs import Runs, position_at, runs_since
+from headrace.annex.lakes.lance.table import State, changes_of, opened, said, told
+from headrace.annex.lakes.places import inside
+from headrace.core.ports import Bad, Source
+from headrace.core.row_keys import Location
+from headrace.core.stores.addresses import is_address
+from headrace.core.stores.options import Options
+from headrace.core.table_changes import Change, Seen, new_files, no_history, older_version, other_table
+from headrace.core.warn import warn
+from headrace.core.work import Split
+from headrace.errors import InputChanged, SourceError, UnreadableFile
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_SPLIT_ROWS = 1 << 18
+_UNPACKED = 3  # bytes in memory for each in a file, about
+
+
+class _Fragment(NamedTuple):
+    number: int
+    rows: int
+    bytes: int
+    path: str  # of its first file, which no other fragment has
+    first: int  # its size; 0: the table does not say
+    version: int  # in which it is read
+
+
+class _Found(NamedTuple):
+    version: int
+    schema: pa.Schema
+    fragments: tuple[_Fragment | None, ...]  # None: it is not read
+    digest: str  # of the paths of all fragments
+
+
+class LanceSource(Source):
+    """Reads one version of a Lance table, which never changes. It is settled when first looked at.
+
+    A split is a fragment, or 262,144 rows of one; with a condition, the rows of a fragment for which it holds.
+
+    Parameters
+    ----------
+    place
+        The folder or address of the table.
+    version
+        A number, or a tag; None: the latest.
+    columns
+        The columns to read; None: all.
+    condition
+        Which rows, as the library's SQL.
+    options
+        What the store needs to know that is no secret.
+    """
+
+    def __init__(
+        self,
+        place: str,
+        *,
+        version: int | str | None = None,
+        columns: Sequence[str] | None = None,
+        condition: str | None = None,
+        options: Options = (),
+    ) -> None:
+        self._place, self._version, self._condition, self._options = place, version, condition, options
+        self._columns = None if columns is None else tuple(columns)
+        self._found: _Found | None = None
+        self._tables: dict[int | str | None, Any] = {}
+        self._runs: Runs | None = None
+        self._every: dict[str, tuple[tuple[str, int, int], _Fragment | None]] = {}
+        self._pins: tuple[str, ...] | None = None
+
+    def describe(self) -> dict[str, Any]:
+        """Return the table, its version, and what is read of it."""
+        return {
+            "kind": "lance",
+            "table": self._place,
+            **({} if self._runs else {"version": self._settled().version}),
+            "filter": self._condition,
+            "columns": None if self._columns is None else list(self._columns),
+        }
+
+    def position(self) -> dict[str, Any]:
+        """Return the version, by what it is recognised, and in which ones fragments are to be looked up besides."""
+        found = self._settled()
+        return dict(
+            (self._runs and self._runs.position) or {"version": found.version, "digest": found.digest}
+        )
+
+    def for_further_runs(self, *, keyed: bool) -> LanceSource:
+        """Return this source, to be looked at anew, with the fragments of later versions as further files."""
+        return self._with({"_found": None, "_runs": Runs(), "_every": {}})
+
+    def since(self, seen: Seen) -> LanceSource:
+        """Return this source with the fragments that runs have taken in, and those with rows that are new since."""
+        now, name, last = self._settled(), f"The Lance table {self._place}", seen.positions[-1]
+        position, new = last, {}
+        if seen.take_new:
+            if now.version < last["version"]:
+                raise older_version(name, f"version {now.version}", f"version {last['version']}")
+            new = self._new_files(name, seen, now)
+            position = position_at({"version": now.version, "digest": now.digest}, new)
+        between = range(now.version - 1, last["version"], -1)
+        runs, paths = runs_since(name, seen, position, new, between, self._files_in, lambda paths: [])
+        about = {path: (path, size, time) for path, size, time in seen.files}
+        every = {path: (about.get(path) or _listed(runs.told[path]), runs.told.get(path)) for path in paths}
+        return self._with({"_runs": runs, "_every": every}).pinned(paths)
+
+    def _new_files(self, name: str, seen: Seen, now: _Found) -> dict[str, int | None]:
+        last, live = seen.positions[-1], {each.path: None for each in now.fragments if each is not None}
+        try:
+            if self._state(last["version"]).digest() != last["digest"]:
+                raise other_table(name)
+            steps = range(last["version"] + 1, now.version + 1)
+            changes = [change for version in steps for change in self._changes(version)]
+        except SourceError as error:
+            if isinstance(error, InputChanged):
+                raise
+            if not seen.keyed:
+                raise no_history(
+                    name, f"some of its versions since {last['version']} were cleaned up"
+                ) from error
+            return seen.unseen(live)
+        found = new_files(name, changes, seen.paths, keyed=seen.keyed)
+        return {path: version for path, version in found.items() if version is not None or path in live}
+
+    def _changes(self, version: int) -> list[Change]:
+        with told(self._place, "read the history of"):
+            return changes_of(self._opened(version), self._state(version - 1), self._state(version))
+
+    def _state(self, version: int) -> State:
+        return State.of(self._place, self._opened(version))
+
+    def _files_in(self, version: int | None) -> dict[str, _Fragment]:
+        """Return the fragments of a version by their first files."""
+        if version is None:
+            return {each.path: each for each in self._settled().fragments if each is not None}
+        return {each.path: each for each in _fragments(self._place, self._opened(version))}
+
+    def _with(self, changed: Mapping[str, Any]) -> LanceSource:
+        copy: LanceSource = object.__new__(type(self))
+        copy.__dict__ = {**self.__dict__, "_tables": {}, **changed}
+        return copy
+
+    def files(self) -> list[tuple[str, int, int]]:
+        """Return the fragments, by the first file of each."""
+        if not self._every:
+            found = [each for each in self._settled().fragments if each is not None]
+            self._every = {each.path: (_listed(each), each) for each in found}
+        return [self._every[path][0] for path in (self._every if self._pins is None else self._pins)]
+
+    def files_of(self, split: Split) -> range:
+        """Return the number of the fragment that a split lies in."""
+        return range(split.file, split.file + 1)
+
+    def pinned(self, paths: Sequence[str]) -> LanceSource:
+        """Return this source with exactly these fragments, in this order."""
+        self.files()
+        fragments = tuple(self._every[path][1] for path in paths)
+        return self._with({"_found": self._settled()._replace(fragments=fragments), "_pins": tuple(paths)})
+
+    def splits_from(self, file: int) -> list[Split] | None:
+        """List the splits of further fragments, where runs add to one output."""
+        return [split for split in self.splits() if split.file >= file] if self._runs else None
+
+    def as_planned(self, described: Mapping[str, Any]) -> LanceSource:
+        """Return this source with the version that a run was planned with, unless another one was asked for."""
+        if "version" not in described:
+            return self.for_further_runs(keyed=False)
+        mine, version = self.describe(), described.get("version")
+        same = {**mine, "version": version} == dict(described)
+        if self._version is not None or not same or mine == dict(described) or not isinstance(version, int):
+            return self
+        warn(
+            f"The Lance table {self._place} has a newer version, {mine['version']}; this run began with {version}, "
+            "and goes on with that one. A run with another output= reads the newer one."
+        )
+        return self._with({"_found": None, "_version": version, "_every": {}})
+
+    def schema(self) -> pa.Schema:
+        """Return the columns of the version."""
+        return self._settled().schema
+
+    def splits(self) -> list[Split]:
+        """List the fragments, and cut long ones. Rows are known where there is no condition."""
+        made = []
+        for at, fragment in enumerate(self._settled().fragments):
+            if fragment is None:
+                continue
+            size = max(1, fragment.bytes * _UNPACKED)
+            if self._condition is not None:
+                made.append(Split(at, 0, fragment.rows, -1, size, 0))
+                continue
+            for start in range(0, fragment.rows, _SPLIT_ROWS):
+                stop = min(start + _SPLIT_ROWS, fragment.rows)
+                made.append(
+                    Split(
+                        at, start, stop, stop - start, max(1, size * (stop - start) // fragment.rows), start
+                    )
+                )
+        return made
+
+    def read(
+        self, split: Split, columns: Sequence[str] | None, batch_rows: int, bad: Bad | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Read the rows of a split, in the order of the fragment."""
+        from headrace.sources.schemas import select
+
+        schema = self.schema()
+        self.check_unchanged(split)
+        return self._read(split, schema if columns is None else select(schema, columns), batch_rows)
+
+    def _read(self, split: Split, target: pa.Schema, batch_rows: int) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        from headrace.core.arrow.batch import empty_columns
+        from headrace.sources.schemas import read_guarded
+
+        fragment = self._fragment(split)
+        asked: dict[str, Any] = {"columns": target.names, "with_row_id": not target.names}
+        if self._condition is None:
+            asked |= {"offset": split.start, "limit": split.stop - split.start}
+        else:
+            asked["filter"] = self._condition
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            scanner = (
+                self._opened(fragment.version)
+                .get_fragment(fragment.number)
+                .scanner(batch_size=batch_rows, **asked)
+            )
+            yield from scanner.to_batches()
+
+        def damaged(error: Exception) -> Exception:
+            return UnreadableFile(
+                f"Cannot read fragment {fragment.number} of the Lance table {self._place}, version "
+                f"{fragment.version}: {said(error)}."
+            )
+
+        for batch in read_guarded(batches(), damaged):
+            if target.names:
+                arrays = [_of_type(batch.column(field.name), field.type) for field in target]
+                batch = pa.RecordBatch.from_arrays(arrays, schema=target)
+            else:
+                batch = empty_columns(batch.num_rows)
+            for start in range(0, batch.num_rows, batch_rows):
+                yield batch.slice(start, batch_rows)
+
+    def locate(self, split: Split, row: int) -> Location:
+        """Name the first file of the fragment, and the row among those that are read of it."""
+        return Location(self._fragment(split).path, split.start + row)
+
+    def check_unchanged(self, split: Split) -> None:
+        """Raise ``InputChanged`` if the first file of a fragment has another size than the table says."""
+        fragment = self._fragment(split)
+        if not fragment.first or is_address(fragment.path):
+            return
+        with contextlib.suppress(OSError):  # it is gone, as whoever reads it will say
+            size = os.stat(fragment.path).st_size
+            if size != fragment.first:
+                raise InputChanged(
+                    f"The file {fragment.path!r} of the Lance table {self._place} has {size:,} bytes, and the table "
+                    f"says {fragment.first:,}: somebody else wrote to it. Restore it, or write the table again."
+                )
+
+    def _fragment(self, split: Split) -> _Fragment:
+        fragment = self._settled().fragments[split.file]
+        assert fragment is not None  # no split is in one that is not read
+        return fragment
+
+    def close(self) -> None:
+        """Let go of the table."""
+        self._tables.clear()
+
+    def __getstate__(self) -> dict[str, Any]:
+        self._settled()  # workers read the version that was planned
+        return {**self.__dict__, "_tables": {}}
+
+    def _opened(self, version: int | str | None) -> Any:
+        if version not in self._tables:
+            self._tables[version] = opened(self._place, self._options, version)
+        return self._tables[version]
+
+    def _settled(self) -> _Found:
+        if self._found is None:
+            import pyarrow as pa
+
+            from headrace.sources.schemas import select
+
+            table = self._opened(self._version)
+            with told(self._place, "look at"):
+                every = pa.schema([pa.field(each.name, each.type, each.nullable) for each in table.schema])
+                schema = every if self._columns is None else select(every, self._columns)
+                _refuse_blobs(self._place, table.schema, schema.names)
+                if self._condition is not None:  # its columns and its words are looked at
+                    table.scanner(columns=[], with_row_id=True, filter=self._condition, limit=0).to_table()
+                self._found = _Found(
+                    int(table.version),
+                    schema,
+                    tuple(_fragments(self._place, table)),
+                    State.of(self._place, table).digest(),
+                )
+        return self._found
+
+
+def _fragments(place: str, table: Any) -> Iterator[_Fragment]:
+    for each in table.get_fragments():
+        files = each.data_files()
+        size = sum(file.file_size_bytes or 0 for file in files)
+        path = inside(place, f"data/{files[0].path}", f"The Lance table {place}")
+        first = files[0].file_size_bytes or 0
+        yield _Fragment(each.fragment_id, each.count_rows(), size, path, first, int(table.version))
+
+
+def _listed(fragment: _Fragment) -> tuple[str, int, int]:
+    return fragment.path, fragment.bytes, 0
+
+
+def _refuse_blobs(place: str, schema: pa.Schema, read: Sequence[str]) -> None:
+    blobs = [
+        each.name
+        for each in schema
+        if "blob" in getattr(each.type, "extension_name", "")
+        or b"lance-encoding:blob" in (each.metadata or {})
+    ]
+    if not {*blobs}.isdisjoint(read):
+        raise SourceError(
+            f"The Lance table {place} has blobs in column {', '.join(map(repr, blobs))}: Lance returns only their "
+            "positions, so they cannot be read. Name the other columns with columns=[…]."
+        )
+
+
+def _of_type(column: pa.Array, type_: pa.DataType) -> pa.Array:
+    return column if column.type.equals(type_) else column.cast(type_)

@@ -1,0 +1,420 @@
+"""What lake tables share: parts in a folder of the table, and one commit that makes them its rows."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import time
+import typing
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.annex.lakes.places import within
+from headrace.annex.lakes.remaining import rows_lost
+from headrace.annex.lakes.types import fits, stored
+from headrace.core.files.hive import folder_name, hive_values
+from headrace.core.files.staged import StagedStream
+from headrace.core.ports import Encoder, Format, Sink
+from headrace.core.stores.addresses import is_address, parse_output
+from headrace.core.stores.clients import client_for
+from headrace.core.stores.options import checked
+from headrace.core.table_changes import Lost
+from headrace.core.waiting import backoff
+from headrace.core.work import SUCCESS, StagedFile
+from headrace.errors import OutputExists, OutputWriteFailed, SinkError
+from headrace.sinks.files import FileSink, TableOfFiles
+from headrace.sinks.parquet import Parquet, ParquetEncoder
+from headrace.sinks.parquet_joined import JoinedEncoder
+
+if TYPE_CHECKING:
+    from headrace.core.parquet.footer import Chunk, Footer
+
+MARKS = b"headrace."
+"""How metadata of a part begin that are about the part itself, and stay when its columns get their types."""
+
+_SHOWN = 20
+_TRIES = 20
+
+
+@dataclass(frozen=True)
+class Columns:
+    """What a table is, as far as parts must fit it: its columns, those that name folders, those without nulls."""
+
+    schema: pa.Schema
+    partition_by: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class LakeTable(TableOfFiles):
+    """A table with its parts in a folder of its own, which its readers do not see before ``reveal``.
+
+    A subclass looks at the table and commits; the name of the run in that commit decides whether it was done.
+    """
+
+    table_mode: Literal["append", "overwrite", "error"] = field(default="append", kw_only=True)
+    merge: bool = field(default=False, kw_only=True)
+    columns: Columns | None = field(default=None, kw_only=True, repr=False)  # when it is bound
+    there: str = field(default="", kw_only=True, repr=False)
+
+    what: ClassVar[str] = "table"
+    adding: ClassVar[str] = "schema_mode='merge' adds columns"
+
+    @property
+    def takes_further_runs(self) -> bool:  # type: ignore[override]
+        """True if rows of later runs of the same output are added, each run's in a commit of its own."""
+        return self.table_mode == "append"
+
+    def format(self) -> Format:
+        """Return Parquet with the types of the table."""
+        return LakeFormat(self, typing.cast(Parquet, self.files.format))
+
+    def sink(self) -> FileSink:
+        """Return a sink whose parts go to this table, which reads empty texts in names of folders as nulls."""
+        return replace(super().sink(), empty_folders=False)
+
+    # ------------------------------------------------------------ the table, for subclasses
+
+    @property
+    def place(self) -> str:  # type: ignore[override]
+        """Where the table is: the folder above that of the parts."""
+        return self.files.root.rpartition("/")[0] or "/"
+
+    def open_table(self) -> Any | None:
+        """Return the table as it is now; None if there is none."""
+        raise NotImplementedError
+
+    def columns_of(self, table: Any) -> Columns:
+        """Return what a table is; raises ``SinkError`` if it cannot be written to."""
+        raise NotImplementedError
+
+    def has_run(self, table: Any, run: str) -> bool:
+        """Say whether a table has the commit of a run."""
+        raise NotImplementedError
+
+    def revealed(self, run: str = "") -> bool:
+        """Say whether the table as it is now has the commit of this run, or of another."""
+        table = self.open_table()
+        return table is not None and self.has_run(table, run or self.files.run)
+
+    def rows_lost(
+        self, files: Sequence[StagedFile], missing: Sequence[StagedFile], run: str = ""
+    ) -> Lost | None:
+        """Say why the table has not all rows that a run has added to it; None if it has them.
+
+        ``missing``: those among its parts whose files are not there. Without ``run``, it is the bound one.
+        """
+        table, run = self.open_table(), run or self.files.run
+        rows = {self.key_of(file, run): file.rows for file in files if file.rows}
+        if table is None and not rows:
+            return None  # no column was known, so none was made
+        gone = [self.key_of(file, run) for file in missing]
+        return rows_lost(f"the {self.what} {self.place}", table, run, rows, gone)
+
+    def kept_rows(self, run: str) -> str:
+        """Say that the rows of a run are in the table: others may have changed them since."""
+        return f"its rows are in the table already ({self.what} {self.place})" if self.revealed(run) else ""
+
+    def table_there(self) -> str:
+        """Return what tells the table that is there from others in its place; "" if there is none."""
+        table = self.open_table()
+        return "" if table is None else self.identity_of(table)
+
+    def identity_of(self, table: Any) -> str:
+        """Return what tells a table from others in its place."""
+        raise NotImplementedError
+
+    def check_same(self, begun_with: str, *, needed: bool = False) -> None:
+        """Raise ``SinkError`` if another table, or none, is in the place of that which the bound run began with.
+
+        ``needed``: earlier runs of the output have added rows to it.
+        """
+        self._check_same(self.open_table(), begun_with, needed=needed)
+
+    def _check_same(self, table: Any | None, begun_with: str, *, needed: bool = False) -> None:
+        there = "" if table is None else self.identity_of(table)
+        if (
+            self.table_mode == "overwrite"
+            or there == begun_with
+            or not (begun_with or (needed and not there))
+        ):
+            return
+        now = "was replaced by a new table in the same place" if there else "is gone"
+        raise SinkError(
+            f"The {self.what} {self.place} {now} since this run began to add rows to it. Nothing was added: restore "
+            "the table and run the same command again, or write with another output=, which adds all rows to the "
+            "table that is there now."
+        )
+
+    def key_of(self, file: StagedFile, run: str) -> str:
+        """Return what the table calls the file with the rows of a run's part."""
+        return self.path_of(file.name)
+
+    def reveal(self, files: Sequence[StagedFile], schema: pa.Schema | None) -> None:
+        """Make the parts rows of the table in one commit, unless that was done. ``schema``: that of the run."""
+        raise NotImplementedError
+
+    def kind_of(self, kind: pa.DataType) -> pa.DataType | None:
+        """Return the type in which a column is written; None if no table of this format has one."""
+        return stored(kind)
+
+    def written(self, schema: pa.Schema) -> pa.Schema:
+        """Return columns as files have them: with what else is noted there of each."""
+        return schema
+
+    # ------------------------------------------------------------ columns
+
+    def describe(self) -> dict[str, Any]:
+        """Return how the table is written to."""
+        return {"mode": self.table_mode, **({"schema_mode": "merge"} if self.merge else {})}
+
+    def check_schema(self, schema: pa.Schema) -> None:
+        """Raise ``SinkError`` for a column that no table holds, or that does not fit the table that is there."""
+        self.stored(schema)
+
+    def stored(self, schema: pa.Schema, *, folders: bool = False, part: bool = False) -> pa.Schema:
+        """Return the columns with the types in which they are written: those of the table, if there is one.
+
+        Columns that name folders are not written, and stay as they are, unless ``folders`` asks for theirs, too.
+        ``part``: some columns of the output are not among these.
+        """
+        found = []
+        there = None if self.columns is None else self.columns.schema
+        for column in schema:
+            kind = self.kind_of(column.type)
+            named = column.name in self.files.partition_by and not folders
+            if kind is None:
+                raise SinkError(
+                    f"The column {column.name!r} is of type {column.type}, which no {self.what} has. Convert it in a "
+                    "step, for example to a text, or leave it out with drop_columns."
+                )
+            if there is not None:
+                kind = self._fitting(column.name, kind, there)
+            found.append(pa.field(column.name, column.type if named else kind))
+        if there is not None and not part:
+            self._check_left_out(schema, there)
+        return pa.schema(found)
+
+    def _fitting(self, name: str, kind: pa.DataType, there: pa.Schema) -> pa.DataType:
+        at = there.get_field_index(name)
+        if at < 0:
+            if self.merge:
+                return kind
+            raise SinkError(
+                f"The {self.what} {self.place} has no column {name!r}; it has {', '.join(there.names[:_SHOWN])}. "
+                f"{self.adding}; or rename or drop it here."
+            )
+        held = there.field(at).type
+        there_kind = self.kind_of(held) or held
+        if not fits(kind, there_kind):
+            raise SinkError(
+                f"The column {name!r} is of type {kind}, and the {self.what} {self.place} has it as {held}, which "
+                "does not hold all its values as they are. Convert the column in a step, or write to another table."
+            )
+        return there_kind
+
+    def _check_left_out(self, schema: pa.Schema, there: pa.Schema) -> None:
+        for column in there:
+            if column.name not in (*schema.names, *self.files.partition_by) and not column.nullable:
+                raise SinkError(
+                    f"The {self.what} {self.place} has a column {column.name!r} that must not be null, and the "
+                    "output has none of that name. Add it in a step."
+                )
+
+    def typed(self, schema: pa.Schema) -> pa.Schema:
+        """Return the columns of a part as files have them."""
+        return self.written(self.stored(schema, part=True))
+
+    def required(self) -> set[str]:
+        """Return the columns in which the table takes no nulls."""
+        return set() if self.columns is None else {f.name for f in self.columns.schema if not f.nullable}
+
+    # ------------------------------------------------------------ in the driver
+
+    def bind(self, sink: Sink) -> FileSink:
+        """Look at the table that is there."""
+        bound = self.of(sink)
+        table = bound.open_table()
+        if table is None:
+            return bound.sink()
+        columns = bound.columns_of(table)
+        bound = replace(bound, columns=columns, there=bound.identity_of(table))
+        if not bound.has_run(table, bound.files.run):
+            if self.table_mode == "error":
+                raise OutputExists(
+                    f"The {self.what} {self.place} exists already. mode='append' adds to it, mode='overwrite' "
+                    "replaces its rows."
+                )
+            bound._check_partitions(columns)
+        return bound.sink()
+
+    def _check_partitions(self, columns: Columns) -> None:
+        if columns.partition_by != self.files.partition_by:
+            asked = list(self.files.partition_by) or "nothing"
+            raise SinkError(
+                f"The {self.what} {self.place} is partitioned by {list(columns.partition_by) or 'nothing'}, and "
+                f"partition_by= is {asked}. Give it as the table has it: new files must be divided like the old ones."
+            )
+
+    def tries(self) -> Iterator[None]:
+        """Try to commit, with a pause where somebody else was faster; raise ``OutputWriteFailed`` after the last."""
+        for attempt in range(1, _TRIES + 1):
+            yield
+            time.sleep(backoff(attempt, 0.01, 2.56, spread=1.0))
+        raise OutputWriteFailed(
+            f"Other programs write to the {self.what} {self.place} all the time: {_TRIES} tries to add the rows of "
+            "this run failed. The rows are kept: run the same command again when fewer programs write."
+        )
+
+    def is_done(self, found: object, parts: object) -> bool:
+        """Say whether the table has this run's commit: ``found`` is what that says of its parts, or None.
+
+        Other parts of the same run are refused.
+        """
+        if found is not None and found != parts:
+            raise SinkError(
+                f"The {self.what} {self.place} has rows of this run already, but {self.files.root} has other files "
+                "now: the rows were made again after the table had them. Nothing was added. Check which rows are "
+                "right, and write new ones with another output=."
+            )
+        return found is not None
+
+    def why_not_grown(self) -> str:
+        """Say why new input cannot become further parts of a run that is finished."""
+        return f"its rows are in the {self.what} {self.place}: process new input with another output="
+
+    def path_of(self, name: str) -> str:
+        """Return the path of a part from the table on."""
+        return within(self.files.root, name).removeprefix(f"{self.place.rstrip('/')}/")
+
+    def values_of(self, name: str) -> dict[str, str | None]:
+        """Return the values of the columns that folders are named for; an empty text is refused, as it is no null."""
+        values = hive_values(within(self.files.root, name)) if self.files.partition_by else {}
+        found = {column: values.get(column) for column in self.files.partition_by}
+        for column, value in found.items():
+            if value == "":
+                raise SinkError(
+                    f"The column {column!r}, by which the {self.what} {self.place} is partitioned, holds an empty "
+                    f"text ({folder_name(column, value)!r}), which tables read as null. Replace it with another text "
+                    "or with null."
+                )
+        return found
+
+
+@dataclass(frozen=True)
+class LakeFormat(Format):
+    """Parquet in the types of a table; a value that would change is an error."""
+
+    table: LakeTable
+    parquet: Parquet
+
+    suffix: ClassVar[str] = Parquet.suffix
+
+    @property
+    def kind(self) -> str:
+        return self.table.what
+
+    def options(self) -> dict[str, Any]:
+        return self.parquet.options()
+
+    def check_schema(self, schema: pa.Schema) -> None:
+        """Raise ``SinkError`` for what Parquet cannot hold."""
+        self.parquet.check_schema(self.table.stored(schema, part=True))
+
+    def open(self, stream: StagedStream, schema: pa.Schema) -> Encoder:
+        return self._encoder(stream, schema)
+
+    def _encoder(
+        self, stream: StagedStream | io.BytesIO, schema: pa.Schema, group_rows: int | None = None
+    ) -> Encoder:
+        made = self.table.typed(schema)
+        about = {key: value for key, value in (schema.metadata or {}).items() if key.startswith(MARKS)}
+        made = made.with_metadata({**(made.metadata or {}), **about}) if about else made
+        return _TypedEncoder(self.table, ParquetEncoder(self.parquet, stream, made, group_rows), made)
+
+    def why_not_joined(self) -> str:
+        return self.parquet.why_not_joined()
+
+    def why_not_copied(self, field: pa.Field, chunk: Chunk) -> str:
+        """Say why a chunk of a column cannot be copied; "" if it can. Its form is that of ``footer_like``."""
+        if chunk.nulls != 0 and field.name in self.table.required():
+            return "the table takes no nulls there"
+        return self.parquet.why_not_copied(field, chunk)
+
+    def footer_like(self, schema: pa.Schema, old_times: Collection[str] = ()) -> Footer:
+        """Return what the footer of a part with these columns says: with the types of the table, none is INT96."""
+        return self.parquet.footer_like(self.table.typed(schema))
+
+    def open_joined(
+        self,
+        stream: StagedStream,
+        schema: pa.Schema,
+        copied: Mapping[str, str],
+        old_times: Collection[str] = (),
+    ) -> JoinedEncoder:
+        """Return an encoder into which columns are copied."""
+        return JoinedEncoder(stream, schema, copied, self.footer_like(schema), self._encoder)
+
+
+class _TypedEncoder:
+    """Brings batches to the types of the table before they are encoded."""
+
+    def __init__(self, table: LakeTable, encoder: Encoder, schema: pa.Schema) -> None:
+        self._encoder = encoder
+        self._schema = schema
+        self._place = f"{table.what} {table.place}"
+        self._required = [name for name in schema.names if name in table.required()]
+        self.close = encoder.close
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Cast, and refuse nulls where the table has none."""
+        self._encoder.write(typed(batch, self._schema, self._required, self._place))
+
+
+def typed(batch: pa.RecordBatch, schema: pa.Schema, required: Collection[str], place: str) -> pa.RecordBatch:
+    """Return rows with the types of a table; a value that would change is an error, as is a null in ``required``."""
+    columns = [cast(column, about.type) for column, about in zip(batch.columns, schema, strict=True)]
+    made = pa.RecordBatch.from_arrays(columns, schema=schema)
+    for name in required:
+        if name in schema.names and made.column(name).null_count:
+            raise SinkError(
+                f"The column {name!r} has nulls, and the {place} takes none there. Fill them in a step, or "
+                "drop such rows."
+            )
+    return made
+
+
+def cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return a column in the type in which it is written; a value that would change is Arrow's error."""
+    if isinstance(column, pa.ExtensionArray) and column.type != kind:
+        column = column.storage
+    return column if column.type == kind else pc.cast(column, kind)
+
+
+def digest_of(files: Sequence[StagedFile]) -> str:
+    """Return what tells a run's parts from others of the same run."""
+    told = "".join(f"{f.name} {f.rows} {f.size} {f.crc32}\n" for f in sorted(files, key=lambda f: f.name))
+    return hashlib.sha256(told.encode()).hexdigest()
+
+
+def free_folder(place: str, name: str, storage_options: Mapping[str, Any] | None) -> str:
+    """Return ``name``, or where runs have finished in folders of that name, the next free one: ``name-2``, …"""
+    number = 1
+    while _is_finished(within(place, _numbered(name, number)), storage_options):
+        number += 1
+    return _numbered(name, number)
+
+
+def _numbered(name: str, number: int) -> str:
+    return f"{name}-{number}" if number > 1 else name
+
+
+def _is_finished(root: str, storage_options: Mapping[str, Any] | None) -> bool:
+    if not is_address(root):
+        return os.path.exists(os.path.join(root, SUCCESS))
+    address = parse_output(root)
+    return client_for(address, checked(storage_options)).head(f"{address.key}/{SUCCESS}") is not None

@@ -1,0 +1,189 @@
+"""Which Arrow types a lake table holds, whether a column fits one that is there, and what footers say of columns."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pyarrow.types as pt
+
+from headrace.core.files import safe_files
+from headrace.core.stores.addresses import Address, is_address, parse
+from headrace.core.stores.clients import client_for
+from headrace.core.stores.objects import ObjectPath, open_arrow
+from headrace.core.stores.options import Options
+
+_SAME = (
+    pt.is_boolean,
+    pt.is_int8,
+    pt.is_int16,
+    pt.is_int32,
+    pt.is_int64,
+    pt.is_float32,
+    pt.is_float64,
+    pt.is_date32,
+)
+_MADE = (
+    (pt.is_uint8, pa.int16()),
+    (pt.is_uint16, pa.int32()),
+    (pt.is_uint32, pa.int64()),
+    (pt.is_float16, pa.float32()),
+    (pt.is_date64, pa.date32()),
+    (pt.is_string, pa.string()),
+    (pt.is_large_string, pa.string()),
+    (pt.is_string_view, pa.string()),
+    (pt.is_binary, pa.binary()),
+    (pt.is_large_binary, pa.binary()),
+    (pt.is_binary_view, pa.binary()),
+    (pt.is_fixed_size_binary, pa.binary()),
+)
+_WIDER = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
+
+
+def stored(kind: pa.DataType) -> pa.DataType | None:
+    """Return the type in which a column is written, which holds all its values; None if no table has one.
+
+    Vectors become lists, dictionaries their values, times microseconds.
+
+    >>> print(stored(pa.uint32()), stored(pa.list_(pa.float32(), 3)), stored(pa.uint64()))
+    int64 list<element: float> None
+    """
+    if isinstance(kind, pa.BaseExtensionType):
+        return stored(kind.storage_type)
+    if pt.is_dictionary(kind):
+        return stored(kind.value_type)
+    if pt.is_decimal32(kind) or pt.is_decimal64(kind) or pt.is_decimal128(kind):
+        return pa.decimal128(kind.precision, kind.scale) if 0 <= kind.scale <= kind.precision else None
+    if pt.is_timestamp(kind):
+        return pa.timestamp("us", "UTC" if kind.tz else None)
+    if pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind):
+        inner = stored(kind.value_type)
+        return None if inner is None else pa.list_(pa.field("element", inner))
+    if pt.is_struct(kind):
+        kinds = [(field.name, stored(field.type)) for field in kind]
+        found = [pa.field(name, inner) for name, inner in kinds if inner is not None]
+        return pa.struct(found) if kinds and len(found) == len(kinds) else None
+    if pt.is_map(kind):
+        key, item = stored(kind.key_type), stored(kind.item_type)
+        return None if key is None or item is None else pa.map_(key, item)
+    if any(test(kind) for test in _SAME):
+        return kind
+    return next((made for test, made in _MADE if test(kind)), None)
+
+
+def fits(kind: pa.DataType, there: pa.DataType) -> bool:
+    """Say whether a column of a table holds all values of a stored type, exactly.
+
+    >>> fits(pa.int32(), pa.int64()), fits(pa.int64(), pa.int32()), fits(pa.int64(), pa.float64())
+    (True, False, False)
+    """
+    if kind == there or (pt.is_null(kind) and not pt.is_null(there)):
+        return True
+    if kind in _WIDER and there in _WIDER:
+        return bool(_WIDER.index(kind) <= _WIDER.index(there))
+    if pt.is_floating(kind) and pt.is_floating(there):
+        return bool(there == pa.float64())
+    if pt.is_decimal(kind) and pt.is_decimal(there):
+        whole = kind.precision - kind.scale
+        return bool(kind.scale <= there.scale and whole <= there.precision - there.scale)
+    if pt.is_list(kind) and pt.is_list(there):
+        return fits(kind.value_type, there.value_type)
+    if pt.is_map(kind) and pt.is_map(there):
+        return fits(kind.key_type, there.key_type) and fits(kind.item_type, there.item_type)
+    if pt.is_struct(kind) and pt.is_struct(there):
+        names = [field.name for field in kind] == [field.name for field in there]
+        return bool(names and all(fits(a.type, b.type) for a, b in zip(kind, there, strict=True)))
+    return False
+
+
+def compact(kind: pa.DataType) -> pa.DataType:
+    """Return a type with 32-bit offsets where a library gives 64-bit ones.
+
+    >>> print(compact(pa.large_list(pa.large_string())))
+    list<item: string>
+    """
+    if pt.is_large_string(kind):
+        return pa.string()
+    if pt.is_large_binary(kind):
+        return pa.binary()
+    if pt.is_list(kind) or pt.is_large_list(kind):
+        field = kind.value_field
+        return pa.list_(pa.field(field.name, compact(field.type), field.nullable))
+    if pt.is_struct(kind):
+        return pa.struct([pa.field(field.name, compact(field.type), field.nullable) for field in kind])
+    return pa.map_(compact(kind.key_type), compact(kind.item_type)) if pt.is_map(kind) else kind
+
+
+_AT_ONCE = 16
+_LONGEST = 32  # characters of a text
+
+
+def footers(paths: Sequence[str], options: Options) -> list[pq.FileMetaData]:
+    """Read the footers of parts."""
+    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="headrace-footers") as threads:
+        return list(threads.map(lambda path: _footer(path, options), paths))
+
+
+def _footer(path: str, options: Options) -> pq.FileMetaData:
+    with opened_part(path, options) as data:
+        return pq.read_metadata(data)
+
+
+def opened_part(path: str, options: Options) -> Any:
+    """Open a part, of a folder or of a store."""
+    return open_arrow(_found(path, options)) if is_address(path) else safe_files.file(path)
+
+
+def _found(path: str, options: Options) -> ObjectPath:
+    address: Address = parse(path)
+    entry = client_for(address, options).head(address.key)
+    if entry is None:
+        raise FileNotFoundError(path)
+    return ObjectPath.of(address, entry, options)
+
+
+def statistics(footer: pq.FileMetaData) -> dict[str, Any]:
+    """Return the smallest and the largest value, and the number of nulls, of columns that say so exactly.
+
+    Integers, dates, booleans and short texts have a smallest and a largest. Of floats, NaN would stand outside both.
+    Where a column with values has none, no column gets them: deltalake's filters of a dataset take what is missing
+    beside other ranges for null, and pass over all rows.
+    """
+    low: dict[str, Any] = {}
+    high: dict[str, Any] = {}
+    nulls: dict[str, int] = {}
+    whole = True
+    schema = footer.schema
+    for number in range(len(schema)):
+        column = schema.column(number)
+        name = column.path
+        # Columns of a struct or a list: nobody looks at them.
+        if name != column.name or column.max_repetition_level:
+            continue
+        found = [footer.row_group(group).column(number).statistics for group in range(footer.num_row_groups)]
+        if all(each is not None and each.has_null_count for each in found):
+            nulls[name] = sum(each.null_count for each in found)
+        full = [each for each in found if each is None or each.num_values]
+        ranges = [(each.min, each.max) for each in full if each is not None and each.has_min_max]
+        if len(ranges) == len(full) and ranges:
+            low[name], high[name] = min(least for least, _ in ranges), max(most for _, most in ranges)
+        if full and not (name in low and _exact(low[name]) and _exact(high[name])):
+            whole = whole and column.logical_type.type == "NONE" and column.physical_type == "BYTE_ARRAY"
+    if not whole:
+        return {"nullCount": nulls}
+    return {
+        "minValues": {name: value for name, value in low.items() if _exact(value)},
+        "maxValues": {name: value for name, value in high.items() if _exact(value)},
+        "nullCount": nulls,
+    }
+
+
+def _exact(value: Any) -> bool:
+    if isinstance(value, str):
+        return len(value) <= _LONGEST
+    plain = type(value) in (int, bool, datetime.date)
+    return plain

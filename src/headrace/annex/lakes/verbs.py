@@ -1,0 +1,318 @@
+"""Verbs that write to tables that are folders of files and a log."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Unpack
+
+from headrace.annex.lakes.places import given_output, given_table, place_of, within
+from headrace.core.arguments import known_arguments
+from headrace.core.ports import Sink
+from headrace.dataset.writes import WriteVerbs
+from headrace.errors import ArgumentError
+from headrace.plan import ray_arguments
+from headrace.plan.parameters import given_partition_by, given_rows_per_file
+from headrace.plan.write_options import LakeOptions
+
+if TYPE_CHECKING:
+    from headrace.core.stores.options import Options
+    from headrace.options import Mode
+    from headrace.output.verify_tables import Reached
+    from headrace.result import Result
+    from headrace.sinks.files import FileSink, TableOfFiles
+
+_MODES: dict[str, Mode] = {"append": "resume", "overwrite": "overwrite", "error": "error"}
+OUTPUT = "headrace-output"
+
+
+class LakeWriteVerbs(WriteVerbs):
+    """Verbs that write all rows to tables of Delta Lake, Iceberg and Lance."""
+
+    __slots__ = ()
+
+    @known_arguments(also=ray_arguments.WRITE_DELTA, options=LakeOptions)
+    def write_delta(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        mode: Literal["append", "overwrite", "error"] = "append",
+        partition_by: str | Sequence[str] | None = None,
+        schema_mode: Literal["merge"] | None = None,
+        output: str = OUTPUT,
+        compression: str | None = "auto",
+        storage_options: Mapping[str, Any] | None = None,
+        **options: Unpack[LakeOptions],
+    ) -> Result:
+        """Run the plan and add its rows to a Delta table, all in one commit at the end.
+
+        Workers write Parquet files to a folder of the table, which its readers do not see. When all are there, one
+        transaction adds them, under the name of the run. So the table itself shows whether it has them, also after a
+        kill at any moment or a lost answer, and they are added once. Readers see the old version until then.
+
+        Parameters
+        ----------
+        path
+            The folder of the table, or its address (``s3://``, ``gs://``, ``az://``, ``abfs://``). A table is made if
+            there is none.
+        mode
+            ``"append"`` adds the rows. ``"overwrite"`` replaces all rows of the table; older versions stay readable.
+            ``"error"`` refuses a table that is there.
+        partition_by
+            Columns whose values name folders, as in ``write_parquet``; those of the table, if there is one.
+        schema_mode
+            None: columns go by their names, each must be in the table and fit its type, and columns that are not
+            given are null. ``"merge"``: columns that the table has not are added to it.
+        output
+            The name of the folder that this run has in the table, with its parts, its journal and its report. A
+            further run that adds rows needs another name, such as the day; with ``"overwrite"`` a further run finds
+            one by itself. What the table refers to in it must stay; the table's own VACUUM removes it in time.
+        compression, schema, on_change, incremental, key, durability, storage_options
+            As in ``write_parquet``.
+
+        Raises
+        ------
+        SinkError
+            A column is of a type that no Delta table has, or does not fit the one that is there; the table asks of
+            writers what is not done here; or it was changed meanwhile so that the parts do not fit. The table is as
+            it was then.
+        OutputExists
+            ``mode="error"``, and there is a table.
+        MissingLibrary
+            ``deltalake`` is not installed: the extra ``delta``.
+        ArgumentError, PlanChanged, ForeignOutput, RunLocked, OutputWriteFailed, SourceError, StepError, WorkerDied
+            As in ``write_parquet``.
+
+        Examples
+        --------
+        >>> import tempfile, headrace as hr
+        >>> folder = tempfile.mkdtemp()
+        >>> data = hr.range(3).with_options(engine="inline", progress=False)
+        >>> data.write_delta(f"{folder}/numbers").rows
+        3
+        >>> _ = data.write_delta(f"{folder}/numbers", output="more")
+        >>> hr.read_delta(f"{folder}/numbers").count(), hr.read_delta(f"{folder}/numbers", version=0).count()
+        (6, 3)
+        """
+        if mode not in _MODES:
+            raise ArgumentError(f"write_delta: mode= is 'append', 'overwrite' or 'error', not {mode!r}.")
+        place, storage_options, name = _given("write_delta", path, storage_options, output, schema_mode)
+        folders = given_partition_by(partition_by, None)
+
+        def sink() -> Sink:
+            from headrace.annex.lakes.delta.sink import DeltaTable
+            from headrace.annex.lakes.sink import free_folder
+            from headrace.sinks.files import FileSink
+            from headrace.sinks.parquet import Parquet
+
+            folder = free_folder(place, name, storage_options) if mode == "overwrite" else name
+            parts = FileSink(
+                within(place, folder),
+                Parquet(compression),
+                storage_options=storage_options,
+                partition_by=folders,
+            )
+            return DeltaTable(parts, table_mode=mode, merge=schema_mode == "merge").sink()
+
+        return self._write(sink, {**options, "mode": _MODES[mode]})
+
+    @known_arguments(also=ray_arguments.WRITE_ICEBERG, options=LakeOptions)
+    def write_iceberg(
+        self,
+        table_identifier: str,
+        *,
+        catalog: str | Mapping[str, Any] | None = None,
+        catalog_kwargs: Mapping[str, Any] | None = None,
+        mode: Literal["append", "overwrite", "error"] = "append",
+        output: str = OUTPUT,
+        compression: str | None = "auto",
+        **options: Unpack[LakeOptions],
+    ) -> Result:
+        """Run the plan and add its rows to an Iceberg table, all in one snapshot at the end.
+
+        Workers write Parquet files below the data of the table. When all are there, one snapshot adds them, with the
+        name of the run in its summary. So the table itself shows whether it has them, also after a kill at any moment
+        or a lost answer, and they are added once. Readers see the old snapshot until then.
+
+        Parameters
+        ----------
+        table_identifier, catalog, catalog_kwargs
+            As for :func:`read_iceberg`. The table is made if there is none, where the catalogue lets clients say
+            where a table lies (SQL, Glue, Hive, DynamoDB; not REST), without partitions. One that is there is
+            written as it is partitioned, with a file for each partition of a shard.
+        mode
+            ``"append"`` adds the rows. ``"overwrite"`` replaces all rows, in the same one snapshot; older ones stay
+            readable. ``"error"`` refuses a table that is there.
+        output
+            The name of the folder that this run has below the data of the table, as in ``write_delta``.
+        compression, schema, on_change, incremental, key, durability
+            As in ``write_parquet``.
+
+        Raises
+        ------
+        SinkError
+            A column is of a type that no Iceberg table has, is not in the table, or does not fit it; rows are not
+            divided by the partitions of the table here, or have more than 10,000 in one shard; or the table was
+            changed meanwhile so that the parts do not fit. The table is as it was then.
+        OutputExists
+            ``mode="error"``, and there is a table.
+        MissingLibrary
+            ``pyiceberg`` is not installed: the extra ``iceberg``.
+        ArgumentError, PlanChanged, ForeignOutput, RunLocked, OutputWriteFailed, SourceError, StepError, WorkerDied
+            As in ``write_parquet``.
+
+        Examples
+        --------
+        >>> import tempfile, headrace as hr
+        >>> folder = tempfile.mkdtemp()
+        >>> lake = {"type": "sql", "uri": f"sqlite:///{folder}/lake.db", "warehouse": folder}
+        >>> data = hr.range(3).with_options(engine="inline", progress=False)
+        >>> data.write_iceberg("shop.numbers", catalog=lake).rows
+        3
+        >>> _ = data.write_iceberg("shop.numbers", catalog=lake, output="more")
+        >>> hr.read_iceberg("shop.numbers", catalog=lake).count()
+        6
+        """
+        from headrace.annex.lakes.iceberg.catalog import Catalog, given_identifier
+
+        if mode not in _MODES:
+            raise ArgumentError(f"write_iceberg: mode= is 'append', 'overwrite' or 'error', not {mode!r}.")
+        identifier = given_identifier(table_identifier, "write_iceberg")
+        where = Catalog.given(catalog, catalog_kwargs, "write_iceberg")
+        name = given_output(output, "write_iceberg")
+
+        def sink() -> Sink:
+            from headrace.annex.lakes.iceberg.sink import IcebergTable, location_of
+            from headrace.annex.lakes.sink import free_folder
+            from headrace.sinks.files import FileSink
+            from headrace.sinks.parquet import Parquet
+
+            location, options = location_of(where, identifier)
+            data = within(place_of(location), "data")
+            folder = free_folder(data, name, options) if mode == "overwrite" else name
+            parts = FileSink(within(data, folder), Parquet(compression), storage_options=options)
+            return IcebergTable(
+                parts, identifier=identifier, catalog=where, location=location, table_mode=mode
+            ).sink()
+
+        return self._write(sink, {**options, "mode": _MODES[mode]})
+
+    @known_arguments(also=ray_arguments.WRITE_LANCE, options=LakeOptions)
+    def write_lance(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        mode: Literal["append", "overwrite", "create", "error"] = "append",
+        schema_mode: Literal["merge"] | None = None,
+        output: str = OUTPUT,
+        min_rows_per_file: int | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        **options: Unpack[LakeOptions],
+    ) -> Result:
+        """Run the plan and add its rows to a Lance table, all in one commit at the end.
+
+        Workers write files into the ``data`` of the table, which its readers do not see: a fragment for each shard.
+        When all are there, one transaction adds them, with the name of the run. So the table itself shows whether it
+        has them, also after a kill at any moment or a lost answer, and they are added once.
+
+        Parameters
+        ----------
+        path
+            The folder of the table, or its address (``s3://``, ``gs://``, ``az://``, ``abfs://``). A table is made if
+            there is none.
+        mode
+            ``"append"`` adds the rows. ``"overwrite"`` replaces all rows of the table; older versions stay readable.
+            ``"create"`` and ``"error"`` refuse a table that is there.
+        schema_mode
+            None: columns go by their names, each must be in the table and fit its type, and columns that are not
+            given are null. ``"merge"``: columns that the table has not are added to it.
+        output
+            The name of the folder that this run has in the table, with its journal and its report. A further run that
+            adds rows needs another name, such as the day; with ``"overwrite"`` a further run finds one by itself.
+        min_rows_per_file, schema, on_change, incremental, key, durability, storage_options
+            As in ``write_parquet``.
+
+        Raises
+        ------
+        SinkError
+            A column is of a type that no Lance table has, or does not fit the one that is there; or the table was
+            changed meanwhile so that the parts do not fit. The table is as it was then.
+        OutputExists
+            ``mode="create"`` or ``"error"``, and there is a table.
+        MissingLibrary
+            ``pylance`` is not installed, or older than 14: the extra ``lance``.
+        ArgumentError, PlanChanged, ForeignOutput, RunLocked, OutputWriteFailed, SourceError, StepError, WorkerDied
+            As in ``write_parquet``.
+
+        Examples
+        --------
+        >>> import pytest, tempfile, headrace as hr
+        >>> lance = pytest.importorskip("lance")
+        >>> table = f"{tempfile.mkdtemp()}/numbers.lance"
+        >>> data = hr.range(3).with_options(engine="inline", progress=False)
+        >>> data.write_lance(table).rows
+        3
+        >>> _ = data.write_lance(table, output="more")
+        >>> hr.read_lance(table).count(), lance.dataset(table).version
+        (6, 2)
+        """
+        modes = {**_MODES, "create": _MODES["error"]}
+        if mode not in modes:
+            raise ArgumentError(f"write_lance: mode= is 'append', 'overwrite' or 'create', not {mode!r}.")
+        place, storage_options, name = _given("write_lance", path, storage_options, output, schema_mode)
+        rows = given_rows_per_file(min_rows_per_file, None)
+        if name in ("data", "tree"):
+            raise ArgumentError(
+                f"write_lance: output={name!r} is a folder of the table's own. Take another name."
+            )
+
+        def sink() -> Sink:
+            from headrace.annex.lakes.lance.sink import LanceTable
+            from headrace.annex.lakes.lance.table import check_writer
+            from headrace.annex.lakes.sink import free_folder
+            from headrace.sinks.arrow import Arrow
+            from headrace.sinks.files import FileSink
+
+            check_writer()
+            folder = free_folder(place, name, storage_options) if mode == "overwrite" else name
+            parts = FileSink(within(place, folder), Arrow(), storage_options=storage_options)
+            asked = "error" if mode == "create" else mode
+            return LanceTable(parts, table_mode=asked, merge=schema_mode == "merge").sink()
+
+        return self._write(sink, {**options, "mode": modes[mode]}, rows.least)
+
+
+def _given(verb: str, path: Any, storage_options: Any, output: Any, schema_mode: Any) -> tuple[str, Any, str]:
+    """Return the place of a table in a folder, the options of its store, and the name of the run's folder in it."""
+    if schema_mode not in (None, "merge"):
+        raise ArgumentError(f"{verb}: schema_mode= is None or 'merge', not {schema_mode!r}.")
+    place, storage_options = given_table(path, verb, storage_options)
+    if os.path.isdir(os.path.join(place, "_headrace")):
+        raise ArgumentError(
+            f"{verb}: {place} is the output of a run, not a table. Give the folder of the table; the run gets a "
+            "folder in it by output=."
+        )
+    return place, storage_options, given_output(output, verb)
+
+
+def saved(
+    about: Mapping[str, Any], parts: FileSink, options: Options, reached: Reached
+) -> TableOfFiles | str:
+    """Return the table that a plan describes, with its files; or why there is none."""
+    how: dict[str, Any] = {"table_mode": about["mode"], "merge": about.get("schema_mode") == "merge"}
+    if about["kind"] == "Iceberg table":
+        from headrace.annex.lakes.iceberg.catalog import Catalog
+        from headrace.annex.lakes.iceberg.sink import IcebergTable, location_of
+
+        if reached.catalog is None:
+            return "give catalog= (--catalog on a command line), the catalogue of the table"
+        catalog = Catalog.given(reached.catalog, None, "verify")
+        identifier = str(about["table"])
+        location, known = location_of(catalog, identifier)
+        parts = dataclasses.replace(parts, storage_options={**known, **dict(options)})
+        return IcebergTable(parts, identifier=identifier, catalog=catalog, location=location, **how)
+    from headrace.annex.lakes.delta.sink import DeltaTable
+    from headrace.annex.lakes.lance.sink import LanceTable
+
+    return DeltaTable(parts, **how) if about["kind"] == "Delta table" else LanceTable(parts, **how)

@@ -1,0 +1,246 @@
+"""What is asked of a model, and the columns that its answers become; whoever the model is."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import msgspec
+import pyarrow as pa
+
+from headrace.annex.llm.client import Reply, wait_before
+from headrace.annex.llm.refusals import (
+    Again,
+    Filtered,
+    InvalidAnswer,
+    Malformed,
+    NoText,
+    RowError,
+    ServerFailed,
+    Truncated,
+)
+from headrace.annex.llm.schema import AnswerSchema
+from headrace.annex.llm.spending import count_of, first_choice, text_in
+from headrace.annex.llm.store import Answer, Caps
+from headrace.annex.llm.template import Template
+from headrace.core.answered import Answered, with_answered
+from headrace.core.failures import RowsFailed, shortened
+
+FAILED = ("error", "abort", "cancelled", "insufficient_system_resource")
+"""What a server gives as the reason where an answer ended because something failed there."""
+REASONING = ("reasoning_content", "reasoning")
+"""Where servers put what a model thinks before it answers."""
+COUNTS = (("prompt_tokens", pa.int64()), ("completion_tokens", pa.int64()), ("latency", pa.float64()))
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What ``Dataset.prompt`` was given. ``endpoint`` is the model, wherever it is."""
+
+    template: Template
+    endpoint: Any
+    output: str
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+    on_truncated: str | int = "error"
+    schema: AnswerSchema | None = None
+    repairs: int = 1
+    keep_raw: bool = False
+    caps: Caps = field(default_factory=Caps)
+    cache: str = ""
+    order: str = "arrival"
+    overrides: Mapping[str, str] = field(default_factory=dict)
+    tools: Sequence[Mapping[str, Any]] = ()
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that are read: those of the template, and those that parameters come from."""
+        return tuple(dict.fromkeys((*self.template.columns, *self.overrides.values())))
+
+
+class AnswerColumns:
+    """Turns answers into columns. ``result`` is their schema, ``columns`` are their names."""
+
+    def __init__(self, asked: Asked) -> None:
+        self.asked = asked
+        output = asked.output
+        answers = pa.string() if asked.schema is None else asked.schema.type
+        fields = [(output, answers), (f"{output}_finish_reason", pa.string())]
+        fields += [(f"{output}_{name}", kind) for name, kind in COUNTS]
+        fields += [(f"{output}_tool_calls", pa.string())] * bool(asked.tools)
+        fields += [(f"{output}_raw", pa.string())] * asked.keep_raw
+        self.result = pa.schema(fields)
+        self.columns = tuple(self.result.names)
+
+    def batch_of(
+        self, outcomes: Sequence[tuple[Any, ...] | BaseException], answers: Sequence[Answer | None]
+    ) -> pa.RecordBatch:
+        """Return rows as a batch; raise ``RowsFailed`` if some are errors, and what is no error of a row as it is.
+
+        ``answers`` are what the model said, None for no answer.
+        """
+        errors = {i: each for i, each in enumerate(outcomes) if isinstance(each, BaseException)}
+        for error in errors.values():
+            if not isinstance(error, RowError):
+                raise error
+        nothing = (None,) * len(self.columns)
+        values = zip(*(nothing if isinstance(row, BaseException) else row for row in outcomes), strict=True)
+        columns = list(values) or [()] * len(self.columns)
+        arrays = [pa.array(column, kind.type) for column, kind in zip(columns, self.result, strict=True)]
+        results = with_answered(pa.record_batch(arrays, schema=self.result), _sum(outcomes, answers))
+        if errors:
+            raise RowsFailed(errors, results)
+        return results
+
+    def row_of(self, answer: Answer) -> tuple[Any, ...]:
+        """Return an answer's values; raises a ``RowError`` for one that is not whole, or not as asked."""
+        value: Any = self._checked(answer)
+        if self.asked.schema is not None:
+            value = self.asked.schema.read(value)
+        calls = (answer.tool_calls or None,) if self.asked.tools else ()
+        raw = (answer.raw,) if self.asked.keep_raw else ()
+        return (
+            value, answer.finish_reason, answer.prompt_tokens, answer.completion_tokens, answer.latency, *calls, *raw
+        )  # fmt: skip
+
+    def _checked(self, answer: Answer) -> str | None:
+        """Return the text of an answer that is whole, None if it only calls tools; else raise why it is not."""
+        if answer.finish_reason == "length" and self.asked.on_truncated != "keep":
+            raise Truncated(
+                f"the answer was cut after {answer.completion_tokens:,} tokens; raise max_tokens in "
+                "sampling=, or say "
+                "on_truncated=N to have it asked once more with N, or 'keep'"
+            )
+        if answer.finish_reason == "content_filter":
+            raise Filtered("the server's filter held the answer back")
+        if answer.refusal:
+            raise Filtered(f"the model refused to answer: {shortened(answer.refusal, 200)!r}")
+        if answer.text is None and not (self.asked.tools and answer.tool_calls):
+            raise NoText(f"the answer has no text, {_instead(answer)}")
+        return answer.text
+
+    def problem_of(self, answer: Answer) -> InvalidAnswer | None:
+        """Return what a model can be shown of an answer that is not as asked."""
+        held_back = answer.refusal or answer.finish_reason in ("length", "content_filter")
+        if self.asked.schema is None or held_back:
+            return None
+        try:
+            self.asked.schema.read(answer.text or "")
+        except InvalidAnswer as problem:
+            return problem
+        return None
+
+
+def _sum(outcomes: Sequence[tuple[Any, ...] | BaseException], answers: Sequence[Answer | None]) -> Answered:
+    """Return what answers are in sum."""
+    found = [each for each in answers if each is not None]
+    failed = [isinstance(each, BaseException) for each in outcomes]
+    sizes = [each.completion_tokens.bit_length() for each in found]
+    return Answered(
+        len(outcomes),
+        sum(failed),
+        sum(each.prompt_tokens for each in found),
+        sum(each.completion_tokens for each in found),
+        sum(each.cached_tokens for each in found),
+        sum(each.finish_reason == "length" for each in found),
+        sum(each.asked_longer and each.finish_reason != "length" for each in found),
+        sum(
+            each is not None and each.repairs > 0 and not bad
+            for each, bad in zip(answers, failed, strict=True)
+        ),
+        round(sum(each.latency for each in found), 6),
+        round(sum(each.first_token for each in found), 6),
+        sum(each.first_token > 0 for each in found),
+        tuple(sizes.count(size) for size in range(max(sizes, default=-1) + 1)),
+    )
+
+
+def with_max_tokens(request: dict[str, Any], tokens: int) -> dict[str, Any]:
+    """Return a request for an answer of at most so many tokens."""
+    name = "max_completion_tokens" if "max_completion_tokens" in request else "max_tokens"
+    return {**request, name: tokens}
+
+
+def added(before: Answer, last: Answer) -> Answer:
+    """Return the last answer with what all of them used."""
+    return msgspec.structs.replace(
+        last,
+        prompt_tokens=before.prompt_tokens + last.prompt_tokens,
+        completion_tokens=before.completion_tokens + last.completion_tokens,
+        latency=round(before.latency + last.latency, 6),
+        tries=before.tries + last.tries,
+        cached_tokens=before.cached_tokens + last.cached_tokens,
+        first_token=before.first_token or last.first_token,
+        asked_longer=before.asked_longer,
+        repairs=before.repairs,
+    )
+
+
+def _instead(answer: Answer) -> str:
+    """Say what an answer has in the place of a text."""
+    if answer.tool_calls:
+        return "only calls of tools, and prompt was given no tools="
+    return "only the model's reasoning: have it reason less, or raise max_tokens in sampling="
+
+
+async def asked_again(ask: Callable[[], Awaitable[T]], retries: int, retried: deque[str]) -> T:
+    """Return what ``ask`` gives; call it again after a while, up to ``retries`` times, where it raises ``Again``.
+
+    After that, it is the fault of the row. ``retried`` gets the name of each error that was passed over.
+    """
+    for tries in itertools.count(1):
+        try:
+            return await ask()
+        except Again as again:
+            if tries > retries:
+                times = f"{tries} {'time' if tries == 1 else 'times'}"
+                raise again.kind(f"asked {times}, the last time with this outcome: {again}") from None
+            retried.append(again.kind.__name__)
+            await asyncio.sleep(wait_before(again, tries))
+    raise AssertionError
+
+
+def raise_if_failed(data: Mapping[str, Any]) -> None:
+    """Raise ``Again`` for the response of a server that has failed, though its status is 200."""
+    choice, message = first_choice(data)
+    if choice is None or message is None:
+        raise Again(Malformed, "200, and the response has no choice with a message")
+    reason = choice.get("finish_reason")
+    if reason in FAILED:
+        said = choice.get("error")
+        said = said.get("message") if isinstance(said, dict) else said
+        raise Again(ServerFailed, f"200, with finish_reason {reason!r}{f', {said!r:.300}' if said else ''}")
+    empty = message.get("content") in (None, [])
+    empty = empty and not any(map(message.get, ("tool_calls", "refusal", *REASONING)))
+    if empty and reason not in ("length", "content_filter"):
+        raise Again(NoText, f"200, and the answer has no text (finish_reason {reason!r})")
+
+
+def answer_of(reply: Reply, *, keep_raw: bool) -> Answer:
+    """Read the answer of a chat that ``raise_if_failed`` has let pass."""
+    choice, message = first_choice(reply.data)
+    assert choice is not None and message is not None
+    usage = reply.data.get("usage")
+    usage = usage if isinstance(usage, dict) else {}
+    text = text_in(message.get("content"))
+    if not text and any(map(message.get, REASONING)):
+        text = None  # the model has thought, and said nothing
+    calls, refusal = message.get("tool_calls"), message.get("refusal")
+    details = usage.get("prompt_tokens_details")
+    return Answer(
+        text,
+        str(choice.get("finish_reason") or ""),
+        count_of(usage, "prompt_tokens") or 0,
+        count_of(usage, "completion_tokens") or 0,
+        round(reply.latency, 6),
+        msgspec.json.encode(reply.data).decode() if keep_raw else "",
+        tool_calls=msgspec.json.encode(calls).decode() if isinstance(calls, list) and calls else "",
+        cached_tokens=(count_of(details, "cached_tokens") or 0) if isinstance(details, dict) else 0,
+        first_token=round(reply.first_token, 6),
+        refusal=refusal if isinstance(refusal, str) and not text else "",
+    )

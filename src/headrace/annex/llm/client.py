@@ -1,0 +1,435 @@
+"""Asks an endpoint: in its time, again where that may help, and never where it cannot."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+import random
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, Coroutine, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from headrace.annex.llm.endpoint import RETRIES, Endpoint
+from headrace.annex.llm.hedge import HEDGED, Latencies, first_of
+from headrace.annex.llm.limiter import SILENT_SECONDS, Limiter, SharedState, pause_of, state_path
+from headrace.annex.llm.order import Slots, made_order
+from headrace.annex.llm.proxies import on_the_way, proxy_of
+from headrace.annex.llm.refusals import (
+    Again,
+    Doubtful,
+    Malformed,
+    NoAnswer,
+    RateLimited,
+    RequestRefused,
+    RowError,
+    json_of,
+    judged,
+    plain_request,
+    refusal_of,
+    unavailable,
+)
+from headrace.annex.llm.spending import Bill, Spending
+from headrace.annex.llm.template import text_of
+from headrace.core.install import install_hint
+from headrace.core.waiting import backoff, when_free
+from headrace.errors import EndpointRefused, MissingLibrary
+
+if TYPE_CHECKING:
+    import aiohttp
+
+FIRST_WAIT = 0.5
+LONGEST_WAIT = 60.0
+LONGEST_PAUSE = 900.0
+"""Seconds that a server may ask us to wait; more is as if it did not answer."""
+AHEAD_SECONDS = 0.5
+"""For so long the first request goes ahead of all others, unless it is answered before."""
+CONNECT_SECONDS = 20.0
+ANTHROPIC_VERSION = "2023-06-01"
+PLAIN_TOKENS = 16
+"""About so many has a plain request, with its answer."""
+BARE = ("model", "messages", "max_completion_tokens", "input", "prompt", "query", "documents")
+JSON = {"Content-Type": "application/json"}
+TRIES_UNHEARD = 2
+"""How often a server that never answered is waited for."""
+TRIES_CLOSED = 3
+"""How often a server is tried that nobody has heard of, and where nothing listens."""
+ROWS_UNANSWERED = 3
+"""So many requests in a row that had all their tries, without any answer between: the server is at fault, not
+they."""
+ROWS_REFUSED = 3
+"""After so many refused requests in a row, a plain one finds out whether the server refuses all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An answer: its JSON, how many seconds it took, and until its first token; 0 where nobody knows.
+
+    ``requests``: how many were sent for it at one time, of which each has to be paid for.
+    """
+
+    data: dict[str, Any]
+    latency: float
+    first_token: float = 0.0
+    requests: int = 1
+
+
+class Client:
+    """Sends requests to one endpoint, from one event loop. Made and used there."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        path: str = "/chat/completions",
+        *,
+        anthropic: bool = False,
+        order: str = "arrival",
+        max_retries: int | None = None,
+        hedge: bool | None = None,
+    ) -> None:
+        """``max_retries``, ``hedge``: other than the endpoint says."""
+        self.endpoint = endpoint
+        self.spending = Spending()
+        self.retried: deque[str] = deque(maxlen=10_000)  # names of errors, until somebody takes them
+        self._anthropic = anthropic
+        self._max_retries = endpoint.max_retries if max_retries is None else max_retries
+        self._hedge = endpoint.hedge if hedge is None else hedge
+        self._latencies = Latencies()
+        self._key = endpoint.key()
+        self._url = endpoint.base_url + path
+        self._server = urlsplit(endpoint.base_url)
+        self._where = f"The endpoint {endpoint.base_url}"
+        place = state_path(f"{self._server.scheme}://{self._server.netloc}", self._key)
+        self._limiter = Limiter(
+            SharedState(place),
+            most=endpoint.max_in_flight,
+            requests_per_minute=endpoint.requests_per_minute,
+            tokens_per_minute=endpoint.tokens_per_minute,
+        )
+        # One goes ahead: who has the wrong key shall not send hundreds.
+        self.slots = Slots(1, made_order(order))
+        self._answered = 0
+        self._unanswered = 0  # requests that had all their tries since the last answer
+        self._refused = 0  # requests that were refused since then
+        self._doubts = asyncio.Lock()
+        self._let_in_at = 0.0  # when the last request was sent of which we know that it was let in
+        self._proxy: str | None = None
+        self._session: aiohttp.ClientSession | None = None
+        self._heartbeat: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        """Make ready to send."""
+        try:
+            import aiohttp
+        except ImportError:
+            raise MissingLibrary(
+                f"Endpoints are asked by the library aiohttp, which is not installed: {install_hint('llm')}."
+            ) from None
+        self._proxy = proxy_of(self._server, self._where)
+        headers = {}
+        if self._anthropic:
+            headers["anthropic-version"] = ANTHROPIC_VERSION
+        if self._key is not None:
+            own = {"x-api-key": self._key} if self._anthropic else {"Authorization": f"Bearer {self._key}"}
+            headers.update(own)
+        self._session = aiohttp.ClientSession(
+            headers=headers,
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=30),
+            timeout=aiohttp.ClientTimeout(total=self.endpoint.timeout, sock_connect=CONNECT_SECONDS),
+            trust_env=False,  # else passwords of ~/.netrc would be sent to the server
+        )
+        self._heartbeat = asyncio.create_task(self._be_heard())
+
+    async def close(self) -> None:
+        """Close connections."""
+        if self._heartbeat is not None:
+            self._heartbeat.cancel()
+        if self._session is not None:
+            await self._session.close()
+        self._limiter.close()
+
+    def input_ends(self, ended: bool) -> None:
+        """Note whether others come but those that are on their way."""
+        self.slots.order.input_ends(ended)
+
+    def end(self, error: BaseException) -> None:
+        """Send nothing any more: all who wait, and who come later, get the error."""
+        self.slots.end(error)
+
+    async def _be_heard(self) -> None:
+        await asyncio.sleep(AHEAD_SECONDS)
+        while True:
+            self.slots.limit = await when_free(self._limiter.share)
+            self.slots.wake()
+            await asyncio.sleep(SILENT_SECONDS / 3)
+
+    async def ask(
+        self, body: Mapping[str, Any], tokens: int, *, path: str = "", counted: bool = False
+    ) -> Reply:
+        """Return the answer to a request of about so many tokens; raises a ``RowError``, or what ends the run.
+
+        ``counted``: that this one was not answered is known, and says nothing new of the server.
+        """
+        url = self.endpoint.base_url + path if path else self._url
+        content = _encoded(body)
+        text = text_of(body.get("messages"))
+        tries = answered = first_answered = 0
+        for sent in range(1_000_000):
+            await self.slots.acquire(text, first=sent > 0)
+            if not sent:
+                answered = first_answered = self._answered
+            try:
+                reply = await self._judged(url, content, body, tokens)
+                self._answered += 1
+                self._unanswered = self._refused = 0
+                return reply
+            except Again as problem:
+                again = problem
+            except EndpointRefused as error:
+                self.slots.end(error)
+                raise
+            finally:
+                self.slots.release()
+            self.retried.append(again.kind.__name__)
+            # A server that answers others is only busy: its rate limits cost no try.
+            limited = again.kind is RateLimited
+            tries += not (limited and self._answered > answered)
+            heard = self._answered > (answered if limited else first_answered)
+            answered = self._answered
+            self._give_up(again, tries, heard=counted or heard)
+            await asyncio.sleep(wait_before(again, tries))
+        raise AssertionError
+
+    async def _judged(self, url: str, content: bytes, body: Mapping[str, Any], tokens: int) -> Reply:
+        """Send a request. Where a refusal may be meant for all, a plain request says whether it is; one at a time."""
+        try:
+            return await self._in_turn(url, content, body, tokens)
+        except Doubtful as doubt:
+            refused_at = time.time()
+            async with self._doubts:
+                if self._let_in_at <= refused_at:
+                    plain = plain_request(body)
+                    try:
+                        await self._in_turn(url, _encoded(plain), plain, PLAIN_TOKENS)
+                    except Doubtful:
+                        raise doubt.run from None
+                    except RowError:
+                        self._let_in_at = (
+                            time.time()
+                        )  # it is a bad request, by a key and to a model that are known
+                raise doubt.row from None
+        except RequestRefused as row:
+            if type(row) is RequestRefused:  # a filter refuses one prompt
+                self._refused += 1
+                if self._refused >= ROWS_REFUSED:
+                    self._refused = 0
+                    await self._check_refusal(url, body, row)
+            raise
+
+    async def _check_refusal(self, url: str, body: Mapping[str, Any], row: RequestRefused) -> None:
+        """End the run if a request with nothing of a row, and no parameter of it, is refused in the same words."""
+        bare = {name: value for name, value in body.items() if name in BARE}
+        plain = plain_request(bare)
+        async with self._doubts:
+            try:
+                await self._in_turn(url, _encoded(plain), plain, PLAIN_TOKENS)
+            except Doubtful as doubt:
+                raise doubt.run from None
+            except RowError as other:
+                if str(other) == str(row):
+                    raise EndpointRefused(
+                        f"{self._where} refuses every request, also one that holds nothing of a row: {row}. Nothing "
+                        "was tried again. See to what it says, and run the same program again: what was answered is "
+                        "kept."
+                    ) from None
+            except Again:
+                pass  # what it says of others is known by them
+
+    def _give_up(self, again: Again, tries: int, *, heard: bool) -> None:
+        """Raise if a request has had its tries: a server that answers nobody ends the run, else it is the row's."""
+        most = self._max_retries + 1
+        if not self._answered and again.kind is NoAnswer:
+            most = min(most, TRIES_UNHEARD)
+        elif not self._answered and again.closed and self._max_retries <= RETRIES:
+            most = min(most, TRIES_CLOSED)
+        patient = again.wait is None or again.wait <= LONGEST_PAUSE
+        if tries < most and patient:
+            return
+        self._unanswered += not heard
+        times = f"{tries} {'time' if tries == 1 else 'times'}"
+        # A rate limit is no row's fault: where nobody is under way, and nobody was answered, all are refused.
+        refuses_all = again.kind is RateLimited and not heard and not self.slots.taken
+        if not patient or not self._answered or refuses_all or self._unanswered >= ROWS_UNANSWERED:
+            heard_of = self._answered > 0
+            error = unavailable(again, self._where, times, heard=heard_of, patient=patient)
+            self.slots.end(error)
+            raise error
+        raise again.kind(f"asked {times}, the last time with this outcome: {again}")
+
+    async def _in_turn(self, url: str, content: bytes, body: Mapping[str, Any], tokens: int) -> Reply:
+        """Send a request when there is money for it and its time has come; tell the limiter how it ended."""
+        async with self.spending.request(body) as bill:
+            return await self._in_time(url, content, body, tokens, bill)
+
+    async def _in_time(
+        self, url: str, content: bytes, body: Mapping[str, Any], tokens: int, bill: Bill
+    ) -> Reply:
+        at = await when_free(self._limiter.reserve, tokens)
+        while (wait := at - time.time()) > 0:
+            await asyncio.sleep(wait)
+            at = max(at, await when_free(self._limiter.blocked_until))
+        sent_at = time.time()
+        try:
+            reply = await self._hedged(url, content, body, tokens, bill)
+        except Again as again:
+            if again.wait is not None and again.wait <= LONGEST_PAUSE and again.kind is RateLimited:
+                await when_free(self._limiter.block, again.wait)
+            # Where the rates are known, too many requests say nothing of how many may be under way.
+            paced = again.kind is RateLimited and self.endpoint.requests_per_minute is not None
+            await self._landed(sent_at, overloaded=again.overloaded and not paced)
+            raise
+        await self._landed(sent_at, overloaded=False)
+        self._let_in_at = max(self._let_in_at, sent_at)
+        usage = reply.data.get("usage")
+        if isinstance(usage, dict) and isinstance(usage.get("total_tokens"), int):
+            await when_free(self._limiter.used, tokens, usage["total_tokens"])
+        return reply
+
+    async def _hedged(
+        self, url: str, content: bytes, body: Mapping[str, Any], tokens: int, bill: Bill
+    ) -> Reply:
+        """Send a request; and once more if it is late, where that is wished for and there is room."""
+        if not self._hedge:
+            return await self._send(url, content, body, bill)
+        sent: list[bool] = []
+        reply = await first_of(
+            lambda: self._send(url, content, body, bill),
+            lambda: self._second(url, content, body, tokens, sent),
+            self._latencies.late,
+        )
+        self._latencies.add(reply.latency)
+        return dataclasses.replace(reply, requests=2) if sent else reply
+
+    def _second(
+        self, url: str, content: bytes, body: Mapping[str, Any], tokens: int, sent: list[bool]
+    ) -> Coroutine[Any, Any, Reply] | None:
+        """Return the second request for an answer that is late; None where others have no room to spare."""
+        try:
+            blocked = self._limiter.blocked_until() > time.time()
+        except BlockingIOError:
+            blocked = True
+        if self.slots.taken >= self.slots.limit or blocked:
+            return None
+
+        async def second() -> Reply:
+            self.slots.taken += 1
+            try:
+                async with self.spending.request(
+                    body, wait=False
+                ) as bill:  # what is late is not worth a wait
+                    at = await when_free(self._limiter.reserve, tokens)
+                    await asyncio.sleep(max(0.0, at - time.time()))
+                    sent.append(True)
+                    self.retried.append(HEDGED)
+                    return await self._send(url, content, body, bill)
+            finally:
+                self.slots.release()
+
+        return second()
+
+    async def _landed(self, sent_at: float, *, overloaded: bool) -> None:
+        self.slots.limit = await when_free(self._limiter.landed, sent_at, overloaded=overloaded)
+        self.slots.wake()
+
+    async def call(self, method: str, path: str, **request: Any) -> bytes:
+        """Return what a server says to a call that asks no model, once; raises as ``judged`` does.
+
+        ``request`` is what ``aiohttp`` takes beside the address: ``data``, ``headers``, ``params``.
+        """
+        read = bytearray()
+        async with contextlib.aclosing(self.stream(method, path, **request)) as pieces:
+            async for piece in pieces:
+                read += piece
+        return bytes(read).replace(self._key.encode(), "…".encode()) if self._key else bytes(read)
+
+    async def stream(self, method: str, path: str, **request: Any) -> AsyncGenerator[bytes, None]:
+        """Yield the same in pieces, as they come."""
+        assert self._session is not None
+        url = path if path.startswith(("http://", "https://")) else self.endpoint.base_url + path
+        if urlsplit(url)[:2] != self._server[:2]:
+            raise EndpointRefused(f"{self._where} sends us elsewhere, and keys are not taken elsewhere.")
+        # A file of 200 MB may take longer than an answer: what counts is that something moves.
+        import aiohttp
+
+        patience = aiohttp.ClientTimeout(
+            total=None, sock_connect=CONNECT_SECONDS, sock_read=self.endpoint.timeout
+        )
+        async with (
+            on_the_way(self._where, self._hidden, self.endpoint.timeout),
+            self._session.request(
+                method, url, allow_redirects=False, proxy=self._proxy, timeout=patience, **request
+            ) as response,
+        ):
+            if not 200 <= response.status < 300:
+                said = self._hidden((await response.read()).decode("utf-8", "replace")).encode()
+                if response.status in (404, 405):
+                    raise EndpointRefused(
+                        f"{self._where} has nothing at {urlsplit(url).path} "
+                        f"{refusal_of(response.status, said).said}. --via-batch-api is for servers with a batch API "
+                        "of OpenAI's or Anthropic's form; leave it out to send the requests one by one."
+                    )
+                error = self._judge(response, said, {})
+                raise error.run if isinstance(error, Doubtful) else error
+            async for piece in response.content.iter_chunked(1 << 20):
+                yield piece
+
+    def _judge(self, response: aiohttp.ClientResponse, said: bytes, request: Mapping[str, Any]) -> Exception:
+        keyed = self._key is not None
+        return judged(
+            response.status, said, response.headers, where=self._where, request=request, keyed=keyed
+        )
+
+    async def _send(self, url: str, content: bytes, body: Mapping[str, Any], bill: Bill) -> Reply:
+        with bill.sending():
+            reply = await self._posted(url, content, body)
+        bill.answered(reply.data)
+        return reply
+
+    async def _posted(self, url: str, content: bytes, body: Mapping[str, Any]) -> Reply:
+        assert self._session is not None
+        began = time.monotonic()
+        async with (
+            on_the_way(self._where, self._hidden, self.endpoint.timeout),
+            self._session.post(
+                url, data=content, headers=JSON, allow_redirects=False, proxy=self._proxy
+            ) as response,
+        ):
+            read = await response.read()
+        latency = time.monotonic() - began
+        if not 200 <= response.status < 300:
+            raise self._judge(response, self._hidden(read.decode("utf-8", "replace")).encode(), body)
+        pause = pause_of(response.headers)
+        if pause is not None:
+            await when_free(self._limiter.block, pause)
+        data = json_of(read)
+        if not isinstance(data, dict) or ("error" in data and not data.get("choices") and data["error"]):
+            raise Again(Malformed, f"200, and no JSON of an answer ({len(read):,} bytes)", paid=True)
+        return Reply(data, latency)
+
+    def _hidden(self, text: str) -> str:
+        """Return what a server or a library said, without the key."""
+        return text.replace(self._key, "…") if self._key else text
+
+
+def _encoded(body: Mapping[str, Any]) -> bytes:
+    return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+
+
+def wait_before(again: Again, tries: int) -> float:
+    """Return how many seconds to wait: what the server says, or twice as long each time; never all at once."""
+    own = backoff(tries, FIRST_WAIT, LONGEST_WAIT)
+    return own if again.wait is None else again.wait + random.uniform(0.0, 0.1) * max(again.wait, 1.0)

@@ -1,0 +1,393 @@
+"""The predictor behind ``Dataset.prompt``: rows to requests, answers to columns."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import secrets
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import msgspec
+import pyarrow as pa
+
+from headrace.annex.llm.answers import (
+    AnswerColumns,
+    Asked,
+    added,
+    answer_of,
+    asked_again,
+    raise_if_failed,
+    with_max_tokens,
+)
+from headrace.annex.llm.client import Client, Reply
+from headrace.annex.llm.endpoint import Endpoint, Endpoints
+from headrace.annex.llm.limiter import own_folder
+from headrace.annex.llm.refusals import BadRow
+from headrace.annex.llm.spending import BYTES_PER_TOKEN, Spending
+from headrace.annex.llm.store import Answer, AnswerStore, key_of
+from headrace.annex.llm.template import Messages
+from headrace.core.answered import Tokens
+from headrace.core.events import ModelAsked
+from headrace.core.waiting import when_free
+from headrace.errors import ArgumentError, EngineError, HeadraceError
+
+BATCH_ROWS = 4
+"""Rows that are handed on together: few, so that a preview asks for no more than it shows."""
+WINDOW = 32
+"""So many times the requests under way are rows read ahead: one slow request does not keep the others from
+going on."""
+NOTE_SECONDS = 0.25
+
+
+class Asker(Protocol):
+    """What asks a model, wherever it is: a ``Client`` an endpoint, an ``EngineClient`` an engine in this process.
+
+    ``retried``: why requests were sent again, since somebody looked. ``spending`` lets each request begin, and gets
+    to know what it has used.
+    """
+
+    retried: deque[str]
+    spending: Spending
+
+    async def open(self) -> None:
+        """Make ready to ask."""
+        ...
+
+    async def ask(self, body: Mapping[str, Any], tokens: int) -> Reply:
+        """Return the answer to a chat of about so many tokens; raises a ``RowError``, or what ends the run."""
+        ...
+
+    def input_ends(self, ended: bool) -> None:
+        """Note whether others come but those that are on their way."""
+        ...
+
+    def end(self, error: BaseException) -> None:
+        """Have all who wait, and who come later, get the error."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of what was opened."""
+        ...
+
+
+def asker_of(model: Any, order: str) -> Asker:
+    """Return what asks a model."""
+    if isinstance(model, Endpoint):
+        return Client(model, order=order)
+    if isinstance(model, Endpoints):
+        from headrace.annex.llm.pool import PoolClient
+
+        return PoolClient(model, order)
+    from headrace.annex.llm.engine_client import EngineClient
+
+    return EngineClient(model, order)
+
+
+class Prompter(AnswerColumns):
+    """Asks a model about each row. Equal requests are asked once, where the model would answer them alike."""
+
+    batch_format = "pyarrow"
+    names_column = "\0name"
+
+    def __init__(self, asked: Asked) -> None:
+        super().__init__(asked)
+        self.label = getattr(asked.endpoint, "label", asked.endpoint.model)
+        self._folder = ""  # of the run, if it has one
+        self._run = secrets.token_hex(8)  # else what it has used is counted by this name
+        self._started: _Started | None = None
+
+    def identity(self) -> Any:
+        """Return what decides about the answers: model, messages and parameters; not who serves them."""
+        asked = self.asked
+        schema = (
+            None
+            if asked.schema is None
+            else (asked.schema.described, asked.schema.guided, asked.repairs, *asked.schema.decides)
+        )
+        return (
+            "prompt", *asked.endpoint.identity(), asked.template.messages, dict(asked.sampling),
+            str(asked.on_truncated), schema, asked.keep_raw,
+            *((dict(asked.overrides),) if asked.overrides else ()), *((list(asked.tools),) if asked.tools else ()),
+        )  # fmt: skip
+
+    def weights(self) -> str:
+        """Describe where the model is."""
+        return str(self.asked.endpoint.weights())
+
+    @property
+    def asked_so_far(self) -> ModelAsked | None:
+        """What was asked and used so far, as it was noted last; ``step`` and ``taken`` are for others to know."""
+        return self._started.said if self._started is not None else None
+
+    @property
+    def retried(self) -> deque[str] | None:
+        """Why requests were sent again, since somebody looked."""
+        return self._started.asker.retried if self._started is not None else None
+
+    def keep_in(self, folder: str) -> None:
+        """Keep in the folder of the run what it has used, and its answers unless the user has another for them."""
+        self._folder = folder
+
+    async def load(self) -> None:
+        """Open the store of answers, and make ready to ask."""
+        asker = asker_of(self.asked.endpoint, self.asked.order)
+        store = AnswerStore(self.asked.cache or self._folder, "" if self._folder else self._run)
+        used = self._counting_in(store)
+        asker.spending = Spending(self.asked.caps, self.asked.endpoint, used, f"prompt({self.label})")
+        await asker.spending.open()
+        await asker.open()
+        loop = asyncio.get_running_loop()
+        priced = self.asked.endpoint.prices is not None
+        self._started = _Started(asker, store, used, loop, loop.create_future(), priced)
+
+    def _counting_in(self, store: AnswerStore) -> AnswerStore:
+        """Return where is counted what this run uses: in its folder, or, without any, where other workers see it."""
+        if self.asked.cache and self._folder:
+            return AnswerStore(self._folder)
+        if self._folder or self.asked.cache or not self.asked.caps:
+            return store
+        shared = own_folder("headrace-spent")
+        if shared is None:
+            raise EngineError(
+                "max_cost= and max_total_tokens= of a run without a folder are counted in one for temporary "
+                "files, so that all workers see it. There is none here that only this user can write. Set TMPDIR "
+                "to a folder of yours, or write the output to a folder."
+            )
+        return AnswerStore(shared, self._run)
+
+    def input_ends(self, ended: bool) -> None:
+        """Note whether rows come but those that were given; called from another thread."""
+        started = self._started
+        if started is not None:
+            started.loop.call_soon_threadsafe(started.asker.input_ends, ended)
+
+    async def close(self) -> None:
+        """Close connections and store."""
+        if self._started is not None:
+            started, self._started = self._started, None
+            await started.asker.spending.close()
+            await started.asker.close()
+            started.store.close()
+            started.used.close()
+            started.ended.cancel()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_started": None}
+
+    async def predict(self, batch: pa.Table) -> pa.RecordBatch:
+        """Return the answers to some rows, or raise ``RowsFailed`` with those that there are."""
+        started = self._started
+        assert started is not None
+        answers: list[Answer | None] = [None] * batch.num_rows
+        rows = enumerate(batch.to_pylist())
+        tasks = [asyncio.ensure_future(self._row(row, answers, place)) for place, row in rows]
+        together = asyncio.gather(*tasks, return_exceptions=True)
+        ends: set[asyncio.Future[Any]] = {together, started.ended}
+        try:
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            if started.ended.done():
+                raise started.ended.result()
+            outcomes = together.result()
+        except BaseException:
+            started.note(over=True)  # who comes after this counts what was paid for it, too
+            raise
+        finally:
+            for task in tasks:
+                task.cancel()
+        started.given += batch.num_rows
+        started.note(over=not started.asking)
+        return self.batch_of(outcomes, answers)
+
+    async def _row(self, row: Mapping[str, Any], answers: list[Answer | None], place: int) -> tuple[Any, ...]:
+        messages = self.asked.template.render(row)
+        request = self._request(messages, row)
+        schema = self.asked.schema
+        own = () if self._shares(request) else (self.asked.output, row[self.names_column])
+        key = key_of(
+            request,
+            self.asked.on_truncated if isinstance(self.asked.on_truncated, int) else None,
+            None if schema is None else self.asked.repairs,
+            self.asked.keep_raw,
+            *(() if schema is None else schema.decides),
+            *own,
+        )
+        answer = answers[place] = await self._once(key, request, own)
+        return self.row_of(answer)
+
+    def _request(self, messages: Messages, row: Mapping[str, Any]) -> dict[str, Any]:
+        asked = self.asked
+        request = {"model": asked.endpoint.model, "messages": messages, **asked.sampling}
+        for name, column in asked.overrides.items():
+            if row[column] is not None:
+                request[name] = parameter(name, row[column], column, asked.endpoint)
+        if asked.tools:
+            request["tools"] = asked.tools
+        return request if self.asked.schema is None else self.asked.schema.asking(request)
+
+    def _shares(self, request: Mapping[str, Any]) -> bool:
+        """Say whether one answer is for all rows that ask the same: it would be the same, or ``cache=`` asks for it.
+
+        Endpoints draw answers unless they are told otherwise; engines in the worker take the likeliest.
+        """
+        asked = self.asked
+        drawn = isinstance(asked.endpoint, (Endpoint, Endpoints))
+        temperature = request.get("temperature")
+        greedy = temperature == 0 or (temperature is None and not drawn)
+        return greedy or request.get("seed") is not None or bool(asked.cache)
+
+    # ------------------------------------------------------------ equal requests are asked once
+
+    async def _once(self, key: bytes, request: dict[str, Any], own: tuple[str, ...]) -> Answer:
+        started = self._started
+        assert started is not None
+        known = await when_free(started.store.find, key)
+        if known is not None:
+            return msgspec.msgpack.decode(known, type=Answer)
+        shared = started.asking.get(key)
+        if shared is None:
+            shared = started.asking[key] = _Shared(asyncio.ensure_future(self._answered(key, request, own)))
+            shared.task.add_done_callback(lambda task: started.landed(key, task))
+        shared.waiting += 1
+        try:
+            return await asyncio.shield(shared.task)
+        finally:
+            shared.waiting -= 1
+            if not shared.waiting and not shared.task.done():
+                shared.task.cancel()
+
+    async def _answered(self, key: bytes, request: dict[str, Any], own: tuple[str, ...]) -> Answer:
+        """Ask, and ask again where an answer was cut or is not as asked; keep what came of it.
+
+        ``own`` names the row, where its answer is for no other.
+        """
+        started = self._started
+        assert started is not None
+        last = answer = await self._ask_step(request, own)
+        larger = self.asked.on_truncated
+        limit = request.get("max_completion_tokens", request.get("max_tokens", 0))
+        if answer.finish_reason == "length" and isinstance(larger, int) and limit < larger:
+            await self._keep_step(request, own, last)
+            request = with_max_tokens(request, larger)
+            last = await self._ask_step(request, own)
+            answer = msgspec.structs.replace(added(answer, last), asked_longer=True)
+        for number in range(self.asked.repairs if self.asked.schema is not None else 0):
+            problem = self.problem_of(answer)
+            if problem is None:
+                break
+            assert self.asked.schema is not None
+            await self._keep_step(request, own, last)
+            request = self.asked.schema.repairing(request, answer.text or "", problem)
+            last = await self._ask_step(request, own)
+            answer = msgspec.structs.replace(added(answer, last), repairs=number + 1)
+        await when_free(started.used.settle)
+        await when_free(started.store.add, key, msgspec.msgpack.encode(answer))
+        return answer
+
+    async def _ask_step(self, request: dict[str, Any], own: tuple[str, ...]) -> Answer:
+        """Ask, unless this was answered on the way to an answer that a process did not come to."""
+        started = self._started
+        assert started is not None
+        if isinstance(self.asked.on_truncated, int) or (self.asked.schema is not None and self.asked.repairs):
+            known = await when_free(started.store.find, self._step_key(request, own))
+            if known is not None:
+                return msgspec.msgpack.decode(known, type=Answer)
+        return await self._ask(request)
+
+    async def _keep_step(self, request: dict[str, Any], own: tuple[str, ...], answer: Answer) -> None:
+        """Keep an answer that is followed by another request: others may have their turn before that."""
+        started = self._started
+        assert started is not None
+        await when_free(started.store.add, self._step_key(request, own), msgspec.msgpack.encode(answer))
+
+    def _step_key(self, request: dict[str, Any], own: tuple[str, ...]) -> bytes:
+        return key_of(request, "step", self.asked.keep_raw, *own)
+
+    async def _ask(self, request: dict[str, Any]) -> Answer:
+        """Ask, and ask again where what came was no answer."""
+        started = self._started
+        assert started is not None
+        retries = self.asked.endpoint.max_retries
+        return await asked_again(lambda: self._ask_once(started, request), retries, started.asker.retried)
+
+    async def _ask_once(self, started: _Started, request: dict[str, Any]) -> Answer:
+        """Ask once, and have it noted what it used."""
+        limit = request.get("max_completion_tokens", request.get("max_tokens"))
+        size = len(msgspec.json.encode(request["messages"])) // BYTES_PER_TOKEN + 1
+        try:
+            reply = await started.asker.ask(request, size + (limit or 256))
+            for _ in range(reply.requests - 1):
+                started.asker.spending.second(reply.data)
+        finally:
+            started.note()
+        raise_if_failed(reply.data)
+        return answer_of(reply, keep_raw=self.asked.keep_raw)
+
+
+@dataclass(slots=True)
+class _Shared:
+    """A request on its way, and how many rows wait for it."""
+
+    task: asyncio.Task[Answer]
+    waiting: int = 0
+
+
+@dataclass(slots=True)
+class _Started:
+    """What a worker has while it asks. ``used`` counts for the caps; ``ended`` gets the error that ends the run."""
+
+    asker: Asker
+    store: AnswerStore
+    used: AnswerStore
+    loop: asyncio.AbstractEventLoop
+    ended: asyncio.Future[BaseException]
+    priced: bool = False
+    asking: dict[bytes, _Shared] = field(default_factory=dict)
+    session: str = field(default_factory=lambda: secrets.token_hex(4))
+    given: int = 0
+    said: ModelAsked | None = None
+    said_at: float = -math.inf
+
+    def note(self, *, over: bool = False) -> None:
+        """Have it said what was used so far, if that is due; ``over``: nothing is under way."""
+        now = time.monotonic()
+        if now - self.said_at < NOTE_SECONDS and not over:
+            return
+        try:
+            spent = self.used.spent()
+        except BlockingIOError:  # the next one says it
+            return
+        self.said_at = now
+        total = Tokens(spent.requests, spent.prompt_tokens, spent.completion_tokens, spent.cost)
+        self.said = ModelAsked(
+            0, "", self.session, self.asker.spending.own, self.given, 0, self.used.place, total, spent.sent,
+            spent.ended, priced=self.priced,
+        )  # fmt: skip
+
+    def landed(self, key: bytes, task: asyncio.Task[Answer]) -> None:
+        """Forget a request that ended; have the run end with it if its error says so."""
+        self.asking.pop(key, None)
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, HeadraceError) and error.ends_run and not self.ended.done():
+            self.asker.end(error)
+            self.ended.set_result(error)
+
+
+def parameter(name: str, value: Any, column: str, model: Any) -> Any:
+    """Return a parameter of a request that a row gives; raises ``BadRow`` for a value that makes none."""
+    try:
+        if name in ("max_tokens", "max_completion_tokens"):
+            if isinstance(value, bool) or value != int(value) or value < 1:
+                raise ValueError("it takes a whole number of at least 1")
+            value = int(value)
+        if not isinstance(model, (Endpoint, Endpoints)):
+            model.check_value(name, value)
+        msgspec.json.encode(value)
+        if isinstance(value, bytes) or (isinstance(value, float) and not math.isfinite(value)):
+            raise ValueError("requests do not say that")
+    except (TypeError, ValueError, ArgumentError) as error:
+        raise BadRow(f"column {column!r} holds {value!r:.60} for {name}: {error}") from None
+    return value

@@ -1,0 +1,1 @@
+"""Sound, video and PDF files."""

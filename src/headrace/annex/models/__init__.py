@@ -1,0 +1,1 @@
+"""Predictors of libraries that few jobs have."""

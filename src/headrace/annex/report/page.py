@@ -1,0 +1,112 @@
+"""The page: one file that loads nothing from elsewhere, made by a template from one plain value."""
+
+from __future__ import annotations
+
+import binascii
+import hashlib
+import os
+import time
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headrace.annex.report import head, metrics, running, totals
+from headrace.annex.report.facts import Facts, History
+from headrace.annex.report.values import Value, cleaned
+from headrace.core.cards import engine, rendered
+
+if TYPE_CHECKING:
+    from headrace.annex.report.comparison import Run
+
+ASSETS = Path(__file__).parent / "assets"
+TEMPLATE = Path(__file__).parent / "page.html"
+SCRIPTS = ("d3.min.js", "plot.umd.min.js", "report.js")
+DIGESTS = {
+    "d3.min.js": "912111098ea99503a6f4967361d2bbdc9dbf58cf9c678c8e27e5b02d1a07f0c1",
+    "plot.umd.min.js": "4358086467740777dd788d6b27a95cebdbaefdd50c730a3060117073bd7134cb",
+}
+"""SHA-256 of the scripts that are not ours: it would take a millisecond of each run to find them out."""
+
+MOST_BYTES = 3_000_000
+_FIGURES_BYTES = 1_500_000
+
+
+def page(history: History, facts: Facts, *, made: float, version: str) -> bytes:
+    """Return the whole report, as UTF-8. ``made``: when, in seconds since 1970."""
+    figures: Value = {}
+    sections = {
+        "required": totals.required(facts),
+        "metrics": metrics.shown(facts, figures),
+        "rows": totals.rows(facts),
+        "answers": totals.answers(history, facts),
+        "speed": running.speed(history, figures),
+        "workers": running.workers(history, figures),
+        "memory": running.memory(history, figures),
+        "failed": totals.failed(facts),
+        "trouble": running.trouble(history),
+        "more": head.more_advice(history, facts),
+        "runs": totals.runs(facts),
+        "plan": running.plan(history, facts),
+    }
+    title = f"{head.verdict(history, facts)} – {facts.output}"
+    value = {
+        "title": title,
+        "head": head.head(history, facts),
+        "runs_compared": (),
+        "sections": list(sections.items()),
+    }
+    if (
+        len(repr(figures)) > _FIGURES_BYTES
+    ):  # as the parts are bounded, never; without charts the page still opens
+        figures = {}
+    return _made({**value, "figures": figures}, history, made, version)
+
+
+def comparison_page(first: Run, second: Run, *, made: float, version: str) -> bytes:
+    """Return a page about two runs side by side, as UTF-8."""
+    from headrace.annex.report.comparison import comparison
+
+    return _made({**comparison(first, second), "figures": {}}, first[0], made, version)
+
+
+def _made(value: Value, history: History, made: float, version: str) -> bytes:
+    at = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(made))
+    unread = f"{history.unread:,}" if history.unread else ""
+    value = cleaned({**value, "made": at, "version": version, "unread": unread})
+    while len(text := render(value)) > MOST_BYTES:
+        biggest = max(value["sections"], key=lambda each: len(repr(each[1])))
+        if biggest[1] == "left out":
+            break
+        biggest[1] = "left out"
+    return text
+
+
+def render(page: Value) -> bytes:
+    """Return the page of a plain value, as UTF-8; all words in it are escaped by the template's engine."""
+    place = os.urandom(16).hex()  # of style and scripts: half a megabyte need not go through the engine
+    policy = " ".join(f"'sha256-{_hash(name)}'" for name in SCRIPTS)
+    made = rendered(TEMPLATE, page=page, policy=policy, place=place).encode()
+    head, body, end = made.split(place.encode())
+    scripts = (part for name in SCRIPTS for part in (b"<script>", _asset(name), b"</script>\n"))
+    return b"".join([head, _asset("report.css"), body, *scripts, end])
+
+
+def load_assets() -> None:
+    """Read the files that are part of every page, and the template."""
+    for name in SCRIPTS:
+        _hash(name)
+    for name in (*SCRIPTS, "report.css"):
+        _asset(name)
+    engine(TEMPLATE)
+
+
+@cache
+def _asset(name: str) -> bytes:
+    return (ASSETS / name).read_bytes()
+
+
+@cache
+def _hash(name: str) -> str:
+    """Return the hash by which the page's policy allows a script."""
+    digest = bytes.fromhex(DIGESTS[name]) if name in DIGESTS else hashlib.sha256(_asset(name)).digest()
+    return binascii.b2a_base64(digest, newline=False).decode()

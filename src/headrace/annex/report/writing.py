@@ -1,0 +1,235 @@
+"""The report of a run: read what is known of it, and write the page."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from headrace.core.files import safe_files
+from headrace.core.work import REJECTED, Ledger
+from headrace.errors import HeadraceError, NothingMatched, nearest
+from headrace.observers.output_runs import runs_in
+from headrace.observers.record import EVENTS
+from headrace.output.names import REPORT, run_of
+from headrace.output.runs import success_of
+from headrace.version import __version__
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from headrace.annex.report.facts import Facts, History, JournalTotals, RejectedSample
+    from headrace.observers.run_state import RunState
+
+COMPARISON = "comparison.html"
+
+_PRELOAD_AFTER = 0.02  # seconds: by then the driver waits for its workers
+_FILES = 5  # of rejected rows that are looked into
+_ROWS_PER_FILE = 1_000  # rows of each
+_SAMPLES_PER_KIND = 3
+_SAMPLES = 20
+_WORDS = 500
+
+_log = logging.getLogger("headrace")
+
+
+@contextlib.contextmanager
+def assets_loaded() -> Iterator[None]:
+    """Load what a page needs in a thread, once the driver has had time to give its workers their first tasks."""
+    timer = threading.Timer(_PRELOAD_AFTER, _load_assets)
+    timer.name = "headrace-report"
+    try:
+        timer.start()
+    except RuntimeError:  # no more threads: it is imported when it is needed
+        yield
+        return
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
+
+
+def _load_assets() -> None:
+    with contextlib.suppress(Exception):  # the page raises it again when it is needed
+        from headrace.annex.report import page
+        from headrace.observers import record_reader
+
+        page.load_assets()
+        record_reader.prepare()
+
+
+def write_missing_report(root: Path, folder: Path, *, output: str = "") -> None:
+    """Write the report of a finished run if it is not there."""
+    if not (folder / REPORT).exists():
+        write_report(root, folder, output=output)
+
+
+def write_report(root: Path, folder: Path, *, output: str = "") -> None:
+    """Write the report of a run whose lock we hold. An error is logged, and does not affect the run.
+
+    ``output``: what the output is called, where ``root`` is a copy.
+    """
+    try:
+        for name in os.listdir(folder):  # those of a driver that was killed while it wrote one
+            if name.startswith(f"{REPORT}.") and name.endswith(".tmp"):
+                (folder / name).unlink(missing_ok=True)
+        found, known = read(root, folder, alive=False, output=output)
+        write(folder / REPORT, render(found, known))
+    except OSError as error:  # a full disk is no defect
+        _log.warning(
+            "The report of %s could not be written: %s. Its rows are not affected.", root, error.strerror
+        )
+    except Exception:
+        _log.exception("The report of %s could not be written; the output is not affected.", root)
+
+
+def read(
+    root: Path, folder: Path, *, alive: bool, values: bool = False, output: str = ""
+) -> tuple[History, Facts]:
+    """Read what is known of the run in ``folder``, whose output is ``root``. ``alive``: a driver is at work."""
+    from headrace.annex.report.facts import facts, history
+    from headrace.observers.record_reader import lines_of
+
+    known = history(lines_of(safe_files.read(folder / EVENTS)))
+    success = success_of(root, folder.name, number_in(known))
+    described = known.described
+    shown = described is not None and described.options.get("show_data") != "False"  # unknown: hidden
+    samples = _samples(root, folder, values=values, words=values or shown)
+    committed = committed_in(folder) if success is None and not alive else None
+    return known, facts(
+        known,
+        output=output or str(root),
+        success=success,
+        alive=alive,
+        committed=committed,
+        samples=samples,
+        values=values,
+        runs=runs_in(success_of(root, folder.name) or {}),
+        number=number_in(known),
+    )
+
+
+def folder_of(root: Path) -> Path:
+    """Return the folder of the run to report: an overwrite that is not complete, else the current run.
+
+    Raises ``NothingMatched`` where there is none.
+    """
+    home = root / "_headrace"
+    for pointer in ("next", "current"):
+        with contextlib.suppress(OSError, ValueError):  # no name, or no text
+            folder = home / safe_files.content(home / pointer, 200).decode().strip()
+            if folder.parent == home and safe_files.is_folder(folder):
+                return folder
+    others = os.listdir(root.parent) if root.parent.is_dir() and not root.exists() else []
+    raise NothingMatched(
+        f"There is no output of Headrace in {root}: give the folder that a run writes, or has written, "
+        f"to.{nearest(root.name, others)}"
+    )
+
+
+def committed_in(folder: Path) -> JournalTotals | None:
+    """Return the totals of a run's journal; None if it cannot be read."""
+    from headrace.annex.report.facts import JournalTotals
+    from headrace.output import journal
+
+    ledger, shards, files, size = Ledger(), 0, 0, 0
+    try:
+        for record in journal.read(folder / "journal").lasting():
+            parts = [file for file in record.files if file.is_part]
+            ledger = ledger + record.ledger if shards else record.ledger
+            shards += 1
+            files += len(parts)
+            size += sum(file.size for file in parts)
+    except (HeadraceError, msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    return JournalTotals(ledger, shards, files, size)
+
+
+def render(found: History, known: Facts) -> bytes:
+    """Return the page, as UTF-8."""
+    from headrace.annex.report.page import page
+
+    return page(found, known, made=time.time(), version=__version__)
+
+
+def render_comparison(first: tuple[History, Facts], second: tuple[History, Facts]) -> bytes:
+    """Return a page about two runs side by side."""
+    from headrace.annex.report.page import comparison_page
+
+    return comparison_page(first, second, made=time.time(), version=__version__)
+
+
+def write(path: Path, page: bytes) -> None:
+    """Write a page atomically; only its owner may read it."""
+    safe_files.write(path, page, lasting=False)
+
+
+def number_in(state: RunState) -> int:
+    """Return which run of its output a record is about."""
+    return state.started.number if state.started is not None else 1
+
+
+def _samples(root: Path, folder: Path, *, values: bool, words: bool) -> list[RejectedSample]:
+    """Return some of the rejected rows, of each kind a few.
+
+    ``values``, ``words``: the values of rows, and what errors say, which may be about values, may be shown.
+    """
+    if not safe_files.is_folder(root / REJECTED):
+        return []
+    names: list[str] = []
+    with contextlib.suppress(OSError):  # it may not be listed, or is gone
+        names = sorted(os.listdir(root / REJECTED))
+    ours = [name for name in names if run_of(name) == folder.name and name.endswith(".arrow")]
+    if not ours:
+        return []
+    from headrace.annex.report.facts import RejectedSample
+    from headrace.core.files.artifacts import shortened
+    from headrace.core.human import row_text
+
+    found: list[RejectedSample] = []
+    seen: Counter[tuple[str, str]] = Counter()
+    for name in ours[:_FILES]:
+        for why, row in _rejected_rows(root / REJECTED / name):
+            kind = str(why["_step"]), str(why["_error_type"])
+            seen[kind] += 1
+            if seen[kind] > _SAMPLES_PER_KIND:
+                continue
+            where = str(why["_file"]) + (f", row {why['_row']:,}" if why["_row"] is not None else "")
+            error = f"{why['_error_type']}: {why['_error']}" if words else str(why["_error_type"])
+            success = row_text(row.to_pylist()[0]) if values else ""
+            found.append(RejectedSample(where, kind[0], shortened(error, _WORDS), shortened(success, _WORDS)))
+            if len(found) >= _SAMPLES:
+                return found
+    return found
+
+
+def _rejected_rows(path: Path) -> Iterator[tuple[dict[str, Any], pa.RecordBatch]]:
+    """Yield the first rows of a file of rejected rows, each with its reason; none if the file is damaged, as `verify`
+    reports that."""
+    import pyarrow as pa
+
+    from headrace.core.rejected import ERROR_FIELDS
+
+    ours = [field.name for field in ERROR_FIELDS]
+    try:
+        with pa.BufferReader(safe_files.mapped(path)) as source:
+            reader = pa.ipc.open_file(source)
+            if not reader.num_record_batches:
+                return
+            batch = reader.get_batch(0).slice(0, _ROWS_PER_FILE)
+        batch.validate(full=True)  # a wrong offset would be read beyond the file
+        why = batch.select(ours).to_pylist()
+    except (OSError, pa.ArrowException, KeyError, ValueError):
+        return
+    own = batch.select([name for name in batch.schema.names if name not in ours])
+    for i, each in enumerate(why):
+        yield each, own.slice(i, 1)

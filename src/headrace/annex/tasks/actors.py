@@ -1,0 +1,275 @@
+"""Actors as the user holds them."""
+
+from __future__ import annotations
+
+import inspect
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+from headrace.annex.tasks.actor_life import ActorLife
+from headrace.annex.tasks.admission import CallOptions, given_retries
+from headrace.annex.tasks.calls import ActorOrder, TaskOrder
+from headrace.engines.references import reduce_reference
+from headrace.errors import ArgumentError, NotOffered, UnknownArgument, nearest
+from headrace.plan.functions import callable_name
+
+if TYPE_CHECKING:
+    pass
+
+_OPTIONS = ("num_cpus", "num_gpus", "memory", "max_retries", "max_restarts", "size")
+_SPECIAL = ("__ray_ready__", "__ray_terminate__", "__ray_call__")
+METHOD_OPTIONS = "__headrace_options__"  # set on a method that says something of its calls
+
+
+class ActorMethod:
+    """A method of an actor. Calling it, or its ``remote``, returns a future."""
+
+    __slots__ = ("_actor", "_name", "_options", "_single")
+
+    def __init__(
+        self, actor: ActorHandle, name: str, options: CallOptions | None = None, *, single: bool = False
+    ) -> None:
+        self._actor = actor
+        self._name = name
+        self._options = options
+        self._single = single  # num_returns=1 was said: of a generator, the one value
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the method in the actor's process; see ``ActorHandle``."""
+        if self._actor._strict:
+            raise UnknownArgument(f"Methods of actors cannot be called directly: use {self._name}.remote(…).")
+        return self._actor._call_method(self._name, args, kwargs, self._options)
+
+    def remote(self, *args: Any, **kwargs: Any) -> Any:
+        """The same, by Ray's name."""
+        if self._single and self._actor._said(self._name).num_returns == "stream":
+            several = replace(self._options or CallOptions(), num_returns=1)
+            return self._actor._call_method(self._name, args, kwargs, several)[0]
+        return self._actor._call_method(self._name, args, kwargs, self._options)
+
+    def options(self, **options: Any) -> ActorMethod:
+        """Return the method with options of its own: ``num_returns``, and ``max_retries`` of one call.
+
+        >>> import headrace as hr
+        >>> class Halves:
+        ...     def of(self, items):
+        ...         middle = len(items) // 2
+        ...         return items[:middle], items[middle:]
+        >>> with hr.connect(workers=1) as executor:
+        ...     first, second = executor.actor(Halves).of.options(num_returns=2)("abcd")
+        ...     first.result(), second.result()
+        ('ab', 'cd')
+        """
+        from headrace.annex.tasks.admission import check_known
+
+        known = ("num_returns", "max_retries")
+        if self._actor._strict and "max_task_retries" in options:  # Ray's name
+            options = {**options, "max_retries": options["max_task_retries"]}
+        options = {name: value for name, value in options.items() if not self._actor._strict or name in known}
+        check_known(f"{self._name}.options", options, known)
+        updated = (self._options or CallOptions()).updated("options", options)
+        return ActorMethod(self._actor, self._name, updated, single=options.get("num_returns") == 1)
+
+
+class OwningExecutor(Protocol):
+    """The executor that actors belong to; it lives as long as they do."""
+
+    _core: Any
+    _options: CallOptions
+
+
+def actor_order(
+    executor: OwningExecutor,
+    constructor: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    resources: Mapping[str, Any],
+    **said: Any,
+) -> ActorOrder:
+    """Return what the user says about an actor, checked."""
+    from headrace.annex.tasks.hosting.task_host import has_async_methods
+
+    if not callable(constructor):
+        raise ArgumentError(f"actor({constructor!r}): it takes a class, or a function that makes the object.")
+    executor._core.check_open()
+    label = callable_name(constructor)
+    _check_arguments(label, constructor, args, kwargs)
+    given = {name: value for name, value in resources.items() if value is not None}
+    for name in ("retries", "restarts"):
+        given_retries(f"max_{name}", said.get(name, 0))
+    concurrency = said.get("concurrency")
+    if concurrency is not None and (
+        isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1
+    ):
+        raise ArgumentError(f"max_concurrency={concurrency!r}: it takes a whole number above zero.")
+    methods = methods_of(constructor) if isinstance(constructor, type) else None
+    is_async = methods is not None and has_async_methods(constructor)
+    options = executor._options.updated("actor", given)
+    return ActorOrder(label, options, methods=methods, is_async=is_async, **said)
+
+
+def methods_of(cls: type) -> dict[str, CallOptions]:
+    """Return the names of the methods of a class, and what they say of their calls."""
+    return {
+        name: getattr(method, METHOD_OPTIONS, CallOptions())
+        for name in dir(cls)
+        if (name == "__call__" or not name.startswith("__")) and callable(method := getattr(cls, name, None))
+    }
+
+
+def _check_arguments(label: str, constructor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    try:
+        signature = inspect.signature(constructor)
+    except (TypeError, ValueError):
+        return  # written in C, perhaps
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        known = [*signature.parameters, *_OPTIONS]
+        unknown = [name for name in kwargs if name not in known]
+        hint = nearest(unknown[0], known) if unknown else ""
+        raise UnknownArgument(f"{label}(…) cannot be made with these arguments: {error}.{hint}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class ActorLink:
+    """Stands for an actor among what a stored value refers to; see ``StoredObject``."""
+
+    handle: ActorHandle
+    number: int
+
+    @property
+    def store(self) -> Any:
+        """Where its results will be."""
+        return self.handle._life.store
+
+    def reference(self, *described: Any) -> ActorHandle:
+        """Return the handle."""
+        return self.handle
+
+
+class ActorHandle:
+    """An object that lives in a worker process of its own; made by ``Executor.actor``.
+
+    ``actor.method(…)`` calls the method there and returns a future; calls run one after another, in their order,
+    unless the class has ``async`` methods or was given ``max_concurrency``. A handle may be passed to calls, which
+    can call the actor, too. When the last handle is collected, the calls that were made are still carried out; then
+    the process ends.
+    """
+
+    def __init__(
+        self,
+        executor: Any,
+        life: Any,
+        label: str,
+        retries: int,
+        methods: dict[str, CallOptions] | None,
+        strict: bool = False,
+    ) -> None:
+        """``life``: an ``ActorLife``; in a worker, what stands for it there."""
+        self._executor = executor
+        self._life = life
+        self._label = label
+        self._retries = retries
+        self._methods = methods
+        self._number = -1
+        self._strict = strict
+        self._orders: dict[str, TaskOrder] = {}  # of methods without options of their own
+        if isinstance(life, ActorLife):
+            weakref.finalize(self, life.handles_collected).atexit = False
+
+    @property
+    def __call__(self) -> Callable[..., Any]:
+        """The object itself, called."""
+        return self._bound_method("__call__")
+
+    def __getattr__(self, name: str) -> ActorMethod:
+        if (name.startswith("__") and name not in _SPECIAL) or name in ("_methods", "_life"):
+            raise AttributeError(name)
+        return self._bound_method(name)
+
+    def __reduce__(self) -> Any:
+        return reduce_reference(self, *self._described)
+
+    def __identified_by__(self) -> Any:
+        """Raise ``TypeError``: nobody can tell whether another actor would answer the same."""
+        raise TypeError("an actor is no value")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ActorHandle) and (other is self or other._name == self._name)
+
+    def __hash__(self) -> int:
+        return hash(self._name)
+
+    def __repr__(self) -> str:
+        return f"<actor {self._label}>"
+
+    def __dir__(self) -> list[str]:
+        return sorted({*object.__dir__(self), *(self._methods or ())})
+
+    # ------------------------------------------------------------ for the executor; see ``StoredObject``
+
+    def _link(self) -> Any:
+        """Return what stands for it among the things that a stored value refers to."""
+        return ActorLink(self, self._name) if isinstance(self._life, ActorLife) else self._life
+
+    @property
+    def _described(self) -> tuple[Any, ...]:
+        return self._label, self._retries, self._methods, self._strict
+
+    @property
+    def _name(self) -> int:
+        if not isinstance(self._life, ActorLife):
+            return self._life.number  # type: ignore[no-any-return]
+        if self._number < 0:
+            self._named(self._life.store.name(self))
+        return self._number
+
+    def _kill(self, *, no_restart: bool) -> None:
+        """End the actor."""
+        if isinstance(self._life, ActorLife):
+            self._life.kill(no_restart=no_restart)
+        else:
+            self._executor._core.note(("kill", self._life.number, no_restart))
+
+    def _named(self, number: int) -> None:
+        """It has a number, by which workers know it."""
+        self._number = number
+
+    def _bound_method(self, name: str) -> ActorMethod:
+        if self._methods is not None and name not in self._methods and name not in _SPECIAL:
+            known = [known for known in self._methods if not known.startswith("_")]
+            raise NotOffered(f"{self._label} has no method {name!r}.{nearest(name, known)}")
+        return ActorMethod(self, name)
+
+    def _call_method(
+        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], options: CallOptions | None
+    ) -> Any:
+        core = self._executor._core
+        core.check_open()
+        order = self._orders.get(name) if options is None else None
+        if order is None:
+            order = self._ordered(name, options)
+            if options is None:
+                self._orders[name] = order
+        if isinstance(self._life, ActorLife):
+            return self._life.adopt(core.call(order, name, args, kwargs))
+        return core.submit(order, name, args, kwargs)
+
+    def _said(self, name: str) -> CallOptions:
+        """Return what the class says of a method's calls."""
+        return (self._methods or {}).get(name) or CallOptions()
+
+    def _ordered(self, name: str, options: CallOptions | None) -> TaskOrder:
+        """Return what is said about a call of a method."""
+        options, said = options or CallOptions(), self._said(name)
+        if options.max_retries is None:
+            retries = self._retries if said.max_retries is None else said.max_retries
+            options = replace(options, max_retries=retries)
+        if self._strict:
+            options = replace(options, strict=True)
+        returns = said.num_returns if options.num_returns is None else options.num_returns
+        actor = -1 if isinstance(self._life, ActorLife) else self._life.number
+        return TaskOrder(f"{self._label}.{name}", options, returns, "method", actor)

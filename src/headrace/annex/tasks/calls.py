@@ -1,0 +1,340 @@
+"""One call on its way: what it needs, what it waits for, and who waits for it."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError, Future, InvalidStateError
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from headrace.annex.tasks.admission import CallOptions, Needs
+from headrace.annex.tasks.futures import CallFuture
+from headrace.annex.tasks.streams import OuterStream, Pieces
+from headrace.engines.references import collecting_references, holder_of, is_plain
+from headrace.errors import CallCancelled, CallLost, EngineError, ExecutorClosed
+
+if TYPE_CHECKING:
+    from headrace.engines.local.pool import LocalPool
+    from headrace.engines.object_store import StoredObject
+
+
+MOST_AHEAD_BYTES = 8 << 10  # that a call may take which is sent before its worker can begin it
+_deciding = threading.Lock()  # whether a call has begun, or is cancelled
+
+Returns = int | str | None  # how many results; "stream": as many as come; None: one, as it is
+
+
+@dataclass(frozen=True, slots=True)
+class TaskOrder:
+    """What is said about a call, beside what is called: it travels from workers to the driver.
+
+    ``kind``: ``"submit"`` for a function; ``"method"`` for one of the actor with the number ``actor``.
+    """
+
+    label: str
+    options: CallOptions = field(default_factory=CallOptions)
+    returns: Returns = None
+    kind: str = "submit"
+    actor: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class ActorOrder:
+    """What is said about an actor, beside what it is made of."""
+
+    label: str
+    options: CallOptions
+    retries: int = 0
+    restarts: int = 0
+    concurrency: int | None = None
+    name: str | None = None
+    get_if_exists: bool = False
+    detached: bool = False
+    methods: dict[str, CallOptions] | None = None
+    is_async: bool = False
+
+
+@dataclass(eq=False, slots=True)
+class TaskCall:
+    """A call of a function, or of an actor's method; ``references`` are those and the futures in its arguments.
+
+    ``direct``: the places in ``references`` of arguments by themselves: it waits for these.
+    """
+
+    label: str
+    stored: StoredObject
+    references: Sequence[Any]
+    future: CallFuture[Any]
+    max_retries: int
+    needs: Needs = field(default_factory=Needs)
+    threads: int = 1
+    deaths: int = 0
+    begun: bool = False
+    requested: bool = False  # it waits for admission
+    pending: int = 0  # how many futures it still waits for
+    direct: Sequence[int] = ()
+    returns: Returns = None
+    pieces: Pieces | None = None  # of several results, or of a stream
+    # of calls that make calls
+    worker: LocalPool | None = None  # that runs it
+    process: int = -1  # the number of its process
+    kind: Any = None  # of that worker; of an actor's call, what returns its handle
+    parent: TaskCall | None = None
+    parent_tries: int = 0
+    children: list[TaskCall] | None = None
+    tries: int = 0  # how often a worker that ran it has died
+    wait: Wait | None = None  # what it waits for now
+    above: TaskCall | None = None  # the call that runs in the same worker meanwhile
+    below: TaskCall | None = None  # the call that waits in the same worker meanwhile
+    alone: bool = False  # it shares no worker: it, or what ran beside it, has ended one
+    stopping: bool = False  # it is being cancelled
+    answer: Future[Any] | None = None  # of the worker that it was sent to ahead
+    is_withdrawn: bool = False  # it is cancelled, or is about to be
+    order: int = 0  # of an actor's calls
+
+    def wait_for_arguments(self, then: Callable[[], None]) -> None:
+        """Count the futures that it waits for and that are not done, and have ``then`` called as each is."""
+        if not self.direct:
+            return
+        futures = [each for i in self.direct if isinstance(each := self.references[i], CallFuture)]
+        self.pending = len(futures)
+        for future in futures:
+            future.add_done_callback(lambda _: then())
+
+    def link_arguments(self) -> None:
+        """All of these are done: link the stored call to their results. Raises what one of them raised."""
+        if self.references:
+            direct = set(self.direct)
+            self.stored.links = tuple(
+                _stored(each) if i in direct else holder_of(each) for i, each in enumerate(self.references)
+            )
+
+    @property
+    def may_be_tried_again(self) -> bool:
+        """Whether it may be sent to another worker after one that it ended."""
+        return not self.stopping and (self.max_retries < 0 or self.deaths <= self.max_retries)
+
+    @property
+    def is_orphan(self) -> bool:
+        """Whether the try of the call that made it is over because its worker died."""
+        return self.parent is not None and self.parent.tries != self.parent_tries
+
+    def begin(self) -> bool:
+        """Mark it as running; False if it was cancelled."""
+        with _deciding:
+            return self._begin()
+
+    def _begin(self) -> bool:
+        if not self.begun and not self.is_withdrawn:
+            self.begun = self.future.set_running_or_notify_cancel()
+        return self.begun
+
+    @property
+    def may_be_ahead(self) -> bool:
+        """Whether it is small, and has one result."""
+        return not self.references and self.returns is None and self.stored.size <= MOST_AHEAD_BYTES
+
+    @property
+    def is_back(self) -> bool:
+        """Whether it was sent ahead and taken back since; nobody has begun it."""
+        return self.answer is not None and hasattr(self.answer, "is_back")
+
+    def came_back(self) -> None:
+        """It was taken back, and may be sent elsewhere."""
+        with _deciding:
+            self.answer = self.worker = None
+
+    def settle(self) -> None:
+        """Find out, before its future is cancelled, whether it has begun: if not, it will not any more."""
+        while True:
+            with _deciding:
+                sent, worker = self.answer, self.worker
+                if self.begun or sent is None:
+                    self.is_withdrawn = not self.begun
+                    return
+            assert worker is not None
+            worker.take_back()
+            with _deciding:
+                if self.answer is not sent:
+                    continue  # it was sent elsewhere meanwhile
+                if hasattr(sent, "is_back"):
+                    self.is_withdrawn = not self.begun
+                else:
+                    self._begin()
+                return
+
+    def succeed(self, stored: StoredObject) -> None:
+        """It returned something."""
+        self.release()
+        if self.pieces is not None:
+            self.pieces.end(None)
+        with suppress(InvalidStateError):
+            self.future.set_result(stored)
+
+    def fail(self, error: BaseException) -> None:
+        """It raised something, or cannot be carried out."""
+        self.release()
+        if self.pieces is not None:
+            self.pieces.end(error)
+        with suppress(InvalidStateError):
+            self.future.set_exception(error)
+
+    def release(self) -> None:
+        """It is over: drop what it refers to, though the user may have its future for long."""
+        self.references = ()
+        self.answer = None
+        self.future.drop_callback()
+        self.children = None
+
+
+def send_ahead(worker: LocalPool, method: str, calls: Sequence[TaskCall]) -> list[TaskCall]:
+    """Send calls to a worker that is at another one; return them, without those that somebody has cancelled.
+
+    Each has its ``answer``. Raises what ``submit_ahead`` raises: then none was sent.
+    """
+    with _deciding:
+        sent = [call for call in calls if not call.is_withdrawn]
+        if sent:
+            answers = worker.submit_ahead(method, [(call.stored, call.label, call.returns) for call in sent])
+            for call, answer in zip(sent, answers, strict=True):
+                call.worker, call.answer = worker, answer
+                call.process = answer.worker  # type: ignore[attr-defined]
+    return sent
+
+
+@dataclass(eq=False, slots=True)
+class Wait:
+    """What somebody in a worker waits for. ``call`` is the call that cannot go on before; None: a thread beside it.
+
+    ``helping``: it needs all of it, however long that takes, so its worker may do a part of the work. ``candidates``
+    are the calls that are waited for, ``underway`` those of them that another worker has begun.
+    """
+
+    token: int
+    pool: LocalPool
+    worker: int
+    call: TaskCall | None
+    left: int
+    fetch: bool
+    helping: bool
+    futures: list[Any] = field(default_factory=list)  # kept alive
+    done: list[int] = field(default_factory=list)
+    candidates: list[TaskCall] = field(default_factory=list)
+    underway: list[TaskCall] = field(default_factory=list)
+    since: float | None = None  # when its worker became idle though other calls wait for one
+    paused: bool = False
+    over: bool = False
+
+
+def waited_for(value: Any, references: Sequence[Any]) -> tuple[int, ...]:
+    """Return the places in ``references`` of those that are arguments by themselves, of ``(what, args, kwargs)``."""
+    if not references:
+        return ()
+    direct = {id(each) for each in (*value[1], *value[2].values())}
+    return tuple(i for i, each in enumerate(references) if id(each) in direct)
+
+
+def results_of(call: TaskCall) -> Any:
+    """Return what the user gets for a call: its future, several futures, or a stream of them."""
+    if call.pieces is None:
+        return call.future
+    return OuterStream(call.pieces) if call.returns == "stream" else call.pieces.futures()
+
+
+def _stored(argument: Any) -> Any:
+    if not isinstance(argument, CallFuture):
+        return holder_of(argument)
+    if argument.cancelled():
+        raise CancelledError(f"{argument!r}, on which it waited, was cancelled")
+    error = argument.exception(0)
+    if error is not None:
+        raise error
+    return argument.stored
+
+
+# ---------------------------------------------------------------- how calls end that do not end by themselves
+
+
+def closed() -> ExecutorClosed:
+    """Return the error for calls after the end."""
+    return ExecutorClosed("The executor is shut down: it cannot take calls any more.")
+
+
+def only_here() -> Callable[[], None]:
+    """Return what raises ``ExecutorClosed`` in a fork of this process: what carries out calls is not there."""
+    here = os.getpid()
+
+    def check() -> None:
+        if os.getpid() != here:
+            raise ExecutorClosed(
+                f"This process is a fork of process {here}, which owns the executor, so a call from here would never "
+                "run. Connect in this process: hr.connect(workers=...), or ray.init() after ray.shutdown()."
+            )
+
+    return check
+
+
+def cancelled(call: TaskCall) -> CallCancelled:
+    """Return the error of a call that was cancelled."""
+    return CallCancelled(f"{call.label} was cancelled.")
+
+
+def lost(call: TaskCall, error: BaseException) -> CallLost:
+    """Return the error for a call that ended every worker that tried it."""
+    times = "once" if call.deaths == 1 else f"{call.deaths} times"
+    return CallLost(
+        f"{call.label} ended its worker {times}: {error}. It is not tried again (max_retries={call.max_retries})."
+    )
+
+
+def defect(error: BaseException) -> EngineError:
+    """Return the error for calls after the dispatcher's thread has failed."""
+    return EngineError(
+        f"The thread of the executor failed: {type(error).__name__}: {error}. This is a bug in Headrace."
+    )
+
+
+_MOST = 32 << 10  # bytes of a call
+
+
+class PickledOnce:
+    """Stands for a function in the pickles of many calls: unpickled, it is the function as it was at first."""
+
+    __slots__ = ("_pickled",)
+
+    def __init__(self, pickled: bytes) -> None:
+        self._pickled = pickled
+
+    def __reduce__(self) -> Any:
+        return pickle.loads, (self._pickled,)
+
+
+def pickled_once(function: Any) -> Any:
+    """Return what stands for a function in calls; the function itself where each call must pickle it.
+
+    That is where it holds references or big arrays, or cannot be pickled, which the call itself reports.
+    """
+    from headrace.engines.out_of_band_pickle import pickle_apart
+
+    try:
+        with collecting_references() as references:
+            pickled, buffers = pickle_apart(function)
+    except Exception:
+        return function
+    return function if references or buffers else PickledOnce(pickled)
+
+
+def plain_call(what: Any, args: Sequence[Any], kwargs: dict[str, Any], strict: bool) -> bytes | None:
+    """Return the pickle of ``(what, args, kwargs, strict)`` if all of it is small and plain, else None.
+
+    ``what``: a method's name, or a function that is pickled once.
+    """
+    args = tuple(args)
+    if type(what) not in (str, PickledOnce) or not is_plain(args) or (kwargs and not is_plain(kwargs)):
+        return None
+    pickled = pickle.dumps((what, args, kwargs, strict), protocol=5)
+    return pickled if len(pickled) <= _MOST else None

@@ -1,0 +1,294 @@
+"""What a worker of an executor hosts: it runs functions, or constructs an object and calls its methods."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import signal
+import threading
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from types import FrameType
+from typing import Any
+
+import msgspec
+
+from headrace.annex.tasks.calls import Returns
+from headrace.annex.tasks.hosting.packing import CallFailed, packed_error
+from headrace.annex.tasks.hosting.worker_core import Interrupted, WorkerCore, current_call
+from headrace.core.engine_ports import WorkerContext
+from headrace.core.failures import name_of, words
+from headrace.core.process import end_fork, ending_forks
+from headrace.engines.out_of_band_pickle import OutOfBandPickle, pack
+from headrace.engines.references import Ref, collecting_references, holder_of, keep_restored, read_only
+from headrace.errors import BadReturn
+
+_NOT_CONSTRUCTED = object()
+
+
+class NoObject(Exception):
+    """This worker has not constructed the actor's object: it replaced one that died."""
+
+
+class ActorLeft(Exception):
+    """The actor ended itself, by ``sys.exit()`` or ``exit_actor()``."""
+
+    is_end = True  # it begins nothing that it was sent ahead
+
+
+class CallStopped(Exception):
+    """The call was cancelled while it ran."""
+
+
+class TaskHost:
+    """The worker's side of calls. ``call`` below is the number of a stored value: what to call, and its arguments."""
+
+    current: TaskHost | None = None  # in a worker of an executor
+
+    def __init__(self, context: WorkerContext) -> None:
+        self._value = context.value
+        self._object: Any = _NOT_CONSTRUCTED
+        self._constructing = False
+        self._side: Any = None  # where methods run that run at the same time
+        self._stack: list[int] = []  # the calls of this worker's own thread: each waits for what is above it
+        self._cancelled: set[int] = set()
+        self._thread = threading.get_ident()
+        TaskHost.current = self
+        keep_restored()
+        self.core = WorkerCore(context)
+        self.core.cancelled = self._raise_if_cancelled
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGUSR2, self._on_signal)
+
+    def run(self, call: int, label: str, returns: Returns = None) -> OutOfBandPickle:
+        """Call a function with arguments; return what it returned."""
+
+        def action() -> Any:
+            return called(*self._value(call, True))
+
+        return self._answer(call, label, action, returns)
+
+    def construct(self, call: int, label: str, concurrency: int | None = None) -> None:
+        """Construct the actor's object. ``concurrency``: how many methods may run at the same time, if said."""
+        self._constructing = True
+        function, *given = self._value(call, False)
+        is_async = isinstance(function, type) and has_async_methods(function)
+
+        def action() -> None:
+            self._object = called(function, *given)
+
+        if is_async or (concurrency or 1) > 1:
+            from headrace.annex.tasks.hosting.side_by_side import Coroutines, Threads
+
+            self._side = Coroutines(concurrency or 1000) if is_async else Threads(concurrency or 1)
+        if is_async:
+            self._side.run(lambda: self._answer(call, label, action, None).close())
+        else:
+            self._answer(call, label, action, None).close()
+
+    def call(
+        self, call: int, label: str, returns: Returns = None
+    ) -> OutOfBandPickle | Future[OutOfBandPickle]:
+        """Call a method of the actor's object."""
+        if self._object is _NOT_CONSTRUCTED:
+            raise NoObject(label)
+
+        def action() -> Any:
+            method, args, kwargs, *strict = self._value(call, True)
+            if method == "__ray_ready__":
+                return True
+            if method == "__ray_terminate__":
+                raise SystemExit
+            if method == "__ray_call__":
+                return called(args[0], (self._object, *args[1:]), kwargs)
+            return called(getattr(self._object, method), args, kwargs, *strict)
+
+        if self._side is None:
+            return self._answer(call, label, action, returns, in_actor=True)
+        future: Future[OutOfBandPickle] = self._side.submit(
+            call,
+            action,
+            lambda act: self._answer(call, label, act, returns, in_actor=True),
+            lambda values: self._send_all(call, label, values, stream=returns == "stream"),
+        )
+        return future
+
+    @property
+    def is_actor(self) -> bool:
+        """Whether this worker has an actor's object, or is making it."""
+        return self._constructing or self._object is not _NOT_CONSTRUCTED
+
+    def feed(self, kind: str, *args: Any) -> None:
+        """What the driver says while calls run; in the thread that listens."""
+        if kind == "cancel":
+            self._cancel(args[0])
+        else:
+            (self.core.on_ready if kind == "ready" else self.core.on_go)(*args)
+
+    # ------------------------------------------------------------ one call
+
+    def _answer(
+        self, call: int, label: str, action: Callable[[], Any], returns: Returns, *, in_actor: bool = False
+    ) -> OutOfBandPickle:
+        """Return what ``action`` returns, packed; raise ``CallFailed`` for whatever it raises."""
+        here = threading.get_ident() == self._thread
+        token = current_call.set(call)
+        if here:
+            self._stack.append(call)
+        try:
+            if here:
+                self._raise_if_cancelled()
+            value = ending_forks(action)()
+            if returns is not None:
+                ending_forks(self._send_pieces)(call, label, value, returns)
+                value = None
+            elif inspect.iscoroutine(value):
+                value.close()
+                raise BadReturn(
+                    f"{label} is async, and only methods of actors may be async. Call asyncio.run(…) in a function "
+                    "that is not async."
+                )
+            return self._packed(label, value)
+        except Interrupted:
+            raise CallStopped(label) from None
+        except (ActorLeft, CallStopped, CallFailed):
+            raise
+        except SystemExit as error:
+            if in_actor or self.is_actor:
+                raise ActorLeft(label) from None
+            raise CallFailed(packed_error(label, error)) from None
+        except BaseException as error:
+            raise CallFailed(packed_error(label, error)) from None
+        finally:
+            if here:
+                self._stack.pop()
+                self._cancelled.discard(call)
+            current_call.reset(token)
+            self.core.settle()
+
+    def _packed(self, label: str, value: Any) -> OutOfBandPickle:
+        try:
+            with collecting_references() as references:
+                packed = pack(value)
+            packed = msgspec.structs.replace(packed, links=tuple(holder_of(ref).number for ref in references))
+        except Exception as error:
+            raise BadReturn(
+                f"{label} returned a {type(value).__name__} that cannot travel back: {name_of(error)}: "
+                f"{words(error)}. {_advice(value)}"
+            ) from None
+        self.core.settle()  # while the value is alive, and the references in it
+        return packed
+
+    def _send_pieces(self, call: int, label: str, value: Any, returns: Returns) -> None:
+        """Send several results, or as many as a generator yields, each as it comes."""
+        values = value
+        if returns == "stream":
+            if not isinstance(value, Iterator):
+                raise BadReturn(
+                    f"{label} must be a generator to return a stream, but it returned a {type(value).__name__}."
+                )
+        elif returns == 0:
+            return
+        else:
+            if not isinstance(value, Iterable):
+                raise WrongCount(
+                    f"{label} has num_returns={returns}, and returned a {type(value).__name__}: return a tuple."
+                )
+            if isinstance(value, Iterator) and isinstance(returns, int):
+                self._send_yielded(call, label, value, returns)
+                return
+            values = list(value)
+            if len(values) != returns:
+                raise WrongCount(f"{label} has num_returns={returns}, and returned {len(values)} values.")
+        for index, each in enumerate(values):
+            self._send_piece(call, label, index, each)
+
+    def _send_yielded(self, call: int, label: str, values: Iterator[Any], returns: int) -> None:
+        """Send what a generator yields as it comes: what it yields before it fails is there."""
+        sent = 0
+        for each in values:
+            if sent < returns:
+                self._send_piece(call, label, sent, each)
+            sent += 1
+            if sent > returns:
+                break
+        if sent != returns:
+            found = f"{sent} values" if sent < returns else "more"
+            raise WrongCount(f"{label} has num_returns={returns}, and yielded {found}.")
+
+    async def _send_all(self, call: int, label: str, values: AsyncIterator[Any], *, stream: bool) -> None:
+        """Send what an async generator yields."""
+        if not stream:
+            raise BadReturn(f"{label} is an async generator: it needs num_returns='streaming'.")
+        index = 0
+        async for each in values:
+            self._send_piece(call, label, index, each)
+            index += 1
+
+    def _send_piece(self, call: int, label: str, index: int, value: Any) -> None:
+        end_fork()  # of a generator
+        packed = self._packed(label, value)
+        with self.core.uninterrupted():
+            self.core.line.note_packed(("piece", call, index), packed)
+
+    # ------------------------------------------------------------ cancelling
+
+    def _cancel(self, call: int) -> None:
+        if self._side is not None and self._side.cancel(call):
+            return
+        self._cancelled.add(call)
+        if self._stack and self._stack[-1] == call and self._thread == threading.main_thread().ident:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pthread_kill(self._thread, signal.SIGUSR2)
+        self.core.line.wake()
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if not self.core.sending:
+            self._raise_if_cancelled()
+
+    def _raise_if_cancelled(self) -> None:
+        if self._stack and self._stack[-1] in self._cancelled:
+            self._cancelled.discard(self._stack[-1])
+            raise Interrupted
+
+
+class WrongCount(BadReturn):
+    """A function did not return as many values as it was said to."""
+
+
+def has_async_methods(cls: type) -> bool:
+    """Say whether a class has methods that are to be awaited."""
+    return any(
+        inspect.iscoroutinefunction(each) or inspect.isasyncgenfunction(each)
+        for name in dir(cls)
+        if (each := inspect.getattr_static(cls, name, None)) is not None
+    )
+
+
+def call_each(function: Callable[..., Any], chunk: Sequence[tuple[Any, ...]]) -> list[Any]:
+    """Call a function once for each tuple of arguments; for ``Executor.map`` with a ``chunksize``."""
+    return [called(function, args, {}) for args in chunk]
+
+
+def called(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], strict: bool = False
+) -> Any:
+    """Call a function with the values of references that are arguments by themselves.
+
+    ``strict``: arrays among the arguments are read-only, as Ray's are; else they are copies, and the function's own.
+    """
+    args = [_resolved(value) for value in args]
+    kwargs = {name: _resolved(value) for name, value in kwargs.items()}
+    if strict:
+        read_only([args, kwargs])
+    return function(*args, **kwargs)
+
+
+def _resolved(value: Any) -> Any:
+    return value.get() if isinstance(value, Ref) else value
+
+
+def _advice(value: Any) -> str:
+    if inspect.isgenerator(value):
+        return "Return list(…) of it: a call has one result, unless it has num_returns='streaming'."
+    return "Return plain data, such as arrays, tables, lists and dicts."

@@ -1,1 +1,0 @@
-"""Databases by address: SQLite and DuckDB files, PostgreSQL servers."""

@@ -1,0 +1,193 @@
+"""What follows when workers die, stall or are interrupted, and what they found out."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from headrace.core.events import BatchShrunk
+from headrace.core.waiting import backoff
+from headrace.core.warn import warn_of_pickling
+from headrace.core.work import (
+    AttemptLost,
+    EndEarly,
+    ErrorReport,
+    ObjectsPickled,
+    Outcome,
+    RunInterrupted,
+    Task,
+)
+from headrace.driver.policy import (
+    NEVER,
+    Action,
+    Decision,
+    DumpStacks,
+    EndRun,
+    Policy,
+    Release,
+    Restrict,
+    RunView,
+    StopRun,
+    Tell,
+    Verdict,
+    WorkerDeath,
+)
+from headrace.driver.ports import Committer
+from headrace.errors import NeverReady, NodeLost
+
+FIRST = 0.1  # seconds; doubles with each death over the same shard
+LONGEST = 5.0
+
+
+class ExternalDeaths(Policy):
+    """Charges no shard with the death of a worker that could not work yet, or whose machine is gone."""
+
+    def on_death(self, death: WorkerDeath) -> Verdict | None:
+        """Decide on deaths from outside; leave the others to the next policy."""
+        return Verdict(charged=False) if isinstance(death.error, (NeverReady, NodeLost)) else None
+
+
+class RetryBackoff(Policy):
+    """Holds lost attempts back for a while: what a worker died of may pass, such as a machine short of memory."""
+
+    def __init__(self) -> None:
+        self._deaths: Counter[int] = Counter()  # by shard
+        self._held: list[tuple[float, int, AttemptLost]] = []  # a heap of the times when each pause ends
+        self._order = itertools.count()
+
+    def on_outcome(self, outcome: Outcome, view: RunView) -> Decision:
+        """Hold an attempt back whose shard is charged with its worker's death."""
+        if not isinstance(outcome, AttemptLost) or not outcome.charged:
+            return outcome
+        self._deaths[outcome.shard] += 1
+        pause = backoff(self._deaths[outcome.shard], FIRST, LONGEST, spread=0.0)
+        heapq.heappush(self._held, (view.now + pause, next(self._order), outcome))
+        return None
+
+    def before_schedule(self, view: RunView) -> Iterable[Action]:
+        """Go on with the attempts whose pause is over."""
+        while self._held and self._held[0][0] <= view.now:
+            yield Release(heapq.heappop(self._held)[2])
+
+    def next_wakeup(self, now: float) -> float:
+        """Return when the next pause ends."""
+        return self._held[0][0] if self._held else NEVER
+
+
+DUMP = 1.0  # seconds for workers to print their stacks
+
+
+class StallDetector(Policy):
+    """Ends the run after ``timeout`` seconds without work and without messages.
+
+    A worker that has a call works, however long that takes, unless it waits for a block. If no attempt is open and
+    none can begin, the run ends at once.
+    """
+
+    def __init__(self, timeout: float = 300.0) -> None:
+        self._timeout = timeout
+        self._messages = 0
+        self._since = 0.0  # the silence when somebody was last at work, or a message came
+
+    def after_schedule(self, view: RunView) -> Iterable[Action]:
+        """End the run if nothing can happen any more."""
+        if view.finished:
+            return
+        if view.messages != self._messages:
+            self._messages, self._since = view.messages, view.silence
+        quiet = view.silence - self._since
+        if view.nothing_begins:
+            yield DumpStacks(0.0)
+            yield EndRun(_stalled(quiet))
+        elif quiet and self._is_working(view):
+            self._since = view.silence
+        elif quiet >= self._timeout:
+            yield DumpStacks(DUMP)
+            yield EndRun(_stalled(quiet))
+
+    def _is_working(self, view: RunView) -> bool:
+        calls = sum(sum(view.loads(stage).values()) for stage in range(view.stages))
+        return calls > view.attempts_waiting
+
+
+def _stalled(quiet: float) -> ErrorReport:
+    return ErrorReport(
+        "Stalled",
+        f"Nothing has happened for {quiet:.0f} s, no worker is at work, and no shard can begin. Above, on standard "
+        "error, is what each worker's threads are doing. This is a bug in Headrace: please report it. Finished work "
+        "is kept; run the same command again, and it goes on from there.",
+    )
+
+
+PATIENCE = 10.0  # seconds for the batches that are under way
+
+
+class Interruption(Policy):
+    """After an interrupt nothing begins, open attempts end early, and the run stops once they have.
+
+    It stops after ``PATIENCE`` in any case: a batch may take for ever.
+    """
+
+    def __init__(self, *, waits: bool) -> None:
+        """``waits``: attempts can end early; if not, the run stops at once."""
+        self._waits = waits
+        self._until = NEVER
+        self._asked: set[int] = set()
+
+    def on_message(self, message: Any, now: float) -> None:
+        """Note an interrupt."""
+        if isinstance(message, RunInterrupted):
+            self._until = min(self._until, now + (PATIENCE if self._waits else 0.0))
+
+    def before_schedule(self, view: RunView) -> Iterable[Action]:
+        """Have the workers end what they are at."""
+        if self._until == NEVER:
+            return
+        yield Restrict(begin=False)
+        at_work = view.open_workers(view.stages - 1)
+        if not at_work or view.now >= self._until:
+            yield StopRun()
+        for worker in sorted(at_work - self._asked):
+            yield Tell(view.stages - 1, worker, EndEarly())
+        self._asked |= at_work
+
+    def next_wakeup(self, now: float) -> float:
+        """Return when the run stops in any case."""
+        return self._until
+
+
+class BatchCeilings(Policy):
+    """Collects the ceilings of batch sizes that workers found, and passes them to the workers of later tasks."""
+
+    def __init__(self, committer: Committer) -> None:
+        """``committer`` holds the ceilings, also those of earlier drivers of the run."""
+        self._committer = committer
+
+    def on_message(self, message: Any, now: float) -> None:
+        """Record a lower ceiling."""
+        if isinstance(message, BatchShrunk):
+            known = self._committer.ceilings.get(message.step)
+            if known is None or message.now < known:
+                self._committer.lower(message.step, message.now)
+
+    def before_submit(self, task: Task) -> Task:
+        """Add the ceilings known so far."""
+        return msgspec.structs.replace(task, ceilings=dict(self._committer.ceilings))
+
+
+class PickleWarnings(Policy):
+    """Warns of each column of Python objects that is pickled between processes."""
+
+    def __init__(self) -> None:
+        self._columns: set[str] = set()
+
+    def on_message(self, message: Any, now: float) -> None:
+        """Warn of a column of which the user was not told before."""
+        if isinstance(message, ObjectsPickled) and message.column not in self._columns:
+            self._columns.add(message.column)
+            warn_of_pickling(message.column, message.kinds)

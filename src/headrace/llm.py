@@ -1,0 +1,35 @@
+"""Language models in batch: models behind endpoints or in the worker, asked row by row by ``Dataset.prompt``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from headrace.annex.llm.endpoint import Endpoint, Endpoints
+    from headrace.annex.llm.engines import VLLM, SGLang
+    from headrace.annex.llm.server import Server
+    from headrace.annex.llm.transformers import Transformers
+
+__all__ = ["VLLM", "Endpoint", "Endpoints", "SGLang", "Server", "Transformers"]
+
+_HOMES = {
+    "Endpoint": "endpoint",
+    "Endpoints": "endpoint",
+    "SGLang": "engines",
+    "Server": "server",
+    "Transformers": "transformers",
+    "VLLM": "engines",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used."""
+    import importlib
+
+    if name in _HOMES:
+        return getattr(importlib.import_module(f"headrace.annex.llm.{_HOMES[name]}"), name)
+    raise AttributeError(f"module 'headrace.llm' has no attribute {name!r}; it has {', '.join(__all__)}")
+
+
+def __dir__() -> list[str]:
+    return __all__

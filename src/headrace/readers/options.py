@@ -1,0 +1,117 @@
+"""Arguments that readers share: options of ``pyarrow.csv`` and ``pyarrow.json``, and a warning of folders."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from headrace.core.arguments import Translated, Unsupported
+from headrace.core.warn import warn
+from headrace.core.work import HOME, SUCCESS
+from headrace.errors import ArgumentError
+from headrace.plan import ray_arguments
+from headrace.plan.ray_arguments import READ
+from headrace.sources.files import PathArgument, absolute_paths
+
+_SAME_NAME = (
+    "column_names", "encoding", "skip_rows", "delimiter", "column_types", "null_values", "strings_can_be_null",
+    "decimal_point", "timestamp_parsers",
+)  # fmt: skip
+_CHARACTERS = ("quote_char", "escape_char")
+_HARMLESS = ("block_size", "use_threads", "newlines_in_values", "check_utf8")
+_INSTEAD = {
+    "include_columns": "select_columns after it chooses columns",
+    "invalid_row_handler": 'with_options(on_error="reject") sets such rows aside',
+}
+
+
+def given_csv_options(options: Any) -> Mapping[str, Any]:
+    """Return what options of ``pyarrow.csv`` say that is not its default, by the names of ``read_csv``.
+
+    >>> from pyarrow import csv
+    >>> given_csv_options(csv.ParseOptions(delimiter=";", quote_char=False))
+    {'delimiter': ';', 'quote_char': None}
+    """
+    from pyarrow import csv
+
+    kinds = (csv.ReadOptions, csv.ParseOptions, csv.ConvertOptions)
+    if not isinstance(options, kinds):
+        raise ArgumentError(
+            f"{options!r} is none of pyarrow.csv's ReadOptions, ParseOptions and ConvertOptions. The options have "
+            "the same names as arguments of read_csv: delimiter=, column_names=, column_types=, ...."
+        )
+    usual, found = type(options)(), {}
+    for name in sorted(name for name in dir(usual) if not name.startswith("_")):
+        value = getattr(options, name)
+        if callable(getattr(usual, name)) or value == getattr(usual, name) or name in _HARMLESS:
+            continue
+        if name in _SAME_NAME:
+            found[name] = value
+        elif name in _CHARACTERS:
+            found[name] = value or None
+        elif name == "autogenerate_column_names":
+            found["has_header"] = False
+        else:
+            why = _INSTEAD.get(name, "read the file with pyarrow.csv and give the table to from_arrow")
+            raise ArgumentError(
+                f"read_csv has no use for {name}={value!r} of {type(options).__name__}: {why}."
+            )
+    return found
+
+
+_OPTIONS = Translated("", (None,), given_csv_options)
+READ_CSV: dict[str, Unsupported] = {
+    **READ,
+    "convert_options": _OPTIONS,
+    "parse_options": _OPTIONS,
+    "read_options": _OPTIONS,
+}
+
+
+def given_parse_options(options: Any) -> Mapping[str, Any]:
+    """Return what ``pyarrow.json.ParseOptions`` say that is not the default, by the names of ``read_json``."""
+    from pyarrow import json
+
+    if not isinstance(options, json.ParseOptions):
+        raise ArgumentError(
+            f"parse_options={options!r} is not a pyarrow.json.ParseOptions; schema= says the fields."
+        )
+    schema, others = options.explicit_schema, options.unexpected_field_behavior
+    if schema is None and others == "infer":
+        return {}
+    if schema is None or others != "ignore":
+        raise ArgumentError(
+            f"read_json has no use for unexpected_field_behavior={others!r} of ParseOptions: with a schema, other "
+            "fields are passed over ('ignore'); without one, all are read."
+        )
+    return {"schema": schema}
+
+
+READ_JSON: dict[str, Unsupported] = {
+    **ray_arguments.READ_JSON,
+    "parse_options": Translated("", (None,), given_parse_options),
+    "read_options": Unsupported("how much is read at a time is settled by size", None),
+}
+
+
+def warn_of_unfinished(paths: PathArgument) -> None:
+    """Warn, on behalf of the caller's caller, if a folder is the output of a run that is not complete."""
+    tables = [folder for folder in absolute_paths(paths) if os.path.isdir(os.path.join(folder, "_delta_log"))]
+    if tables:
+        warn(
+            f"The folder {tables[0]!r} is a Delta table: its Parquet files may hold rows of older versions, or of "
+            "runs that are not complete. read_delta reads only the rows of one version."
+        )
+    unfinished = [
+        folder
+        for folder in dict.fromkeys(absolute_paths(paths))
+        if os.path.isdir(os.path.join(folder, HOME)) and not os.path.exists(os.path.join(folder, SUCCESS))
+    ]
+    if unfinished:
+        several = len(unfinished) > 1
+        warn(
+            f"The folder{'s' if several else ''} {', '.join(map(repr, unfinished))} {'are' if several else 'is'} the "
+            f"unfinished output of a headrace run: {SUCCESS} is missing, and rows may be missing, too. Run its job "
+            "again to complete it."
+        )

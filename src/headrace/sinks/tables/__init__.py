@@ -1,1 +1,0 @@
-"""Writing to tables that are folders of files and a log."""

@@ -1,1 +1,0 @@
-"""Sound, video, and pages of documents."""

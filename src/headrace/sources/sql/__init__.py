@@ -1,1 +1,0 @@
-"""The rows of a query, read from a database in ranges."""

@@ -1,1 +1,0 @@
-"""Reading tables that are folders of files and a log."""

@@ -1,0 +1,231 @@
+"""Tables that grow, by their own libraries, and an output that takes in what is new in them."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import itertools
+import signal
+import sqlite3
+import sys
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import forked
+import headrace as hr
+from headrace.core import failpoints
+
+QUIET: dict[str, Any] = {"engine": "inline", "progress": False, "shard_rows": 3}
+JOB = """
+import sys
+from pathlib import Path
+from annex.lakes.growing import TABLES
+
+TABLES[sys.argv[1]](Path(sys.argv[2])).run({sys.argv[3]: sys.argv[4]}, key=sys.argv[5] or None)
+"""
+
+
+def made(batch: dict[str, Any]) -> dict[str, Any]:
+    return {"id": batch["id"], "twice": batch["id"] * 2}
+
+
+class Table:
+    """A table of the column ``id``, what its own library does to it, and an output of its rows."""
+
+    imports = ""  # what processes that read it are forked with
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.output = folder, folder / "out"
+        self.next = 0
+
+    def append(self, rows: int = 2) -> None:
+        self.add(pa.table({"id": pa.array(range(self.next, self.next + rows), pa.int64())}))
+        self.next += rows
+
+    def run(self, faults: dict[str, str] | None = None, **options: Any) -> hr.Result:
+        reading = {name: options.pop(name) for name in ("version", "columns") if name in options}
+        quiet = {**QUIET, "progress": options.pop("progress", False)}
+        failpoints.activate(faults or {})
+        try:
+            data = self.read(**reading).map_batches(made).with_options(**quiet)
+            return data.write_parquet(self.output, **{"incremental": True, **options})
+        finally:
+            failpoints.activate({})
+
+    def killed(self, point: str, how: str, key: str = "") -> None:
+        arguments = [type(self).__name__, self.folder, point, how, key]
+        command = [sys.executable, "-c", JOB, *map(str, arguments)]
+        ended = forked.run(command, cwd=str(Path(__file__).parents[2]), timeout=120, also=self.imports)
+        assert ended.returncode in (0, -signal.SIGKILL), ended.stderr
+
+    def written(self) -> list[int]:
+        """Return the ids of the output, each of which has its value."""
+        rows = [row for path in self.output.glob("part-*") for row in pq.read_table(path).to_pylist()]
+        assert all(row["twice"] == 2 * row["id"] for row in rows)
+        return sorted(row["id"] for row in rows)
+
+    add: Callable[..., None]
+    compact: Callable[[], None]
+    clean: Callable[[], None]
+    delete: Callable[[str], None]
+    ids: Callable[[], list[int]]
+    read: Callable[..., hr.Dataset]
+    version: Callable[[], int]
+
+
+class Delta(Table):
+    def table(self) -> Any:
+        import deltalake
+
+        return deltalake.DeltaTable(self.folder / "t")
+
+    def add(self, rows: pa.Table) -> None:
+        import deltalake
+
+        deltalake.write_deltalake(self.folder / "t", rows, mode="append")
+
+    def compact(self) -> None:
+        self.table().optimize.compact()
+
+    def clean(self) -> None:
+        self.table().vacuum(0, dry_run=False, enforce_retention_duration=False)
+
+    def delete(self, which: str) -> None:
+        self.table().delete(which)
+
+    def ids(self) -> list[int]:
+        return sorted(self.table().to_pyarrow_table()["id"].to_pylist())
+
+    def read(self, version: int | None = None, columns: Any = None) -> hr.Dataset:
+        return hr.read_delta(self.folder / "t", version, columns=columns)
+
+    def version(self) -> int:
+        return int(self.table().version())
+
+
+class Iceberg(Table):
+    imports = "pyiceberg.catalog.sql"
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.lake = {
+            "name": "lake",
+            "type": "sql",
+            "uri": f"sqlite:///{folder}/lake.db",
+            "warehouse": str(folder),
+        }
+
+    def table(self) -> Any:
+        from pyiceberg.catalog import load_catalog
+
+        catalog = load_catalog(**self.lake)
+        catalog.create_namespace_if_not_exists("shop")
+        return catalog.create_table_if_not_exists("shop.t", schema=pa.schema([("id", pa.int64())]))
+
+    def add(self, rows: pa.Table) -> None:
+        self.table().append(rows)
+
+    def compact(self) -> None:
+        """Write all rows anew, as a snapshot that replaces files, which the library cannot make by itself."""
+        import pyiceberg.io.pyarrow as iceberg_files
+        from pyiceberg.table.snapshots import Operation, Summary
+        from pyiceberg.table.update.snapshot import _OverwriteFiles
+
+        class Replacing(_OverwriteFiles):
+            def _summary(self, snapshot_properties: dict[str, str] | None = None) -> Summary:
+                usual = super()._summary(snapshot_properties or {})
+                return Summary(operation=Operation.REPLACE, **usual.additional_properties)
+
+        table = self.table()
+        scan, rows = list(table.scan().plan_files()), table.scan().to_arrow()
+        with table.transaction() as transaction:
+            files = iceberg_files._dataframe_to_data_files(
+                transaction.table_metadata, rows, table.io, uuid.uuid4(), itertools.count()
+            )
+            with Replacing(Operation.OVERWRITE, transaction, table.io) as update:
+                for file in files:
+                    update.append_data_file(file)
+                for task in scan:
+                    update.delete_data_file(task.file)
+
+    def clean(self) -> None:
+        """Remove files that the latest snapshot has not, as a clean-up of orphans does too early."""
+        kept = {task.file.file_path.removeprefix("file://") for task in self.table().scan().plan_files()}
+        for path in (self.folder / "shop").rglob("*.parquet"):
+            if str(path) not in kept:
+                path.unlink()
+
+    def delete(self, which: str) -> None:
+        self.table().delete(which)
+
+    def ids(self) -> list[int]:
+        return sorted(self.table().scan().to_arrow()["id"].to_pylist())
+
+    def read(self, version: int | None = None, columns: Any = None) -> hr.Dataset:
+        return hr.read_iceberg("shop.t", catalog=self.lake, snapshot_id=version, selected_fields=columns)
+
+    def version(self) -> int:
+        return int(self.table().current_snapshot().snapshot_id)
+
+
+class Lance(Table):
+    def table(self) -> Any:
+        import lance
+
+        return lance.dataset(str(self.folder / "t"))
+
+    def add(self, rows: pa.Table) -> None:
+        import lance
+
+        lance.write_dataset(rows, str(self.folder / "t"), mode="append")
+
+    def compact(self) -> None:
+        self.table().optimize.compact_files()
+
+    def clean(self) -> None:
+        self.table().cleanup_old_versions(dt.timedelta(0), delete_unverified=True)
+
+    def delete(self, which: str) -> None:
+        self.table().delete(which)
+
+    def ids(self) -> list[int]:
+        return sorted(self.table().to_table()["id"].to_pylist())
+
+    def read(self, version: int | None = None, columns: Any = None) -> hr.Dataset:
+        return hr.read_lance(str(self.folder / "t"), version=version, columns=columns)
+
+    def version(self) -> int:
+        return int(self.table().version)
+
+
+class Sqlite(Table):
+    """A table of a database, whose rows are known by their keys only."""
+
+    def asked(self, statement: str, *rows: tuple[int]) -> list[Any]:
+        with contextlib.closing(sqlite3.connect(self.folder / "t.db")) as base, base:
+            base.execute("CREATE TABLE IF NOT EXISTS t (id INTEGER PRIMARY KEY)")
+            return list(base.executemany(statement, rows) if rows else base.execute(statement))
+
+    def add(self, rows: pa.Table) -> None:
+        self.asked("INSERT INTO t VALUES (?)", *((number,) for number in rows["id"].to_pylist()))
+
+    def compact(self) -> None:
+        """A database compacts nothing that one could see."""
+
+    def delete(self, which: str) -> None:
+        self.asked(f"DELETE FROM t WHERE {which}")
+
+    def ids(self) -> list[int]:
+        return [number for (number,) in self.asked("SELECT id FROM t ORDER BY id")]
+
+    def read(self) -> hr.Dataset:
+        address = f"sqlite:///{self.folder}/t.db"
+        return hr.read_sql("SELECT id FROM t", address, partition_column="id", partitions=5)
+
+
+TABLES: dict[str, type[Any]] = {"Delta": Delta, "Iceberg": Iceberg, "Lance": Lance, "Sqlite": Sqlite}

@@ -1,0 +1,754 @@
+"""Delta tables: one commit for each run, once, whatever is killed or lost; reading one version."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+import random
+import shutil
+import signal
+import sys
+import threading
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+import forked
+import headrace as hr
+from headrace.annex.lakes.delta.sink import DeltaTable
+from headrace.annex.lakes.delta.source import DeltaSource
+from headrace.core import failpoints
+from headrace.core.ports import Source
+from headrace.errors import (
+    ArgumentError,
+    HeadraceError,
+    InputChanged,
+    NothingMatched,
+    OutputExists,
+    PlanChanged,
+    RunLocked,
+    SinkError,
+    SourceError,
+    UnknownColumn,
+)
+from headrace.sinks.files import FileSink
+from headrace.sinks.parquet import Parquet
+from headrace.sources.range import RangeSource
+from headrace.testing import FormatContract, SourceContract
+
+QUIET: dict[str, Any] = {"engine": "inline", "progress": False}
+JOB = """
+import sys
+from annex.lakes.test_delta import hundred
+from headrace.core import failpoints
+
+failpoints.activate({sys.argv[1]: f"kill@{sys.argv[2]}"})
+hundred().write_delta(sys.argv[3], mode=sys.argv[4])
+"""
+
+
+def hundred() -> hr.Dataset:
+    return hr.Dataset.from_source(RangeSource(100, rows_per_split=25)).with_options(shard_rows=25, **QUIET)
+
+
+def rows(*batches: dict[str, Any] | pa.Table) -> hr.Dataset:
+    return hr.from_arrow(
+        [each if isinstance(each, pa.Table) else pa.table(each) for each in batches]
+    ).with_options(**QUIET)
+
+
+def ids(table: Any) -> list[int]:
+    """What the library itself reads."""
+    return sorted(deltalake.DeltaTable(str(table)).to_pyarrow_table()["id"].to_pylist())
+
+
+def versions(table: Any) -> int:
+    return int(deltalake.DeltaTable(str(table)).version())
+
+
+# ------------------------------------------------------------ once, whatever happens
+
+
+@pytest.mark.parametrize(
+    ("point", "passage", "mode"),
+    [
+        ("stage.closed", 2, "append"),
+        ("publish.renamed", 2, "overwrite"),
+        ("table.filled", 1, "append"),
+        ("finish.success", 1, "append"),
+        ("finish.success", 1, "overwrite"),
+    ],
+)
+def test_killed_anywhere_the_rows_are_added_once(tmp_path: Path, point: str, passage: int, mode: str) -> None:
+    table = tmp_path / "t"
+    deltalake.write_deltalake(table, pa.table({"id": [-1]}))
+    command = [sys.executable, "-c", JOB, point, str(passage), str(table), mode]
+    tests = str(Path(__file__).parents[2])
+    ended = forked.run(command, cwd=tests, timeout=120)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    kept = [-1] if mode == "append" else []
+    added = point == "finish.success"
+    assert ids(table) == ([*kept, *range(100)] if added else [-1]) and versions(table) == int(added)
+    seen = hr.read_delta(table)  # while the run is not finished
+    assert hundred().write_delta(table, mode=mode).rows == 100  # type: ignore[arg-type]
+    assert ids(table) == [*kept, *range(100)] and versions(table) == 1
+    assert seen.count() == len(kept) + 100  # it was not looked at before
+    again = hundred().write_delta(table, mode=mode)  # type: ignore[arg-type]
+    assert (again.resumed, versions(table)) == ((True, 1) if mode == "append" else (False, 2))
+    assert (table / "headrace-output/_SUCCESS").exists()
+
+
+def test_an_answer_that_was_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    send = DeltaTable._send
+
+    def lost(self: DeltaTable, *args: Any) -> None:
+        send(self, *args)
+        raise OSError("connection reset by peer")
+
+    monkeypatch.setattr(DeltaTable, "_send", lost)
+    assert hundred().write_delta(tmp_path / "t").rows == 100
+    assert ids(tmp_path / "t") == [*range(100)] and versions(tmp_path / "t") == 0
+
+    def refused(self: DeltaTable, *args: Any) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(DeltaTable, "_send", refused)
+    with pytest.raises(SinkError, match=r"no space left.*none of them.*same command again"):
+        hundred().write_delta(tmp_path / "t", output="second")
+    assert versions(tmp_path / "t") == 0
+    monkeypatch.setattr(DeltaTable, "_send", send)
+    assert hundred().write_delta(tmp_path / "t", output="second").resumed
+    assert ids(tmp_path / "t") == sorted([*range(100)] * 2)
+
+
+def test_others_commit_at_the_same_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The version that parts were compared with is the one they are added to; somebody faster is waited for."""
+    table, send, faster = str(tmp_path / "t"), DeltaTable._send, [1, 2]
+
+    def late(self: DeltaTable, *args: Any) -> None:
+        if faster:
+            deltalake.write_deltalake(table, pa.table({"id": [-faster.pop()]}), mode="append")
+        send(self, *args)
+
+    monkeypatch.setattr(DeltaTable, "_send", late)
+    hundred().write_delta(table)
+    assert ids(table) == [-2, -1, *range(100)] and versions(table) == 2
+    faster.append(3)
+    hundred().write_delta(table, mode="overwrite")  # replaces what came before it, too
+    assert ids(table) == [*range(100)] and versions(table) == 4
+    monkeypatch.setattr("headrace.annex.lakes.sink._TRIES", 1)
+    faster.append(4)
+    with pytest.raises(hr.errors.OutputWriteFailed, match="all the time"):
+        hundred().write_delta(table, output="more")
+    assert ids(table) == [-4, *range(100)]
+
+
+def test_many_drivers_into_one_table(tmp_path: Path) -> None:
+    table = tmp_path / "t"
+    ended: list[int] = []
+
+    def run(number: int) -> None:
+        data = rows({"id": [number * 10 + i for i in range(10)]})
+        ended.append(data.write_delta(table, output=f"run-{number}").rows)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert ended == [10] * 4 and ids(table) == [*range(40)] and versions(table) == 3
+
+
+def test_one_output_has_one_driver(tmp_path: Path) -> None:
+    def meanwhile(batch: dict[str, Any]) -> dict[str, Any]:
+        with pytest.raises(RunLocked):
+            hundred().write_delta(tmp_path / "t")
+        return batch
+
+    with pytest.raises(NothingMatched):
+        hr.read_delta(tmp_path / "t").count()
+    rows({"id": [1]}).map_batches(meanwhile, version="1").write_delta(tmp_path / "t")
+    assert ids(tmp_path / "t") == [1]
+
+
+# ------------------------------------------------------------ what belongs to the table stays
+
+
+def test_parts_of_the_table_are_never_removed_or_made_again(tmp_path: Path) -> None:
+    table = tmp_path / "t"
+
+    def made(factor: int) -> hr.Dataset:
+        return hundred().map_batches(lambda batch: {"id": batch["id"] * factor})
+
+    made(1).write_delta(table)
+    with pytest.raises(PlanChanged, match="in the table already"):
+        made(2).write_delta(table, on_change="restart")
+    with pytest.raises(PlanChanged, match="another output="):
+        hundred().limit(3).write_delta(table)
+    assert ids(table) == [*range(100)]
+    deltalake.DeltaTable(str(table)).optimize.compact()
+    deltalake.DeltaTable(str(table)).vacuum(0, dry_run=False, enforce_retention_duration=False)
+    assert not list((table / "headrace-output").glob("*.parquet"))
+    assert made(1).write_delta(table).resumed  # nothing is added a second time
+    (table / "headrace-output/_SUCCESS").unlink()
+    assert made(1).write_delta(table).resumed and ids(table) == [*range(100)]
+
+
+def test_new_input_of_a_finished_run_is_a_run_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    pq.write_table(pa.table({"id": [1]}), tmp_path / "in/a.parquet")
+    data = hr.read_parquet(tmp_path / "in").with_options(**QUIET)
+    data.write_delta(tmp_path / "t")
+    pq.write_table(pa.table({"id": [2]}), tmp_path / "in/b.parquet")
+    with pytest.raises(PlanChanged, match=r"finished.*another output="):
+        hr.read_parquet(tmp_path / "in").with_options(**QUIET).write_delta(
+            tmp_path / "t", on_change="continue"
+        )
+    assert ids(tmp_path / "t") == [1]
+
+
+def nightly(folder: Path, faults: dict[str, str] | None = None, **options: Any) -> hr.Result:
+    """One run of a nightly job: the files that are new become rows of the table."""
+    failpoints.activate(faults or {})
+    try:
+        data = hr.read_parquet(str(folder / "in")).with_options(**QUIET)
+        return data.write_delta(folder / "t", incremental=True, **options)
+    finally:
+        failpoints.activate({})
+
+
+def arrived(folder: Path, name: str, *values: int) -> None:
+    (folder / "in").mkdir(exist_ok=True)
+    pq.write_table(pa.table({"id": pa.array(values, pa.int64())}), folder / "in" / f"{name}.parquet")
+
+
+def test_further_runs_are_commits_of_their_own(tmp_path: Path) -> None:
+    """Each adds its rows once, wherever it failed; the table may be compacted and vacuumed meanwhile."""
+    table = tmp_path / "t"
+    deltalake.write_deltalake(table, pa.table({"id": [-1]}))
+    arrived(tmp_path, "a", 1, 2)
+    first = nightly(tmp_path)
+    assert (ids(table), versions(table)) == ([-1, 1, 2], 1)
+    assert nightly(tmp_path).resumed and versions(table) == 1
+    points = [
+        "attempt.started",
+        "swap.recorded",
+        "publish.rename",
+        "swap.pointed",
+        "table.filled",
+        "finish.success",
+    ]
+    for number, point in enumerate([*points, "journal.append@4"], 3):
+        arrived(tmp_path, f"n{number}", number)
+        before = ids(table)
+        name, _, passage = point.partition("@")
+        with pytest.raises((HeadraceError, OSError)):
+            nightly(tmp_path, {name: f"EIO@{passage or 1}"})
+        added = name in ("finish.success", "journal.append")
+        assert ids(table) == sorted([*before, *([number] if added else [])])
+        arrived(tmp_path, f"x{number}", 100 + number)  # what came since is taken in, now or by the next
+        nightly(tmp_path)
+        result = nightly(tmp_path)
+        assert ids(table) == sorted([*before, number, 100 + number]), point
+        made = deltalake.DeltaTable(table)
+        assert result.rows == len(ids(table)) - 1 and made.version() <= versions(table)
+        if number == 5:
+            made.optimize.compact()
+            made.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
+            assert not list(table.glob("headrace-output/part-00000-*"))
+    log = [each.get("headrace", {}).get("run") for each in deltalake.DeltaTable(table).history()]
+    told = [each for each in reversed(log) if each]
+    assert told == [first.run, *(f"{first.run}-{number}" for number in range(2, len(result.runs) + 1))]
+    arrived(tmp_path, "a", 1, 2, 3)
+    with pytest.raises(InputChanged, match="written again"):
+        nightly(tmp_path)
+    with pytest.raises(ArgumentError, match="rows are not removed from a table"):
+        hr.read_parquet(str(tmp_path / "in")).with_options(**QUIET, refresh="changed").write_delta(
+            table, incremental=True
+        )
+    for mode in ("error", "overwrite"):
+        with pytest.raises(ArgumentError, match="an incremental output gets new rows"):
+            nightly(tmp_path, mode=mode)
+
+
+def test_only_new_keys_become_rows(tmp_path: Path) -> None:
+    arrived(tmp_path, "a", 1, 2)
+    nightly(tmp_path, key="id")
+    arrived(tmp_path, "a", 1, 2, 3)
+    arrived(tmp_path, "b", 2, 4)
+    nightly(tmp_path, key="id")
+    assert ids(tmp_path / "t") == [1, 2, 3, 4] and versions(tmp_path / "t") == 1
+    arrived(tmp_path, "c", 1)
+    assert nightly(tmp_path, key="id").rows == 4 and ids(tmp_path / "t") == [1, 2, 3, 4]
+
+
+def test_an_overwrite_leaves_older_versions_readable(tmp_path: Path) -> None:
+    table = tmp_path / "t"
+    for number in range(3):
+        rows({"id": [number]}).write_delta(table, mode="overwrite")
+    assert [hr.read_delta(table, version=v).take_all() for v in range(3)] == [[{"id": n}] for n in range(3)]
+    assert ids(table) == [2]
+    with pytest.raises(OutputExists, match="mode='append'"):
+        rows({"id": [3]}).write_delta(table, mode="error", output="x")
+    assert rows({"id": [3]}).write_delta(tmp_path / "new", mode="error").rows == 1
+
+
+# ------------------------------------------------------------ columns
+
+
+def test_types_are_those_of_the_table(tmp_path: Path) -> None:
+    when = dt.datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=dt.UTC)
+    given = pa.table(
+        {
+            "id": pa.array([1, 2], pa.uint32()),
+            "small": pa.array([1, None], pa.int8()),
+            "word": pa.array(["a", None]).dictionary_encode(),
+            "when": pa.array([when, None], pa.timestamp("ns", "UTC")),
+            "plain": pa.array([dt.datetime(2026, 1, 1), None], pa.timestamp("ms")),
+            "vector": pa.array([[1, 2], [3, 4]], pa.list_(pa.float32(), 2)),
+            "price": pa.array([Decimal("1.50"), None], pa.decimal128(10, 2)),
+            "day": pa.array([dt.date(2026, 1, 1), None]),
+            "raw": pa.array([b"\0\1", None], pa.binary(2)),
+            "deep": pa.array([{"a": [1]}, None], pa.struct([("a", pa.list_(pa.uint8()))])),
+        }
+    )
+    rows(given).write_delta(tmp_path / "t")
+    table = deltalake.DeltaTable(str(tmp_path / "t"))
+    kinds = {f.name: f.type for f in pa.schema(table.schema().to_arrow())}
+    assert (kinds["id"], kinds["word"], kinds["when"], kinds["plain"]) == (
+        pa.int64(), pa.string(), pa.timestamp("us", "UTC"), pa.timestamp("us"),
+    )  # fmt: skip
+    expected = [{k: list(v) if k == "vector" else v for k, v in row.items()} for row in given.to_pylist()]
+    assert table.to_pyarrow_table().to_pylist() == expected == hr.read_delta(tmp_path / "t").take_all()
+    duckdb = pytest.importorskip("duckdb")
+    files = table.file_uris()
+    assert duckdb.sql(f"SELECT sum(id), max(price) FROM read_parquet({files})").fetchall() == [
+        (3, Decimal("1.50"))
+    ]
+    rows({"id": pa.array([3], pa.int8()), "small": pa.array([None], pa.int8())}).write_delta(
+        tmp_path / "t", output="b"
+    )
+    assert ids(tmp_path / "t") == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("column", "words"),
+    [
+        (pa.array([1], pa.uint64()), "'x' is of type uint64, which no Delta table has"),
+        (pa.array([1], pa.time64("us")), "'x' is of type time64"),
+        (pa.array([1], pa.int64()), "has no column 'x'; it has id, n"),
+    ],
+)
+def test_columns_that_the_table_cannot_have(tmp_path: Path, column: pa.Array, words: str) -> None:
+    deltalake.write_deltalake(tmp_path / "t", pa.table({"id": [1], "n": pa.array([1], pa.int32())}))
+    with pytest.raises(SinkError, match=words):
+        rows({"id": [2], "x": column}).write_delta(tmp_path / "t")
+    with pytest.raises(SinkError, match=r"'n' is of type int64.*has it as int32"):
+        rows({"id": [2], "n": [1]}).write_delta(tmp_path / "t", output="other")
+    assert ids(tmp_path / "t") == [1]
+
+
+def test_columns_are_added_if_asked_for(tmp_path: Path) -> None:
+    rows({"id": [1]}).write_delta(tmp_path / "t")
+    rows({"x": ["new"], "id": [2]}).write_delta(tmp_path / "t", schema_mode="merge", output="b")
+    rows({"id": [3]}).write_delta(tmp_path / "t", output="c")
+    found = hr.read_delta(tmp_path / "t").take_all()
+    assert sorted(found, key=lambda row: row["id"]) == [
+        {"id": 1, "x": None},
+        {"id": 2, "x": "new"},
+        {"id": 3, "x": None},
+    ]
+
+
+def test_a_table_that_changed_while_the_run_went_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = tmp_path / "t"
+    deltalake.write_deltalake(table, pa.table({"id": pa.array([1], pa.int64())}))
+    sync = DeltaTable.reveal
+
+    def meanwhile(self: DeltaTable, *args: Any) -> None:
+        text = pa.table({"id": ["text"]})
+        deltalake.write_deltalake(table, text, mode="overwrite", schema_mode="overwrite")
+        sync(self, *args)
+
+    monkeypatch.setattr(DeltaTable, "reveal", meanwhile)
+    for _ in range(2):
+        with pytest.raises(SinkError, match=r"'id' is of type int64.*has it as string"):
+            hundred().write_delta(table)
+    monkeypatch.setattr(DeltaTable, "reveal", sync)
+    with pytest.raises(SinkError, match="'id'"):
+        hundred().write_delta(table)  # parts that are staged are not taken for texts
+    assert deltalake.DeltaTable(str(table)).to_pyarrow_table()["id"].to_pylist() == ["text"]
+
+
+def test_partitions(tmp_path: Path) -> None:
+    table = tmp_path / "t"
+    days = [dt.date(2026, 1, 1), None, dt.date(2026, 1, 2)]
+    given = [{"id": i, "day": days[i % 3], "place": ["a b/c", "São%"][i % 2]} for i in range(12)]
+    rows(pa.Table.from_pylist(given)).write_delta(table, partition_by=["day", "place"])
+    read = hr.read_delta(table)
+    assert sorted(read.take_all(), key=lambda row: row["id"]) == given
+    assert (
+        sorted(deltalake.DeltaTable(str(table)).to_pyarrow_table().to_pylist(), key=lambda r: r["id"])
+        == given
+    )
+    assert read.schema().field("day").type == pa.date32()
+    some = hr.read_delta(table, columns=["id"], filter=(hr.col("place") == "São%") & (hr.col("id") < 6))
+    assert sorted(row["id"] for row in some.take_all()) == [1, 3, 5]
+    source = DeltaSource(str(table), condition=pc.field("place") == "São%")
+    assert len(source.files()) == 3
+    with pytest.raises(SinkError, match="is partitioned by"):
+        rows(pa.Table.from_pylist(given)).write_delta(table, output="b")
+    with pytest.raises(SinkError, match="empty text"):
+        rows({"id": [1], "day": [days[0]], "place": [""]}).write_delta(
+            table, partition_by=["day", "place"], output="c"
+        )
+    assert versions(table) == 0
+
+
+def test_an_output_without_rows(tmp_path: Path) -> None:
+    hundred().filter(expr=hr.col("id") < 0).write_delta(tmp_path / "t")
+    assert ids(tmp_path / "t") == [] and hr.read_delta(tmp_path / "t").count() == 0
+    assert hr.read_delta(tmp_path / "t").schema().names == ["id"]
+
+
+def test_tables_with_rules_are_refused(tmp_path: Path) -> None:
+    deltalake.write_deltalake(tmp_path / "t", pa.table({"id": [1]}))
+    deltalake.DeltaTable(str(tmp_path / "t")).alter.add_constraint({"positive": "id > 0"})
+    with pytest.raises(SinkError, match=r"delta\.constraints\.positive"):
+        rows({"id": [-1]}).write_delta(tmp_path / "t")
+
+
+# ------------------------------------------------------------ reading
+
+
+def test_a_run_that_goes_on_reads_the_version_that_it_was_planned_with(tmp_path: Path) -> None:
+    table = str(tmp_path / "t")
+    for start in (0, 10):
+        deltalake.write_deltalake(table, pa.table({"id": [*range(start, start + 10)]}), mode="append")
+    stop = [True]
+
+    def fails(batch: dict[str, Any]) -> dict[str, Any]:
+        if stop and 5 in batch["id"]:
+            raise ValueError("not now")
+        return batch
+
+    def run(**how: Any) -> hr.Result:
+        data = hr.read_delta(table).with_options(shard_rows=10, **QUIET)
+        return data.map_batches(fails, version="1").write_parquet(tmp_path / "out", **how)
+
+    with pytest.raises(hr.errors.StepError):
+        run()
+    stop.clear()
+    deltalake.write_deltalake(table, pa.table({"id": [99]}), mode="append")
+    deltalake.DeltaTable(table).optimize.compact()
+    with pytest.warns(UserWarning, match=r"at version 3 now.*version 1"):
+        assert run().rows == 20
+    assert sorted(row["id"] for row in hr.read_parquet(tmp_path / "out").take_all()) == [*range(20)]
+    with pytest.warns(UserWarning, match="version 3 now"):
+        assert run().rows == 20
+    assert run(incremental=True).rows == 21  # what came later, though it was compacted
+    assert run(mode="overwrite").rows == 21
+    deltalake.DeltaTable(table).vacuum(0, dry_run=False, enforce_retention_duration=False)
+    with pytest.raises(SourceError, match=r"names it in version 1.*VACUUM"):
+        hr.read_delta(table, version=1).count()
+
+
+def test_versions_and_moments(tmp_path: Path) -> None:
+    table = tmp_path / "t"
+    for number in range(2):
+        deltalake.write_deltalake(table, pa.table({"id": [number]}), mode="append")
+    for number, stamp in enumerate((1_700_000_000, 1_800_000_000)):
+        log = table / f"_delta_log/{number:020}.json"
+        text = log.read_text()
+        now = json.loads(text.splitlines()[0])["commitInfo"]["timestamp"]
+        log.write_text(text.replace(f'"timestamp":{now}', f'"timestamp":{stamp}000'))
+        os.utime(log, (stamp, stamp))
+    assert hr.read_delta(table, timestamp=dt.datetime(2025, 1, 1)).take_all() == [{"id": 0}]
+    assert hr.read_delta(table, timestamp="2030-01-01T00:00:00Z").count() == 2
+    with pytest.raises(SourceError, match="no version of 2020"):
+        hr.read_delta(table, timestamp="2020-01-01").count()
+    with pytest.raises(SourceError, match="no version 7 that can be read: its latest is 1"):
+        hr.read_delta(table, 7).count()
+    for wrong in (
+        {"version": -1},
+        {"version": True},
+        {"timestamp": "noon"},
+        {"version": 1, "timestamp": "2026-01-01"},
+    ):
+        with pytest.raises(ArgumentError):
+            hr.read_delta(table, **wrong)  # type: ignore[arg-type]
+    with pytest.raises(UnknownColumn):
+        hr.read_delta(table, columns=["idd"]).count()
+
+
+def test_a_file_that_changed_is_noticed(tmp_path: Path) -> None:
+    deltalake.write_deltalake(tmp_path / "t", pa.table({"id": [1]}))
+    data = hr.read_delta(tmp_path / "t").with_options(**QUIET)
+    (file,) = (tmp_path / "t").glob("*.parquet")
+
+    def spoil(batch: dict[str, Any]) -> dict[str, Any]:
+        os.utime(file, (1, 1))
+        return batch
+
+    with pytest.raises(InputChanged):
+        data.map_batches(spoil).take_all()
+
+
+@pytest.mark.parametrize(
+    ("protocol", "settings", "words"),
+    [
+        (["columnMapping"], {"delta.columnMapping.mode": "name"}, "maps columns to other names"),
+        (["newerThanThis"], {}, "newerThanThis"),
+        (["deletionVectors"], {"delta.enableDeletionVectors": "true"}, None),
+    ],
+)
+def test_what_cannot_be_read_is_refused(
+    tmp_path: Path, protocol: list[str], settings: dict[str, str], words: str
+) -> None:
+    deltalake.write_deltalake(tmp_path / "t", pa.table({"id": [1]}))
+    log = tmp_path / "t/_delta_log/00000000000000000000.json"
+    number = {"delta.columnMapping.id": 1, "delta.columnMapping.physicalName": "col-1"}
+    text = log.read_text().replace('\\"metadata\\":{}', json.dumps(json.dumps({"metadata": number}))[2:-2])
+    lines = [json.loads(line) for line in text.splitlines()]
+    for line in lines:
+        if "protocol" in line:
+            features = {"readerFeatures": protocol, "writerFeatures": protocol}
+            line["protocol"] = {"minReaderVersion": 3, "minWriterVersion": 7, **features}
+        if "metaData" in line:
+            line["metaData"]["configuration"] = settings
+    log.write_text("\n".join(map(json.dumps, lines)))
+    if words is None:  # the table may have deletion vectors, and has none
+        assert hr.read_delta(tmp_path / "t").count() == 1
+    else:
+        with pytest.raises(SourceError, match=words):
+            hr.read_delta(tmp_path / "t").count()
+
+
+def test_filters_of_long_decimals_lose_no_rows(tmp_path: Path) -> None:
+    long, short = Decimal("99999999999999999.99"), Decimal("0.07")
+    for number, price in enumerate((short, long)):
+        one = {
+            "id": [number],
+            "long": pa.array([price], pa.decimal128(38, 2)),
+            "n": pa.array([short], pa.decimal128(9, 2)),
+        }
+        deltalake.write_deltalake(tmp_path / "t", pa.table(one), mode="append")
+    where = pc.field("long")
+    for condition, found in (
+        (where == long, [1]),
+        (where >= long, [1]),
+        (where > short, [1]),
+        (where != long, [0]),
+    ):
+        assert [row["id"] for row in hr.read_delta(tmp_path / "t", filter=condition).take_all()] == found
+    assert not DeltaSource(str(tmp_path / "t"), condition=pc.field("n") > short).files()
+
+
+def test_filters_of_columns_without_a_range_lose_no_rows(tmp_path: Path) -> None:
+    table = tmp_path / "t"
+    flags, prices = [True, None, False], [float("nan"), None, 5.0]
+    parts = [
+        {"id": [i], "flag": pa.array([flags[i]], pa.bool_()), "price": pa.array([prices[i]], pa.float64())}
+        for i in range(3)
+    ]
+    rows(*parts).with_options(shard_rows=1).write_delta(table)
+    for condition, found in (
+        (pc.field("flag") == pa.scalar(True), [0]),
+        (pc.field("flag").is_null(), [1]),
+        (pc.field("price") == 5, [2]),
+        (pc.field("price").is_valid(), [0, 2]),
+        (pc.field("id") >= 1, [1, 2]),
+    ):
+        assert sorted(row["id"] for row in hr.read_delta(table, filter=condition).take_all()) == found
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pa.array([1.5, float("nan"), None], pa.float64()),
+        pa.array([1.5, float("inf"), 2.0], pa.float32()),
+        pa.array([True, None, False]),
+        pa.array([dt.datetime(2026, 1, 1, 1, 1, 1, 123456), None, None], pa.timestamp("us")),
+        pa.array([Decimal("1.50"), Decimal("2.50"), None], pa.decimal128(30, 2)),
+        pa.array(["x" * 40, "", None]),
+        pa.array([b"x", b"", None]),
+        pa.nulls(3, pa.float64()),
+        pa.array([{"a": 1.5}, None, {"a": None}]),
+        pa.array([[1.5], None, []], pa.list_(pa.float64())),
+    ],
+    ids=lambda values: str(values.type),
+)
+def test_filters_of_the_librarys_own_datasets_lose_no_rows(tmp_path: Path, values: pa.Array) -> None:
+    """Whatever of a column the log has: of this one, and of those beside it."""
+    table = pa.table({"id": [1, 2, 3], "flag": [True, False, None], "a.b": ["p", "q", "r"], "x": values})
+    rows(table).write_delta(str(tmp_path / "t"))
+    dataset = deltalake.DeltaTable(tmp_path / "t").to_pyarrow_dataset()
+    for column in ("id", "flag", "a.b", *(() if pa.types.is_nested(values.type) else ("x",))):
+        field = pc.field((column,))
+        for each in [*table[column], None]:
+            asked = field.is_null() if each is None or not each.is_valid else field == each
+            assert dataset.to_table(filter=asked).num_rows == table.filter(asked).num_rows, (column, each)
+
+
+def test_tables_partitioned_by_bytes_are_refused(tmp_path: Path) -> None:
+    table = pa.table({"id": [1], "raw": [b"a"]})
+    deltalake.write_deltalake(tmp_path / "t", table, partition_by=["raw"])
+    with pytest.raises(SourceError, match="partitioned by the column 'raw' of type binary"):
+        hr.read_delta(tmp_path / "t").count()
+
+
+def test_what_no_commit_takes_is_refused_before_rows_are_computed(tmp_path: Path) -> None:
+    called = []
+
+    def step(batch: dict[str, Any]) -> dict[str, Any]:
+        called.append(len(batch["id"]))
+        return {**batch, "ID": batch["id"]}
+
+    with pytest.raises(SinkError, match="'id' and 'ID' differ in capitals only"):
+        hundred().map_batches(step).write_delta(tmp_path / "t")
+    assert len(called) <= 2
+    rows({"id": [1]}).write_delta(tmp_path / "t")
+    with pytest.raises(SinkError, match="'id' and 'Id' differ in capitals only"):
+        rows({"Id": [1]}).write_delta(tmp_path / "t", schema_mode="merge", output="b")
+    some = rows({"id": [1, 2], "p": ["a", ""]}, {"id": [3, 4], "p": ["a", ""]}).with_options(
+        on_error="reject"
+    )
+    with pytest.raises(SinkError, match="'p' holds an empty text") as raised:
+        some.write_delta(tmp_path / "p", partition_by=["p"])
+    assert "run the same command again" not in str(raised.value)
+
+
+# ------------------------------------------------------------ contracts
+
+
+class TestSource(SourceContract):
+    folder: Path
+
+    def make(self) -> Source:
+        table = self.folder / "t"
+        if not table.exists():
+            for start in (0, 10):
+                batch = pa.table({"id": [*range(start, start + 10)], "p": [start] * 10})
+                deltalake.write_deltalake(table, batch, mode="append", partition_by=["p"])
+        return DeltaSource(str(table))
+
+
+class TestSink(FormatContract):
+    def within(self, root: Path) -> FileSink:
+        return DeltaTable(FileSink(str(root), Parquet())).sink()
+
+    def read(self, path: Path) -> pa.Table:
+        return pq.read_table(path, partitioning=None).replace_schema_metadata(None)
+
+
+def test_the_folder_can_be_moved_with_the_table(tmp_path: Path) -> None:
+    hundred().write_delta(tmp_path / "t")
+    shutil.move(tmp_path / "t", tmp_path / "moved")
+    assert ids(tmp_path / "moved") == [*range(100)]
+
+
+def test_columns_that_are_carried_through_are_copied(tmp_path: Path) -> None:
+    """By their codec it is seen which were."""
+    given = pa.table(
+        {"id": [*range(20_000)], "word": ["a", None] * 10_000, "i32": pa.array(range(20_000), pa.int32())}
+    )
+    pq.write_table(given, tmp_path / "in.parquet", compression="gzip")
+    data = hr.read_parquet(tmp_path / "in.parquet").with_options(**{**QUIET, "workers": 1}, shard_rows=20_000)
+    data = data.with_column("twice", lambda batch: batch["id"] * 2, batch_format="numpy")
+    held = pa.schema([("id", pa.int64()), ("word", pa.string()), ("i32", pa.int64()), ("twice", pa.int64())])
+    deltalake.write_deltalake(tmp_path / "wider", held.empty_table())
+    for name, copied in (("new", "id word i32"), ("wider", "id word")):
+        data.write_delta(tmp_path / name)
+        table = deltalake.DeltaTable(str(tmp_path / name))
+        (file,) = (tmp_path / name / "headrace-output").glob("*.parquet")
+        group = pq.read_metadata(file).row_group(0)
+        codecs = {
+            group.column(i).path_in_schema: group.column(i).compression for i in range(group.num_columns)
+        }
+        assert {column for column, codec in codecs.items() if codec == "GZIP"} == set(copied.split())
+        found = table.to_pyarrow_table()
+        assert found["i32"].to_pylist() == found["id"].to_pylist() == given["id"].to_pylist()
+        assert found["word"].to_pylist() == given["word"].to_pylist()
+        assert found["twice"].to_pylist() == [2 * i for i in range(20_000)]
+
+
+def test_folders_that_are_no_table_and_tables_that_are_no_folders(tmp_path: Path) -> None:
+    from headrace.output.clean import leftovers
+
+    hundred().write_delta(tmp_path / "t")
+    run = tmp_path / "t/headrace-output"
+    with pytest.raises(ArgumentError, match="the output of a run"):
+        hundred().write_delta(run)
+    with pytest.warns(UserWarning, match=r"Delta table.*read_delta"):
+        hr.read_parquet(tmp_path / "t")
+    assert leftovers(run) == [] and hr.verify(run).good
+    for how in ({"unfinished": True}, {"everything": True}):
+        with pytest.raises(hr.errors.ForeignOutput, match="may hold rows of the Delta table"):
+            leftovers(run, **how)
+
+
+POINTS = (
+    ("run.opened", 1), ("stage.closed", 4), ("journal.append", 9), ("journal.synced", 5), ("publish.rename", 4),
+    ("publish.renamed", 4), ("finish.manifest", 1), ("table.filled", 1), ("finish.success", 1),
+    ("finish.closed", 1), ("recover.opened", 1), ("recover.swept", 1), ("swap.recorded", 1), ("swap.pointed", 1),
+)  # fmt: skip
+
+
+def play(tmp_path: Path, seed: int) -> None:
+    """Drivers are killed one after the other, somewhere; somebody else commits between them."""
+    dice, table = random.Random(seed), tmp_path / f"t{seed}"
+    mode, others = dice.choice(["append", "overwrite"]), [-1]
+    deltalake.write_deltalake(table, pa.table({"id": [-1]}))
+    for _ in range(dice.randint(1, 4)):
+        point, most = dice.choice(POINTS)
+        command = [sys.executable, "-c", JOB, point, str(dice.randint(1, most)), str(table), mode]
+        ended = forked.run(command, cwd=str(Path(__file__).parents[2]), timeout=120)
+        assert ended.returncode in (0, -signal.SIGKILL), ended.stderr
+        found = ids(table)
+        if ended.returncode == 0:
+            assert [i for i in found if i >= 0] == [*range(100)]
+        assert [i for i in found if i >= 0] in ([], [*range(100)])
+        if dice.random() < 0.5:
+            others.append(min(others) - 1)
+            deltalake.write_deltalake(table, pa.table({"id": others[-1:]}), mode="append")
+    hundred().write_delta(table, mode=mode)  # type: ignore[arg-type]
+    found = ids(table)
+    assert [i for i in found if i >= 0] == [*range(100)]
+    assert mode == "overwrite" or [i for i in found if i < 0] == sorted(others)
+    told = deltalake.DeltaTable(str(table)).history()
+    runs = [each["headrace"]["run"] for each in told if "headrace" in each]
+    assert len(runs) == len(set(runs)) and (mode == "overwrite" or len(runs) == 1)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_killed_at_random(tmp_path: Path, seed: int) -> None:
+    play(tmp_path, seed)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(2, 202))
+def test_soak(tmp_path: Path, seed: int) -> None:
+    play(tmp_path, seed)
+
+
+OUTSIDE = ["../x.parquet", "%2e%2e/x.parquet", "..%2Fx.parquet", "a/../../x.parquet", "{above}/x.parquet"]
+
+
+@pytest.mark.parametrize("name", [*OUTSIDE, "file://{above}/x.parquet", "s3://other/x.parquet"])
+def test_a_log_that_leads_out_of_the_table_is_refused(tmp_path: Path, name: str) -> None:
+    """A table may be somebody else's work: it must not have us read other files."""
+    table = tmp_path / "t"
+    deltalake.write_deltalake(table, pa.table({"id": [1]}))
+    (data,) = table.glob("*.parquet")
+    data.rename(tmp_path / "x.parquet")
+    log = table / "_delta_log/00000000000000000000.json"
+    log.write_text(log.read_text().replace(data.name, name.format(above=tmp_path)))
+    with pytest.raises(SourceError, match="outside its own folder"):
+        hr.read_delta(table).with_options(**QUIET).take_all()

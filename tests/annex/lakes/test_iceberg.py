@@ -1,0 +1,411 @@
+"""Iceberg tables: one snapshot for each run, once, whatever is killed or lost; reading one snapshot."""
+
+from __future__ import annotations
+
+import datetime as dt
+import signal
+import sys
+import threading
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyiceberg.catalog import load_catalog
+from pyiceberg.types import LongType
+
+import forked
+import headrace as hr
+from headrace.annex.lakes.iceberg.catalog import Catalog
+from headrace.annex.lakes.iceberg.sink import IcebergTable
+from headrace.annex.lakes.iceberg.source import IcebergSource
+from headrace.core import failpoints
+from headrace.core.ports import Source
+from headrace.errors import (
+    ArgumentError,
+    HeadraceError,
+    NothingMatched,
+    OutputExists,
+    PlanChanged,
+    SinkError,
+    SourceError,
+    UnknownColumn,
+)
+from headrace.testing import SourceContract
+
+from .test_delta import QUIET, hundred, rows
+
+JOB = """
+import sys
+from annex.lakes.test_delta import hundred
+from annex.lakes.test_iceberg import lake
+from headrace.core import failpoints
+
+failpoints.activate({sys.argv[1]: f"kill@{sys.argv[2]}"})
+hundred().write_iceberg("shop.t", catalog=lake(sys.argv[3]), mode=sys.argv[4])
+"""
+
+
+def lake(folder: Any) -> dict[str, str]:
+    return {"name": "lake", "type": "sql", "uri": f"sqlite:///{folder}/lake.db", "warehouse": str(folder)}
+
+
+class Lake:
+    """A catalogue, and what the library itself does there."""
+
+    def __init__(self, folder: Path, **more: str) -> None:
+        self.where = {**lake(folder), **more}
+        self.catalog = load_catalog(**self.where)
+
+    def make(self, table: pa.Table, name: str = "shop.t") -> None:
+        self.catalog.create_namespace_if_not_exists("shop")
+        self.catalog.create_table(name, schema=table.schema).append(table)
+
+    def table(self, name: str = "shop.t") -> Any:
+        return self.catalog.load_table(name)
+
+    def ids(self, name: str = "shop.t") -> list[int]:
+        return sorted(self.table(name).scan().to_arrow()["id"].to_pylist())
+
+    def snapshots(self) -> int:
+        return len(self.table().metadata.snapshots)
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Lake:
+    return Lake(tmp_path)
+
+
+# ------------------------------------------------------------ run after run
+
+
+def test_further_runs_are_snapshots_of_their_own(shop: Lake, tmp_path: Path) -> None:
+    """Each adds its rows once, wherever it failed."""
+
+    def nightly(**faults: str) -> hr.Result:
+        failpoints.activate({name.replace("_", "."): what for name, what in faults.items()})
+        try:
+            data = hr.read_parquet(str(tmp_path / "in")).with_options(**QUIET)
+            return data.write_iceberg("shop.t", catalog=shop.where, incremental=True)
+        finally:
+            failpoints.activate({})
+
+    (tmp_path / "in").mkdir()
+    pq.write_table(pa.table({"id": [1, 2]}), tmp_path / "in/a.parquet")
+    name = nightly().run
+    for number, faults in enumerate([{}, {"table_filled": "EIO"}, {"finish_success": "EIO"}], 3):
+        pq.write_table(pa.table({"id": [number]}), tmp_path / f"in/{number}.parquet")
+        if faults:
+            with pytest.raises((HeadraceError, OSError)):
+                nightly(**faults)
+            assert shop.ids() == [1, 2, *range(3, number + ("finish_success" in faults))]
+        result = nightly()
+        assert shop.ids() == [1, 2, *range(3, number + 1)] and shop.snapshots() == number - 1
+        assert [run["rows"] for run in result.runs] == [2, *[1] * (number - 2)]
+    told = [each.summary.additional_properties["headrace.run"] for each in shop.table().metadata.snapshots]
+    assert told == [name, f"{name}-2", f"{name}-3", f"{name}-4"]
+    assert nightly().resumed and shop.snapshots() == 4
+
+
+# ------------------------------------------------------------ once, whatever happens
+
+
+@pytest.mark.parametrize(
+    ("point", "passage", "mode"),
+    [
+        ("table.filled", 1, "overwrite"),
+        ("finish.success", 1, "append"),
+    ],
+)
+def test_killed_anywhere_the_rows_are_added_once(
+    shop: Lake, tmp_path: Path, point: str, passage: int, mode: Any
+) -> None:
+    shop.make(pa.table({"id": [-1]}))
+    command = [sys.executable, "-c", JOB, point, str(passage), str(tmp_path), mode]
+    tests = str(Path(__file__).parents[2])
+    ended = forked.run(command, cwd=tests, timeout=120, also="pyiceberg.catalog.sql")
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    kept = [-1] if mode == "append" else []
+    added = point == "finish.success"
+    assert shop.ids() == ([*kept, *range(100)] if added else [-1]) and shop.snapshots() == 1 + added
+    assert hundred().write_iceberg("shop.t", catalog=shop.where, mode=mode).rows == 100
+    assert shop.ids() == [*kept, *range(100)] and shop.snapshots() == 2
+
+
+def test_an_answer_that_was_lost(shop: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    send = IcebergTable._send
+
+    def lost(self: IcebergTable, *args: Any) -> None:
+        send(self, *args)
+        raise OSError("connection reset by peer")
+
+    def refused(self: IcebergTable, *args: Any) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(IcebergTable, "_send", lost)
+    assert hundred().write_iceberg("shop.t", catalog=shop.where).rows == 100
+    assert shop.ids() == [*range(100)] and shop.snapshots() == 1
+    monkeypatch.setattr(IcebergTable, "_send", refused)
+    with pytest.raises(SinkError, match=r"no space left.*none of them.*same command again"):
+        hundred().write_iceberg("shop.t", catalog=shop.where, output="second")
+    assert shop.snapshots() == 1
+    monkeypatch.setattr(IcebergTable, "_send", send)
+    assert hundred().write_iceberg("shop.t", catalog=shop.where, output="second").resumed
+    assert shop.ids() == sorted([*range(100)] * 2)
+
+
+def test_others_commit_at_the_same_moment(shop: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    send, faster = IcebergTable._send, [1, 2]
+
+    def late(self: IcebergTable, *args: Any) -> None:
+        if faster:
+            one = pa.table({"id": [-faster.pop()]})
+            if shop.catalog.table_exists("shop.t"):
+                shop.table().append(one)
+            else:
+                shop.make(one)
+        send(self, *args)
+
+    monkeypatch.setattr(IcebergTable, "_send", late)
+    hundred().write_iceberg("shop.t", catalog=shop.where)
+    assert shop.ids() == [-2, -1, *range(100)] and shop.snapshots() == 3
+    faster.append(3)
+    hundred().write_iceberg("shop.t", catalog=shop.where, mode="overwrite")
+    assert shop.ids() == [*range(100)]  # replaces what came before it, too
+    monkeypatch.setattr("headrace.annex.lakes.sink._TRIES", 1)
+    faster.append(4)
+    with pytest.raises(hr.errors.OutputWriteFailed, match="all the time"):
+        hundred().write_iceberg("shop.t", catalog=shop.where, output="more")
+    assert shop.ids() == [-4, *range(100)]
+
+
+def test_drivers_at_the_same_time(shop: Lake) -> None:
+    shop.make(pa.table({"id": [-1]}))
+    ended: list[int] = []
+
+    def run(number: int) -> None:
+        data = rows({"id": [number * 10 + i for i in range(10)]})
+        ended.append(data.write_iceberg("shop.t", catalog=shop.where, output=f"run-{number}").rows)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert ended == [10] * 3 and shop.ids() == [-1, *range(30)] and shop.snapshots() == 4
+
+
+def test_parts_of_the_table_are_never_removed_or_made_again(shop: Lake, tmp_path: Path) -> None:
+    def made(factor: int) -> hr.Dataset:
+        return hundred().map_batches(lambda batch: {"id": batch["id"] * factor})
+
+    made(1).write_iceberg("shop.t", catalog=shop.where)
+    with pytest.raises(PlanChanged, match="in the table already"):
+        made(2).write_iceberg("shop.t", catalog=shop.where, on_change="restart")
+    output = tmp_path / "shop/t/data/headrace-output"
+    (output / "_SUCCESS").unlink()
+    for part in output.glob("*.parquet"):
+        part.unlink()  # as if the table had other files for them now
+    assert made(1).write_iceberg("shop.t", catalog=shop.where).resumed
+    assert not list(output.glob("*.parquet")) and shop.snapshots() == 1
+
+
+# ------------------------------------------------------------ columns
+
+
+def test_types_are_those_of_the_table(shop: Lake) -> None:
+    when = dt.datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=dt.UTC)
+    given = pa.table(
+        {
+            "id": pa.array([1, 2], pa.uint32()),
+            "small": pa.array([1, None], pa.int8()),
+            "word": pa.array(["a", None]).dictionary_encode(),
+            "when": pa.array([when, None], pa.timestamp("ns", "UTC")),
+            "plain": pa.array([dt.datetime(2026, 1, 1), None], pa.timestamp("ms")),
+            "vector": pa.array([[1, 2], [3, 4]], pa.list_(pa.float32(), 2)),
+            "price": pa.array([Decimal("1.50"), None], pa.decimal128(10, 2)),
+            "day": pa.array([dt.date(2026, 1, 1), None]),
+            "raw": pa.array([b"\0\1", None], pa.binary(2)),
+            "deep": pa.array([{"a": [1]}, None], pa.struct([("a", pa.list_(pa.uint8()))])),
+        }
+    )
+    rows(given).write_iceberg("shop.t", catalog=shop.where)
+    expected = [{k: list(v) if k == "vector" else v for k, v in row.items()} for row in given.to_pylist()]
+    assert shop.table().scan().to_arrow().to_pylist() == expected
+    assert hr.read_iceberg("shop.t", catalog=shop.where).take_all() == expected
+    (file,) = shop.table().inspect.files()["file_path"].to_pylist()
+    numbers = {f.name: f.metadata[b"PARQUET:field_id"] for f in pq.read_schema(file)}
+    assert numbers == {f.name: str(f.field_id).encode() for f in shop.table().schema().fields}
+    duckdb = pytest.importorskip("duckdb")
+    assert duckdb.sql(f"SELECT sum(id), max(price) FROM '{file}'").fetchall() == [(3, Decimal("1.50"))]
+
+
+def test_tables_that_parts_do_not_fit(shop: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    required = pa.schema([pa.field("id", pa.int32(), nullable=False), pa.field("x", pa.string())])
+    shop.catalog.create_namespace("shop")
+    table = shop.catalog.create_table("shop.t", schema=required)
+    for data, words in (
+        (rows({"id": [1]}), "'id' is of type int64.*has it as int32"),
+        (
+            rows({"id": pa.array([1], pa.int32()), "y": [1]}),
+            r"has no column 'y'; it has id, x.*update_schema",
+        ),
+        (rows({"x": ["a"]}), "'id' that must not be null"),
+        (rows({"id": pa.array([1, None], pa.int32())}), "'id' has nulls"),
+        (rows({"id": pa.array([1], pa.uint64())}), "uint64, which no Iceberg table has"),
+    ):
+        with pytest.raises(hr.errors.HeadraceError, match=words):
+            data.write_iceberg("shop.t", catalog=shop.where, output="wrong")
+    good = rows({"id": pa.array([1, 2], pa.int32())})
+    good.write_iceberg("shop.t", catalog=shop.where)
+    assert hr.read_iceberg("shop.t", catalog=shop.where).take_all() == [
+        {"id": 1, "x": None},
+        {"id": 2, "x": None},
+    ]
+    begun = IcebergTable._begun
+
+    def changed(self: IcebergTable, *args: Any) -> Any:
+        with shop.table().update_schema() as update:
+            update.rename_column("id", "key")
+        return begun(self, shop.table(), *args[1:])
+
+    monkeypatch.setattr(IcebergTable, "_begun", changed)
+    with pytest.raises(SinkError, match="has no column 'id'; it has key, x"):
+        good.write_iceberg("shop.t", catalog=shop.where, output="late")
+    assert len(table.refresh().metadata.snapshots) == 1
+    with pytest.raises(OutputExists):
+        good.write_iceberg("shop.t", catalog=shop.where, mode="error", output="e")
+
+
+def test_an_output_without_rows(shop: Lake) -> None:
+    hundred().filter(expr=hr.col("id") < 0).write_iceberg("shop.t", catalog=shop.where)
+    empty = hr.read_iceberg("shop.t", catalog=shop.where)
+    assert shop.ids() == [] == empty.take_all() and empty.schema().names == ["id"]
+
+
+# ------------------------------------------------------------ reading
+
+
+def test_deleted_rows_and_changed_columns(shop: Lake) -> None:
+    shop.make(pa.table({"id": pa.array([1, 2, 3], pa.int32()), "word": ["a", "b", "c"]}))
+    with shop.table().update_schema() as update:
+        update.rename_column("word", "text")
+        update.update_column("id", LongType())
+    with shop.table().update_schema() as update:
+        update.add_column("word", LongType())
+    shop.table().append(pa.table({"id": [4], "text": ["d"], "word": [40]}))
+    shop.table().delete("id = 2")
+    found = hr.read_iceberg("shop.t", catalog=shop.where).with_options(**QUIET)
+    assert sorted(map(str, found.take_all())) == sorted(map(str, shop.table().scan().to_arrow().to_pylist()))
+    assert {"id": 4, "text": "d", "word": 40} in found.take_all() and found.count() == 3
+    some = hr.read_iceberg("shop.t", catalog=shop.where, row_filter="id >= 3", selected_fields=["word", "id"])
+    assert sorted(some.take_all(), key=str) == [{"word": 40, "id": 4}, {"word": None, "id": 3}]
+    first = shop.table().metadata.snapshots[0]
+    assert hr.read_iceberg("shop.t", catalog=shop.where, snapshot_id=first.snapshot_id).count() == 3
+    when = dt.datetime.fromtimestamp(first.timestamp_ms / 1000, dt.UTC)
+    assert hr.read_iceberg("shop.t", catalog=shop.where, as_of=when).schema().names == ["id", "word"]
+
+
+def test_a_run_that_goes_on_reads_the_snapshot_that_it_was_planned_with(shop: Lake, tmp_path: Path) -> None:
+    shop.make(pa.table({"id": [*range(10)]}))
+    shop.table().append(pa.table({"id": [*range(10, 20)]}))
+    stop = [True]
+
+    def fails(batch: dict[str, Any]) -> dict[str, Any]:
+        if stop and 5 in batch["id"]:
+            raise ValueError("not now")
+        return batch
+
+    def run(**how: Any) -> hr.Result:
+        data = hr.read_iceberg("shop.t", catalog=shop.where).with_options(shard_rows=10, **QUIET)
+        return data.map_batches(fails, version="1").write_parquet(tmp_path / "out", **how)
+
+    with pytest.raises(hr.errors.StepError):
+        run()
+    stop.clear()
+    shop.table().append(pa.table({"id": [99]}))
+    with pytest.warns(UserWarning, match="newer snapshot"):
+        assert run().rows == 20
+    assert sorted(row["id"] for row in hr.read_parquet(tmp_path / "out").take_all()) == [*range(20)]
+    assert run(mode="overwrite").rows == 21
+
+
+def test_columns_that_changed_since_the_last_snapshot(shop: Lake, tmp_path: Path) -> None:
+    shop.make(pa.table({"id": [1, 2], "word": ["a", "b"], "n": [5, 6]}))
+    stop = [True]
+
+    def fails(batch: dict[str, Any]) -> dict[str, Any]:
+        if stop:
+            raise ValueError("not now")
+        return batch
+
+    def data() -> hr.Dataset:
+        return hr.read_iceberg("shop.t", catalog=shop.where).with_options(shard_rows=1, **QUIET)
+
+    def run() -> hr.Result:
+        first = data().map_batches(fails, version="1")
+        return first.write_parquet(tmp_path / "out")
+
+    with pytest.raises(hr.errors.StepError):
+        run()
+    data().write_parquet(tmp_path / "done")
+    with shop.table().update_schema() as update:
+        update.rename_column("word", "text")
+        update.delete_column("n")
+    with shop.table().update_schema() as update:
+        update.add_column("n", LongType())
+    now = [{"id": 1, "text": "a", "n": None}, {"id": 2, "text": "b", "n": None}]
+    assert shop.table().scan().to_arrow().to_pylist() == now == data().take_all()
+    some = hr.read_iceberg(
+        "shop.t", catalog=shop.where, row_filter="text == 'b'", selected_fields=["n", "text"]
+    )
+    assert some.take_all() == [{"n": None, "text": "b"}]
+    then = shop.table().metadata.snapshots[-1].snapshot_id
+    past = hr.read_iceberg("shop.t", catalog=shop.where, snapshot_id=then, row_filter="n == 6")
+    assert past.take_all() == [{"id": 2, "word": "b", "n": 6}]
+    with pytest.warns(UserWarning, match="other columns now"):
+        assert data().write_parquet(tmp_path / "done").resumed
+    stop.clear()
+    with pytest.warns(UserWarning, match="other columns now"):
+        run()
+    assert hr.read_parquet(tmp_path / "out").schema().names == ["id", "word", "n"]
+
+
+def test_wrong_input(shop: Lake) -> None:
+    shop.make(pa.table({"id": [1]}))
+
+    def read(**how: Any) -> int:
+        return hr.read_iceberg(how.pop("table", "shop.t"), **{"catalog": shop.where, **how}).count()
+
+    for how, error, words in (
+        ({"table": "shop.nope"}, NothingMatched, "no Iceberg table shop.nope"),
+        ({"table": "t"}, ArgumentError, "with its namespace"),
+        ({"catalog": "nowhere"}, SourceError, "Cannot open the catalogue nowhere"),
+        ({"catalog": 3}, ArgumentError, "catalog= is the name"),
+        ({"catalog": {"uri": "postgresql://ada:secret@db/x"}}, ArgumentError, "credentials come from"),
+        ({"snapshot_id": 3}, SourceError, "has no snapshot 3"),
+        ({"snapshot_id": 3, "as_of": "2026-01-01"}, ArgumentError, "give one of them"),
+        ({"as_of": "2020-01-01"}, SourceError, "first one is later"),
+        ({"row_filter": "idd > 1"}, SourceError, "idd"),
+        ({"selected_fields": ["idd"]}, UnknownColumn, "idd"),
+        ({"selected_fields": "id"}, ArgumentError, r"\['id'\]"),
+    ):
+        with pytest.raises(error, match=words) as raised:
+            read(**how)
+        assert "secret" not in str(raised.value)
+    with pytest.raises(ArgumentError, match="mode="):
+        hundred().write_iceberg("shop.t", catalog=shop.where, mode="upsert")  # type: ignore[arg-type]
+    assert read() == 1
+
+
+class TestSource(SourceContract):
+    folder: Path
+
+    def make(self) -> Source:
+        made = Lake(self.folder)
+        if not made.catalog.namespace_exists("shop"):
+            made.make(pa.table({"id": [*range(10)], "word": [str(i) for i in range(10)]}))
+            made.table().append(pa.table({"id": [*range(10, 20)], "word": ["w"] * 10}))
+        return IcebergSource("shop.t", Catalog.given(made.where, None, "test"))

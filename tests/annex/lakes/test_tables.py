@@ -1,0 +1,226 @@
+"""Tables in an S3 server: a run's parts, journal and commit are all in the bucket."""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import deltalake
+import pyarrow as pa
+import pytest
+
+import forked
+import headrace as hr
+from annex.lakes.test_delta import JOB, hundred
+from headrace.annex.report.follow import Follower
+from headrace.errors import NothingMatched, SinkError
+
+HTTP = {"allow_http": "true"}
+
+
+def ids(url):
+    return sorted(deltalake.DeltaTable(url, storage_options=HTTP).to_pyarrow_table()["id"].to_pylist())
+
+
+def killed(url, point):
+    command = [sys.executable, "-c", JOB, point, "1", url, "append"]
+    tests = str(Path(__file__).parents[2])
+    ended = forked.run(command, cwd=tests, timeout=120)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+
+
+def test_killed_before_and_after_the_commit(bucket):
+    url = f"{bucket.url}/t"
+    deltalake.write_deltalake(url, pa.table({"id": [-1]}), storage_options=HTTP)
+    killed(url, "table.filled")
+    assert ids(url) == [-1]
+    killed(url, "finish.success")
+    assert ids(url) == [-1, *range(100)]
+    assert hundred().write_delta(url).resumed and ids(url) == [-1, *range(100)]
+    table = hr.read_delta(url, columns=["id"], filter=hr.col("id") >= 98).with_options(engine="inline")
+    assert sorted(row["id"] for row in table.take_all()) == [98, 99]
+    hundred().write_delta(url, mode="overwrite")
+    assert ids(url) == [*range(100)] and hr.read_delta(url, 0).count() == 1
+
+
+@pytest.mark.parametrize("what", ["rows deleted", "overwritten", "a file removed", "table removed"])
+def test_a_finished_run_looks_whether_the_table_has_its_rows(bucket, what, port, monkeypatch):
+    """Without the proxy, which is a thread here: the library holds the interpreter while it asks for a history."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
+    url = f"{bucket.url}/t"
+    assert hundred().write_delta(url, output="run").rows == 100
+    assert hundred().write_delta(url, output="run").resumed and hr.verify(f"{url}/run").good
+    table = deltalake.DeltaTable(url, storage_options=HTTP)
+    if what == "rows deleted":
+        table.delete("id < 10")
+        with pytest.warns(UserWarning, match="has not all of the 100 rows .*10 rows deleted"):
+            assert hundred().write_delta(url, output="run").resumed
+    else:
+        import obstore
+
+        listed = [found for batch in bucket.store.list(f"{bucket.prefix}/t/") for found in batch]
+        if what == "overwritten":
+            deltalake.write_deltalake(url, pa.table({"id": [-1]}), mode="overwrite", storage_options=HTTP)
+        for name in (found["path"] for found in listed):
+            if ("/_delta_log/" in name and what == "table removed") or (
+                "/run/part-" in name and what == "a file removed"
+            ):
+                obstore.delete(bucket.store, name)
+        with pytest.raises(
+            SinkError, match=r"has none of the 100 rows|is gone, and with it|cannot be read: "
+        ):
+            hundred().write_delta(url, output="run")
+        assert Follower(f"{url}/run").poll().gone
+    assert not hr.verify(f"{url}/run").good
+
+
+@pytest.mark.parametrize("fault", ["lost", 503])
+def test_the_answer_to_the_commit_is_lost(bucket, proxy, fault):
+    url = f"{bucket.url}/t"
+    spoilt = []
+
+    def once(asked):
+        if asked.method == "PUT" and "_delta_log/" in asked.path and "json" in asked.path and not spoilt:
+            spoilt.append(asked.path)
+            return fault
+        return None
+
+    proxy.fault = once
+    assert hundred().write_delta(url).rows == 100
+    assert len(spoilt) == 1 and ids(url) == [*range(100)]
+    assert deltalake.DeltaTable(url, storage_options=HTTP).version() == 0
+
+
+def test_secrets_and_wrong_places(bucket, monkeypatch):
+    from stores.conftest import SECRET
+
+    with pytest.raises(hr.errors.NothingMatched, match="no Delta table"):
+        hr.read_delta(f"{bucket.url}/nope").count()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    with pytest.raises(hr.errors.StoreFailed) as raised:
+        hr.read_delta(f"{bucket.url}/t", storage_options={"retries": 0}).count()
+    assert SECRET not in str(raised.value)
+
+
+def test_an_iceberg_table(bucket, tmp_path, port):
+    from annex.lakes.test_iceberg import Lake
+
+    server = {"s3.endpoint": f"http://127.0.0.1:{port}", "s3.region": "us-east-1"}
+    shop = Lake(tmp_path, warehouse=bucket.url, **server)
+    assert hundred().write_iceberg("shop.t", catalog=shop.where).rows == 100
+    assert shop.ids() == [*range(100)] and shop.snapshots() == 1
+    assert hundred().write_iceberg("shop.t", catalog=shop.where).resumed
+    hundred().limit(3).write_iceberg("shop.t", catalog=shop.where, mode="overwrite")
+    assert shop.ids() == [0, 1, 2] and shop.snapshots() == 2
+    found = hr.read_iceberg("shop.t", catalog=shop.where, row_filter="id > 0").with_options(engine="inline")
+    assert found.take_all() == [{"id": 1}, {"id": 2}]
+    with shop.table().update_spec() as update:
+        update.add_field("id", "bucket[4]", "a/b")
+    hundred().write_iceberg("shop.t", catalog=shop.where, output="divided")
+    scan = shop.table().scan("id = 77")
+    assert scan.to_arrow()["id"].to_pylist() == [77] and len(list(scan.plan_files())) == 1
+    assert "/data/divided/a-b=" in next(iter(scan.plan_files())).file.file_path
+
+
+def test_lance_is_read_from_a_store(bucket):
+    lance = pytest.importorskip("lance")
+    url, http = f"{bucket.url}/t.lance", {**HTTP, "endpoint": os.environ["AWS_ENDPOINT_URL"]}
+    lance.write_dataset(pa.table({"id": range(6)}), url, storage_options=http, max_rows_per_file=2)
+    lance.dataset(url, storage_options=http).delete("id = 3")
+    data = hr.read_lance(url, filter="id > 1").with_options(progress=False, workers=1)
+    assert [row["id"] for row in data.map_batches(lambda batch: batch).take_all()] == [2, 4, 5]
+    with pytest.raises(NothingMatched, match="There is no Lance table at"):
+        hr.read_lance(f"{bucket.url}/none").schema()
+
+
+@pytest.mark.parametrize("fault", ["lost", None])
+def test_lance_is_written_to_a_store(bucket, proxy, fault):
+    """The answer to the commit is lost, or the driver is killed right before it."""
+    lance = pytest.importorskip("lance")
+    from annex.lakes.test_lance_writes import JOB as LANCE_JOB
+
+    url, spoilt = f"{bucket.url}/w.lance", []
+
+    def options():
+        return {**HTTP, "endpoint": os.environ["AWS_ENDPOINT_URL"]}
+
+    def once(asked):
+        if asked.method == "PUT" and "_versions/" in asked.path and "manifest" in asked.path and not spoilt:
+            spoilt.append(asked.path)
+            return fault
+        return None
+
+    lance.write_dataset(pa.table({"id": [-1]}), url, storage_options=options())
+    if fault is None:
+        command = [sys.executable, "-c", LANCE_JOB, "table.filled", "1", url, "append"]
+        ended = forked.run(command, cwd=str(Path(__file__).parents[2]), timeout=120)
+        assert ended.returncode == -signal.SIGKILL, ended.stderr
+    else:
+        proxy.fault = once
+    assert hundred().write_lance(url).rows == 100
+    assert len(spoilt) == (fault is not None)
+    found = lance.dataset(url, storage_options=options())
+    assert found.version == 2 and found.to_table()["id"].to_pylist() == [-1, *range(100)]
+    assert hundred().write_lance(url).resumed
+    hundred().limit(2).write_lance(url, mode="overwrite")
+    assert hr.read_lance(url).with_options(engine="inline").take_all() == [{"id": 0}, {"id": 1}]
+
+
+@pytest.mark.parametrize(
+    "kind", ["delta", *(pytest.param(kind, marks=pytest.mark.soak) for kind in ("lance", "iceberg"))]
+)
+def test_only_what_was_appended(bucket, port, tmp_path, kind):
+    """The table and the output lie in the store: compacted files are read once, also of versions before."""
+    url = f"{bucket.url}/t"
+    lake = {"type": "sql", "uri": f"sqlite:///{tmp_path}/lake.db", "warehouse": bucket.url}
+    lake |= {"s3.endpoint": f"http://127.0.0.1:{port}", "s3.region": "us-east-1"}
+
+    def append(first):
+        rows = pa.table({"id": pa.array([first, first + 1], pa.int64())})
+        if kind == "delta":
+            deltalake.write_deltalake(url, rows, mode="append", storage_options=HTTP)
+        elif kind == "lance":
+            pytest.importorskip("lance").write_dataset(rows, url, mode="append", storage_options=HTTP)
+        else:
+            catalog = pytest.importorskip("pyiceberg.catalog").load_catalog("lake", **lake)
+            catalog.create_namespace_if_not_exists("shop")
+            catalog.create_table_if_not_exists("shop.t", schema=rows.schema).append(rows)
+
+    def compact():
+        if kind == "delta":
+            deltalake.DeltaTable(url, storage_options=HTTP).optimize.compact()
+        elif kind == "lance":
+            pytest.importorskip("lance").dataset(url, storage_options=HTTP).optimize.compact_files()
+
+    def run():
+        table = hr.read_delta(url) if kind == "delta" else None
+        table = hr.read_lance(url) if kind == "lance" else table
+        table = hr.read_iceberg("shop.t", catalog={"name": "lake", **lake}) if table is None else table
+        out = table.with_options(engine="inline", progress=False).write_parquet(
+            f"{bucket.url}/out", incremental=True
+        )
+        found = hr.read_parquet(f"{bucket.url}/out").with_options(engine="inline").take_all()
+        assert hr.verify(f"{bucket.url}/out").good
+        return sorted(row["id"] for row in found), [each["rows"] for each in out.runs]
+
+    append(0)
+    assert run() == ([0, 1], [2])
+    append(2)
+    compact()
+    append(4)
+    assert run() == ([0, 1, 2, 3, 4, 5], [2, 4])
+    compact()
+    assert run() == ([0, 1, 2, 3, 4, 5], [2, 4])
+
+
+def test_a_table_of_a_store_does_not_lead_out_of_its_folder(bucket, tmp_path):
+    """Neither to objects beside it, nor to files of this machine."""
+    made = tmp_path / "t"
+    deltalake.write_deltalake(made, pa.table({"id": [1]}))
+    (data,) = made.glob("*.parquet")
+    log = made / "_delta_log/00000000000000000000.json"
+    for i, name in enumerate(["../x.parquet", "%2e%2e/x.parquet", f"file://{tmp_path}/x.parquet"]):
+        bucket.put("x.parquet", data.read_bytes())
+        bucket.put(f"t{i}/_delta_log/{log.name}", log.read_bytes().replace(data.name.encode(), name.encode()))
+        with pytest.raises(hr.errors.SourceError, match="outside its own folder"):
+            hr.read_delta(f"{bucket.url}/t{i}").with_options(engine="inline", progress=False).take_all()

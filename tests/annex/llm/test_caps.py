@@ -1,0 +1,193 @@
+"""A cap is one budget for all workers of a run: what the server counted is never more."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+import headrace as hr
+from headrace.annex.llm.refusals import BadRow
+from headrace.annex.llm.spending import most_tokens
+from headrace.annex.llm.store import AnswerStore, Caps, Spent
+from headrace.core.waiting import when_free
+from headrace.errors import ArgumentError, PlanError
+from headrace.testing import FakeLLMServer
+
+JOB = """
+import sys, headrace as hr
+
+if __name__ == "__main__":
+    url, out, cap = sys.argv[1], sys.argv[2], float(sys.argv[3])
+    rows = hr.read_csv(sys.argv[4])
+    model = hr.llm.Endpoint(
+        url, "m", max_in_flight=36, prices={"input": 1e6, "output": 1e6}, max_retries=20, timeout=20,
+        hedge="hedge" in sys.argv,
+    )
+    more = {"schema": ["yes", "no"], "repairs": 2, "guided": False} if "repairs" in sys.argv else {}
+    asked = rows.prompt("{i}", model, sampling={"max_tokens": 100}, max_cost=cap, concurrency=3, **more)
+    asked = asked.with_options(shard_rows=20, workers=3, progress=False, on_error="reject")
+    asked.write_parquet(out) if out else asked.take_all()
+"""
+
+
+@pytest.fixture(autouse=True)
+def own_limits(monkeypatch, tmp_path):
+    """Each test has limits of its own, and rows for three workers."""
+    (tmp_path / "run").mkdir()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
+    (tmp_path / "in").mkdir()
+    for part in range(12):
+        lines = [f"{part:02}{i:02} b c d" for i in range(20)]
+        (tmp_path / "in" / f"{part}.csv").write_text("\n".join(["i", *lines]) + "\n")
+    monkeypatch.chdir(tmp_path)
+
+
+def billed(server) -> int:
+    """Return the tokens of all requests that the server worked on, whether anybody heard of its answer or not."""
+    sizes = [sum(len(each["content"].split()) for each in body["messages"]) for body in server.requests]
+    free = server.outcomes["429"] + server.outcomes["500"]
+    return sum(sizes) + 100 * (len(sizes) - free) - free * min(sizes, default=0)
+
+
+def long(prompt):
+    """As many words as an answer may have."""
+    return "word " * 100
+
+
+def job(server, out, cap, *options):
+    command = [sys.executable, "-c", JOB, server.url, str(out), str(cap), "in", *options]
+    return subprocess.Popen(command, start_new_session=True, stderr=subprocess.PIPE, text=True)
+
+
+def capped(server, out, cap, *options) -> str:
+    """Run a job that ends at its cap, and return what it says."""
+    running = job(server, out, cap, *options)
+    said = running.communicate()[1]
+    assert running.returncode and "SpendingCapReached" in said, said
+    return said.strip().splitlines()[-1]
+
+
+@pytest.mark.local
+@pytest.mark.parametrize("kept", [True, False], ids=["output", "none"])
+def test_three_workers_have_one_budget(tmp_path, kept):
+    first = iter([2.0] * 24)  # so long that all workers ask before any of them has an answer
+    with FakeLLMServer(long, latency=lambda random: next(first, 0.01)) as server:
+        capped(server, tmp_path / "out" if kept else "", 4000)
+        assert 2000 < billed(server) <= 4000
+
+
+@pytest.mark.local
+@pytest.mark.parametrize("options", [(), ("hedge",), ("repairs",)], ids=str)
+def test_whatever_goes_wrong_the_cap_is_kept(tmp_path, options):
+    """Requests that fail, that come too late, that are asked again: the server may have counted all of them."""
+    faults = {"too_many": 0.1, "resets": 0.1, "malformed": 0.1, "failures": 0.1}
+    with FakeLLMServer(long, latency=lambda random: random.random() / 5, **faults) as server:
+        capped(server, tmp_path / "out", 6000, *options)
+        assert 2000 < billed(server) <= 6000
+
+
+@pytest.mark.local
+def test_a_killed_run_goes_on_within_its_cap(tmp_path):
+    jobs = []
+
+    def answer(prompt):
+        if len(server.requests) >= 30 and len(jobs) == 1:
+            jobs.append("killed")
+            os.killpg(jobs[0].pid, signal.SIGKILL)  # driver and workers, at one moment
+        return long(prompt)
+
+    with FakeLLMServer(answer, latency=lambda random: random.random() / 5) as server:
+        jobs.append(job(server, tmp_path / "out", 12_000))
+        jobs[0].communicate()
+        assert jobs[0].returncode == -signal.SIGKILL
+        asked = len(server.requests)
+        said = capped(server, tmp_path / "out", 12_000)
+        assert asked < len(server.requests) and billed(server) <= 12_000
+        assert "without a known end" in said
+        running = job(server, tmp_path / "out", 80_000)
+        said = running.communicate()[1]
+        assert running.returncode == 0, said
+        assert len(server.requests) <= 240 + 2 * 36  # nothing else was asked twice
+
+
+def test_the_loop_goes_on_while_another_worker_writes(tmp_path):
+    one, other = AnswerStore(str(tmp_path)), AnswerStore(str(tmp_path))
+    caps = Caps(tokens=100)
+
+    async def waits() -> str:
+        other._run_statement("begin immediate")  # as a worker has it that was stopped in the middle
+        one.count(lost_tokens=30)  # never waits
+        loop = asyncio.get_running_loop()
+        loop.call_later(0.01, other._run_statement, "commit")  # never called, if the loop stood still
+        return await when_free(one.reserve, 60, 0.0, caps, Spent())
+
+    assert asyncio.run(asyncio.wait_for(waits(), 30)) == "reserved"
+    assert other.spent().most_tokens == 90
+    other._run_statement("begin immediate")
+    one.count(lost_tokens=5)
+    assert one.spent().most_tokens == 90
+    other._run_statement("rollback")
+    one.close()
+    assert other.spent().most_tokens == 95
+
+
+def test_on_a_cluster_one_worker_counts_in_the_folder_of_the_run():
+    def step(**options):
+        model = hr.llm.Endpoint("http://localhost:1/v1", "m", prices={"input": 1, "output": 1})
+        asked = hr.from_items([{"i": 1}]).prompt("{i}", model, sampling={"max_tokens": 1}, **options)
+        return asked._plan.steps[-1]
+
+    step(max_cost=1).check_cluster(1, "folder")
+    step(max_cost=1, cache="answers").check_cluster(1, "")
+    step().check_cluster(3, "")
+    with pytest.raises(PlanError, match=r"prompt\(m\) has max_cost= .* count for itself: say concurrency=1"):
+        step(max_cost=1).check_cluster(3, "folder")
+    with pytest.raises(PlanError, match="count for itself: write to a folder"):
+        step(max_total_tokens=1).check_cluster(1, "")
+
+
+def test_a_run_that_goes_on_elsewhere_counts_on(tmp_path, monkeypatch):
+    """As on another machine: where it was before, it left a database of its own."""
+    caps = Caps(tokens=100)
+    first = AnswerStore(str(tmp_path))
+    assert first.reserve(40, 0.0, caps, first.spent_elsewhere()) == "reserved"
+    first.count(reserved_tokens=-40, requests=1, prompt=30, completion=5)
+    assert first.reserve(20, 0.0, caps, first.spent_elsewhere()) == "reserved"
+    first.close()
+    monkeypatch.setattr("platform.node", lambda: "another")
+    second = AnswerStore(str(tmp_path), clock=lambda: time.time() + 3600)
+    assert second.spent().most_tokens == 0
+    elsewhere = second.spent_elsewhere()
+    assert (elsewhere.most_tokens, elsewhere.requests, elsewhere.at_work) == (55, 1, 0)
+    assert second.reserve(46, 0.0, caps, elsewhere) == "never"
+    assert second.reserve(45, 0.0, caps, elsewhere) == "reserved"
+    assert second.reserve(1, 0.0, caps, elsewhere) == "later"  # it may use less than that
+    second.close()
+
+
+def test_a_request_costs_at_most_what_its_bytes_and_its_answer_may():
+    image = "data:image/png;base64," + "A" * 400_000
+    parts = [
+        {"type": "image_url", "image_url": {"url": image}},
+        {"type": "image_url", "image_url": {"url": "http://x/y.png"}},
+        {"type": "text", "text": "é" * 50},
+    ]
+    prompt, answer = most_tokens({"messages": [{"role": "user", "content": parts}], "max_tokens": 7})
+    assert 100_100 < prompt < 100_400 and answer == 7
+    both = {"messages": [], "max_tokens": 7, "max_completion_tokens": 9}
+    assert most_tokens(both)[1] == 9
+    assert most_tokens({"messages": []}, 4096)[1] == 4096
+    with pytest.raises(BadRow, match="a cap needs max_tokens"):
+        most_tokens({"messages": []})
+
+
+def test_a_cap_needs_to_know_how_long_answers_are():
+    model = hr.llm.Endpoint("http://localhost:1/v1", "m")
+    with pytest.raises(ArgumentError, match=r"max_total_tokens= needs to know .* sampling=\{'max_tokens'"):
+        hr.from_items([{"i": 1}]).prompt("{i}", model, max_total_tokens=5)

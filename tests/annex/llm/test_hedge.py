@@ -1,0 +1,123 @@
+"""Second requests for those that are late: the first answer counts, both are paid for and told."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+
+import pytest
+
+import headrace as hr
+from headrace.annex.llm import hedge
+from headrace.annex.llm.hedge import Latencies, first_of, has_lost
+from headrace.annex.report.follow import Follower
+from headrace.errors import ArgumentError
+from headrace.testing import FakeLLMServer
+
+
+@pytest.fixture(autouse=True)
+def own_limits(monkeypatch, tmp_path):
+    """Each test has limits of its own."""
+    (tmp_path / "run").mkdir()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
+
+
+def slow_once(number):
+    """Return a latency by which one request, of all that share it, takes very long."""
+    counter = itertools.count()
+    return lambda random: 30.0 if next(counter) == number else 0.003
+
+
+@pytest.mark.parametrize("servers", [1, 2])
+def test_what_is_late_is_asked_for_twice_and_both_are_paid(tmp_path, servers):
+    rows = hr.from_items([{"n": n} for n in range(300)])
+    latency = slow_once(298)  # one of the last: before, others have no room to spare
+    with contextlib.ExitStack() as all_:
+        made = [all_.enter_context(FakeLLMServer(latency=latency)) for _ in range(servers)]
+        prices = {"input": 1e6, "output": 1e6}
+        models = [hr.llm.Endpoint(each.url, "m", max_in_flight=8, prices=prices, hedge=True) for each in made]
+        model = models[0] if servers == 1 else hr.llm.Endpoints(models)
+        options = {"engine": "inline", "progress": False}
+        rows.prompt("{n}", model).with_options(**options).write_parquet(tmp_path / "out")
+        received = sum(len(each.requests) for each in made)
+    assert hr.read_parquet(tmp_path / "out").to_arrow()["answer"].to_pylist() == [str(n) for n in range(300)]
+    told = Follower(tmp_path / "out").poll().data()["language_model"]
+    twice = told["tried_again"].pop("Hedged")
+    assert twice >= 1 and not told["tried_again"]
+    assert 300 < received <= 300 + twice
+    assert told["rows"] == 300 and told["completion_tokens"] == 300
+    paid = told["paid"]
+    assert paid["answers"] == paid["completion_tokens"] == 300 + twice and paid["unanswered"] == 0
+    assert paid["cost"] == 2 * (300 + twice)
+
+
+def test_second_requests_do_not_go_beyond_the_cap(tmp_path, monkeypatch):
+    """They are left out where no money is left, and the first of them are waited for."""
+    monkeypatch.setattr(Latencies, "late", 0.0)  # whatever has room is asked for twice
+    rows = hr.from_items([{"n": n} for n in range(9)])
+    prompt = "w" * 900  # of which nobody knows that it is one token: 12 requests may be under way
+    with FakeLLMServer(lambda prompt: "a", latency=0.3) as server:
+        model = hr.llm.Endpoint(
+            server.url, "m", max_in_flight=64, prices={"input": 1e6, "output": 1e6}, hedge=True
+        )
+        asked = rows.prompt(prompt + "{n}", model, sampling={"max_tokens": 1}, max_cost=12_000)
+        asked.with_options(engine="inline", progress=False).write_parquet(tmp_path / "out")
+        assert len(server.requests) <= 13  # one was answered before the others were asked
+    told = Follower(tmp_path / "out").poll().data()["language_model"]
+    assert told["rows"] == 9 and 1 <= told["tried_again"]["Hedged"] <= 4
+
+
+def test_nothing_is_asked_twice_unless_it_is_wished_for(tmp_path):
+    rows = hr.from_items([{"n": n} for n in range(100)])
+    with FakeLLMServer() as server:
+        asked = rows.prompt("{n}", hr.llm.Endpoint(server.url, "m"))
+        asked.with_options(engine="inline", progress=False).take_all()
+    assert len(server.requests) == 100
+    with pytest.raises(ArgumentError, match="hedge='yes': it takes True or False"):
+        hr.llm.Endpoint("http://localhost:1/v1", "m", hedge="yes")
+
+
+def test_the_first_answer_counts_and_a_failure_only_where_both_fail():
+    lost = []
+
+    async def after(seconds, outcome):
+        try:
+            await asyncio.sleep(seconds)
+        except asyncio.CancelledError:
+            lost.append(has_lost())
+            raise
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    async def both(first, second, late=0.0):
+        return await first_of(lambda: after(*first), lambda: None if second is None else after(*second), late)
+
+    assert asyncio.run(both((9, "a"), (0.01, "b"))) == "b" and lost == [True]
+    assert asyncio.run(both((0.01, "a"), (9, "b"))) == "a" and lost == [True, True]
+    assert asyncio.run(both((0.02, "a"), (0.0, ValueError("second")))) == "a"
+    assert asyncio.run(both((0.0, "a"), (9, "b"), None)) == "a"
+    assert asyncio.run(both((0.0, "a"), None)) == "a"
+    with pytest.raises(ValueError, match="first"):
+        asyncio.run(both((0.02, ValueError("first")), (0.0, ValueError("second"))))
+
+    async def given_up():
+        task = asyncio.ensure_future(both((9, "a"), (9, "b")))
+        await asyncio.sleep(0.01)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    lost.clear()
+    asyncio.run(given_up())
+    assert lost == [False, False]
+
+
+def test_late_follows_the_last_answers():
+    latencies = Latencies()
+    for _ in range(hedge.KNOWN):
+        latencies.add(1.0)
+    assert latencies.late == 1.0
+    for _ in range(hedge.KNOWN):
+        latencies.add(3.0)
+    assert latencies.late == 3.0

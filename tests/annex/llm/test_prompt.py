@@ -1,0 +1,404 @@
+"""``prompt`` against a real server: answers, faults, limits."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import math
+import os
+import re
+import traceback
+from collections import Counter
+
+import pytest
+
+import headrace as hr
+from headrace.annex.llm import client
+from headrace.errors import (
+    ArgumentError,
+    ColumnExists,
+    EndpointRefused,
+    EndpointUnavailable,
+    SpendingCapReached,
+    StepError,
+    UnknownArgument,
+    UnknownColumn,
+)
+from headrace.testing import FakeLLMServer
+
+WORDS = hr.from_items([{"id": i, "word": f"w{i}"} for i in range(20)])
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch, tmp_path):
+    """Retries come soon, and each test has limits of its own."""
+    monkeypatch.setattr(client, "FIRST_WAIT", 0.005)
+    monkeypatch.setattr(client, "LONGEST_WAIT", 0.02)
+    (tmp_path / "run").mkdir()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
+
+
+def inline(data, **options):
+    return data.with_options(engine="inline", progress=False, **options)
+
+
+def endpoint(server, **options) -> hr.llm.Endpoint:
+    return hr.llm.Endpoint(server.url, "fake", **options)
+
+
+def test_answers_come_with_counts_in_the_order_of_the_rows():
+    with FakeLLMServer(str.upper, latency=lambda random: random.random() * 0.02) as server:
+        asked = WORDS.prompt(
+            "Say {word}", endpoint(server), system="Be brief.", sampling={"temperature": 0.0}, keep_raw=True
+        )
+        table = inline(asked).to_arrow()
+    assert table.column_names == [
+        "id", "word", "answer", "answer_finish_reason", "answer_prompt_tokens", "answer_completion_tokens",
+        "answer_latency", "answer_raw",
+    ]  # fmt: skip
+    assert table["answer"].to_pylist() == [f"SAY W{i}" for i in range(20)]
+    assert set(table["answer_finish_reason"].to_pylist()) == {"stop"}
+    assert set(table["answer_prompt_tokens"].to_pylist()) == {4}
+    assert set(table["answer_completion_tokens"].to_pylist()) == {2}
+    assert all(0 < each < 60 for each in table["answer_latency"].to_pylist())
+    assert [
+        json.loads(raw)["choices"][0]["message"]["content"] for raw in table["answer_raw"].to_pylist()
+    ] == [f"SAY W{i}" for i in range(20)]
+    assert len(server.requests) == 20
+    request = min(server.requests, key=lambda each: int(each["messages"][-1]["content"][5:]))
+    assert request == {
+        "model": "fake",
+        "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Say w0"}],
+        "temperature": 0.0,
+    }
+
+
+def test_the_columns_are_known_without_asking():
+    model = hr.llm.Endpoint("http://localhost:1/v1", "m")
+    schema = inline(WORDS.prompt("{word}", model, output="said", keep=["id"], keep_raw=True)).schema()
+    assert [(each.name, str(each.type)) for each in schema] == [
+        ("id", "int64"), ("said", "string"), ("said_finish_reason", "string"), ("said_prompt_tokens", "int64"),
+        ("said_completion_tokens", "int64"), ("said_latency", "double"), ("said_raw", "string"),
+    ]  # fmt: skip
+    assert inline(WORDS.filter(expr="id > 99").prompt("{word}", model)).to_arrow().num_columns == 7
+
+
+@pytest.mark.parametrize(
+    "alike", [{"sampling": {"temperature": 0}}, {"sampling": {"seed": 7}}, {"cache": "answers"}], ids=str
+)
+def test_equal_requests_are_asked_once_where_they_are_answered_alike(alike, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows = hr.from_items([{"word": f"w{i % 3}"} for i in range(60)])
+    with FakeLLMServer(latency=0.01) as server:
+        answers = inline(rows.prompt("{word}", endpoint(server), **alike)).to_arrow()["answer"].to_pylist()
+    assert answers == [f"w{i % 3}" for i in range(60)]
+    assert len(server.requests) == 3
+
+
+@pytest.mark.parametrize("sampling", [{}, {"temperature": 1.0}, {"top_p": 0.5}], ids=str)
+def test_answers_that_are_drawn_are_drawn_for_each_row(sampling, tmp_path):
+    """Rows that a flat_map repeats get answers of their own; killed and run again, none is given to two rows."""
+    drawn = itertools.count()
+    rows = hr.from_items([{"word": f"w{i}"} for i in range(10)])
+    rows = rows.flat_map(lambda row: [row] * 8)
+    down = []
+
+    def answer(prompt):
+        if (number := next(drawn)) > 50 and down:
+            raise OSError("down")
+        return f"{prompt} {number}"
+
+    with FakeLLMServer(answer) as server:
+        model = endpoint(server, max_in_flight=4, max_retries=0)
+        asked = inline(rows.prompt("{word}", model, sampling=sampling), shard_rows=2)
+        down.append(True)
+        with pytest.raises((StepError, EndpointUnavailable)):
+            asked.write_parquet(tmp_path / "out")
+        failed = server.outcomes["answered"] - 51
+        down.clear()
+        asked.write_parquet(tmp_path / "out")
+        assert len(server.requests) <= 80 + failed + 4
+    table = hr.read_parquet(tmp_path / "out").to_arrow()
+    assert len(set(table["answer"].to_pylist())) == 80
+    assert Counter(each.split()[0] for each in table["answer"].to_pylist()) == {f"w{i}": 8 for i in range(10)}
+
+
+def test_messages_formats_braces_and_images():
+    rows = hr.from_items([{"q": "Why?", "x": 1.25, "photo": b"\xff\xd8\xff\xe0abc"}])
+    messages = [
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": "Hello"},
+        {
+            "role": "user",
+            "content": [
+                {"type": "text", "text": "{q} {{x}} {x:.1f}"},
+                {"type": "image_url", "image_url": {"url": "{photo}"}},
+            ],
+        },
+    ]
+    with FakeLLMServer() as server:
+        inline(rows.prompt(messages, endpoint(server))).take_all()
+    sent = server.requests[0]["messages"]
+    assert sent[:2] == messages[:2]
+    assert sent[2]["content"] == [
+        {"type": "text", "text": "Why? {x} 1.2"},
+        {"type": "image_url", "image_url": {"url": "data:image/jpeg;base64,/9j/4GFiYw=="}},
+    ]
+
+
+def test_faults_are_retried_and_every_row_is_answered():
+    rows = hr.from_items([{"word": f"w{i}"} for i in range(200)])
+    faults = {"too_many": 0.1, "resets": 0.05, "malformed": 0.05, "failures": 0.05}
+    with FakeLLMServer(str.upper, latency=0.001, seed=3, **faults) as server:
+        answers = (
+            inline(rows.prompt("{word}", endpoint(server, max_retries=12))).to_arrow()["answer"].to_pylist()
+        )
+    assert answers == [f"W{i}" for i in range(200)]
+    assert server.outcomes["answered"] == 200
+    assert min(server.outcomes[each] for each in ("429", "reset", "malformed", "500")) >= 1
+    assert sum(server.outcomes.values()) == len(server.requests)  # nothing was asked beyond that
+
+
+def test_a_pause_that_the_server_asks_for_is_kept_by_all():
+    rows = hr.from_items([{"word": f"w{i}"} for i in range(30)])
+    with FakeLLMServer(requests_per_minute=600) as server:  # 11 in a second, the others wait
+        answers = inline(rows.prompt("{word}", endpoint(server, max_in_flight=4))).take_all()
+        assert len(answers) == 30
+        assert server.outcomes["answered"] == 30
+        assert server.outcomes["429"] <= 30
+
+
+def test_truncated_answers_are_errors_of_their_rows():
+    rows = hr.from_items([{"text": "a b"}, {"text": "a b c d e"}, {"text": "a b c"}])
+    with FakeLLMServer() as server:
+        asked = rows.prompt("{text}", endpoint(server), sampling={"max_tokens": 3})
+        with pytest.raises(StepError, match=r"Truncated: the answer was cut after 3 tokens.*'a b c d e'"):
+            inline(asked).take_all()
+        nulled = inline(asked, on_error="null").to_arrow()
+        assert nulled["answer"].to_pylist() == ["a b", None, "a b c"]
+        assert nulled["answer_finish_reason"].to_pylist() == ["stop", None, "stop"]
+        kept = inline(
+            rows.prompt("{text}", endpoint(server), sampling={"max_tokens": 3}, on_truncated="keep")
+        )
+        assert [(row["answer"], row["answer_finish_reason"]) for row in kept.take_all()] == [
+            ("a b", "stop"), ("a b c", "length"), ("a b c", "stop"),
+        ]  # fmt: skip
+        before = len(server.requests)
+        more = inline(
+            rows.prompt("{text}", endpoint(server), sampling={"max_tokens": 3}, on_truncated=9)
+        ).take_all()
+        assert [row["answer"] for row in more] == ["a b", "a b c d e", "a b c"]
+        assert more[1]["answer_completion_tokens"] == 8  # what both answers cost
+        assert len(server.requests) == before + 4
+
+
+def test_rows_at_fault_are_rejected_and_no_others(tmp_path):
+    rows = hr.from_items(
+        [{"id": i, "text": None if i == 3 else "w " * (50 if i == 7 else 2)} for i in range(12)]
+    )
+    with FakeLLMServer(context=20) as server:
+        asked = rows.prompt("{text}{id}", endpoint(server))
+        result = inline(asked, on_error="reject").write_parquet(tmp_path / "out")
+        assert (result.rows, result.rejected) == (10, 2)
+        assert len(server.requests) == 11  # each row once: nothing was asked again to find who is at fault
+    rejected = hr.read_rejected(tmp_path / "out").to_arrow()
+    assert sorted(rejected["id"].to_pylist()) == [3, 7]
+    reasons = " ".join(str(value) for row in rejected.to_pylist() for value in row.values())
+    assert "BadRow" in reasons and "column 'text' is null" in reasons
+    assert "ContextTooLong" in reasons and "maximum context length is 20 tokens" in reasons
+
+
+def refused(kind, data, **options):
+    """Return the message of an error that ends a run, after a look at it."""
+    with pytest.raises(kind) as caught:
+        inline(data, on_error="reject", **options).take_all()
+    text = str(caught.value)
+    assert "\n" not in text and 60 < len(text) < 900, text
+    return text
+
+
+def test_a_wrong_key_ends_the_run_at_once_and_is_shown_nowhere(monkeypatch, tmp_path, capfd):
+    monkeypatch.setenv("FAKE_KEY", "sk-wrong-0123456789")
+    with FakeLLMServer(key="sk-right", latency=0.01) as server:
+        asked = WORDS.prompt("{word}", endpoint(server, api_key_env="FAKE_KEY", max_in_flight=2))
+        assert "does not let us in (401)" in refused(EndpointRefused, asked)
+        assert len(server.requests) <= 2
+        with pytest.raises(EndpointRefused) as caught:
+            asked.with_options(engine="local", workers=1).write_parquet(tmp_path / "out")
+        shown = "".join(traceback.format_exception(caught.value)) + "".join(capfd.readouterr())
+        monkeypatch.setenv("FAKE_KEY", "sk-right")
+        assert asked.with_options(engine="local", workers=1).write_parquet(tmp_path / "right").rows == 20
+    shown += repr(asked) + repr(asked.explain()) + "".join(capfd.readouterr())
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert len(files) > 5
+    for data in (shown.encode(), *(path.read_bytes() for path in files)):
+        assert b"sk-wrong" not in data and b"sk-right" not in data
+
+
+def test_other_refusals_end_the_run_at_once():
+    with FakeLLMServer(model="fake", latency=0.01) as server:
+        unknown = hr.llm.Endpoint(server.url, "fade", max_in_flight=1)
+        assert "'fade'" in refused(EndpointRefused, WORDS.prompt("{word}", unknown))
+        elsewhere = hr.llm.Endpoint(server.url + "/v2", "fake", max_in_flight=1)
+        assert "usually ends with '/v1'" in refused(EndpointRefused, WORDS.prompt("{word}", elsewhere))
+        assert len(server.requests) == 1
+
+
+def test_a_server_that_is_not_there_or_never_answers_ends_the_run():
+    with FakeLLMServer(latency=60) as server:
+        silent = endpoint(server, timeout=0.1)
+        text = refused(EndpointUnavailable, WORDS.prompt("{word}", silent))
+        assert "does not answer any request: asked 2 times" in text
+        assert re.search(r"no answer in [\d.]+ seconds \(timeout=0\.1\)", text)  # as long as it was
+        gone = endpoint(server)
+    text = refused(EndpointUnavailable, WORDS.prompt("{word}", gone))
+    assert f"{gone.base_url} cannot be reached: nothing listens there" in text and "refused 3 times" in text
+
+
+def test_a_server_that_fails_one_request_only_rejects_its_row():
+    def answer(prompt):
+        return 1 / 0 if prompt == "w5" else prompt
+
+    with FakeLLMServer(answer) as server:
+        asked = inline(WORDS.prompt("{word}", endpoint(server, max_retries=2)), on_error="reject")
+        with pytest.warns(
+            UserWarning, match=r"ServerFailed.*asked 3 times.*500, 'the server has failed: division"
+        ):
+            rows = asked.take_all()
+        assert [row["id"] for row in rows] == [i for i in range(20) if i != 5]
+
+
+def test_caps_end_a_run_before_they_are_passed_and_it_goes_on(tmp_path):
+    rows = hr.from_items([{"text": f"{i:02} b c d"} for i in range(40)])
+    prices = {"input": 1e6, "output": 2e6}  # 1 and 2 for a token: 12 for a row
+    with FakeLLMServer() as server:
+        model = endpoint(server, prices=prices, max_in_flight=4)
+
+        def run(**cap):
+            asked = rows.prompt("{text}", model, sampling={"max_tokens": 4}, **cap)
+            return inline(asked).write_parquet(tmp_path / "out")
+
+        with pytest.raises(
+            SpendingCapReached, match=r"prompt\(fake\) has reached max_cost=120: \d answers have used"
+        ):
+            run(max_cost=120)
+        first = len(server.requests)
+        assert 1 <= first <= 10
+        with pytest.raises(SpendingCapReached, match="max_total_tokens=200"):
+            run(max_total_tokens=200)
+        assert first < len(server.requests) <= 25
+        assert run(max_cost=10_000).rows == 40
+        assert len(server.requests) == 40  # nothing was asked twice
+    assert not list((tmp_path / "out").rglob("answers-*"))  # kept until the run had ended
+
+
+def test_a_cache_outlives_runs(tmp_path):
+    with FakeLLMServer() as server:
+        for _ in range(2):
+            asked = WORDS.prompt("{word}", endpoint(server), cache=tmp_path / "cache")
+            assert len(inline(asked).take_all()) == 20
+        assert len(server.requests) == 20
+        assert (
+            len(inline(WORDS.prompt("{word}!", endpoint(server), cache=tmp_path / "cache")).take_all()) == 20
+        )
+        assert len(server.requests) == 40
+
+
+def test_wrong_arguments_are_told_before_anything_runs(monkeypatch):
+    monkeypatch.delenv("NO_KEY", raising=False)
+    model = hr.llm.Endpoint("http://localhost:1/v1", "m")
+    with pytest.raises(UnknownColumn, match=r"prompt\(m\) asks for column 'wrod'.*Did you mean 'word'"):
+        inline(WORDS.prompt("{wrod}", model)).take_all()
+    with pytest.raises(ColumnExists, match="'said_latency'"):
+        inline(WORDS.rename_columns({"id": "said_latency"}).prompt("{word}", model, output="said")).take_all()
+    wrong = {
+        "names no column": lambda: WORDS.prompt("Hello", model),
+        "is not the name of a column": lambda: WORDS.prompt('{word} {"a": 1}', model),
+        "cannot be read": lambda: WORDS.prompt("{word} {", model),
+        "NO_KEY is not set": lambda: hr.llm.Endpoint("http://x/v1", "m", api_key_env="NO_KEY"),
+        "and not the key": lambda: hr.llm.Endpoint("http://x/v1", "m", api_key_env="sk-abc-def"),
+        "not the address of a server": lambda: hr.llm.Endpoint("localhost:8000", "m"),
+        "leave '/chat/completions' out": lambda: hr.llm.Endpoint("http://x/v1/chat/completions", "m"),
+        "holds a name or a password": lambda: hr.llm.Endpoint("http://u:p@x/v1", "m"),
+        "the price of a token is not known": lambda: WORDS.prompt("{word}", model, max_cost=1),
+        "each row gets one answer": lambda: WORDS.prompt("{word}", model, sampling={"n": 2}),
+        "more than max_tokens": lambda: WORDS.prompt(
+            "{word}", model, sampling={"max_tokens": 9}, on_truncated=9
+        ),
+        "it is an endpoint": lambda: WORDS.prompt("{word}", "gpt-4o"),
+        "the role 'bot'": lambda: WORDS.prompt([{"role": "bot", "content": "{word}"}], model),
+    }
+    for words, call in wrong.items():
+        with pytest.raises(ArgumentError, match=re.escape(words)):
+            call()
+    with pytest.raises(UnknownArgument, match="sampling"):
+        WORDS.prompt("{word}", model, sampeling={})
+    with pytest.raises(UnknownArgument, match=r"max_in_flight=8: the endpoint has it"):
+        WORDS.prompt("{word}", model, max_in_flight=8)
+
+
+def test_no_more_is_under_way_than_may_be_and_slow_requests_hold_up_nobody():
+    rows = hr.from_items([{"i": i} for i in range(400)])
+    slow = iter([True])
+
+    async def latency(random):
+        if next(slow, False):  # the first is answered when nearly all others are: it holds up nobody
+            while server.outcomes["answered"] < 350:
+                await asyncio.sleep(0.001)
+        while server.most_at_once < 16:  # nobody is answered until so many are under way
+            await asyncio.sleep(0.001)
+
+    with FakeLLMServer(latency=latency, slots=1000) as server:
+        answers = (
+            inline(rows.prompt("{i}", endpoint(server, max_in_flight=16))).to_arrow()["answer"].to_pylist()
+        )
+    assert answers == [str(i) for i in range(400)]
+    assert server.most_at_once == 16
+
+
+def test_a_run_that_was_ended_asks_only_for_what_is_missing(tmp_path):
+    """An outage in the middle; what was answered is not asked again, and no row is twice in the output."""
+    rows = hr.from_items([{"i": i} for i in range(100)])
+    down = []
+
+    def answer(prompt):
+        if down and int(prompt) >= 60:
+            raise OSError("down")
+        return prompt
+
+    with FakeLLMServer(answer) as server:
+        asked = inline(
+            rows.prompt("{i}", endpoint(server, max_in_flight=8, max_retries=1)), on_error="reject"
+        )
+        down.append(True)
+        with pytest.raises(EndpointUnavailable, match="any more"):
+            asked.write_parquet(tmp_path / "out")
+        down.clear()
+        before = {each["messages"][0]["content"] for each in server.requests}
+        assert {str(i) for i in range(60)} <= before
+        count = len(server.requests)
+        result = asked.write_parquet(tmp_path / "out")
+        assert (result.rows, result.rejected) == (100, 0)
+        assert len(server.requests) - count == 40
+    table = hr.read_parquet(tmp_path / "out").to_arrow()
+    assert table["answer"].to_pylist() == [str(i) for i in range(100)]
+    assert math.isfinite(sum(table["answer_latency"].to_pylist()))
+    assert not os.path.exists(tmp_path / "out" / "_rejected") or not os.listdir(
+        tmp_path / "out" / "_rejected"
+    )
+
+
+def test_what_is_sent_again_is_told_with_the_run(tmp_path):
+    with FakeLLMServer(too_many=0.3, resets=0.2, seed=1) as server:
+        result = inline(WORDS.prompt("{word}", endpoint(server, max_retries=20))).write_parquet(
+            tmp_path / "out"
+        )
+    assert result.rows == 20
+    sent_again = Counter()
+    for line in (tmp_path / "out" / "_headrace" / result.run / "events.jsonl").read_text().splitlines():
+        event = json.loads(line)
+        if event["event"] == "call retried":
+            assert event["step"] == "prompt(fake)"
+            sent_again[event["error"]] += 1
+    assert sent_again == {"RateLimited": server.outcomes["429"], "ConnectionLost": server.outcomes["reset"]}

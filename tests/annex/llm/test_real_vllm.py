@@ -1,0 +1,211 @@
+"""``prompt`` with a real vLLM and a real model: `make test-llm`. One engine for all tests but the last."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import headrace as hr
+from headrace.errors import ArgumentError, EndpointRefused, ModelUnreadable
+
+pytestmark = pytest.mark.llm
+
+MODEL = os.environ.get("HEADRACE_TEST_LLM", "")
+QUESTIONS = [
+    ("What is the capital of France? One word.", "Paris"),
+    ("What is the capital of Italy? One word.", "Rome"),
+    ("What is the capital of Spain? One word.", "Madrid"),
+]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    adapter = tmp_path_factory.mktemp("adapters") / "noise"
+    make_adapter(adapter)
+    return hr.llm.VLLM(MODEL, max_model_len=512, options={"enforce_eager": True}, loras={"noise": adapter})
+
+
+def make_adapter(folder: Path) -> None:
+    """Save a LoRA adapter, as peft writes it, that changes what the model says."""
+    import torch
+    from safetensors.torch import save_file
+
+    config = json.loads(Path(MODEL, "config.json").read_text())
+    width, layers = config["hidden_size"], config["num_hidden_layers"]
+    torch.manual_seed(0)
+    weights = {}
+    for layer in range(layers):
+        name = f"base_model.model.model.layers.{layer}.self_attn.q_proj"
+        weights[f"{name}.lora_A.weight"] = torch.randn(8, width)
+        weights[f"{name}.lora_B.weight"] = torch.randn(width, 8)
+    folder.mkdir()
+    save_file(weights, folder / "adapter_model.safetensors")
+    described = {
+        "peft_type": "LORA", "r": 8, "lora_alpha": 16, "target_modules": ["q_proj"], "bias": "none",
+        "base_model_name_or_path": MODEL,
+    }  # fmt: skip
+    (folder / "adapter_config.json").write_text(json.dumps(described))
+
+
+@pytest.fixture(autouse=True)
+def one_engine(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """Have all tests use the first engine that is made."""
+    from headrace.annex.llm import vllm_engine
+
+    if "own_engine" in request.fixturenames:
+        return
+    start = vllm_engine.start_engine
+
+    def started(model: Any) -> Any:
+        if not hasattr(request.session, "engine"):
+            request.session.engine = start(model)  # type: ignore[attr-defined]
+        return request.session.engine  # type: ignore[attr-defined]
+
+    monkeypatch.setattr(vllm_engine, "start_engine", started)
+    monkeypatch.setattr(vllm_engine.VLLMEngine, "close", lambda self: None)
+
+
+def inline(data: Any, **options: Any) -> Any:
+    return data.with_options(engine="inline", progress=False, **options)
+
+
+def test_answers_are_right_and_in_order(model):
+    rows = hr.from_items([{"q": QUESTIONS[i % 3][0]} for i in range(24)])
+    system = "You are a helpful teacher of geography. " * 40  # a beginning of some blocks of the cache
+    asked = rows.prompt(
+        "{q}", model, system=system, sampling={"max_tokens": 40}, on_truncated="keep", keep_raw=True
+    )
+    for turn in range(2):
+        made = inline(asked).take_all()
+        for i, row in enumerate(made):  # 24 rows, and three requests
+            assert QUESTIONS[i % 3][1] in row["answer"], row
+            assert row["answer_finish_reason"] in ("stop", "length")
+            assert 1 <= row["answer_completion_tokens"] <= 40 and row["answer_prompt_tokens"] > 300
+        usage = [json.loads(row["answer_raw"])["usage"] for row in made]
+        if turn:
+            assert all(each["prompt_tokens_details"]["cached_tokens"] >= 256 for each in usage)
+
+
+def test_rows_that_are_too_long_or_were_cut(model, tmp_path):
+    rows = hr.from_items([{"q": "Tell a long story. " * (200 if i == 1 else 1), "id": i} for i in range(3)])
+    asked = rows.prompt("{q} {id}", model, sampling={"max_tokens": 5})
+    result = inline(asked, on_error="reject").write_parquet(tmp_path / "out")
+    reasons = {row["id"]: str(row) for row in hr.read_rejected(tmp_path / "out").to_arrow().to_pylist()}
+    assert (result.rows, result.rejected) == (0, 3)
+    assert "ContextTooLong" in reasons[1] and "the model takes 512" in reasons[1]
+    assert all("cut after 5 tokens" in reasons[i] for i in (0, 2))
+
+
+def test_structure_is_seen_to(model):
+    rows = hr.from_items([{"q": f"Say something about {word}."} for word in ("rain", "wood", "iron")])
+    chosen = inline(rows.prompt("{q}", model, schema=["zebra", "ox"], repairs=0)).take_all()
+    assert {row["answer"] for row in chosen} <= {"zebra", "ox"}
+    matched = inline(rows.prompt("{q}", model, schema=re.compile(r"[0-9]{3}-[a-f]{2}"), repairs=0)).take_all()
+    assert all(re.fullmatch(r"[0-9]{3}-[a-f]{2}", row["answer"]) for row in matched)
+    schema = {
+        "type": "object",
+        "properties": {
+            "colour": {"enum": ["red", "blue"]},
+            "count": {"type": "integer", "minimum": 0, "maximum": 9},
+        },
+        "required": ["colour", "count"],
+        "additionalProperties": False,
+    }
+    typed = inline(
+        rows.prompt("{q}", model, schema=schema, sampling={"max_tokens": 60}, repairs=0)
+    ).take_all()
+    assert all(
+        row["answer"]["colour"] in ("red", "blue") and 0 <= row["answer"]["count"] <= 9 for row in typed
+    )
+    with pytest.raises(EndpointRefused, match="refuses the schema"):
+        inline(rows.prompt("{q}", model, schema=re.compile(r"(?<=a)b"))).take_all()
+
+
+def test_a_model_that_does_not_see_says_so(model):
+    rows = hr.from_items([{"image": b"\x89PNG\r\n\x1a\nimage"}])
+    parts = [{"type": "image_url", "image_url": {"url": "{image}"}}, {"type": "text", "text": "What is it?"}]
+    with pytest.raises(EndpointRefused, match="takes no images"):
+        rows.prompt([{"role": "user", "content": parts}], model).with_options(engine="inline").take_all()
+
+
+def test_an_adapter_answers_where_it_is_asked(model):
+    rows = hr.from_items([{"q": "What is the capital of France?"}])
+    sampling = {"max_tokens": 12}
+    plain, noise, again = (
+        inline(rows.prompt("{q}", model, sampling=each, on_truncated="keep")).take_all()[0]["answer"]
+        for each in (sampling, {**sampling, "lora": "noise"}, sampling)
+    )
+    assert plain == again and "Paris" in plain and noise != plain
+
+
+JOB = """
+import sys, headrace as hr
+if __name__ == "__main__":
+    rows = hr.from_items([{"i": i} for i in range(4)])
+    model = hr.llm.VLLM(sys.argv[1], max_model_len=512, options={"enforce_eager": True})
+    sampling = {"max_tokens": int(sys.argv[3]), "ignore_eos": True}
+    asked = rows.prompt("Count from {i} to a million.", model, sampling=sampling, on_truncated="keep")
+    asked.with_options(engine="local", workers=1, progress=False).write_parquet(sys.argv[2])
+    print(hr.read_parquet(sys.argv[2]).count(), flush=True)
+"""
+
+
+@pytest.fixture
+def own_engine() -> None:
+    """Have this test start engines of its own."""
+
+
+def test_what_vllm_does_not_take_is_said_and_a_killed_job_leaves_nothing(own_engine, tmp_path):
+    with pytest.raises(ArgumentError, match=r"no such argument.*Did you mean 'gpu_memory_utilization'"):
+        model = hr.llm.VLLM(MODEL, options={"gpu_memory_utilisation": 0.5})
+        inline(hr.from_items([{"i": 1}]).prompt("{i}", model)).take_all()
+    with pytest.raises(ModelUnreadable, match="vLLM cannot run the model"):
+        model = hr.llm.VLLM(MODEL, options={"quantization": "nothing"})
+        inline(hr.from_items([{"i": 1}]).prompt("{i}", model)).take_all()
+    command = [sys.executable, "-c", JOB, MODEL, str(tmp_path / "out")]
+    job = subprocess.Popen([*command, "400"], start_new_session=True)
+    while not engines_of(tmp_path, job.pid):
+        assert job.poll() is None
+        time.sleep(0.5)
+    time.sleep(3)
+    engines = engines_of(tmp_path, job.pid)
+    os.killpg(job.pid, signal.SIGKILL)
+    job.wait()
+    for _ in range(600):
+        if not any(alive(pid) for pid in engines):
+            break
+        time.sleep(0.1)
+    assert not any(alive(pid) for pid in engines)
+    ended = subprocess.run(
+        [*command[:-1], str(tmp_path / "other"), "8"], stdout=subprocess.PIPE, text=True, check=True
+    )
+    assert ended.stdout.split()[-1] == "4"
+
+
+def engines_of(folder: Path, pid: int) -> list[int]:
+    from headrace.engines.local.descendants import descendants
+
+    return [each for each in descendants(pid) if "EngineCor" in name_of(each)]
+
+
+def name_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text()
+    except OSError:
+        return ""
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

@@ -1,0 +1,183 @@
+"""What is counted against a cap, by whom it is counted; and what is sent to a server beside the request."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import re
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+import headrace as hr
+from headrace.annex.llm.answers import Asked
+from headrace.annex.llm.prompter import Prompter
+from headrace.annex.llm.schema import AnswerSchema
+from headrace.annex.llm.spending import tokens_of
+from headrace.annex.llm.template import Template
+from headrace.errors import EndpointRefused, SpendingCapReached
+from headrace.testing import FakeLLMServer
+
+ROWS = hr.from_items([{"text": f"{i:02} b c d"} for i in range(20)])
+WHOLE = {"choices": [{"message": {"role": "assistant", "content": "x" * 300}, "finish_reason": "stop"}]}
+
+
+@pytest.fixture(autouse=True)
+def own_limits(monkeypatch, tmp_path):
+    """Each test has limits of its own, and no proxy."""
+    (tmp_path / "run").mkdir()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+
+
+@contextlib.contextmanager
+def serving(answer: dict[str, Any]) -> Iterator[tuple[str, list[tuple[str, Any]]]]:
+    """A server that always answers the same; it notes the path and the headers of what it was asked."""
+    seen: list[tuple[str, Any]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            self.rfile.read(int(self.headers["Content-Length"]))
+            seen.append((self.path, self.headers))
+            data = json.dumps(answer).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, *said):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/v1", seen
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def inline(data, **options):
+    return data.with_options(engine="inline", progress=False, **options)
+
+
+def test_passwords_of_netrc_are_not_sent(monkeypatch, tmp_path):
+    netrc = tmp_path / "netrc"
+    netrc.write_text("machine 127.0.0.1 login me password secret\ndefault login me password secret\n")
+    netrc.chmod(0o600)
+    monkeypatch.setenv("NETRC", str(netrc))
+    monkeypatch.setenv("MY_KEY", "sk-1")
+    with serving(WHOLE) as (url, seen):
+        for name in (None, "MY_KEY"):
+            model = hr.llm.Endpoint(url, "m", api_key_env=name)
+            assert inline(ROWS.limit(1).prompt("{text}", model)).take_all()[0]["answer"] == "x" * 300
+    assert [headers.get_all("Authorization") for _, headers in seen] == [None, ["Bearer sk-1"]]
+
+
+def test_the_proxy_of_the_environment_is_used_unless_the_server_is_excepted(monkeypatch):
+    monkeypatch.setenv("MY_KEY", "sk-1")
+    with serving(WHOLE) as (url, seen), serving(WHOLE) as (proxy, proxied):
+        host = proxy.removeprefix("http://").removesuffix("/v1")
+
+        def ask(to):
+            asked = ROWS.limit(1).prompt("{text}", hr.llm.Endpoint(to, "m", api_key_env="MY_KEY"))
+            return inline(asked).take_all()[0]["answer"]
+
+        monkeypatch.setenv("http_proxy", f"http://me:pass@{host}")
+        assert ask("http://model.invalid/v1") == "x" * 300
+        path, headers = proxied[0]
+        assert path == "http://model.invalid/v1/chat/completions"
+        assert headers.get_all("Authorization") == ["Bearer sk-1"]
+        assert headers["Proxy-Authorization"] == "Basic " + base64.b64encode(b"me:pass").decode()
+        monkeypatch.setenv("http_proxy", host)  # without http://, as other programs take it
+        assert ask("http://model.invalid/v1") == "x" * 300
+        for excepted in ("127.0.0.1", url.removeprefix("http://").removesuffix("/v1"), "*"):
+            monkeypatch.setenv("no_proxy", excepted)
+            assert ask(url) == "x" * 300
+        assert (len(proxied), len(seen)) == (2, 3)
+        monkeypatch.delenv("no_proxy")
+        monkeypatch.setenv("http_proxy", "socks5://me:pass@127.0.0.1:1")
+        with pytest.raises(EndpointRefused, match="http_proxy holds no address of an HTTP proxy") as refused:
+            ask(url)
+        assert "pass@" not in str(refused.value)
+
+
+@pytest.mark.parametrize("answer", [WHOLE, {"choices": []}])
+def test_a_cap_holds_where_the_server_does_not_say_what_it_used(answer):
+    with serving(answer) as (url, seen):
+        model = hr.llm.Endpoint(url, "m", max_in_flight=1)
+        asked = ROWS.prompt("{text}", model, sampling={"max_tokens": 100}, max_total_tokens=300)
+        with pytest.raises(SpendingCapReached, match="max_total_tokens=300"):
+            inline(asked, on_error="reject").take_all()
+    assert 1 <= len(seen) < 20
+
+
+def test_tokens_are_those_of_the_server_or_a_third_of_the_bytes():
+    assert tokens_of(WHOLE, 7) == (7, 100)
+    assert tokens_of({**WHOLE, "usage": {"prompt_tokens": 3, "completion_tokens": 0}}, 7) == (3, 0)
+    assert tokens_of({**WHOLE, "usage": {"prompt_tokens": None, "completion_tokens": 5}}, 7) == (7, 5)
+    message = {"role": "assistant", "content": "é\ud800", "reasoning_content": "abc"}
+    assert tokens_of({"choices": [{"message": message}]}, 7) == (7, 2)
+    for nothing in ({}, {"choices": []}, {"choices": [{"message": None}]}, {"choices": [1], "usage": 1}):
+        assert tokens_of(nothing, 7) == (7, 1)
+
+
+def test_a_cap_counts_its_own_run_and_not_what_others_kept_in_the_cache(tmp_path):
+    with FakeLLMServer() as server:
+        model = hr.llm.Endpoint(server.url, "m", max_in_flight=1)
+
+        def asked(template, cap=None):
+            return inline(
+                ROWS.prompt(
+                    template,
+                    model,
+                    sampling={"max_tokens": 4},
+                    cache=tmp_path / "cache",
+                    max_total_tokens=cap,
+                )
+            )
+
+        assert len(asked("{text}").take_all()) == 20  # 160 tokens, which no other run has used
+        assert len(asked("{text}!", 240).take_all()) == 20
+        assert asked("{text}?", 240).write_parquet(tmp_path / "first").rows == 20
+        assert len(server.requests) == 60
+        out = tmp_path / "out"
+        with pytest.raises(SpendingCapReached, match=r"reached max_total_tokens=120: \d answers"):
+            asked("{text}.", 120).write_parquet(out)
+        first = len(server.requests) - 60
+        assert 5 <= first <= 7
+        with pytest.raises(SpendingCapReached, match=f": {first} answers"):  # it counts on from there
+            asked("{text}.", 120).write_parquet(out)
+        assert len(server.requests) == 60 + first
+        assert asked("{text}.", 1_000).write_parquet(out).rows == 20
+        assert len(server.requests) == 80
+        assert not list(out.rglob("answers-*"))
+
+
+def test_the_flags_of_a_pattern_decide_about_its_answers(tmp_path):
+    with FakeLLMServer(lambda prompt: "YES" if "not what" not in prompt else "yes") as server:
+        model = hr.llm.Endpoint(server.url, "m")
+
+        def answer(pattern):
+            asked = ROWS.limit(1).prompt("{text}", model, schema=pattern, cache=tmp_path / "cache")
+            return inline(asked).take_all()[0]["answer"]
+
+        assert answer(re.compile("yes", re.I)) == "YES"
+        assert answer(re.compile("yes")) == "yes"  # and not the answer to another question
+        assert answer(re.compile("yes", re.I)) == "YES"
+        assert len(server.requests) == 3
+    identities = [
+        Prompter(
+            Asked(Template("{text}", None), model, "answer", schema=AnswerSchema(re.compile("yes", flags)))
+        )
+        for flags in (0, re.I, re.S)
+    ]
+    assert len({str(each.identity()) for each in identities}) == 3

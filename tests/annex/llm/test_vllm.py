@@ -1,0 +1,350 @@
+"""``prompt`` with an engine in the worker, as far as it needs no vLLM: the engine is a simulated one here."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import re
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import headrace as hr
+from headrace.annex.llm import vllm_engine
+from headrace.annex.llm.batch_file import BatchFiles, run_batch
+from headrace.annex.llm.engine_model import Generated
+from headrace.annex.llm.refusals import ContextTooLong, RequestRefused
+from headrace.core.files.artifacts import Artifact
+from headrace.errors import (
+    ArgumentError,
+    EndpointRefused,
+    EndpointUnavailable,
+    MissingLibrary,
+    ModelUnreadable,
+)
+
+
+class Tokenizer:
+    """A token for each word."""
+
+    chat_template = ""
+
+    def __init__(self) -> None:
+        self.words: list[str] = []
+
+    def __call__(self, text: str) -> dict[str, list[int]]:
+        new = dict.fromkeys(text.split()).keys() - set(self.words)
+        self.words += sorted(new)
+        return {"input_ids": [self.words.index(word) for word in text.split()]}
+
+
+class Engine:
+    """Says each prompt's words backwards, a word in each step; at most ``slots`` requests at a time."""
+
+    room = 40
+
+    def __init__(self, model: Any, slots: int = 4) -> None:
+        self.tokenizer = Tokenizer()
+        self.model, self.slots = model, slots
+        self.requests: list[Any] = []
+        self.inside: dict[int, list[Any]] = {}
+        self.closed = False
+
+    def add(self, number: int, request: Any) -> None:
+        if request.sampling.get("top_p") == 7:
+            raise RequestRefused("vLLM refuses the request: top_p")
+        if request.structure.get("regex") == "bad":
+            raise EndpointRefused("vLLM refuses the schema")
+        self.requests.append(request)
+        words = [self.tokenizer.words[token] for token in request.tokens][::-1]
+        if request.messages:
+            words = [part["type"] for part in request.messages[-1]["content"]]
+        if request.structure:
+            words = ["yes"] if "regex" in request.structure else ['{"choice":"b"}']
+        if request.lora:
+            words = [request.lora]
+        self.inside[number] = [words, 0, request.sampling.get("max_tokens", 9)]
+
+    def step(self) -> list[tuple[int, Any]]:
+        if any("stop" in words for words, _, _ in self.inside.values()):
+            raise EndpointUnavailable("vLLM has stopped: the engine died")
+        ended: list[tuple[int, Any]] = []
+        for number in list(self.inside)[: self.slots]:
+            entry = self.inside[number]
+            entry[1] += 1
+            words, made, most = entry
+            if made >= min(len(words), most):
+                reason = "stop" if made >= len(words) else "length"
+                ended.append((number, Generated(" ".join(words[:made]), reason, made, 2, 0.0, 77)))
+                del self.inside[number]
+        return ended
+
+    def load(self) -> tuple[int, int]:
+        return min(len(self.inside), self.slots), max(0, len(self.inside) - self.slots)
+
+    def abort(self, numbers: Any) -> None:
+        for number in numbers:
+            self.inside.pop(number, None)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.fixture
+def engines(monkeypatch):
+    made: list[Engine] = []
+
+    def start(model: Any) -> Engine:
+        made.append(Engine(model))
+        return made[-1]
+
+    monkeypatch.setattr(vllm_engine, "start_engine", start)
+    return made
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("models") / "tiny"
+    path.mkdir()
+    (path / "config.json").write_text(json.dumps({"architectures": ["LlamaForCausalLM"]}))
+    (path / "model.safetensors").write_bytes(b"weights")
+    return path
+
+
+def inline(data: Any, **options: Any) -> Any:
+    return data.with_options(engine="inline", progress=False, **options)
+
+
+WORDS = ["the vote", "the match is back", "market", "the market is up again"]
+
+
+def test_answers_come_in_order_with_their_counts(engines, folder, tmp_path):
+    rows = hr.from_items([{"text": WORDS[i % 4], "id": i} for i in range(60)])
+    asked = rows.prompt("{text} {id}", hr.llm.VLLM(folder), sampling={"max_tokens": 3}, on_truncated="keep")
+    assert inline(asked).schema().names == [
+        "text", "id", "answer", "answer_finish_reason", "answer_prompt_tokens", "answer_completion_tokens",
+        "answer_latency",
+    ]  # fmt: skip
+    assert not engines  # the columns are known without a model
+    table = inline(asked).to_arrow()
+    (engine,) = engines
+    for i, row in enumerate(table.to_pylist()):
+        words = f"{WORDS[i % 4]} {i}".split()[::-1]
+        assert tuple(row.values())[1:6] == (
+            i, " ".join(words[:3]), "stop" if len(words) <= 3 else "length", len(words), min(3, len(words))
+        )  # fmt: skip
+    assert engine.closed
+    assert engine.requests[0].sampling == {"temperature": 0.0, "max_tokens": 3}
+
+
+def test_rows_without_an_answer_are_errors_of_their_own(engines, folder, tmp_path):
+    rows = hr.from_items([{"text": "the vote " * (40 if i == 2 else 1 + i % 3), "id": i} for i in range(6)])
+    asked = rows.prompt("{text}", hr.llm.VLLM(folder), sampling={"max_tokens": 4})
+    result = inline(asked, on_error="reject").write_parquet(tmp_path / "out")
+    assert (result.rows, result.rejected) == (4, 2)
+    reasons = {row["id"]: str(row) for row in hr.read_rejected(tmp_path / "out").to_arrow().to_pylist()}
+    assert "ContextTooLong" in reasons[2] and "the model takes 40" in reasons[2]
+    assert "Truncated" in reasons[5] and "cut after 4 tokens" in reasons[5]
+    longer = rows.prompt("{text}", hr.llm.VLLM(folder), sampling={"max_tokens": 4}, on_truncated=9)
+    with pytest.warns(UserWarning, match="ContextTooLong"):
+        made = inline(longer, on_error="reject").to_arrow().to_pylist()
+    assert [row["answer_completion_tokens"] for row in made] == [2, 4, 2, 4, 4 + 6]
+
+
+def test_structure_adapters_and_what_is_asked_once(engines, folder, tmp_path):
+    adapter = tmp_path / "legal"
+    adapter.mkdir()
+    (adapter / "adapter_config.json").write_text('{"r": 24}')
+    (adapter / "adapter_model.safetensors").write_bytes(b"weights")
+    model = hr.llm.VLLM(folder, loras={"legal": adapter})
+    rows = hr.from_items([{"text": "the vote"}] * 5)
+    assert [row["answer"] for row in inline(rows.prompt("{text}", model, schema=["a", "b"])).take_all()] == [
+        "b"
+    ] * 5
+    (request,) = engines[-1].requests  # five rows, one request
+    assert request.structure["json"]["properties"]["choice"]["enum"] == ["a", "b"]
+    pattern = rows.prompt("{text}", model, schema=re.compile("yes|no"))
+    assert inline(pattern).take(1)[0]["answer"] == "yes"
+    assert engines[-1].requests[0].structure == {"regex": "yes|no"}
+    told = inline(rows.prompt("{text}", model, schema=["a", "b"], guided=False, repairs=0), on_error="reject")
+    with pytest.warns(UserWarning, match="InvalidAnswer"):
+        assert told.take_all() == []
+    assert not engines[-1].requests[0].structure
+    assert inline(rows.prompt("{text}", model, sampling={"lora": "legal"})).take(1)[0]["answer"] == "legal"
+    assert vllm_engine._rank(model) == 32
+    rows = hr.from_items([{"text": "the vote", "adapter": each} for each in ("legal", None, "other")])
+    asked = rows.prompt("{text}", model, overrides={"lora": "adapter"}, sampling={"max_tokens": 9})
+    with pytest.warns(UserWarning, match="BadRow.*the adapters here are legal"):
+        made = inline(asked, on_error="reject").take_all()
+    assert [row["answer"] for row in made] == ["legal", "vote the"]
+
+
+def test_answers_are_kept_by_the_weights(engines, folder, tmp_path):
+    rows = hr.from_items([{"text": text} for text in WORDS])
+    cache = str(tmp_path / "answers")
+    for model, asked in [
+        (hr.llm.VLLM(folder), 4),
+        (hr.llm.VLLM(folder, max_num_seqs=2, prefix_caching=False), 0),
+        (hr.llm.VLLM(folder, dtype="float32"), 4),
+    ]:
+        inline(rows.prompt("{text}", model, cache=cache)).take_all()
+        assert len(engines[-1].requests) == asked
+
+
+def test_weights_are_read_once_where_a_run_is_planned(engines, folder, monkeypatch):
+    taken: list[str] = []
+    digest = Artifact.digest
+    monkeypatch.setattr(Artifact, "digest", lambda self: taken.append(self.path) or digest(self))
+    model = hr.llm.VLLM(folder)
+    inline(hr.from_items([{"text": "the vote"}]).prompt("{text}", model)).take_all()
+    planned = len(taken)
+    name = model.model
+    travelled = pickle.loads(pickle.dumps(model))
+    assert travelled.model == name and len(taken) == planned
+    assert hr.llm.VLLM(folder).model == name  # nobody has read it before: it is read
+    assert len(taken) == planned + 1
+
+
+def test_an_engine_that_stops_or_refuses_the_schema_ends_the_run(engines, folder):
+    rows = hr.from_items([{"text": text} for text in [*WORDS, "stop"]])
+    with pytest.raises(EndpointUnavailable, match="the engine died"):
+        inline(rows.prompt("{text}", hr.llm.VLLM(folder)), on_error="reject").take_all()
+    with pytest.raises(EndpointRefused, match="refuses the schema"):
+        inline(
+            rows.prompt("{text}", hr.llm.VLLM(folder), schema=re.compile("bad")), on_error="reject"
+        ).take_all()
+    with pytest.warns(UserWarning, match="RequestRefused"):
+        assert (
+            inline(
+                rows.prompt("{text}", hr.llm.VLLM(folder), sampling={"top_p": 7}), on_error="reject"
+            ).take_all()
+            == []
+        )
+
+
+def test_a_batch_file_is_answered_by_an_engine(engines, folder, tmp_path):
+    bodies = [
+        {"messages": [{"role": "user", "content": "the vote"}], "max_tokens": 9, "n": 1},
+        {"messages": [{"role": "user", "content": "the vote"}], "n": 2},
+        {"messages": [{"role": "user", "content": "the vote"}], "response_format": {"type": "json_object"}},
+        {"messages": [{"role": "user", "content": "the vote"}], "response_format": {"type": "xml"}},
+        {"messages": [{"role": "user", "content": "a " * 50}]},
+    ]
+    lines = [
+        {
+            "custom_id": f"r{i}",
+            "method": "POST",
+            "url": "/v1/chat/completions",
+            "body": {"model": "m", **body},
+        }
+        for i, body in enumerate(bodies)
+    ]
+    lines.append(
+        {"custom_id": "e", "method": "POST", "url": "/v1/embeddings", "body": {"model": "m", "input": "a"}}
+    )
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    files = BatchFiles(*(str(tmp_path / name) for name in ("in.jsonl", "out.jsonl", "errors.jsonl")))
+    counts = run_batch(files, hr.llm.VLLM(folder))
+    assert (counts.lines, counts.answered, counts.failed) == (6, 2, 4)
+    said = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [(line["custom_id"], line["response"]["body"]["choices"][0]["message"]["content"]) for line in said] == [
+        ("r0", "vote the"), ("r2", '{"choice":"b"}')
+    ]  # fmt: skip
+    failed = [json.loads(line) for line in (tmp_path / "errors.jsonl").read_text().splitlines()]
+    assert [(line["custom_id"], line["error"]["code"]) for line in failed] == [
+        ("r1", "RequestRefused"), ("r3", "RequestRefused"), ("r4", "ContextTooLong"), ("e", "RequestRefused")
+    ]  # fmt: skip
+    assert engines[0].closed
+
+
+def test_what_makes_no_sense_is_refused(folder, tmp_path):
+    rows = hr.from_items([{"text": "x"}])
+    for words, call in {
+        "'temprature'.*Did you mean 'temperature'": lambda: rows.prompt(
+            "{text}", hr.llm.VLLM(folder), sampling={"temprature": 1}
+        ),
+        "the adapters here are none": lambda: rows.prompt(
+            "{text}", hr.llm.VLLM(folder), sampling={"lora": "x"}
+        ),
+        "a whole number of at least 1": lambda: rows.prompt(
+            "{text}", hr.llm.VLLM(folder), sampling={"max_tokens": 0.5}
+        ),
+        "max_cost= is for endpoints": lambda: rows.prompt("{text}", hr.llm.VLLM(folder), max_cost=1.0),
+        "max_model_len=0": lambda: hr.llm.VLLM(folder, max_model_len=0),
+        "say max_num_seqs=": lambda: hr.llm.VLLM(folder, options={"max_num_seqs": 3}),
+        "code that a model's folder brings": lambda: hr.llm.VLLM(folder, options={"trust_remote_code": True}),
+        "is not a folder here": lambda: hr.llm.VLLM("qwen3-8b"),
+        "folders by name": lambda: hr.llm.VLLM(folder, loras=["a"]),
+    }.items():
+        with pytest.raises(ArgumentError, match=words):
+            call()
+    (tmp_path / "bert").mkdir()
+    (tmp_path / "bert" / "config.json").write_text('{"architectures": ["BertForSequenceClassification"]}')
+    (tmp_path / "bert" / "model.safetensors").write_bytes(b"weights")
+    with pytest.raises(ArgumentError, match="goes on with no text"):
+        hr.llm.VLLM(tmp_path / "bert")
+    with pytest.raises(ModelUnreadable, match="There is no model at"):
+        hr.llm.VLLM("./nowhere/at/all")
+
+
+def test_a_worker_without_vllm_says_so(folder, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "vllm", None)
+    with pytest.raises(MissingLibrary, match="install the package vllm"):
+        inline(hr.from_items([{"text": "x"}]).prompt("{text}", hr.llm.VLLM(folder))).take_all()
+
+
+PNG = b"\x89PNG\r\n\x1a\nimage"
+SEE = [{"role": "user", "content": [
+    {"type": "image_url", "image_url": {"url": "{image}"}}, {"type": "text", "text": "{text}"}
+]}]  # fmt: skip
+
+
+def test_images_go_to_the_engine_as_messages(engines, folder):
+    rows = hr.from_items([{"text": f"what is {i}", "image": PNG} for i in range(3)])
+    made = inline(rows.prompt(SEE, hr.llm.VLLM(folder))).to_arrow()
+    assert made["answer"].to_pylist() == ["image_url text"] * 3
+    assert made["answer_prompt_tokens"].to_pylist() == [77] * 3  # as the engine says: it made the tokens
+    (engine,) = engines
+    url, text = engine.requests[0].messages[0]["content"]
+    assert url["image_url"]["url"].startswith("data:image/png;base64,") and text["text"].startswith("what is")
+    assert engine.requests[0].sampling == {"temperature": 0.0} and engine.requests[0].tokens == []
+    words = [
+        {"role": "user", "content": [{"type": "text", "text": "a {text}"}, {"type": "text", "text": "b"}]}
+    ]
+    made = inline(rows.limit(1).prompt(words, hr.llm.VLLM(folder))).to_arrow()
+    assert made["answer"].to_pylist() == ["b 0 is what a"]  # parts that are all text are a text
+    for model in (hr.llm.SGLang(folder), hr.llm.Transformers(str(folder))):
+        with pytest.raises(ArgumentError, match="takes text alone"):
+            rows.prompt(SEE, model)
+
+
+def test_what_the_engine_makes_of_images(monkeypatch):
+    request = vllm_engine.EngineRequest([], {"temperature": 0.0}, {}, "", [{"role": "user", "content": []}])
+    engine = object.__new__(vllm_engine.VLLMEngine)
+    inner: Any = types.SimpleNamespace(model_config=types.SimpleNamespace(is_multimodal_model=False))
+    engine._engine, engine._label, engine.room = inner, "tiny", 20
+    with pytest.raises(EndpointRefused, match="The model tiny takes no images"):
+        engine._prompt(request)
+    monkeypatch.setitem(__import__("sys").modules, "vllm", types.SimpleNamespace())
+    renderers = types.SimpleNamespace(ChatParams=lambda: "params")
+    monkeypatch.setitem(__import__("sys").modules, "vllm.renderers", renderers)
+    prompt = {"prompt_token_ids": [1] * 15, "multi_modal_data": {"image": "it"}}
+    inner.model_config.is_multimodal_model = True
+    inner.renderer = types.SimpleNamespace(render_chat=lambda messages, params: (None, [prompt]))
+    assert engine._prompt(request) == (prompt, {"temperature": 0.0, "max_tokens": 5})
+    prompt["prompt_token_ids"] = [1] * 20
+    with pytest.raises(
+        ContextTooLong, match="the prompt has 20 tokens and the answer may have 1; the model takes 20"
+    ):
+        engine._prompt(request)
+
+
+def test_columns_of_chats_go_to_the_engine(engines, folder):
+    turns = [{"role": "user", "content": "a b"}, {"role": "assistant", "content": "c"}]
+    parts = [{"role": "user", "content": [{"type": "input_audio", "input_audio": {"data": b"ID3"}}]}]
+    model = hr.llm.VLLM(folder)
+    made = inline(hr.from_items([{"chat": turns}]).prompt("{chat}", model, system="Rhyme.")).take_all()
+    made += inline(hr.from_items([{"chat": parts}]).prompt("{chat}", model)).take_all()
+    assert [row["answer"] for row in made] == ["c b a Rhyme.", "input_audio"]

@@ -1,0 +1,361 @@
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+
+from headrace.annex.models.mlflow import MLflowPredictor, kind_of
+from headrace.errors import (
+    ArgumentError,
+    BadInput,
+    MissingLibrary,
+    ModelChanged,
+    ModelUnreadable,
+    UntrustedPickle,
+)
+from headrace.testing import PredictorContract
+from later import Later
+from predictors.tables import digits, rides
+
+mlflow, Tariff = Later("annex.models.quiet_mlflow:mlflow"), Later("annex.models.quiet_mlflow:Tariff")
+infer_signature = Later("mlflow.models:infer_signature")
+LinearRegression = Later("sklearn.linear_model:LinearRegression")
+
+NUMBERS = ["distance", "minutes"]
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of MLflow's may land where the tests are run from."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+
+def quietly(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    """Log a model without what MLflow says about it, and without asking which packages it needs."""
+    if function.__module__ == "mlflow.sklearn":
+        options = {
+            "serialization_format": "skops"
+        } | options  # older releases write pickles if nothing is asked for
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return function(*args, pip_requirements=["scikit-learn"], **options)
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Save what the tests read, once."""
+    folder = tmp_path_factory.mktemp("models")
+    table, fares = rides()[NUMBERS], rides()["fare"]
+    named = LinearRegression().fit(table, fares)
+    signature = infer_signature(table, fares)
+    save = mlflow.sklearn.save_model
+    quietly(save, named, folder / "columns", signature=signature)
+    quietly(save, named, folder / "bare")
+    quietly(save, named, folder / "pickled", signature=signature, serialization_format="cloudpickle")
+    pixels, labels = digits()
+    images = pixels.astype(np.float64)
+    quietly(
+        save,
+        LinearRegression().fit(images, labels),
+        folder / "tensor",
+        signature=infer_signature(images, labels),
+    )
+    quietly(
+        mlflow.pyfunc.save_model,
+        folder / "object",
+        python_model=Tariff(),
+        signature=infer_signature(table, fares, params={"rate": 2.0}),
+    )
+    return folder
+
+
+def line() -> Any:
+    return LinearRegression().fit(rides()[NUMBERS], rides()["fare"])
+
+
+class FromFolder(PredictorContract):
+    name = ""
+    options: dict[str, Any] = {}  # noqa: RUF012 - only read
+
+    @pytest.fixture(autouse=True)
+    def _models(self, models: Path) -> None:
+        self.models = models
+
+    def make(self) -> MLflowPredictor:
+        return MLflowPredictor(self.models / self.name, **self.options)
+
+
+class TestColumns(FromFolder):
+    """They come in another order than in the signature, and one is not for it."""
+
+    name = "columns"
+    tolerance = 1e-9
+
+    def batch(self) -> Any:
+        return rides()[["fare", *reversed(NUMBERS)]][:20]
+
+    def expected(self) -> Any:
+        return line().predict(rides()[NUMBERS][:20])
+
+    def bad_batches(self) -> Iterator[tuple[Any, str]]:
+        yield (
+            rides()[["distance"]],
+            "MLflow refused it: Model is missing inputs ['minutes']. It was given distance: ",
+        )
+        far = rides()[NUMBERS].assign(distance="far")
+        yield far, "Incompatible input types for column distance. Can not safely convert"
+
+
+class TestTrustedPickle(TestColumns):
+    name = "pickled"
+    options = {"trust_pickle": True}  # noqa: RUF012
+
+
+class TestWithoutSignature(TestColumns):
+    name = "bare"
+
+    def batch(self) -> Any:
+        return rides()[NUMBERS][:20]
+
+    def bad_batches(self) -> Iterator[tuple[Any, str]]:
+        return iter(())
+
+
+class TestTensor(FromFolder):
+    """Its dtype is float64, and pixels are float32."""
+
+    name = "tensor"
+    tolerance = 1e-9
+
+    def batch(self) -> Any:
+        return {"image": digits()[0][:20].reshape(-1, 8, 8)}
+
+    def expected(self) -> Any:
+        pixels = digits()[0].astype(np.float64)
+        return LinearRegression().fit(pixels, digits()[1]).predict(pixels[:20])
+
+    def bad_batches(self) -> Iterator[tuple[Any, str]]:
+        yield (
+            {"image": digits()[0][:, :60]},
+            "Shape of input (1797, 60) does not match expected shape (-1, 64)",
+        )
+        yield {"image": np.array(["a"] * 9, object)}, "does not match expected"
+
+
+class TestPythonModel(FromFolder):
+    name = "object"
+    options = {"trust_pickle": True, "params": {"rate": 3.0}}  # noqa: RUF012
+
+    def batch(self) -> Any:
+        return rides()[[*NUMBERS]][:20]
+
+    def expected(self) -> Any:
+        return {"price": rides()["distance"].to_numpy()[:20] * 3.0, "rows": np.zeros(20, np.int64)}
+
+
+class TestBooster(FromFolder):
+    @pytest.fixture(autouse=True)
+    def _saved(self, tmp_path: Path) -> None:
+        import xgboost
+
+        self.booster = xgboost.XGBRegressor(n_estimators=3, n_jobs=1).fit(rides()[NUMBERS], rides()["fare"])
+        quietly(mlflow.xgboost.save_model, self.booster, tmp_path / "model")
+
+    def make(self) -> MLflowPredictor:
+        return MLflowPredictor(self.folder / "model")
+
+    def batch(self) -> Any:
+        return rides()[NUMBERS][:20]
+
+    def expected(self) -> Any:
+        return self.booster.predict(rides()[NUMBERS][:20])
+
+
+@pytest.fixture(scope="session")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """Log and register a model; give the tracking URI, and the run."""
+    folder = tmp_path_factory.mktemp("registry")
+    uri = f"file://{folder}/store"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+        patch.setenv("MLFLOW_TRACKING_URI", uri)
+        patch.chdir(folder)
+        with mlflow.start_run() as run:
+            quietly(
+                mlflow.sklearn.log_model,
+                line(),
+                name="fare",
+                signature=infer_signature(rides()[NUMBERS], rides()["fare"]),
+                registered_model_name="fare",
+            )
+        mlflow.MlflowClient().set_registered_model_alias("fare", "champion", 1)
+    return uri, run.info.run_id
+
+
+class TestRegistered(TestColumns):
+    @pytest.fixture(autouse=True)
+    def _registry(self, registry: tuple[str, str]) -> None:
+        self.registry = registry
+
+    def make(self) -> MLflowPredictor:
+        return MLflowPredictor("models:/fare/1", tracking_uri=self.registry[0])
+
+
+def test_uris_of_aliases_runs_and_files(
+    registry: tuple[str, str],
+    models: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    where, run = registry
+    frame, wanted = rides()[NUMBERS][:20], line().predict(rides()[NUMBERS][:20])
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", where)
+    for uri in ("models:/fare@champion", f"runs:/{run}/fare", f"file://{models}/columns"):
+        predictor = MLflowPredictor(uri)
+        predictor.load()
+        np.testing.assert_allclose(predictor.predict(frame), wanted)
+        predictor.close()
+    assert capfd.readouterr() == ("", "")
+    assert MLflowPredictor("models:/fare/1").identity() == ("mlflow", "models:/fare/1", where, None, None)
+
+
+def test_what_was_downloaded_is_deleted(registry: tuple[str, str]) -> None:
+    predictor = MLflowPredictor("models:/fare/1", tracking_uri=registry[0])
+    predictor.load()
+    folder = predictor._downloaded.name
+    assert os.listdir(folder)
+    predictor.close()
+    assert not os.path.exists(folder)
+
+
+@pytest.mark.parametrize("uri", ["models:/none/1", "models:/fare/9", "models:/fare@none", "runs:/abc/fare"])
+def test_a_model_that_nobody_registered(registry: tuple[str, str], uri: str) -> None:
+    with pytest.raises(ModelUnreadable, match=f"MLflow cannot read the model {uri}: .*not found") as refused:
+        MLflowPredictor(uri, tracking_uri=registry[0]).load()
+    assert "\n" not in str(refused.value)
+
+
+def test_without_a_signature_all_columns_are_given(models: Path, tmp_path: Path) -> None:
+    shutil.copytree(models / "columns", tmp_path / "m")
+    described = yaml.safe_load((tmp_path / "m" / "MLmodel").read_text())
+    del described["signature"]
+    (tmp_path / "m" / "MLmodel").write_text(yaml.safe_dump(described))
+    predictor = MLflowPredictor(tmp_path / "m")
+    predictor.load()
+    batch = pd.DataFrame({name: [1.0, 2.0] for name in (*NUMBERS, "id")})
+    assert len(predictor.predict(batch[NUMBERS])) == 2
+    with pytest.raises(
+        BadInput, match=r"without a signature.* distance: float64, .*\. Choose its columns with inputs="
+    ):
+        predictor.predict(batch)
+
+
+def test_pickles_are_refused_in_the_driver(models: Path) -> None:
+    with pytest.raises(
+        UntrustedPickle,
+        match=r"flavour sklearn, in the format cloudpickle: .*='skops'.*hr\.load_model\('.*', trust_pickle=True\)",
+    ):
+        MLflowPredictor(models / "pickled")
+    with pytest.raises(UntrustedPickle, match="flavour python_function, with a Python object"):
+        MLflowPredictor(models / "object")
+
+
+@pytest.mark.parametrize(
+    ("changes", "flavour", "words"),
+    [
+        ({"code": "code"}, {}, "brings code of its own"),
+        ({"loader_module": "os"}, {}, "flavour sklearn, read by os"),
+        ({"data": "inner/model.skops"}, {}, r"a place of its own \(inner/model.skops\)"),
+        ({"data": "."}, {}, "a place of its own"),
+        ({}, {"skops_trusted_types": ["os.system"]}, "vouches itself for 'os.system'"),
+        (
+            {"loader_module": "mlflow.xgboost"},
+            {"model_class": "subprocess.Popen"},
+            "of the class subprocess.Popen",
+        ),
+        (
+            {"loader_module": "mlflow.lightgbm"},
+            {"model_class": "lightgbm.sklearn.LGBMModel"},
+            "pickled model",
+        ),
+        ({"loader_module": "mlflow.pytorch"}, {}, "read by mlflow.pytorch"),
+    ],
+)
+def test_what_could_run_code_is_refused(
+    models: Path, tmp_path: Path, changes: dict[str, Any], flavour: dict[str, Any], words: str
+) -> None:
+    described = yaml.safe_load((models / "columns" / "MLmodel").read_text())
+    described["flavors"]["python_function"] |= changes
+    for name in ("sklearn", "xgboost", "lightgbm"):
+        described["flavors"].setdefault(name, {}).update(flavour)
+    if "mlflow.xgboost" not in changes.values():
+        described["flavors"].pop("xgboost")
+    if "mlflow.lightgbm" not in changes.values():
+        described["flavors"].pop("lightgbm")
+    (tmp_path / "MLmodel").write_text(yaml.safe_dump(described))
+    with pytest.raises(UntrustedPickle, match=words):
+        MLflowPredictor(tmp_path)
+
+
+def test_parameters_that_the_signature_does_not_have(models: Path) -> None:
+    with pytest.raises(ArgumentError, match=r"no parameter 'rates'. Did you mean 'rate'"):
+        MLflowPredictor(models / "object", params={"rates": 1.0}, trust_pickle=True).load()
+    with pytest.raises(ArgumentError, match="There are: none"):
+        MLflowPredictor(models / "columns", params={"x": 1.0}).load()
+    with pytest.raises(ArgumentError, match="should be a dict"):
+        MLflowPredictor(models / "columns", params=[1])  # type: ignore[arg-type]
+
+
+def test_folders_that_are_no_model(models: Path, tmp_path: Path) -> None:
+    def refused(text: str | None, words: str) -> None:
+        if text is not None:
+            (tmp_path / "MLmodel").write_text(text)
+        with pytest.raises(ModelUnreadable, match=words):
+            MLflowPredictor(tmp_path).load()
+
+    refused(None, "there is no file MLmodel in it")
+    refused("flavors: [", "cannot be read: ")
+    refused("hello", "cannot be read: ")
+    refused("flavors: {spark: {}}", "has no 'python_function'")
+    refused((models / "columns" / "MLmodel").read_text(), "MLflow cannot read the model .*model.skops")
+    with pytest.raises(ModelUnreadable, match="There is no model at"):
+        MLflowPredictor("nowhere")
+    with pytest.raises(ArgumentError, match="LinearRegression is not a path or URI"):
+        MLflowPredictor(line())  # type: ignore[arg-type]
+    with pytest.raises(
+        ArgumentError, match=r"PyFuncModel is not a path or URI .* model_uri that log_model gave"
+    ):
+        MLflowPredictor(mlflow.pyfunc.load_model(str(models / "columns")))
+
+
+def test_a_folder_can_be_pinned(models: Path) -> None:
+    with pytest.raises(ModelChanged):
+        MLflowPredictor(models / "columns", sha256="0" * 64)
+    digest = MLflowPredictor(models / "columns").identity()[1]
+    MLflowPredictor(models / "columns", sha256=digest).load()
+
+
+@pytest.mark.parametrize("uri", ["models:/fare/1", "columns"])
+def test_a_missing_library(models: Path, monkeypatch: pytest.MonkeyPatch, uri: str) -> None:
+    monkeypatch.chdir(models)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(MissingLibrary, match=r'needs mlflow.*pip install "\.\[mlflow\]"'):
+        MLflowPredictor(uri)
+
+
+def test_kinds(models: Path, tmp_path: Path) -> None:
+    assert kind_of(str(models / "columns")) == "mlflow"
+    assert kind_of("runs:/abc/model") == "mlflow"
+    assert kind_of(str(tmp_path)) is None
+    assert kind_of(str(tmp_path / "none")) is None

@@ -1,0 +1,449 @@
+"""The page: what it says, that it adds up, that nothing in it is taken for code, and how big it gets."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import re
+import time
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from PIL import Image
+
+import headrace as hr
+from headrace.annex.report import figures
+from headrace.annex.report import page as pages
+from headrace.annex.report.advice import _shorter, advice
+from headrace.annex.report.comparison import sentence
+from headrace.annex.report.facts import Facts, History, RejectedSample, facts, history
+from headrace.annex.report.follow import RunStatus
+from headrace.annex.report.page import ASSETS, DIGESTS, comparison_page, page
+from headrace.core.events import MetricsCounted
+from headrace.core.work import Ledger
+from headrace.observers.record_reader import lines_of
+from headrace.observers.run_parts import bottleneck
+from headrace.observers.time_spent import Part
+from observers.histories import HOSTILE, recorded, success
+
+
+class Reader(HTMLParser):
+    """Collects what a browser would see."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.ids: list[str] = []
+        self.links: list[str] = []
+        self.words: list[str] = []
+        self.charts: list[str] = []
+        self._open: list[str] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        self.tags.append(tag)
+        if tag not in ("meta", "link", "input", "br"):
+            self._open.append(tag)
+        for name, found in (("id", self.ids), ("href", self.links), ("data-chart", self.charts)):
+            if given.get(name):
+                found.append(str(given[name]))
+        assert not any(name.startswith("on") for name in given)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if "script" not in self._open and "style" not in self._open:
+            self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(
+            "".join(
+                f" {word}" if not word.startswith((":", ",", ".")) else word for word in self.words
+            ).split()
+        )
+
+
+def made(found: History, **given: Any) -> tuple[Reader, Facts, str]:
+    known = facts(found, output="/out", **given)
+    text = page(found, known, made=1e6, version="0.1.0").decode()
+    return Reader(text), known, text
+
+
+def test_everything_is_there(tmp_path: Path) -> None:
+    found = recorded(tmp_path / "events")
+    reader, known, _ = made(
+        found, success=success(found), samples=[RejectedSample("a.csv, row 3", "f", "bad", "{'x': 1}")]
+    )
+    assert known.status == "complete"
+    text = reader.text
+    for words in (
+        "Complete: 1,600 rows in 10.5 s, 200 rejected.",
+        "Workers were idle 32 % of the time.",
+        "2,000 read − 200 filtered − 200 rejected = 1,600 written",
+        "accounted for, exactly once",
+        "worker lost",
+        "ValueError",
+        "a.csv, row 3",
+        "{'x': 1}",
+        "source Parquet",
+        "What next",
+        "Where the time went",
+        "between 0.7 and 0.9",
+    ):
+        assert words in text, words
+    assert {"throughput", "timeline", "memory"} <= set(reader.charts)
+    assert len(reader.charts) == 10 and len(set(reader.ids)) == len(reader.ids)
+    assert all(link[1:] in reader.ids for link in reader.links if link.startswith("#"))
+    assert reader.tags.count("h1") == 1 and reader.tags.count("main") == 1
+
+
+def test_nobody_is_asked_for_anything(tmp_path: Path) -> None:
+    found = recorded(tmp_path / "events")
+    reader, _, text = made(found)
+    assert [link for link in reader.links if not link.startswith("#")] == ["data:,"]
+    assert not {"img", "iframe", "object", "form"} & set(reader.tags)
+    assert "default-src 'none'" in text and "'unsafe-inline'" not in text.split("script-src")[1].split(";")[0]
+
+
+def test_what_others_wrote_is_text(tmp_path: Path) -> None:
+    usual, _, _ = made(recorded(tmp_path / "usual"))
+    found = recorded(tmp_path / "events", hostile=HOSTILE)
+    samples = [RejectedSample(HOSTILE, HOSTILE, HOSTILE, HOSTILE)] * 2
+    reader, _, text = made(found, samples=samples)
+    text.encode("utf-8")
+    assert reader.tags.count("script") == usual.tags.count("script") == 4
+    assert "alert(1)</script>" not in text
+    data = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
+    assert data is not None and "<" not in data[1]
+    assert HOSTILE[:30] in json.loads(data[1])["timeline"]["stages"][0]
+
+
+def test_the_template_is_one_of_jinja2_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine can be replaced by the one that everybody knows."""
+    jinja2 = pytest.importorskip("jinja2")
+    found = recorded(tmp_path / "events", hostile=HOSTILE)
+    samples = [RejectedSample(HOSTILE, HOSTILE, HOSTILE, HOSTILE)] * 2
+    ours, known, _ = made(found, samples=samples, success=success(found))
+    env = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+
+    def rendered(template: Path, **values: Any) -> str:
+        return str(env.from_string(template.read_text()).render(values))
+
+    monkeypatch.setattr(pages, "rendered", rendered)
+    theirs = Reader(page(found, known, made=1e6, version="0.1.0").decode())
+    assert (theirs.tags, theirs.text) == (ours.tags, ours.text)
+
+
+def test_it_stays_small_however_big_the_run(tmp_path: Path) -> None:
+    found = recorded(tmp_path / "events", shards=40_000, workers=1_000)
+    assert (tmp_path / "events").stat().st_size < 5 << 20
+    _, _, text = made(found)
+    assert len(text.encode()) < 3_000_000
+    timeline = figures.timeline(found)
+    assert timeline is not None and timeline["all"] == 1001
+    assert len(timeline["workers"]) <= figures.TRACKS
+    assert len(timeline["stretches"]) <= figures.SPANS
+
+
+def line(at: float, event: str, **fields: Any) -> dict[str, Any]:
+    return {"at": at, "event": event, **fields}
+
+
+STARTED = {"shards": 10, "shards_done": 0, "rows_done": 0, "rows": 1000, "workers": 1}
+RESUMED = {"shards": 10, "shards_done": 4, "rows_done": 400, "rows": 1000, "workers": 1}
+
+
+def killed_and_resumed() -> History:
+    return history(
+        [
+            line(100.0, "described", elapsed=1.0),
+            line(100.0, "started", **STARTED),
+            line(103.0, "committed", shards=4, read=400, written=400),
+            line(104.0, "progress", rows=460, shards=4),
+            line(9000.0, "described", elapsed=0.5, host="other"),
+            line(9000.0, "started", **RESUMED),
+            line(9002.0, "committed", shards=6, read=600, written=600),
+            line(9003.0, "finished", error="", ledger={"read": 1000, "written": 1000}, seconds=3.5),
+        ]
+    )
+
+
+def test_time_stands_still_between_two_drivers() -> None:
+    found = killed_and_resumed()
+    assert found.seconds == 5.0 + 3.5
+    assert found.progress[-1] == (7.5, 1000, 10)
+    assert [driver.error for driver in found.drivers] == [None, ""]
+    figure = figures.throughput(found)
+    assert figure is not None and figure["resumed"] == [5.0]
+    done = sum((end - start) * rate for start, end, rate, _ in figure["points"])
+    assert done == pytest.approx(1000, rel=0.01)
+    again = sum((end - start) * twice for start, end, _, twice in figure["points"])
+    assert again == pytest.approx(60, rel=0.01)  # what the first driver had read and not committed
+    reader, _, _ = made(found)
+    assert "killed, or at work" in reader.text
+
+
+@pytest.mark.parametrize(
+    ("error", "alive", "status", "words"),
+    [
+        (None, True, "under way", "Under way for 3.0 s, 40 % done: 390 rows so far."),
+        (None, False, "stopped", "Stopped after 3.0 s at 40 %: its driver was killed; 390 rows are kept."),
+        ("StepError: <b>bad</b>", False, "failed", "StepError: <b>bad</b>"),
+        ("interrupted", False, "interrupted", "Interrupted after 4.0 s at 40 %; 390 rows are kept."),
+    ],
+)
+def test_a_run_that_is_not_complete_says_so(error: str | None, alive: bool, status: str, words: str) -> None:
+    lines = [
+        line(100.0, "described", run="r1"),
+        line(100.0, "started", **STARTED),
+        line(103.0, "committed", shards=4, read=400, written=390, rejected=10),
+    ]
+    if error is not None:
+        lines.append(
+            line(104.0, "finished", error=error, ledger={"read": 400, "written": 390, "rejected": 10})
+        )
+    reader, known, _ = made(history(lines), alive=alive)
+    assert known.status == status and known.ledger.written == 390
+    assert words in reader.text and "390 rows" in reader.text and "4 of 10" in reader.text
+
+
+def test_a_record_that_is_lost_or_damaged_still_makes_a_page() -> None:
+    for record in (
+        b"",
+        b"\x00\xff\n{]\n[]\n{}\n",
+        b"[" * 100_000 + b"]" * 100_000,
+        b'{"at":"x","event":1}\n{"at":1,"event":"worked","stage":"0"}\n',
+    ):
+        found = history(lines_of(record))
+        reader, known, _ = made(found, success={"run": "r1", "ledger": {"read": 5, "written": 5}})
+        assert "Complete: 5 rows" in reader.text and known.status == "complete"
+
+
+@pytest.mark.parametrize("value", [None, 5, -1e300, "x", [None], {"a": None}])
+def test_values_that_make_no_sense_still_make_a_page(tmp_path: Path, value: Any) -> None:
+    recorded(tmp_path / "events")
+    told = [json.loads(each) for each in (tmp_path / "events").read_bytes().splitlines()]
+    kinds = {each["event"]: i for i, each in enumerate(told)}
+    for i in kinds.values():
+        for name in set(told[i]) - {"at", "event"}:
+            changed = [*told[:i], told[i] | {name: value}, *told[i + 1 :]]
+            found = history(changed)
+            known = facts(found, output="/out")
+            assert b"<h1>" in page(found, known, made=1e6, version="0.1.0")
+            json.dumps(RunStatus(found, known, tmp_path).data())
+    kept = told[kinds["described"]] | {"stages": [{"name": "s", "workers": value}]}
+    assert "<h1>" in made(history([kept, *told[1:]]))[2]
+
+
+@pytest.mark.parametrize(
+    "chart", [{"kind": "roc"}, {"kind": "histogram", "edges": 3}, {"kind": "confusion", "labels": None}]
+)
+def test_a_chart_of_ones_own_that_lacks_something_costs_no_page(
+    tmp_path: Path, chart: dict[str, Any]
+) -> None:
+    found = recorded(tmp_path / "events")
+    found.metrics = MetricsCounted({"mine": {"a": 0.25}}, {}, {"mine": chart})
+    reader, _, _ = made(found, success=success(found))
+    assert "mine" in reader.text and "0.25" in reader.text
+
+
+def test_it_stays_small_however_many_metrics(tmp_path: Path) -> None:
+    found = recorded(tmp_path / "events")
+    wide = {f"group {i}": {f"column {j}": "é" * 200 for j in range(20)} for i in range(50)}
+    found.metrics = MetricsCounted({f"metric {i}": wide for i in range(20)}, {}, {})
+    reader, _, text = made(found, success=success(found))
+    assert len(text.encode()) < 3_000_000
+    assert "A part of this page is left out" in reader.text and "Complete: 1,600 rows" in reader.text
+
+
+def test_the_scripts_are_the_released_ones() -> None:
+    told = (ASSETS / "README.md").read_text()
+    for name in ("d3.min.js", "plot.umd.min.js"):
+        digest = hashlib.sha256((ASSETS / name).read_bytes()).hexdigest()
+        assert digest in told and DIGESTS[name] == digest
+        assert "</script" not in (ASSETS / name).read_text()
+    assert "</script" not in (ASSETS / "report.js").read_text()
+    assert all("Permission to use" in (ASSETS / f"{name}.LICENSE").read_text() for name in ("d3", "plot"))
+
+
+def test_two_runs_side_by_side(tmp_path: Path) -> None:
+    runs = []
+    for name, shards in (("one", 20), ("two", 10)):
+        found = recorded(tmp_path / name, shards=shards, hostile=HOSTILE)
+        runs.append((found, facts(found, output=f"/{name}", success=success(found))))
+    reader = Reader(comparison_page(runs[0], runs[1], made=1e6, version="0.1.0").decode())
+    assert "The first run was 2 times as fast: 190 rows/s, not 95." in reader.text
+    assert "Rows written 1,600 800 −50 %" in reader.text and "auc 0.9 0.9 +0" in reader.text
+    assert "Command, inputs, models, versions and options are the same." in reader.text
+    assert reader.tags.count("script") == 4
+
+
+def test_the_values_of_a_row_are_hidden_until_asked_for() -> None:
+    failed = line(
+        104.0, "finished", error="StepError: f raised: It was working on a.csv, row 3.", row="x='secret'"
+    )
+    found = history([line(100.0, "described", run="r1"), failed])
+    assert "secret" not in made(found)[2] and "values are hidden" in made(found)[0].text
+    assert "The row: x='secret'" in made(found, values=True)[0].text
+
+
+class TestAdvice:
+    """What to try: only where the numbers say so."""
+
+    def worked(self, stage: int, worker: int, start: float, end: float, **timings: float) -> dict[str, Any]:
+        told = {"seconds": end - start, "calls": 1, "outcomes": {"done": 1}, "rows": 1, **timings}
+        return line(end, "worked", stage=stage, worker=worker, **{"from": start, "to": end}, **told)
+
+    def run(
+        self, *lines: dict[str, Any], stages: tuple[tuple[str, int], ...] = (("f", 1),), cores: int = 64
+    ) -> History:
+        described = line(
+            0.0,
+            "described",
+            cores=cores,
+            stages=[{"name": name, "workers": n} for name, n in stages],
+            elapsed=0.0,
+        )
+        return history(
+            [described, line(0.0, "started", **STARTED), *lines, line(100.0, "finished", error="")]
+        )
+
+    def titles(self, found: History, ledger: Ledger = Ledger()) -> list[str]:  # noqa: B008 - frozen
+        known = facts(found, output="/out", success={"run": "r"})
+        return [each.title for each in advice(found, msgspec.structs.replace(known, ledger=ledger))]
+
+    def test_nothing_stands_out(self) -> None:
+        found = self.run(self.worked(0, 0, 1.0, 99.0, steps=97.0, read=1.0), cores=1)
+        assert self.titles(found) == []
+        reader, _, _ = made(found, success={"run": "r"})
+        assert "Nothing in the numbers of this run asks for a change." in reader.text
+
+    def test_a_stage_that_keeps_the_others_waiting(self) -> None:
+        both = (("decode", 2), ("predict", 1))
+        busy = [self.worked(0, i, 1.0, 99.0, steps=97.0) for i in range(2)]
+        waiting = self.worked(1, 2, 1.0, 99.0, steps=20.0, wait=78.0)
+        found = self.run(*busy, waiting, stages=both)
+        assert bottleneck(found.busy(found.at)) == 0
+        assert self.titles(found) == ["Give stage 1 more workers"]
+        assert self.titles(self.run(*busy, waiting, stages=both, cores=3)) == [
+            "Make stage 1 faster, or give it more cores"
+        ]
+
+    def test_both_stages_busy_is_no_slowest_stage(self) -> None:
+        lines = [self.worked(i, i, 1.0, 99.0, steps=97.0) for i in range(2)]
+        found = self.run(*lines, stages=(("a", 1), ("b", 1)))
+        assert bottleneck(found.busy(found.at)) is None
+
+    def test_reading_takes_most(self) -> None:
+        assert self.titles(self.run(self.worked(0, 0, 1.0, 99.0, steps=20.0, read=70.0), cores=1)) == [
+            "Read less, or from faster storage"
+        ]
+
+    def test_a_model_that_loads_for_long(self) -> None:
+        ready = line(60.0, "worker ready", worker=0, seconds=55.0)
+        assert self.titles(self.run(ready, self.worked(0, 0, 60.0, 99.0, steps=39.0))) == [
+            "Give a run more to do"
+        ]
+
+    def test_one_worker_works_on_alone(self) -> None:
+        lines = [self.worked(0, i, 1.0, 99.0 if i == 0 else 40.0, steps=39.0) for i in range(4)]
+        assert self.titles(self.run(*lines, stages=(("f", 4),), cores=4)) == [
+            "Cut the input into smaller shards"
+        ]
+
+    def test_memory_retries_and_rejects(self) -> None:
+        lines = [
+            line(5.0, "batch shrunk", worker=0, step="predict(Net)", before=512, now=256),
+            line(6.0, "worker lost", worker=1, reason="killed"),
+            line(6.0, "worker retired", worker=1, reason="too much"),
+            *(line(7.0, "call retried", worker=0, step="f", error="E") for _ in range(12)),
+        ]
+        assert self.titles(self.run(*lines), Ledger(100, 95, 5)) == [
+            "Say how many rows fit for predict(Net)",
+            "Let fewer workers share the memory",
+            "Make fewer calls at a time",
+            "Look at the rows that failed",
+        ]
+
+
+def slow(batch: dict[str, Any]) -> dict[str, Any]:
+    time.sleep(0.5)  # far longer than a worker takes to start
+    return batch
+
+
+def broken(batch: dict[str, Any]) -> dict[str, Any]:
+    raise NameError("scaled is not defined")
+
+
+def broken_at_70(batch: dict[str, Any]) -> dict[str, Any]:
+    if (batch["id"] == 70).any():
+        raise ValueError("no")
+    return batch
+
+
+def recorded_run(dataset: hr.Dataset, out: Path) -> tuple[History, Facts]:
+    """Write a dataset, and read what its record says."""
+    with contextlib.suppress(hr.errors.HeadraceError):
+        dataset.with_options(progress=False).write_parquet(out)
+    path = next((out / "_headrace").rglob("events.jsonl"))
+    found = history(lines_of(path.read_bytes()))
+    return found, facts(found, output=str(out))
+
+
+def typed(found: History, command: str) -> History:
+    """Return the history of a run that a command of ``headrace`` had started."""
+    driver = found.last
+    assert driver is not None and driver.described is not None
+    driver.described = msgspec.structs.replace(
+        driver.described, command=command, resume="headrace resume out/"
+    )
+    return found
+
+
+class TestAdviceOfRealRuns:
+    def test_workers_that_concurrency_decides(self, tmp_path: Path) -> None:
+        rows = hr.range(160).map_batches(slow, batch_size=20, concurrency=1)
+        found, known = recorded_run(rows.with_options(shard_rows=20), tmp_path / "out")
+        driver = found.last
+        assert driver is not None and driver.described is not None
+        driver.described = msgspec.structs.replace(driver.described, cores=4)
+        options = [each.option for each in advice(found, known)]
+        assert "concurrency=4  # of map_batches(slow)" in options
+        assert not any("workers=" in each for each in options)
+        assert "--concurrency 4" in [
+            each.option for each in advice(typed(found, "python -m headrace predict m.onnx in/"), known)
+        ]
+
+    def test_rows_are_set_aside_only_where_others_are_left(self, tmp_path: Path) -> None:
+        for function, sets_aside in ((broken, False), (broken_at_70, True)):
+            rows = hr.range(100).map_batches(function, batch_size=50)
+            found, known = recorded_run(rows, tmp_path / function.__name__)
+            options = [each.option for each in advice(found, known)]
+            assert ('with_options(on_error="reject")' in options) is sets_aside
+        options = [each.option for each in advice(typed(found, "headrace run job.py"), known)]
+        assert "--on-error reject" in options and not any("with_options" in each for each in options)
+
+    @pytest.mark.parametrize("size", [None, (8, 8)])
+    def test_images_that_have_a_size_are_not_to_be_made_smaller(
+        self, tmp_path: Path, size: tuple[int, int] | None
+    ) -> None:
+        Image.new("RGB", (64, 64)).save(tmp_path / "a.png")
+        found, _ = recorded_run(hr.read_images(tmp_path / "a.png", size=size), tmp_path / "out")
+        part = Part("decoding", "decoding images", 5.0, 0.5)
+        assert (_shorter(found, part) is None) is (size is not None)
+
+    def test_speeds_of_different_plans_are_not_compared(self, tmp_path: Path) -> None:
+        one = recorded_run(hr.range(100).map_batches(broken_at_70, batch_size=10).limit(50), tmp_path / "a")
+        two = recorded_run(hr.range(100).select_columns(["id"]), tmp_path / "b")
+        assert "did different work (the steps differ)" in sentence(one, two)
+        assert "times as fast" not in sentence(one, two)

@@ -1,0 +1,257 @@
+"""Drivers that write to each sink, killed at failpoints and at any moment: every row is there once.
+
+Beside some of them, a second driver wants the output: it is refused until the first one is dead, then takes over.
+
+The soak kills ``HEADRACE_SOAK_KILLS`` drivers of each sink (300). For ``HEADRACE_SOAK_SECONDS`` (120) it has two want
+one output, each as if on a machine of its own, while a store answers late or never, or does a thing twice. A failure
+says its seed, with which ``HEADRACE_SOAK_SEED`` begins: the same kills, though those by the clock meet other moments.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from annex.databases.relay import Relay
+from annex.together.sinks import BEGUN, OVER, SINKS
+from faults.lives import Nursery
+from servers import server  # noqa: F401 - fixtures of the soak
+from stores.conftest import _proxy, bucket, port, proxy, raw  # noqa: F401
+
+KILLS = int(os.environ.get("HEADRACE_SOAK_KILLS", "300"))
+BESIDE = 2  # of them while a second driver wants the output
+SECONDS = float(os.environ.get("HEADRACE_SOAK_SECONDS", "120"))
+SEED = int(os.environ.get("HEADRACE_SOAK_SEED", "0"))
+POINTS = [
+    *("plan.written", "run.opened", "attempt.started", "attempt.batch", "stage.write", "stage.closed"),
+    *("journal.append", "journal.sync", "journal.synced", "publish.rename", "publish.renamed"),
+    *("finish.manifest", "finish.success", "finish.closed", "recover.opened", "recover.swept"),
+]
+
+
+Nurseries = tuple[Nursery, Nursery]
+
+
+@pytest.fixture(scope="module")
+def nurseries() -> Iterator[Nurseries]:
+    found = Nursery(), Nursery()
+    yield found
+    for each in found:
+        each.close()
+
+
+class Round:
+    """One output of a sink, written by drivers that are killed, and by one that is not."""
+
+    def __init__(self, name: str, nurseries: Nurseries, place: Path, environment: dict[str, str]) -> None:
+        self.sink, self.kills, self.beside, self.ends = SINKS[name], 0, 0, list[Any]()
+        self._name, self._nurseries, self.environment = name, nurseries, {**environment}
+        place.mkdir()
+        self.place = str(place)
+        self._log = place.with_suffix(".log")
+        self.sink.before(self.place)
+
+    def live(
+        self, *, survives: bool = False, options: Any = (), waits: str = "", second: bool = False, **end: Any
+    ) -> int:
+        """Have a driver try, until it is killed or has finished; return its code."""
+        self.ends.append([dict(options), waits, end])
+        arguments = [self._name, self.place, dict(options), waits]
+        nursery = self._nurseries[second]
+        code = nursery.live("annex.together.sinks", arguments, self._log, environment=self.environment, **end)
+        assert code == 0 or (code == -signal.SIGKILL and not survives), self._log.read_text()
+        self.kills += code != 0
+        return code
+
+    def live_beside(self, *, options: Any = (), end: Any, second: Any) -> None:
+        """Have two drivers try at the same time: the second once the first has the output, or is over."""
+        for name in (BEGUN, OVER):
+            Path(self.place, name).unlink(missing_ok=True)
+        before = len(self.refusals())
+        with ThreadPoolExecutor(1) as thread:
+            other = thread.submit(self.live, options=options, waits="second", second=True, **second)
+            try:
+                code = self.live(options=options, waits="first", **end)
+            finally:
+                Path(self.place, OVER).touch()
+            other.result()
+        self.beside += code != 0 and any(self.refusals()[before:])
+
+    def refusals(self) -> list[int]:
+        """How often each of those that waited was refused, before it got the output."""
+        text = self._log.read_text() if self._log.exists() else ""
+        return [int(number) for number in re.findall(r"^refused (\d+) times$", text, re.M)]
+
+    def check(self) -> None:
+        """Have it finish; all rows are there once, and whoever runs it again has nothing to do."""
+        self.live(survives=True)
+        found = sorted(self.sink.read(self.place))
+        assert found == list(self.sink.expected), self._log.read_text()
+        run = self.told()[1]
+        self.live(survives=True)
+        assert self.told()[1:] == [run, True] or "overwrite" in self._name
+        assert sorted(self.sink.read(self.place)) == list(self.sink.expected)
+
+    def told(self) -> list[Any]:
+        """What the last driver said: rows, run, resumed."""
+        lines = [line for line in self._log.read_text().splitlines() if line.startswith("[")]
+        said: list[Any] = json.loads(lines[-1])
+        return said
+
+
+@pytest.mark.parametrize("name", ["csv", "json", "numpy", "webdataset", "images"])
+def test_killed_twice(name: str, nurseries: Nurseries, tmp_path: Path) -> None:
+    pytest.importorskip("PIL")
+    played = Round(name, nurseries, tmp_path / "out", {})
+    played.live(faults={"publish.renamed": "kill@2"})
+    played.live_beside(end={"faults": {"stage.closed": "kill@3"}}, second={})
+    assert played.kills == 2
+    played.check()
+
+
+@pytest.fixture
+def rounds(
+    name: str, nurseries: Nurseries, tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[Callable[[], Round]]:
+    """Makes rounds of a sink, and has its server."""
+    environment = {}
+    if SINKS[name].needs == "postgresql":
+        environment["HEADRACE_TEST_POSTGRESQL"] = request.getfixturevalue("server")
+    elif SINKS[name].needs == "s3":
+        request.getfixturevalue("bucket")
+        environment = {key: value for key, value in os.environ.items() if key.startswith("AWS_")}
+    with pytest.MonkeyPatch.context() as patch:
+        for key, value in environment.items():
+            patch.setenv(key, value)
+        yield lambda: Round(name, nurseries, tmp_path / f"r{uuid.uuid4().hex[:10]}", environment)
+
+
+def played_until(
+    enough: Callable[[int], bool],
+    rounds: Callable[[], Round],
+    name: str,
+    capsys: pytest.CaptureFixture[str],
+    play: Callable[[Round, random.Random], None],
+) -> None:
+    """Play rounds until the kills are enough; say how it goes."""
+
+    def tell(words: str) -> None:
+        with capsys.disabled():
+            print(f"\n{name}: {words}", flush=True)
+
+    kills = beside = refused = 0
+    seed = SEED
+    while not enough(kills):
+        played = rounds()
+        try:
+            play(played, random.Random(f"{name} {seed}"))
+        except BaseException:
+            tell(f"failed after {kills} kills; seed {seed} killed so, again by HEADRACE_SOAK_SEED={seed}:")
+            tell("\n    ".join(map(str, played.ends)))
+            raise
+        before, kills, seed = kills, kills + played.kills, seed + 1
+        beside, refused = beside + played.beside, refused + sum(played.refusals())
+        if before // 50 < kills // 50:
+            tell(f"{kills} kills")
+        shutil.rmtree(played.place)
+    tell(
+        f"{kills} kills, {beside} of them beside a second driver, which were refused {refused} times; "
+        f"{seed - SEED} outputs, each row of each once"
+    )
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", SINKS)
+def test_soak(name: str, rounds: Callable[[], Round], capsys: pytest.CaptureFixture[str]) -> None:
+    seconds = {engine: lasts([rounds(), rounds()], options) for engine, options in ENGINES.items()}
+    beside = 0
+
+    def play_one(played: Round, dice: random.Random) -> None:
+        nonlocal beside
+        play(played, dice, seconds, beside=beside < BESIDE)
+        beside += played.beside
+
+    played_until(lambda kills: kills >= KILLS and beside >= BESIDE, rounds, name, capsys, play_one)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", ["parquet", "s3", "postgresql", "sqlite"])
+def test_two_want_it(
+    name: str, rounds: Callable[[], Round], capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest
+) -> None:
+    """Each may be stopped for longer than the other waits for a sign of life, and goes on then."""
+    apart, faults = {"apart": True}, random.Random(f"faults {SEED}")
+    relay = Relay(request.getfixturevalue("server"), faults) if name == "postgresql" else None
+    if name == "s3":
+        request.getfixturevalue("proxy").fault = lambda asked: (
+            faults.choice([503, "lost", "late", "twice"]) if faults.random() < 0.1 else None
+        )
+    until = time.monotonic() + SECONDS
+
+    def play_one(played: Round, dice: random.Random) -> None:
+        if relay is not None:
+            played.environment["HEADRACE_TEST_POSTGRESQL"] = relay.uri
+            relay.faults = 2.0
+        for _ in range(dice.randint(1, 3)):
+            ends: list[dict[str, Any]] = [{}, {}]
+            for end in ends:
+                if dice.random() < 0.5:
+                    begins = dice.random()
+                    end["sleeps"] = begins, begins + dice.choice([0.2, 2.5])
+                if dice.random() < 0.5:
+                    end["seconds"] = 2 * dice.random()
+            played.live_beside(options=apart, end=ends[0], second=ends[1])
+        if relay is not None:
+            relay.faults = 0.0
+        played.check()
+
+    played_until(lambda kills: time.monotonic() > until, rounds, name, capsys, play_one)
+    if relay is not None:
+        relay.close()
+
+
+ENGINES: dict[str, dict[str, Any]] = {"inline": {}, "local": {"engine": "local", "workers": 2}}
+
+
+def lasts(rounds: list[Round], options: dict[str, Any]) -> float:
+    """How long a driver lives that nobody kills, and that is not the first one."""
+    for each in rounds:
+        began = time.perf_counter()
+        each.live(survives=True, options=options)
+    return time.perf_counter() - began
+
+
+def play(played: Round, dice: random.Random, seconds: dict[str, float], *, beside: bool) -> None:
+    """Have drivers write one output, most of them killed: at a point of the code, or by the clock.
+
+    ``beside``: a second one waits beside the first, and may be killed once it has taken over.
+    """
+    points = [*POINTS, *played.sink.points]
+    for _ in range(dice.randint(1, 8)):
+        engine = "local" if dice.random() < 0.1 else "inline"
+        if engine == "inline" and dice.random() < 0.5:  # workers would reach it again and again
+            end: dict[str, Any] = {"faults": {dice.choice(points): f"kill@{dice.randint(1, 6)}"}}
+        else:
+            end = {"seconds": dice.random() * seconds[engine]}
+        kills = played.kills
+        if beside and not played.beside:
+            dies = engine == "inline" and dice.random() < 0.5
+            second = {"faults": {dice.choice(points): "kill@1"}} if dies else {}
+            played.live_beside(options=ENGINES[engine], end=end, second=second)
+            continue
+        played.live(options=ENGINES[engine], **end)
+        if "seconds" in end:  # a machine gets slower, and faster
+            seconds[engine] *= 1.1 if played.kills > kills else 0.9
+    played.check()
