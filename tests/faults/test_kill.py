@@ -110,18 +110,19 @@ def test_worker_killed(job: Job, tmp_path: Path, point: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("point", "passage", "staged"),
-    [
-        ("journal.append", 1, False),
-        ("journal.synced", 2, False),
-        ("publish.rename", 6, True),
-        pytest.param("finish.success", 1, True, marks=pytest.mark.soak),
-    ],
+    ("at", "combined"),
+    crossed(
+        [
+            ("journal.append", 1, False),
+            ("journal.synced", 2, False),
+            ("publish.rename", 6, True),
+            ("finish.success", 1, True),
+        ],
+        ["union", "zip"],
+    ),
 )
-@pytest.mark.parametrize("combined", ["union", "zip"])
-def test_driver_of_two_datasets_killed(
-    job: Job, combined: str, point: str, passage: int, staged: bool
-) -> None:
+def test_driver_of_two_datasets_killed(job: Job, combined: str, at: tuple[str, int, bool]) -> None:
+    point, passage, staged = at
     united = replace(job, combined=combined, staged=staged)
     code, _, err = united.start({point: f"kill@{passage}"}).wait()
     assert code == -signal.SIGKILL, err
@@ -131,12 +132,11 @@ def test_driver_of_two_datasets_killed(
 
 
 @pytest.mark.parametrize(
-    ("point", "staged"), [("attempt.batch", False), ("block.made", True), ("stage.write", True)]
+    ("at", "combined"),
+    crossed([("attempt.batch", False), ("block.made", True), ("stage.write", True)], ["union", "zip"]),
 )
-@pytest.mark.parametrize("combined", ["union", "zip"])
-def test_worker_of_two_datasets_killed(
-    job: Job, tmp_path: Path, combined: str, point: str, staged: bool
-) -> None:
+def test_worker_of_two_datasets_killed(job: Job, tmp_path: Path, combined: str, at: tuple[str, bool]) -> None:
+    point, staged = at
     united = replace(job, combined=combined, staged=staged, bad=50)
     rejected = [i for i in range(FILES * ROWS) if united.fails(i)]
     code, _, err = united.start({point: f"once:{tmp_path / 'fired'}:kill@2"}).wait()
@@ -180,20 +180,20 @@ def test_a_shard_is_shared_by_two_workers(shared: Job) -> None:
     check(Path(shared.output), shared.expected(), shared.here)
 
 
-@pytest.mark.parametrize("anew", [True, False])
-@pytest.mark.parametrize(
-    ("point", "action"),
-    [
-        ("attempt.left", "kill-driver"),
-        ("attempt.parted", "kill-driver"),
-        ("shard.divided", "kill"),
-        ("journal.append", "kill@3"),
-        ("journal.synced", "kill@3"),
-        ("journal.append", "kill@4"),
-        ("publish.rename", "kill@2"),
-    ],
-)
-def test_driver_killed_where_a_shard_is_shared(shared: Job, point: str, action: str, anew: bool) -> None:
+SHARED = [
+    ("attempt.left", "kill-driver"),
+    ("attempt.parted", "kill-driver"),
+    ("shard.divided", "kill"),
+    ("journal.append", "kill@3"),
+    ("journal.synced", "kill@3"),
+    ("journal.append", "kill@4"),
+    ("publish.rename", "kill@2"),
+]
+
+
+@pytest.mark.parametrize(("at", "anew"), crossed(SHARED, [True, False]))
+def test_driver_killed_where_a_shard_is_shared(shared: Job, at: tuple[str, str], anew: bool) -> None:
+    point, action = at
     code, _, err = shared.start({point: action}).wait()
     assert code == -signal.SIGKILL, err
     result = shared.here(commit_every=1e-9 if anew else None)  # the rest may be parted again

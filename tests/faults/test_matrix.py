@@ -105,7 +105,8 @@ class Case:
     def rows(self) -> int:
         """How many there are: few, where many of them end a worker or two."""
         deadly = KINDS[self.kind].deadly and KINDS[self.kind].error
-        return {"every": 40, "batch": 200}.get(self.place, 2_000) if deadly else 2_000
+        few = {"every": 40, "batch": 200} if deadly else {"every": 400}
+        return few.get(self.place, 2_000)
 
     @property
     def batch(self) -> int:
@@ -209,9 +210,7 @@ def no_collection(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headrace.worker.out_of_memory.gc.collect", lambda: 0)
 
 
-@pytest.mark.parametrize("on_error", POLICIES)
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("kind", MILD)
+@pytest.mark.parametrize(("kind", "place", "on_error"), crossed(MILD, PLACES, POLICIES))
 def test_mild(kind: str, place: str, on_error: str, tmp_path: Path) -> None:
     Case(kind, place, on_error).run(tmp_path / "out")
 
