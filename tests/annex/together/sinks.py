@@ -265,17 +265,15 @@ def main(name: str, place: str, options: dict[str, Any], waits: str = "") -> Non
         lease.SILENCE, lease.BEAT = 1.0, 0.1
     while waits == "second" and not {BEGUN, OVER} & set(os.listdir(place)):
         time.sleep(0.001)
-    refused, result = 0, None
+    result = None
     while result is None:
         try:
             result = SINKS[name].write({**options, "observers": [Tells(place)]}, place)
         except RunLocked as error:
             if not waits or not re.search("is being written by|was taken over by|was changed by", str(error)):
                 raise
-            refused += 1
+            print("refused", flush=True)
         except SinkError as error:  # a connection was lost, and the program is run again
             if not waits or "run the same command again" not in str(error):
                 raise
-    if waits:
-        print(f"refused {refused} times", flush=True)
     print(json.dumps([result.rows, result.run, result.resumed]), flush=True)
