@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import functools
 import json
+import shutil
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -52,6 +53,7 @@ def place(
             monkeypatch.setattr(lease, "SILENCE", 0.01)  # its driver was of another machine, perhaps
             monkeypatch.setattr(lease, "BEAT", 0.01)
         yield found
+        shutil.rmtree(found)
 
 
 @pytest.mark.parametrize(("archive", "name"), SHOWN)
