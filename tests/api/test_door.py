@@ -93,9 +93,6 @@ MODULES = {
             kind = "acme"
             suffix = "acme"
 
-            def options(self):
-                return {"sign": self.sign}
-
             def open(self, stream, schema):
                 return Lines(stream, self.sign)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +12,11 @@ import pyarrow as pa
 import pytest
 
 import headrace as hr
+from headrace.core.door import loaded
+from headrace.core.files.formats import FORMATS, WRITTEN
 from headrace.core.ports import Format
 from headrace.errors import ArgumentError, PlanChanged, SinkError
+from headrace.plan.write_options import FolderOptions
 from headrace.sinks.arrow import ArrowEncoder
 from headrace.sinks.files import FileSink
 from headrace.sinks.parquet import Parquet
@@ -78,6 +82,29 @@ def test_a_suffix_that_no_part_can_have_is_refused(tmp_path: Path, suffix: str) 
     with pytest.raises(SinkError, match="cannot use to recognise its parts"):
         hr.range(10).with_options(engine="inline", progress=False).write_to(sink)
     assert not list(tmp_path.rglob("part-*"))
+
+
+def test_addresses_of_stores_are_taken_as_they_are() -> None:
+    assert FileSink("s3a://bucket/x/", Arrow()).root == "s3://bucket/x"
+    with pytest.raises(ArgumentError, match="conditional"):
+        FileSink("http://host/x", Arrow())
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_verbs_have_the_settings_of_their_formats(name: str) -> None:
+    format = FORMATS.get(name)
+    assert format is not None
+    settings = {each.name: each.default for each in dataclasses.fields(loaded(format.writer))}
+    shared = {"self", "path", *FolderOptions.__annotations__}
+    taken = inspect.signature(getattr(hr.Dataset, f"write_{name}")).parameters.values()
+    own = {
+        each.name: each.default
+        for each in taken
+        if each.name not in shared and each.kind is not each.VAR_KEYWORD
+    }
+    others = {"numpy": {"column"}}.get(name, set())
+    assert {*own} - {*settings} == others
+    assert {each for each in {*own} & {*settings} if own[each] != settings[each]} <= {"column"}
 
 
 def test_whatever_takes_new_input_takes_a_key() -> None:

@@ -8,6 +8,7 @@ Each has a contract suite in ``headrace.testing`` that every adapter passes.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -275,8 +276,8 @@ class Format(Protocol):
         ...
 
     def options(self) -> dict[str, Any]:
-        """Return the settings: plain JSON values; a run is recognised by them. Default: none."""
-        return {}
+        """Return the settings: plain JSON values; a run is recognised by them. Default: the fields of a dataclass."""
+        return {each.name: getattr(self, each.name) for each in fields(self)} if is_dataclass(self) else {}
 
     def check_schema(self, schema: pa.Schema) -> None:
         """Raise ``SinkError`` when this format cannot hold ``schema``; names the column. Default: it can hold all.

@@ -52,9 +52,10 @@ class Csv(Compressed):
             )
 
     def options(self) -> dict[str, Any]:
-        options = {"delimiter": self.delimiter, "header": self.header, "compression": self.compression}
-        # As in older outputs.
-        return {**options, "escape_formulas": True} if self.escape_formulas else options
+        options = super().options()
+        if not self.escape_formulas:
+            del options["escape_formulas"]  # as in older outputs
+        return options
 
     def check_schema(self, schema: pa.Schema) -> None:
         """Raise ``SinkError`` for nested columns and for bytes."""

@@ -45,9 +45,6 @@ class Images(Format):
     def suffix(self) -> str:
         return self.file_format
 
-    def options(self) -> dict[str, Any]:
-        return {"column": self.column, "file_format": self.file_format, "names": self.names}
-
     def check_schema(self, schema: pa.Schema) -> None:
         """Raise ``SinkError`` unless the column has pixels, and that of names is text or whole numbers."""
         refuse_pixels("write_images", schema.field(self.column))

@@ -45,9 +45,6 @@ class Numpy(Format):
     def suffix(self) -> str:
         return "npy" if self.single else "npz"
 
-    def options(self) -> dict[str, Any]:
-        return {"single": self.single}
-
     def check_schema(self, schema: pa.Schema) -> None:
         """Raise ``SinkError`` for columns without a numpy dtype, and unless there is one or more of them."""
         if self.single and len(schema) != 1:

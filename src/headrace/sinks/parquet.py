@@ -148,11 +148,7 @@ class Parquet(Format):
         return memoryview(stream.getvalue())
 
     def options(self) -> dict[str, Any]:
-        return {
-            "compression": self.codec,
-            "compression_level": self.compression_level,
-            "row_group_rows": self.row_group_rows,
-        }
+        return {**super().options(), "compression": self.codec}
 
     def check_schema(self, schema: pa.Schema) -> None:
         """Raise ``SinkError`` for what Parquet cannot hold: unions, intervals of months and days, …"""

@@ -80,9 +80,6 @@ class Compressed(Format):
     def suffix(self) -> str:
         return self.suffixes[self.compression]
 
-    def options(self) -> dict[str, Any]:
-        return {"compression": self.compression}
-
     def compressed(self, stream: StagedStream) -> pa.NativeFile:
         """Open a stream for Arrow; gzip at its usual level 6, where Arrow takes the slow 9."""
         if self.compression == "gzip":

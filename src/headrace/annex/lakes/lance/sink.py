@@ -314,6 +314,10 @@ class LanceFormat(Format):
     def kind(self) -> str:
         return self.table.what
 
+    def options(self) -> dict[str, Any]:
+        """Return no settings: files are compressed as the library does."""
+        return {}
+
     def why_not_joined(self) -> str:
         """Say that no column is copied from Parquet files."""
         return "a Lance table has a format of its own"
