@@ -9,17 +9,21 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from headrace.core.arrow.batch import schema_from
 from headrace.core.door import loaded
 from headrace.core.files import safe_files
 from headrace.core.files.formats import FORMATS
 from headrace.core.ports import Accumulator
 from headrace.errors import HeadraceError
+from headrace.output.revealing import parts_of
+from headrace.output.verification import Finding
 
 if TYPE_CHECKING:
+    from headrace.output.places.place import Place
     from headrace.output.runs import SavedRun
 
 _CHUNK = 1 << 20
@@ -56,7 +60,73 @@ class PlannedMetric:
     unchanged_columns: bool
 
 
-def metrics_of(shape: dict[str, Any], names: Sequence[str], unchanged: Sequence[str]) -> list[PlannedMetric]:
+class Remeasured(NamedTuple):
+    """Metrics that were merged again, what is wrong with them, and which were not checked, or even computed again."""
+
+    results: dict[str, Any] | None = None
+    findings: tuple[Finding, ...] = ()
+    unchecked: tuple[str, ...] = ()
+    recounted: tuple[str, ...] = ()
+
+
+def remeasured(run: SavedRun, output: Place, recorded: Any, *, whole: bool) -> Remeasured:
+    """Merge the metric states of all shards again, compute metrics from the files, and compare with ``_SUCCESS``.
+
+    ``recorded``: what that says. ``whole``: nothing is wrong with the files.
+    """
+    shape = msgspec.json.decode(run.plan.shape)
+    planned = {name for step in shape.get("steps", ()) for name in step.get("metrics") or ()}
+    if not isinstance(recorded, dict) or recorded.keys() != planned:
+        has = sorted(recorded) if isinstance(recorded, dict) else recorded
+        return Remeasured(findings=(_wrong(f"it has metrics {has!r}, and the plan {sorted(planned)}."),))
+    if not planned:
+        return Remeasured()
+    results: dict[str, Any] = {}
+    findings: list[Finding] = []
+    unchecked, recounted = list[str](), list[str]()
+    for i, measured in enumerate(_metrics_of(shape, list(recorded), run.plan.unchanged_metrics)):
+        name = measured.name
+        if measured.metric is None:
+            unchecked.append(name)
+            continue
+        try:
+            results[name] = merged = _merged(run, i, measured)
+            if recorded[name] != merged:
+                findings.append(
+                    _wrong(f"{name} is {recorded[name]!r}, and the journal's states give {merged!r}.")
+                )
+            elif whole and not findings and _is_in_the_files(run, output, shape, measured):
+                found = _counted(measured, [output.root / file.name for file in parts_of(run.in_order())])
+                if found == merged:
+                    recounted.append(name)
+                else:
+                    findings.append(
+                        _wrong(f"{name} is {merged!r}, and the rows in the files give {found!r}.")
+                    )
+        except WRONG as error:
+            findings.append(_wrong(f"{name} cannot be merged again: {error}"))
+    return Remeasured(results, tuple(findings), tuple(unchecked), tuple(recounted))
+
+
+def _wrong(message: str) -> Finding:
+    return Finding("metrics", "_SUCCESS", message)
+
+
+def _is_in_the_files(run: SavedRun, output: Place, shape: Mapping[str, Any], measured: PlannedMetric) -> bool:
+    """Say whether the columns of a metric are in the output as they were when it counted them."""
+    sink = shape.get("sink") or {}
+    if (
+        sink.get("kind") != "Parquet"
+        or output.copied  # they would be fetched once more
+        or not measured.unchanged_columns
+        or measured.metric is None
+    ):
+        return False
+    names = schema_from(run.state.schema).names if run.state.schema is not None else []
+    return set(measured.metric.columns) <= set(names) - set(sink.get("partition_by", ()))
+
+
+def _metrics_of(shape: dict[str, Any], names: Sequence[str], unchanged: Sequence[str]) -> list[PlannedMetric]:
     """Return the metrics of a plan's shape in the order of ``names``; ``unchanged``: as in ``SavedPlan``."""
     found = {
         name: described
@@ -66,12 +136,7 @@ def metrics_of(shape: dict[str, Any], names: Sequence[str], unchanged: Sequence[
     return [PlannedMetric(name, _metric_from(found[name]), name in unchanged) for name in names]
 
 
-def names_in(shape: dict[str, Any]) -> set[str]:
-    """Return the names of all metrics of a plan's shape."""
-    return {name for step in shape.get("steps", ()) for name in step.get("metrics") or ()}
-
-
-def merged(run: SavedRun, number: int, measured: PlannedMetric) -> Any:
+def _merged(run: SavedRun, number: int, measured: PlannedMetric) -> Any:
     """Return a metric's result by the states of all shards, in plain values; ``number`` is its place in them."""
     from headrace.core import metric_states
 
@@ -82,7 +147,7 @@ def merged(run: SavedRun, number: int, measured: PlannedMetric) -> Any:
     return _plain(totals[0])
 
 
-def counted(measured: PlannedMetric, files: Sequence[Path]) -> Any:
+def _counted(measured: PlannedMetric, files: Sequence[Path]) -> Any:
     """Return a metric's result by the rows in Parquet files, which have its columns; in plain values."""
     assert measured.metric is not None
     import pyarrow.parquet as pq

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from headrace.core.arguments import known_arguments
-from headrace.core.arrow.batch import schema_from
 from headrace.core.events import RequirementsAsked
 from headrace.core.files import safe_files
 from headrace.core.human import plural
@@ -24,11 +23,9 @@ from headrace.core.stores.options import Options, checked
 from headrace.core.uploading.names import is_uploaded, uploaded_name
 from headrace.core.work import REJECTED, StagedFile
 from headrace.errors import JournalDamaged
-from headrace.output import remeasure as remeasuring
 from headrace.output.names import is_part
 from headrace.output.places.place import Place, looked_at
-from headrace.output.remeasure import bytes_of, rows_of
-from headrace.output.revealing import parts_of
+from headrace.output.remeasure import Remeasured, bytes_of, remeasured, rows_of
 from headrace.output.runs import (
     SavedRun,
     check_is_output,
@@ -169,8 +166,6 @@ class _Verifier:
         self._findings: list[Finding] = []
         self._shape = msgspec.json.decode(run.plan.shape)
         self._files = {file.name: file for record in run.records for file in record.files}
-        self._unchecked: list[str] = []
-        self._recounted: list[str] = []
 
     def verification(
         self, threads: int, on_file: OnFile, *, further: bool, withheld: RequirementsAsked | None
@@ -188,11 +183,12 @@ class _Verifier:
         notes += more
         self._check_extra()
         self._check_journal(success)
-        metrics = None
+        again = Remeasured()
         if success is not None:
             self._check_manifest(success)
             self._check_totals(success)
-            metrics = self._check_metrics(success)
+            again = remeasured(run, self._output, success.get("metrics") or {}, whole=not self._findings)
+            self._findings += again.findings
         kinds = {finding.kind for finding in self._findings}
         verdict: Verdict = "unfinished" if "unfinished" in kinds else "good"
         verdict = "unpublished" if "unpublished" in kinds else verdict
@@ -211,9 +207,9 @@ class _Verifier:
             state.ledger.written,
             state.bytes,
             state.ledger.rejected,
-            metrics,
-            tuple(self._unchecked),
-            tuple(self._recounted),
+            again.results,
+            again.unchecked,
+            again.recounted,
             "; ".join(filter(None, [*notes, begun if overwrite or further else ""])),
         )
 
@@ -405,66 +401,3 @@ class _Verifier:
                     "_SUCCESS",
                     f"{name} is {recorded[name]!r}, and the journal adds up to {value!r}.",
                 )
-
-    # ------------------------------------------------------------ metrics
-
-    def _check_metrics(self, success: dict[str, Any]) -> dict[str, Any] | None:
-        """Merge the metric states of all shards again, compute metrics from the files, and compare."""
-        recorded = success.get("metrics") or {}
-        planned = remeasuring.names_in(self._shape)
-        if not isinstance(recorded, dict) or recorded.keys() != planned:
-            has = sorted(recorded) if isinstance(recorded, dict) else recorded
-            self._add_finding(
-                "metrics", "_SUCCESS", f"it has metrics {has!r}, and the plan {sorted(planned)}."
-            )
-            return None
-        if not planned:
-            return None
-        results: dict[str, Any] = {}
-        unchanged = self._run.plan.unchanged_metrics
-        for i, measured in enumerate(remeasuring.metrics_of(self._shape, list(recorded), unchanged)):
-            name = measured.name
-            if measured.metric is None:
-                self._unchecked.append(name)
-                continue
-            try:
-                results[name] = merged = remeasuring.merged(self._run, i, measured)
-                if recorded[name] != merged:
-                    self._add_finding(
-                        "metrics",
-                        "_SUCCESS",
-                        f"{name} is {recorded[name]!r}, and the journal's states give {merged!r}.",
-                    )
-                elif self._is_in_the_files(measured):
-                    self._check_counted(measured, merged)
-            except remeasuring.WRONG as error:
-                self._add_finding("metrics", "_SUCCESS", f"{name} cannot be merged again: {error}")
-        return results
-
-    def _check_counted(self, measured: remeasuring.PlannedMetric, expected: Any) -> None:
-        found = remeasuring.counted(
-            measured, [self._root / file.name for file in parts_of(self._run.in_order())]
-        )
-        if found == expected:
-            self._recounted.append(measured.name)
-        else:
-            self._add_finding(
-                "metrics",
-                "_SUCCESS",
-                f"{measured.name} is {expected!r}, and the rows in the files give {found!r}.",
-            )
-
-    def _is_in_the_files(self, measured: remeasuring.PlannedMetric) -> bool:
-        """Say whether the columns of a metric are in the output as they were when it counted them."""
-        sink = self._shape.get("sink") or {}
-        if (
-            sink.get("kind") != "Parquet"
-            or self._output.copied  # they would be fetched once more
-            or not measured.unchanged_columns
-            or self._findings
-            or measured.metric is None
-        ):
-            return False
-        schema = self._run.state.schema
-        names = schema_from(schema).names if schema is not None else []
-        return set(measured.metric.columns) <= set(names) - set(sink.get("partition_by", ()))
