@@ -413,7 +413,7 @@ def typed(found: History, command: str) -> History:
 class TestAdviceOfRealRuns:
     def test_workers_that_concurrency_decides(self, tmp_path: Path) -> None:
         rows = hr.range(160).map_batches(slow, batch_size=20, concurrency=1)
-        found, known = recorded_run(rows.with_options(shard_rows=20), tmp_path / "out")
+        found, known = recorded_run(rows.with_options(engine="local", shard_rows=20), tmp_path / "out")
         driver = found.last
         assert driver is not None and driver.described is not None
         driver.described = msgspec.structs.replace(driver.described, cores=4)
