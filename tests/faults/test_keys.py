@@ -127,14 +127,13 @@ def play(folder: Path, seed: int, steps: int = 12) -> None:
     history.run()
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_histories(tmp_path: Path, seed: int) -> None:
-    play(tmp_path / "one", seed)
+def test_a_history(tmp_path: Path) -> None:
+    play(tmp_path / "one", 0)
 
 
 @pytest.mark.soak
 def test_many_histories(tmp_path: Path) -> None:
-    for seed in range(2, 2 + SOAK_SEEDS):
+    for seed in range(1, 1 + SOAK_SEEDS):
         print(f"seed {seed}")
         play(tmp_path / "one", seed, steps=40)
         shutil.rmtree(tmp_path / "one")

@@ -15,7 +15,7 @@ import pytest
 from .invariants import check
 from .job import Job
 
-ROUNDS = 3
+ROUNDS = 1
 SOAK_ROUNDS = 1000
 KILLS = 3
 

@@ -22,6 +22,7 @@ import pytest
 
 import forked
 import headrace as hr
+from crossed import sampled
 from headrace.annex.lakes.delta.sink import DeltaTable
 from headrace.annex.lakes.delta.source import DeltaSource
 from headrace.core import failpoints
@@ -727,7 +728,7 @@ def play(tmp_path: Path, seed: int) -> None:
     assert len(runs) == len(set(runs)) and (mode == "overwrite" or len(runs) == 1)
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", sampled(0, 1))
 def test_killed_at_random(tmp_path: Path, seed: int) -> None:
     play(tmp_path, seed)
 
