@@ -89,13 +89,14 @@ class Forked(subprocess.Popen):  # type: ignore[type-arg]
         if not template.supported():
             usual(*given, **named)
             return
-        assert not asked["pass_fds"] and not asked["start_new_session"] and not asked["shell"]
+        assert not asked["pass_fds"] and not asked["shell"]
         streams, opened = [], []
         for number, name in enumerate(("p2cread", "c2pwrite", "errwrite")):
             if asked[name] == -1:  # as in this process
                 opened.append(os.dup(number))
             streams.append(opened[-1] if asked[name] == -1 else asked[name])
         told: dict[str, Any] = {"args": list(map(str, asked["args"][1:])), "workers": self._workers}
+        told["session"] = asked["start_new_session"]
         told["cwd"] = str(asked["cwd"] or os.getcwd())
         told["env"] = dict(asked["env"] if asked["env"] is not None else os.environ)
         nursery = _started(self._also)[1]
@@ -242,6 +243,8 @@ def _become(out_of: int, out: int, err: int, program: int) -> CodeType:
         told = json.load(text)
     for stream in {out_of, out, err} - {0, 1, 2}:
         os.close(stream)
+    if told.get("session"):
+        os.setsid()
     find = ctypes.CDLL(None).getenv
     find.restype = ctypes.c_void_p
     place = find(MARK.encode())  # the system shows the variables as they are here

@@ -21,6 +21,7 @@ from typing import Any
 import psutil
 import pytest
 
+from crossed import crossed
 from headrace.core.engine_ports import PoolSpec, WorkerContext
 from headrace.engines.local import template, wire
 from headrace.engines.local.engine import LocalEngine
@@ -162,8 +163,7 @@ def ask(pool: LocalPool, method: str, *args: Any) -> list[Any]:
     return [future.result(60) for future in futures]
 
 
-@pytest.mark.parametrize("libraries", [(), ("pandas", "sklearn.linear_model")])
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(("threads", "libraries"), crossed([1, 2], [(), ("pandas", "sklearn.linear_model")]))
 def test_a_fork_is_what_a_spawned_worker_is(
     threads: int,
     libraries: tuple[str, ...],

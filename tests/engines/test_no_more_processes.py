@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import headrace as hr
+from crossed import sampled
 from headrace.errors import EngineError
 
 pytestmark = pytest.mark.local
@@ -88,7 +89,7 @@ run("/limited", int(sys.argv[2]))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="it counts the threads of a user in /proc")
-@pytest.mark.parametrize("allowed", [1, 2, 4, 8])
+@pytest.mark.parametrize("allowed", [1, *sampled(4, 2, 8)])
 def test_as_many_as_the_system_allows(tmp_path: Path, allowed: int) -> None:
     """The limit is real: the system refuses, in the driver or in a worker, wherever it is reached."""
     command = [sys.executable, "-c", _LIMITED, str(tmp_path), str(allowed)]

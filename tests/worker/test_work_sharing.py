@@ -93,7 +93,7 @@ def shards(draw: st.DrawFn) -> Shard:
     )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(shards(), st.data())
 def test_each_row_is_done_once_however_often_others_ask(shard: Shard, data: st.DataObject) -> None:
     bad = data.draw(st.frozensets(st.integers(0, 29), max_size=8))

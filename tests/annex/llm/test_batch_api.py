@@ -6,12 +6,12 @@ import asyncio
 import json
 import os
 import signal
-import subprocess
 import sys
 from collections import deque
 
 import pytest
 
+from forked import Forked
 from headrace.annex.cli.app import carry_out
 from headrace.annex.llm.batch_file import run_batch
 from headrace.annex.llm.batch_lines import BatchFiles
@@ -353,7 +353,7 @@ run_batch(BatchFiles(*sys.argv[2:]), Endpoint(sys.argv[1], "x"), via_batch_api=T
 @KINDS
 def test_killed_at_each_step_no_batch_is_made_twice(files, line, service):
     write(files, [line(i, f"say {i}") for i in range(5)])
-    job: list[subprocess.Popen[bytes]] = []
+    job: list[Forked] = []
 
     def kill():
         job[0].send_signal(signal.SIGKILL)
@@ -368,7 +368,7 @@ def test_killed_at_each_step_no_batch_is_made_twice(files, line, service):
         server.batches.faults = {step: deque([kill]) for step in steps}
         for step in [*steps, ""]:
             command = [sys.executable, "-c", JOB, server.url, files.source, files.out, files.errors]
-            job[:] = [subprocess.Popen(command)]
+            job[:] = [Forked(command)]
             assert job[0].wait() == (-signal.SIGKILL if step else 0), step
     assert len(server.batches.all) == 1 and len(server.batches.files) == (service is OpenAIBatches)
     assert [said(each) for each in read(files.out)] == [f"say {i}" for i in range(5)]

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from forked import Forked
 from headrace.annex.cli.app import carry_out
 from headrace.annex.llm import batch_file, client
 from headrace.annex.llm.batch_file import BatchFiles, run_batch
@@ -289,7 +290,7 @@ def test_a_file_that_is_written_into_while_it_is_read_is_refused(files):
 def test_killed_twice_it_ends_as_if_nothing_had_been(files, tmp_path):
     batch = files(requests(*(chat(str(i)) for i in range(400))))
     killed_at = [120, 260]
-    jobs: list[subprocess.Popen[bytes]] = []
+    jobs: list[Forked] = []
 
     def answer(prompt):
         if killed_at and len(server.requests) >= killed_at[0]:
@@ -310,9 +311,7 @@ def test_killed_twice_it_ends_as_if_nothing_had_been(files, tmp_path):
             "8",
         ]
         for code in (-signal.SIGKILL, -signal.SIGKILL, 0):
-            jobs.append(
-                subprocess.Popen([sys.executable, "-m", "headrace", *words], stdout=subprocess.DEVNULL)
-            )
+            jobs.append(Forked([sys.executable, "-m", "headrace", *words], stdout=subprocess.DEVNULL))
             assert jobs[-1].wait() == code
     lines = read(batch.out)
     assert [line["custom_id"] for line in lines] == [f"id-{i}" for i in range(400)]

@@ -12,6 +12,7 @@ import time
 import pytest
 
 import headrace as hr
+from forked import Forked
 from headrace.annex.llm.refusals import BadRow
 from headrace.annex.llm.spending import most_tokens
 from headrace.annex.llm.store import AnswerStore, Caps, Spent
@@ -62,7 +63,7 @@ def long(prompt):
 
 def job(server, out, cap, *options):
     command = [sys.executable, "-c", JOB, server.url, str(out), str(cap), "in", *options]
-    return subprocess.Popen(command, start_new_session=True, stderr=subprocess.PIPE, text=True)
+    return Forked(command, workers=True, start_new_session=True, stderr=subprocess.PIPE, text=True)
 
 
 def capped(server, out, cap, *options) -> str:

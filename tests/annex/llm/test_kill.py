@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 from collections import Counter
 
 import pytest
 
 import headrace as hr
+from forked import Forked
 from headrace.annex.report.follow import Follower
 from headrace.testing import FakeLLMServer
 
@@ -26,7 +26,7 @@ asked.with_options(engine="local", workers=1, progress=False).write_parquet(sys.
 def test_a_killed_job_asks_again_only_for_what_was_under_way(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     killed_at = [80, 170]
-    jobs: list[subprocess.Popen[bytes]] = []
+    jobs: list[Forked] = []
 
     def answer(prompt):
         if killed_at and len(server.requests) >= killed_at[0]:
@@ -37,7 +37,7 @@ def test_a_killed_job_asks_again_only_for_what_was_under_way(tmp_path, monkeypat
     with FakeLLMServer(answer, latency=0.002) as server:
         for expected in (-signal.SIGKILL, -signal.SIGKILL, 0):
             command = [sys.executable, "-c", JOB, server.url, str(tmp_path / "out")]
-            jobs.append(subprocess.Popen(command, start_new_session=True))
+            jobs.append(Forked(command, workers=True, start_new_session=True))
             assert jobs[-1].wait() == expected
     asked = Counter(each["messages"][0]["content"] for each in server.requests)
     assert set(asked) == {str(i) for i in range(300)}

@@ -47,6 +47,8 @@ _SET_THREADS_OF_BLAS = (
     "openblas_set_num_threads64_",
     "openblas_set_num_threads",
 )
+_set_by_imports: dict[str, str] = {}
+"""Variables that libraries have set for themselves, as scikit-learn does for OpenMP."""
 
 
 class ForkRequest(msgspec.Struct, frozen=True):
@@ -77,9 +79,11 @@ def import_all(modules: tuple[str, ...]) -> None:
 
     Nothing of it is garbage: the collector, which a worker starts without, begins its work after that.
     """
+    before = dict(os.environ)
     for module in modules:
         with contextlib.suppress(Exception):
             importlib.import_module(module)
+    _set_by_imports.update((name, value) for name, value in os.environ.items() if before.get(name) != value)
     gc.freeze()
     gc.enable()
 
@@ -190,7 +194,7 @@ def _become(request: ForkRequest, fd: int, out: int, err: int, folder: int) -> i
     os.fchdir(folder)
     os.close(folder)
     os.environ.clear()
-    os.environ.update(request.environment)
+    os.environ.update({**request.environment, **_set_by_imports})
     threading.main_thread()._set_native_id()  # type: ignore[attr-defined]  # Python 3.11 keeps the number from before
     sys.path[:] = request.path
     importlib.invalidate_caches()
