@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import itertools
 import sqlite3
 import uuid
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +67,20 @@ def duckdb(tmp_path: Path) -> Store:
     return Store("duckdb", f"duckdb:///{tmp_path}/a.duckdb")
 
 
-@pytest.fixture(params=["sqlite", "duckdb", "postgresql"])
+STORES = ["sqlite", "duckdb", "postgresql"]
+
+
+def of_stores(*parameters: Iterable[Any]) -> list[Any]:
+    """Return all combinations for SQLite, and a third of them for each other store; the soak has the rest."""
+    found = []
+    for number, values in enumerate(itertools.product(*parameters)):
+        for place, kind in enumerate(STORES):
+            always = kind == "sqlite" or number % 3 == place - 1
+            found.append(pytest.param(kind, *values, marks=() if always else pytest.mark.soak))
+    return found
+
+
+@pytest.fixture(params=STORES)
 def store(request: pytest.FixtureRequest) -> Store:
     found: Store = request.getfixturevalue(request.param)
     return found

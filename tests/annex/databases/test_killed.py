@@ -10,7 +10,7 @@ import pytest
 
 import forked
 import headrace as hr
-from annex.databases.conftest import Store
+from annex.databases.conftest import Store, of_stores
 from headrace.core import failpoints
 from headrace.sources.range import RangeSource
 
@@ -30,9 +30,12 @@ def job(uri: str, output: str, mode: str = "append") -> hr.Result:
 
 
 @pytest.mark.parametrize(
-    ("point", "passage"), [("table.filled", 2), ("publish.rename", 1), ("publish.renamed", 4)]
+    ("store", "at"),
+    of_stores([("table.filled", 2), ("publish.rename", 1), ("publish.renamed", 4)]),
+    indirect=["store"],
 )
-def test_each_row_is_in_the_table_once(store: Store, tmp_path: Path, point: str, passage: int) -> None:
+def test_each_row_is_in_the_table_once(store: Store, tmp_path: Path, at: tuple[str, int]) -> None:
+    point, passage = at
     store.run("CREATE TABLE other (x BIGINT)")
     out = str(tmp_path / "out")
     command = [sys.executable, "-c", JOB, point, str(passage), store.uri, out]

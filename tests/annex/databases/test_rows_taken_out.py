@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import headrace as hr
-from annex.databases.conftest import Store
+from annex.databases.conftest import Store, of_stores
 from annex.databases.test_writing import broken, numbers
 from headrace.errors import PlanChanged, SinkError
 
@@ -68,16 +67,6 @@ ACTS: dict[str, tuple[Act, str]] = {
         "has none of the .* rows",
     ),
 }
-
-
-def of_stores(*parameters: Iterable[Any]) -> list[Any]:
-    """Return all combinations for SQLite, and a third of them for each other store; the soak has the rest."""
-    found = []
-    for number, values in enumerate(itertools.product(*parameters)):
-        for place, kind in enumerate(["sqlite", "duckdb", "postgresql"]):
-            always = kind == "sqlite" or number % 3 == place - 1
-            found.append(pytest.param(kind, *values, marks=() if always else pytest.mark.soak))
-    return found
 
 
 of_begins = pytest.mark.parametrize(("store", "begin"), of_stores(BEGINS), indirect=["store"])
