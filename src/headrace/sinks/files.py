@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, Self, cast
 import pyarrow as pa
 
 from headrace.core.failures import is_foreign
+from headrace.core.files import safe_files
 from headrace.core.files.formats import PART_SUFFIX
 from headrace.core.files.paths import absolute
 from headrace.core.files.staged import StagedStream
 from headrace.core.ports import Encoder, Format, JoinedEncoder, Sink, Target, Writer
-from headrace.core.stores.addresses import is_address, parse_output
+from headrace.core.stores.addresses import Address, is_address, parse, parse_output
 from headrace.core.stores.options import Options, checked_for_output, unsigned
 from headrace.core.work import REJECTED, Durability, StagedFile, Task
 from headrace.errors import ArgumentError, SinkError, nearest
@@ -93,6 +94,33 @@ class FileSink:
     def in_store(self) -> bool:
         """True if ``root`` is the address of an object store."""
         return is_address(self.root)
+
+    def size_of(self, name: str) -> int | None:
+        """Return the size of a file, by its name from the folder on; None if there is none."""
+        if self.in_store:
+            entry = self._object(name)[1]
+            return None if entry is None else int(entry.size)
+        try:
+            return os.stat(os.path.join(self.root, name)).st_size
+        except FileNotFoundError:
+            return None
+
+    def opened(self, name: str) -> Any:
+        """Open a file for reading, by its name from the folder on; raises ``FileNotFoundError``."""
+        if not self.in_store:
+            return safe_files.file(os.path.join(self.root, name))
+        from headrace.core.stores.objects import ObjectPath, open_arrow
+
+        address, entry = self._object(name)
+        if entry is None:
+            raise FileNotFoundError(str(address))
+        return open_arrow(ObjectPath.of(address, entry, self.options_of_store))
+
+    def _object(self, name: str) -> tuple[Address, Any]:
+        from headrace.core.stores.clients import client_for
+
+        address = parse(f"{self.root}/{name}")
+        return address, client_for(address, self.options_of_store).head(address.key)
 
     def describe(self) -> dict[str, Any]:
         """Return kind and settings; not the folder, so that an output that was moved can still be resumed."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import os
 import time
 import typing
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -20,9 +19,6 @@ from headrace.annex.lakes.types import fits, stored
 from headrace.core.files.hive import folder_name, hive_values
 from headrace.core.files.staged import StagedStream
 from headrace.core.ports import Encoder, Format, Sink
-from headrace.core.stores.addresses import is_address, parse_output
-from headrace.core.stores.clients import client_for
-from headrace.core.stores.options import checked
 from headrace.core.table_changes import Lost
 from headrace.core.waiting import backoff
 from headrace.core.work import SUCCESS, StagedFile
@@ -401,20 +397,10 @@ def digest_of(files: Sequence[StagedFile]) -> str:
     return hashlib.sha256(told.encode()).hexdigest()
 
 
-def free_folder(place: str, name: str, storage_options: Mapping[str, Any] | None) -> str:
-    """Return ``name``, or where runs have finished in folders of that name, the next free one: ``name-2``, …"""
-    number = 1
-    while _is_finished(within(place, _numbered(name, number)), storage_options):
+def free_folder(files: FileSink, mode: str) -> FileSink:
+    """Return ``files``; to overwrite where a run has finished there, those in the next free folder: ``name-2``, …"""
+    number, free = 1, files
+    while mode == "overwrite" and free.size_of(SUCCESS) is not None:
         number += 1
-    return _numbered(name, number)
-
-
-def _numbered(name: str, number: int) -> str:
-    return f"{name}-{number}" if number > 1 else name
-
-
-def _is_finished(root: str, storage_options: Mapping[str, Any] | None) -> bool:
-    if not is_address(root):
-        return os.path.exists(os.path.join(root, SUCCESS))
-    address = parse_output(root)
-    return client_for(address, checked(storage_options)).head(f"{address.key}/{SUCCESS}") is not None
+        free = replace(files, root=f"{files.root}-{number}")
+    return free

@@ -11,11 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
-from headrace.core.files import safe_files
-from headrace.core.stores.addresses import Address, is_address, parse
-from headrace.core.stores.clients import client_for
-from headrace.core.stores.objects import ObjectPath, open_arrow
-from headrace.core.stores.options import Options
+from headrace.sinks.files import FileSink
 
 _SAME = (
     pt.is_boolean,
@@ -122,28 +118,15 @@ _AT_ONCE = 16
 _LONGEST = 32  # characters of a text
 
 
-def footers(paths: Sequence[str], options: Options) -> list[pq.FileMetaData]:
+def footers(files: FileSink, names: Sequence[str]) -> list[pq.FileMetaData]:
     """Read the footers of parts."""
+
+    def footer(name: str) -> pq.FileMetaData:
+        with files.opened(name) as data:
+            return pq.read_metadata(data)
+
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="headrace-footers") as threads:
-        return list(threads.map(lambda path: _footer(path, options), paths))
-
-
-def _footer(path: str, options: Options) -> pq.FileMetaData:
-    with opened_part(path, options) as data:
-        return pq.read_metadata(data)
-
-
-def opened_part(path: str, options: Options) -> Any:
-    """Open a part, of a folder or of a store."""
-    return open_arrow(_found(path, options)) if is_address(path) else safe_files.file(path)
-
-
-def _found(path: str, options: Options) -> ObjectPath:
-    address: Address = parse(path)
-    entry = client_for(address, options).head(address.key)
-    if entry is None:
-        raise FileNotFoundError(path)
-    return ObjectPath.of(address, entry, options)
+        return list(threads.map(footer, names))
 
 
 def statistics(footer: pq.FileMetaData) -> dict[str, Any]:

@@ -106,14 +106,13 @@ class LakeWriteVerbs(WriteVerbs):
             from headrace.sinks.files import FileSink
             from headrace.sinks.parquet import Parquet
 
-            folder = free_folder(place, name, storage_options) if mode == "overwrite" else name
             parts = FileSink(
-                within(place, folder),
+                within(place, name),
                 Parquet(compression),
                 storage_options=storage_options,
                 partition_by=folders,
             )
-            return DeltaTable(parts, table_mode=mode, merge=schema_mode == "merge").sink()
+            return DeltaTable(free_folder(parts, mode), table_mode=mode, merge=schema_mode == "merge").sink()
 
         return self._write(sink, {**options, "mode": _MODES[mode]})
 
@@ -190,10 +189,13 @@ class LakeWriteVerbs(WriteVerbs):
 
             location, options = location_of(where, identifier)
             data = within(place_of(location), "data")
-            folder = free_folder(data, name, options) if mode == "overwrite" else name
-            parts = FileSink(within(data, folder), Parquet(compression), storage_options=options)
+            parts = FileSink(within(data, name), Parquet(compression), storage_options=options)
             return IcebergTable(
-                parts, identifier=identifier, catalog=where, location=location, table_mode=mode
+                free_folder(parts, mode),
+                identifier=identifier,
+                catalog=where,
+                location=location,
+                table_mode=mode,
             ).sink()
 
         return self._write(sink, {**options, "mode": _MODES[mode]})
@@ -275,10 +277,9 @@ class LakeWriteVerbs(WriteVerbs):
             from headrace.sinks.files import FileSink
 
             check_writer()
-            folder = free_folder(place, name, storage_options) if mode == "overwrite" else name
-            parts = FileSink(within(place, folder), Arrow(), storage_options=storage_options)
+            parts = FileSink(within(place, name), Arrow(), storage_options=storage_options)
             asked = "error" if mode == "create" else mode
-            return LanceTable(parts, table_mode=asked, merge=schema_mode == "merge").sink()
+            return LanceTable(free_folder(parts, mode), table_mode=asked, merge=schema_mode == "merge").sink()
 
         return self._write(sink, {**options, "mode": modes[mode]}, rows.least)
 

@@ -222,8 +222,7 @@ class Parts:
         full = [file for file in files if file.rows]
         lone = [] if full else files[:1]
         try:
-            paths = [within(table.files.root, file.name) for file in full or lone]
-            found = footers(paths, table.files.options_of_store)
+            found = footers(table.files, [file.name for file in full or lone])
             return cls(full, found if full else [], found[0].schema.to_arrow_schema() if lone else None)
         except OSError as error:
             raise OutputWriteFailed(

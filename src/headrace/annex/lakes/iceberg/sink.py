@@ -114,7 +114,7 @@ class IcebergTable(LakeTable):
         digest = digest_of(files)
         full = [file for file in files if file.rows]
         if schema is None and files and not full:  # of the part without rows that a run without rows has
-            (footer,) = footers([within(self.files.root, files[0].name)], self.files.options_of_store)
+            (footer,) = footers(self.files, [files[0].name])
             schema = footer.schema.to_arrow_schema()
         for _ in self.tries():
             table = self.open_table()
@@ -174,7 +174,7 @@ class IcebergTable(LakeTable):
 
     def _data_files(self, transaction: Any, files: list[StagedFile]) -> list[Any]:
         above = self.location.rstrip("/") + self.files.root[len(place_of(self.location)) :]
-        found = footers([within(self.files.root, file.name) for file in files], self.files.options_of_store)
+        found = footers(self.files, [file.name for file in files])
 
         def made(file: StagedFile, footer: Any) -> Any:
             try:

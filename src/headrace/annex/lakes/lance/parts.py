@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import os
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -18,15 +18,13 @@ from headrace.annex.lakes.places import within
 from headrace.annex.lakes.sink import LakeTable, typed
 from headrace.core.files import safe_files
 from headrace.core.files.safe_files import sync_fd
-from headrace.core.stores.addresses import is_address, parse
-from headrace.core.stores.clients import client_for
 from headrace.core.stores.failures import reason
-from headrace.core.stores.options import Options
 from headrace.core.uploading.names import PARTS
 from headrace.errors import HeadraceError, OutputWriteFailed, SinkError
 
 if TYPE_CHECKING:
     from headrace.core.files.staged import StagedStream
+    from headrace.sinks.files import FileSink
 
 DATA = "data"
 
@@ -93,8 +91,8 @@ class LanceEncoder:
             if self._writer is not None:
                 writer, self._writer = self._writer, None
                 writer.close()
-                size = size_of(self._path, self._table.files.options_of_store) or 0
-        if self._rows and self._table.files.durability == "power" and not is_address(self._path):
+                size = data_of(self._table).size_of(self._file) or 0
+        if self._rows and self._table.files.durability == "power" and not self._table.files.in_store:
             with safe_files.file(self._path) as file:
                 sync_fd(file.fileno())
         like = self._like
@@ -119,7 +117,7 @@ class LanceEncoder:
         except (ValueError, NotImplementedError) as error:
             raise SinkError(f"Cannot write to the Lance table {self._table.place}: {said(error)}.") from None
         except (OSError, RuntimeError) as error:
-            words = reason(error) if is_address(self._path) else f"{said(error)}."
+            words = reason(error) if self._table.files.in_store else f"{said(error)}."
             raise OutputWriteFailed(
                 f"Cannot write {self._path}: {words} Fix the cause, and run the same command again."
             ) from None
@@ -130,16 +128,9 @@ def path_of(table: LakeTable, file: str) -> str:
     return within(within(table.place, DATA), file)
 
 
-def size_of(path: str, options: Options) -> int | None:
-    """Return the size of a file; None if there is none."""
-    if not is_address(path):
-        try:
-            return os.stat(path).st_size
-        except FileNotFoundError:
-            return None
-    address = parse(path)
-    entry = client_for(address, options).head(address.key)
-    return None if entry is None else int(entry.size)
+def data_of(table: LakeTable) -> FileSink:
+    """Return the folder with the files of the table."""
+    return replace(table.files, root=within(table.place, DATA))
 
 
 def prefix(run: str) -> str:

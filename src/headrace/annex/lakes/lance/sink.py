@@ -18,16 +18,15 @@ from headrace.annex.lakes.lance.parts import (
     LanceEncoder,
     LancePart,
     data_file,
+    data_of,
     fragments_of,
     kind_of,
     path_of,
     prefix,
-    size_of,
 )
 from headrace.annex.lakes.lance.table import library, opened, said, told
 from headrace.annex.lakes.places import within
 from headrace.annex.lakes.sink import Columns, LakeTable, digest_of
-from headrace.annex.lakes.types import opened_part
 from headrace.core import failpoints
 from headrace.core.files import safe_files
 from headrace.core.files.safe_files import sync_fd, sync_folder
@@ -167,9 +166,9 @@ class LanceTable(LakeTable):
         def read(file: StagedFile) -> LancePart:
             path = within(self.files.root, file.name)
             try:
-                with opened_part(path, self.files.options_of_store) as data:
+                with self.files.opened(file.name) as data:
                     part = msgspec.json.decode(data.read(), type=LancePart)
-                if part.rows and size_of(path_of(self, part.file), self.files.options_of_store) != part.bytes:
+                if part.rows and data_of(self).size_of(part.file) != part.bytes:
                     raise FileNotFoundError(part.file)
                 return part
             except (OSError, msgspec.MsgspecError) as error:
