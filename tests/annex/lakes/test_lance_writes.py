@@ -351,5 +351,5 @@ class TestSink(FormatContract):
         part = msgspec.json.decode(path.read_bytes(), type=LancePart)
         if not part.rows:
             return part.schema.empty_table()
-        file = path.parents[2] / "data" / part.file
+        file = path.parents[1] / "data" / part.file
         return LanceFileReader(str(file)).read_all().to_table()
