@@ -105,8 +105,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 _IN_PROCESS = {
-    *("accumulators", "api", "core", "interop", "observers", "output", "plan", "predictors"),
-    *("sinks", "sources", "worker"),
+    *("accumulators", "api", "compat", "core", "formats", "interop", "media", "models"),
+    *("observers", "output", "plan", "predictors", "report", "sinks", "sources", "worker"),
 }
 
 

@@ -49,6 +49,7 @@ def test_files_are_looked_at_without_their_libraries(tmp_path: Path, script: Cal
     assert (ended.out, ended.err) == ("[]\n", "")
 
 
+@pytest.mark.soak  # three libraries that are imported anew take ten seconds
 def test_nothing_is_said_in_a_worker(tmp_path: Path, script: Callable[..., object]) -> None:
     import skops.io
 
