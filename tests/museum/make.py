@@ -8,6 +8,7 @@ its input, which is why all of it lies in ``HOME``. A new state gets a new exhib
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import shutil
@@ -319,6 +320,16 @@ def put(store: Any, place: Path) -> None:
             obstore.put(store, f"museum/{place.name}/{name}", path.read_bytes(), attributes=notes)
 
 
+@contextlib.contextmanager
+def locked(*names: str) -> Iterator[None]:
+    """Keep other processes from exhibits: all of them have the same place on a machine."""
+    HOME.mkdir(exist_ok=True)
+    with contextlib.ExitStack() as stack:
+        for name in names:
+            fcntl.flock(stack.enter_context((HOME / f"{slug(name)}.lock").open("w")), fcntl.LOCK_EX)
+        yield
+
+
 def unpack(archive: Path, name: str) -> Path:
     """Put an exhibit where it was made."""
     place = HOME / slug(name)
@@ -331,10 +342,12 @@ def unpack(archive: Path, name: str) -> Path:
 
 def pack() -> None:
     """Make and pack the exhibits of this version."""
-    shutil.rmtree(HOME, ignore_errors=True)
-    with made(HOME) as places, tarfile.open(MUSEUM / f"{__version__}.tar.xz", "w:xz", preset=9) as packed:
-        for place in places.values():
-            packed.add(place, place.name, filter=_plain)
+    with locked(*EXHIBITS):
+        for name in EXHIBITS:
+            shutil.rmtree(HOME / slug(name), ignore_errors=True)
+        with made(HOME) as places, tarfile.open(MUSEUM / f"{__version__}.tar.xz", "w:xz", preset=9) as packed:
+            for place in places.values():
+                packed.add(place, place.name, filter=_plain)
 
 
 def _plain(member: tarfile.TarInfo) -> tarfile.TarInfo | None:

@@ -1,4 +1,4 @@
-"""A metric of the museum's own. It stays as it is: outputs are recognised by its code, and by all that it reaches."""
+"""A metric of the museum's own. It is recognised by what it describes, as code differs between versions of Python."""
 
 from __future__ import annotations
 
@@ -16,6 +16,9 @@ class Big:
 
     def __repr__(self) -> str:  # the name of a test that is given one, the same in every process
         return "Big()"
+
+    def describe(self) -> dict[str, int]:
+        return {"version": 1}
 
     def empty(self) -> Big:
         return Big()

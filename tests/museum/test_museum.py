@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import functools
 import json
 import shutil
@@ -18,7 +17,7 @@ from headrace.errors import ArgumentError
 from headrace.output.places import lease
 from stores.conftest import _proxy, bucket, port, proxy, raw  # noqa: F401 - fixtures of the exhibits in a store
 
-from .make import EXHIBITS, HOME, MUSEUM, arrive, put, slug, unpack
+from .make import EXHIBITS, MUSEUM, arrive, locked, put, slug, unpack
 
 
 @functools.cache
@@ -43,9 +42,7 @@ def place(
     """An exhibit where it was made, which one process has at a time."""
     if "delta" in name or "table" in name:
         pytest.importorskip("deltalake")
-    HOME.mkdir(exist_ok=True)
-    with (HOME / f"{slug(name)}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked(name):
         found = unpack(archive, name)
         if EXHIBITS[name].in_store:
             request.getfixturevalue("bucket")
