@@ -122,6 +122,12 @@ def in_this_process(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
         monkeypatch.setenv("HEADRACE_WORKERS", "2")
 
 
+@pytest.fixture(params=[ENGINE] if ENGINE else ["inline", "local"])
+def engine(request: pytest.FixtureRequest) -> str:
+    """Each engine in turn."""
+    return str(request.param)
+
+
 @pytest.fixture(autouse=True)
 def template_of_workers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run finds what workers of the runs before were forked from, unless its test looks at processes.
