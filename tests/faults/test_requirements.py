@@ -294,6 +294,18 @@ def test_parts_that_are_gone_are_made_again(job: Job) -> None:
     check(Path(job.output), job.expected(), lambda: gated(job, 800))
 
 
+def test_rejected_rows_can_be_looked_at_before(job: Job) -> None:
+    job = replace(job, bad=100)
+    data = job.dataset(engine="inline").require(rejected=hr.at_most(0))
+    with pytest.raises(RequirementNotMet, match="rejected is 0.01, 8 of 800 rows"):
+        data.write_parquet(job.output)
+    waiting = hr.read_rejected(job.output).to_arrow()
+    assert waiting.column("id").to_pylist() == [i * 100 + 7 for i in range(8)]
+    assert not (Path(job.output) / "_rejected").exists()
+    hr.publish(job.output, because="they are few")
+    assert hr.read_rejected(job.output).to_arrow().equals(waiting)
+
+
 def test_the_record_says_who_decided_and_why(job: Job) -> None:
     with pytest.raises(RequirementNotMet):
         gated(job, 801)

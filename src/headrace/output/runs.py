@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,9 @@ from typing import Any
 import msgspec
 
 from headrace.core.files import safe_files
-from headrace.core.work import CommitRecord, Shard
+from headrace.core.stores.options import Options
+from headrace.core.uploading.names import PARTS, is_uploaded, uploaded_name
+from headrace.core.work import CommitRecord, Shard, StagedFile
 from headrace.errors import JournalDamaged, NothingMatched, nearest
 from headrace.observers.record import EVENTS
 from headrace.observers.record_reader import listed
@@ -23,6 +25,7 @@ from headrace.output import journal as journals
 from headrace.output.journal_state import JournalState
 from headrace.output.layout import HOME, SUCCESS
 from headrace.output.names import LINEAGE, check_names, read_pointer
+from headrace.output.places.place import Place, looked_at
 from headrace.output.recover import replay
 from headrace.output.saved_plan import read_plan_at
 from headrace.plan.physical import SavedPlan
@@ -70,6 +73,15 @@ class SavedRun:
         return sorted(
             self.records, key=lambda each: places[each.shard] if each.shard < len(places) else (each.shard,)
         )
+
+    def place_of(self, file: StagedFile, output: Place) -> str:
+        """Return the name under which a file lies: its own, or that under which it waits to get it."""
+        aside = f"{HOME}/{self.name}"
+        waits = [file.name, f"{aside}/{PARTS}/{file.name}", f"{aside}/staging/{file.staged}"]
+        if is_uploaded(file):
+            waits = [uploaded_name(self.name, file)]
+        names = [] if self.finished else waits
+        return next((name for name in names if output.size_of(name) >= 0), file.name)
 
     @property
     def shards(self) -> list[Shard]:
@@ -132,6 +144,16 @@ def current_run(root: Path) -> SavedRun | None:
     """Read the run whose parts are in the folder; None if there is none yet."""
     name = pointer(root, "current")
     return load(root, name) if name is not None else None
+
+
+@contextlib.contextmanager
+def waiting_rejects(path: str | os.PathLike[str], options: Options) -> Iterator[list[Path]]:
+    """Yield the files of rejected rows of an output of which nothing is published yet; none of another output."""
+    with looked_at(path, options) as output, contextlib.ExitStack() as opened:
+        run = next_run(output.root) if pointer(output.root, "current") is None else None
+        records = () if run is None else run.records
+        files = [file for record in records for file in record.files if not file.is_part]
+        yield [opened.enter_context(output.opened(run.place_of(file, output))) for file in files if run]
 
 
 def next_run(root: Path) -> SavedRun | None:

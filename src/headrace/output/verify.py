@@ -20,7 +20,6 @@ from headrace.core.events import RequirementsAsked
 from headrace.core.files import safe_files
 from headrace.core.human import plural
 from headrace.core.stores.options import Options, checked
-from headrace.core.uploading.names import is_uploaded, uploaded_name
 from headrace.core.work import REJECTED, StagedFile
 from headrace.errors import JournalDamaged
 from headrace.output.names import is_part
@@ -235,20 +234,10 @@ class _Verifier:
                     self._findings.append(found)
 
     def _check_file(self, file: StagedFile) -> Finding | None:
-        aside = uploaded_name(self._run.name, file) if is_uploaded(file) else ""
-        if aside and self._output.size_of(aside) >= 0:  # it has not been copied to its place yet
-            with self._output.opened(aside) as path:
-                return self._checked(file, path)
-        with self._output.opened(file.name) as path:
-            if path.exists() or not (self._run.state.hidden or self._run.hidden):
-                return self._checked(file, path)
-        with self._output.opened(f"_headrace/{self._run.name}/parts/{file.name}") as path:
+        with self._output.opened(self._run.place_of(file, self._output)) as path:
             return self._checked(file, path)
 
     def _checked(self, file: StagedFile, path: Path) -> Finding | None:
-        staged = self._run.folder / "staging" / file.staged
-        if not self._run.finished and not is_uploaded(file) and not path.exists() and staged.exists():
-            path = staged
         try:
             size, crc = bytes_of(path)
         except FileNotFoundError:

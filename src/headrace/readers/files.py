@@ -357,7 +357,8 @@ def read_rejected(
     Dataset
         The source's columns, with nulls for what could not be read, and behind them: ``_error`` and ``_error_type``,
         what was raised; ``_step``, where (``"read"``: in the source); ``_file`` and ``_row``, where the row stands,
-        null if it is unknown; ``_attempts``, at which try of its shard that was. No rows if none was rejected.
+        null if it is unknown; ``_attempts``, at which try of its shard that was. No rows if none was rejected. Of an
+        output that waits for its first publishing (see ``require``), those of the rows that wait.
 
     Raises
     ------
@@ -374,7 +375,13 @@ def read_rejected(
     [{'item': 'two', '_error_type': 'ValueError', '_row': 1}]
     """
     from headrace.core.stores.options import checked
+    from headrace.output.runs import waiting_rejects
     from headrace.sources.memory import MemorySource
-    from headrace.sources.rejected import rejected_table
+    from headrace.sources.rejected import rejected_table, table_of_files
 
-    return Dataset.from_source(MemorySource(rejected_table(output, checked(storage_options)), "rejected"))
+    options = checked(storage_options)
+    table = rejected_table(output, options)
+    if not table.num_rows:
+        with waiting_rejects(output, options) as files:
+            table = table_of_files(files) if files else table
+    return Dataset.from_source(MemorySource(table, "rejected"))

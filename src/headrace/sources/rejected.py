@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -38,6 +39,11 @@ def rejected_table(output: str | os.PathLike[str], options: Options = ()) -> pa.
     return pa.concat_tables(tables, promote_options="permissive")
 
 
+def table_of_files(paths: Sequence[Path]) -> pa.Table:
+    """Read the rejected rows in some files, which may have no names yet."""
+    return pa.concat_tables([_table(path) for path in paths], promote_options="permissive")
+
+
 def _table_of_store(store: StoreWriter) -> pa.Table:
     names = sorted(name for name, _ in store.names(f"{REJECTED}/") if name.endswith(".arrow"))
     if names:
@@ -45,7 +51,7 @@ def _table_of_store(store: StoreWriter) -> pa.Table:
             return pa.concat_tables(
                 threads.map(lambda name: _of_object(store, name), names), promote_options="permissive"
             )
-    current = store.get("_headrace/current")
+    current = store.get("_headrace/current") or store.get("_headrace/next")
     if current is None:
         raise NothingMatched(f"There is no output of Headrace in {store.address}: no run has written there.")
     columns = store.get(f"_headrace/{current[0].decode().strip()}/{COLUMNS}")
