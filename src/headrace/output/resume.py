@@ -345,18 +345,16 @@ class _JobOpener:
         return False
 
     def _finish_swap(self) -> str | None:
-        """An overwrite that was complete when its driver died takes its place first, whatever is asked now.
+        """A run that was complete when its driver died, and about to be published, is so first, whatever is asked now.
 
-        A further run of the current output that was complete is published likewise.
+        Return the one that takes the place of another; None if there is none, or if it is a further run.
         """
-        current, run = self._output.current(), self._output.next()
-        if current is not None:
-            state = self._peek(current)[1]
-            if state.hidden and state.swapping is not None:
-                self._finish(current)
-        if run is None or self._peek(run)[1].swapping is None:
-            return None
-        return run if self._finish(run) else None
+        swapped = None
+        for run in filter(None, (self._output.current(), self._output.next())):
+            state = self._peek(run)[1]
+            if state.swapping is not None and not state.finished and self._finish(run):
+                swapped = None if state.hidden else run
+        return swapped
 
     def _finish(self, run: str) -> bool:
         """Publish what a driver was about to publish; False if some of it is gone meanwhile."""
