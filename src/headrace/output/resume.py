@@ -345,7 +345,7 @@ class _JobOpener:
         return False
 
     def _finish_swap(self) -> str | None:
-        """A run that was complete when its driver died, and about to be published, is so first, whatever is asked now.
+        """A run that was about to be published when its driver died is so first, whatever is asked now.
 
         Return the one that takes the place of another; None if there is none, or if it is a further run.
         """
