@@ -13,9 +13,7 @@ import pytest
 
 import headrace as hr
 
-from . import conftest
-
-ENGINE = conftest.ENGINE or "local"
+ENGINE = os.environ.get("HEADRACE_TEST_ENGINE") or "local"
 
 
 def rows_of(output: Path) -> list[dict[str, Any]]:

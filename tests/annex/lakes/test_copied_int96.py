@@ -14,8 +14,7 @@ from headrace.annex.lakes.delta.sink import DeltaTable
 from headrace.dataset.dataset import Dataset
 from headrace.sinks.files import FileSink
 from headrace.sinks.parquet import Parquet
-
-from .test_copied_columns import Counts, both, counts, half, parts, run  # noqa: F401
+from worker.test_copied_columns import Counts, both, counts, half, parts, run  # noqa: F401
 
 DAY = 86_400 * 10**9
 FIRST, LAST = -9_000_000_000_000_000_001, 9_223_372_036_854_775_807

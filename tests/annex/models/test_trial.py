@@ -115,6 +115,6 @@ def test_a_worker_that_a_model_ends_is_reported(tmp_path: Path) -> None:
     path.write_bytes(text[:middle] + text[middle + 9 :])
     data = hr.range(10).map_batches(lambda b: {"x": b["id"][:, None].repeat(3, 1).astype(float)})
     with pytest.raises(WorkerDied, match="load"):
-        data.predict(str(path), inputs=["x"], output="y").with_options(progress=False).write_parquet(
-            tmp_path / "out"
-        )
+        data.predict(str(path), inputs=["x"], output="y").with_options(
+            engine="local", progress=False
+        ).write_parquet(tmp_path / "out")
