@@ -141,14 +141,11 @@ class Output:
     def modes(self) -> dict[str, Any]:
         """Return what is to happen to an output that is there, as far as it was given."""
         from headrace.options import option_from_text
+        from headrace.plan.write_options import OF_RUNS
 
-        given = {
-            "mode": self.mode,
-            "on_change": self.on_change,
-            "incremental": self.incremental,
-            "refresh": self.refresh,
-            "key": None if self.incremental_key is None else option_from_text("key", self.incremental_key),
-        }
+        given: dict[str, Any] = {name: getattr(self, name, None) for name in OF_RUNS}  # some have no flag
+        if self.incremental_key is not None:
+            given["key"] = option_from_text("key", self.incremental_key)
         return {name: value for name, value in given.items() if value is not None}
 
     def check_stats(self, out: Path | None) -> None:
