@@ -39,7 +39,14 @@ class TestStore(PlaceContract):
         assert self.bucket.content("out/_headrace/current") == b"aaaaaaaa"
 
 
-class TestFilesInAStore(TargetContract):
+class InAStore(TargetContract):
+    @pytest.mark.parametrize("passage", [1, pytest.param(3, marks=pytest.mark.soak)])
+    def test_a_fault_at_any_moment_neither_loses_nor_doubles(self, tmp_path, passage):
+        """Each request takes the server of these tests 30 ms, and there are a thousand."""
+        super().test_a_fault_at_any_moment_neither_loses_nor_doubles(tmp_path, passage)
+
+
+class TestFilesInAStore(InAStore):
     points = ("store.upload", "store.uploaded", "store.append", "store.appended")
 
     @pytest.fixture(autouse=True)
@@ -60,7 +67,7 @@ class TestFilesInAStore(TargetContract):
             return []
 
 
-class TestDeltaInAStore(TargetContract):
+class TestDeltaInAStore(InAStore):
     at_once, points = True, ("table.filled", "store.uploaded", "store.append")
 
     @pytest.fixture(autouse=True)
