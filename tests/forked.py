@@ -178,7 +178,8 @@ def _started(also: str) -> _Nursery:
 def serve(fd: int, also: str) -> CodeType:
     """Fork for each request; return, in the fork, what it shall execute."""
     for name in f"{_LIBRARY} {also}".split():
-        importlib.import_module(name)
+        with contextlib.suppress(ModuleNotFoundError):  # of an annex that is deleted
+            importlib.import_module(name)
     gc.collect()
     gc.freeze()
     asked = socket.socket(fileno=fd)
