@@ -267,9 +267,14 @@ class RunState:
         self._last[work.worker] = work.stage, work.ended, "lost" in work.outcomes or "failed" in work.outcomes
 
     def _lose_unfinished(self) -> None:
-        """Count what workers were doing when their driver was killed, or gave up, as lost; no event says it."""
+        """Count what workers were doing when their driver was killed, or gave up, as lost; no event says it.
+
+        Once all shards are committed, they have nothing to do.
+        """
         driver = self.drivers[-1] if self.drivers else None
         if driver is None or (driver.finished is not None and not driver.error):
+            return
+        if self.shards_done >= self.shards > 0:
             return
         end = driver.began + driver.seconds
         for worker, ready in self.ready.items():

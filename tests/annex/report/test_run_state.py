@@ -433,6 +433,18 @@ def test_a_resumed_run_knows_of_the_driver_before(tmp_path: Path) -> None:
     assert stage.share("lost") == pytest.approx(10.0 / 90.0, abs=0.001)
 
 
+@pytest.mark.parametrize(("shards", "lost"), [(2, False), (3, True)])
+def test_no_work_is_lost_once_all_shards_are_committed(tmp_path: Path, shards: int, lost: bool) -> None:
+    """As where a requirement is not met: the run ends with an error, and all its rows are kept."""
+    run = Run(tmp_path / "events", rows=100 * shards, shards=shards)
+    run.begins(workers=1)
+    run.tell(WorkerReady(0, 0.1))
+    steady(run, 10, range(2))
+    run.tick(5.0)
+    run.ends("not as required", written=200)
+    assert (run.read().lost > 0) is lost
+
+
 def test_terminal_and_report_name_the_same_bottleneck() -> None:
     """The summary named a stage from 70 % on, the report from 80 %, if no other had more than 60 %."""
     for shares in ([0.75, 0.3], [0.97, 0.9], [0.3, 0.85], [0.6, 0.1]):
