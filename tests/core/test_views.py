@@ -191,9 +191,9 @@ def test_batches_are_shown_by_one_module_alone() -> None:
                 found |= {path.relative_to(root).as_posix() for each in node.names if each.name in makers}
             if isinstance(node, ast.Attribute) and node.attr == "to_pandas":
                 found.add(path.relative_to(root).as_posix())
-    assert {
-        path for path in found if not path.startswith("sinks/") and not path.endswith("/sink.py")
-    } == {path for path in allowed | theirs if (root / path).exists()}  # sinks only write
+    assert {path for path in found if not path.startswith("sinks/") and not path.endswith("/sink.py")} == {
+        path for path in allowed | theirs if (root / path).exists()
+    }  # sinks only write
 
 
 def test_what_was_written_to_an_array_that_was_made_of_a_column_goes_on() -> None:
