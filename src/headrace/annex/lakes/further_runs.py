@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, Self, TypeVar
 
 from headrace.core.files.input_files import InputFile
 from headrace.core.table_changes import HELD, Seen, not_there
-from headrace.errors import SourceError, StoreFailed
+from headrace.core.work import Split
+from headrace.errors import SourceError, StoreFailed, UnreadableFile
+from headrace.sources.file_source import FileSource
 
 
 @dataclass(frozen=True)
@@ -22,6 +25,53 @@ class Runs:
     unread: Mapping[str, InputFile] = field(default_factory=dict)
     told: Mapping[str, Any] = field(default_factory=dict)
     forms: Mapping[str, str] = field(default_factory=dict)
+
+
+Inspected = TypeVar("Inspected")
+
+
+class TableOfRuns(FileSource[Inspected], Generic[Inspected]):
+    """A source of one version of a table that is made of files; runs of one output may read what it adds."""
+
+    _runs: Runs | None = None
+
+    def splits_from(self, file: int) -> list[Split] | None:
+        """List the splits of further files, where runs add to one output.
+
+        Otherwise None: files that are new in a table may hold rows that others held before, put together anew.
+        """
+        return super().splits_from(file) if self._runs else None
+
+    def _with(self, changed: Mapping[str, Any]) -> Self:
+        copy: Self = object.__new__(type(self))
+        copy.__dict__ = {**self._without_handles(), "_files": [], "_inspected": None, **changed}
+        return copy
+
+    def _gone(self, paths: Sequence[str]) -> list[str]:
+        """Return which of some files are not there any more."""
+        with contextlib.suppress(UnreadableFile):
+            self._recorded(paths)
+            return []
+        return [path for path in paths if not self._is_there(path)]
+
+    def _is_there(self, path: str) -> bool:
+        try:
+            return bool(self._recorded([path]))
+        except UnreadableFile:
+            return False
+
+    def _recorded(self, paths: Sequence[str]) -> list[InputFile]:
+        """Look at the files that are read; of others, what was known of them is taken."""
+        unread = self._runs.unread if self._runs else {}
+        try:
+            found = iter(super()._recorded([path for path in paths if path not in unread]))
+            return [unread[path] if path in unread else next(found) for path in paths]
+        except SourceError as error:
+            raise type(error)(f"{error} {self._named_by()}") from error
+
+    def _named_by(self) -> str:
+        """Say what names files that are not there, and what removes them."""
+        raise NotImplementedError
 
 
 def runs_since(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,14 +11,13 @@ from urllib.parse import unquote
 import msgspec
 
 from headrace.annex.lakes.delta.table import check_readable, opened, told
-from headrace.annex.lakes.further_runs import Runs, position_at, runs_since
+from headrace.annex.lakes.further_runs import Runs, TableOfRuns, position_at, runs_since
 from headrace.annex.lakes.places import inside, within
 from headrace.core.files.input_files import InputFile
 from headrace.core.stores.objects import contents
 from headrace.core.stores.options import Options
 from headrace.core.table_changes import Change, Kind, Seen, new_files, no_history, older_version, other_table
 from headrace.core.warn import warn
-from headrace.core.work import Split
 from headrace.errors import InputChanged, NothingMatched, SourceError, UnreadableFile
 from headrace.sources.files import record
 from headrace.sources.parquet.source import ParquetSource
@@ -82,7 +80,7 @@ class Snapshot:
     files: Mapping[str, Mapping[str, str | None]]
 
 
-class DeltaSource(ParquetSource):
+class DeltaSource(TableOfRuns["ParquetLayout"], ParquetSource):
     """Reads one version of a Delta table. Which one is settled when the table is first looked at.
 
     ``condition``: files in which it holds for no row, by the log's word, are left out. The rows of the others are
@@ -161,19 +159,6 @@ class DeltaSource(ParquetSource):
             return self._settled().files
         return _snapshot(self._place, self._storage, version, None, self._condition).files
 
-    def _gone(self, paths: Sequence[str]) -> list[str]:
-        """Return which of some files are not there any more."""
-        with contextlib.suppress(UnreadableFile):
-            self._recorded(paths)
-            return []
-        return [path for path in paths if not self._is_there(path)]
-
-    def _is_there(self, path: str) -> bool:
-        try:
-            return bool(self._recorded([path]))
-        except UnreadableFile:
-            return False
-
     def forms(self) -> Mapping[str, str]:
         """Return the forms of the columns that may hold nulls, in the files of earlier runs, too."""
         return {**(self._runs.forms if self._runs else {}), **super().forms()}
@@ -193,11 +178,6 @@ class DeltaSource(ParquetSource):
             f"{version}, and goes on with that one. A run with another output= reads the newer one."
         )
         return self._with({"_version": version, "_snapshot": None})
-
-    def _with(self, changed: Mapping[str, Any]) -> DeltaSource:
-        copy: DeltaSource = object.__new__(type(self))
-        copy.__dict__ = {**self._without_handles(), "_files": [], "_inspected": None, **changed}
-        return copy
 
     def inspect(self, files: list[InputFile]) -> ParquetLayout:
         """Read the footers; columns and types are those of the table."""
@@ -220,13 +200,6 @@ class DeltaSource(ParquetSource):
         every = tuple(empty if file.path in unread else next(footers) for file in files)
         return parquet_files.ParquetLayout.of(found.schema, every, found.forms)
 
-    def splits_from(self, file: int) -> list[Split] | None:
-        """List the splits of further files, where runs add to one output.
-
-        Otherwise None: files that are new in a table may hold rows that others held before, put together anew.
-        """
-        return super().splits_from(file) if self._runs else None
-
     def _folders_of(self, path: str) -> Mapping[str, str | None]:
         told = self._runs.told if self._runs else {}
         return told[path] if path in told else self._settled().files[str(path)]
@@ -234,16 +207,11 @@ class DeltaSource(ParquetSource):
     def _listed(self) -> list[InputFile]:
         return self._recorded(list(self._settled().files))
 
-    def _recorded(self, paths: Sequence[str]) -> list[InputFile]:
-        unread = self._runs.unread if self._runs else {}
-        try:
-            found = iter(super()._recorded([path for path in paths if path not in unread]))
-            return [unread[path] if path in unread else next(found) for path in paths]
-        except SourceError as error:
-            raise type(error)(
-                f"{error} The Delta table {self._place} names it in version {self._settled().version}: it may have "
-                "been removed by VACUUM. Read a later version."
-            ) from error
+    def _named_by(self) -> str:
+        return (
+            f"The Delta table {self._place} names it in version {self._settled().version}: it may have been removed "
+            "by VACUUM. Read a later version."
+        )
 
     def _settled(self) -> Snapshot:
         if self._snapshot is None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from headrace.annex.lakes.further_runs import Runs, position_at, runs_since
+from headrace.annex.lakes.further_runs import Runs, TableOfRuns, position_at, runs_since
 from headrace.annex.lakes.iceberg.catalog import Catalog, opened, store_options, told
 from headrace.annex.lakes.places import place_of
 from headrace.core.files.input_files import InputFile
@@ -18,7 +17,6 @@ from headrace.core.table_changes import Change, Kind, Seen, new_files, no_histor
 from headrace.core.warn import warn
 from headrace.core.work import Split
 from headrace.errors import InputChanged, NothingMatched, SourceError, UnreadableFile
-from headrace.sources.file_source import FileSource
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -101,7 +99,7 @@ class Scan:
     tasks: Mapping[str, Any] = field(repr=False)
 
 
-class IcebergSource(FileSource[Scan]):
+class IcebergSource(TableOfRuns[Scan]):
     """Reads one snapshot of an Iceberg table, a split for each file. It is settled when first looked at."""
 
     reads_objects = True
@@ -181,19 +179,6 @@ class IcebergSource(FileSource[Scan]):
             return now.tasks
         return self._with({"_snapshot": snapshot, "_schema_id": now.schema_id})._planned().tasks
 
-    def _gone(self, paths: Sequence[str]) -> list[str]:
-        """Return which of some files are not there any more."""
-        with contextlib.suppress(UnreadableFile):
-            self._recorded(paths)
-            return []
-        return [path for path in paths if not self._is_there(path)]
-
-    def _is_there(self, path: str) -> bool:
-        try:
-            return bool(self._recorded([path]))
-        except UnreadableFile:
-            return False
-
     def as_planned(self, described: Mapping[str, Any]) -> IcebergSource:
         """Return this source with the snapshot that a run was planned with, unless another one was asked for."""
         if "snapshot" not in described:
@@ -214,11 +199,6 @@ class IcebergSource(FileSource[Scan]):
         )
         return self._with({"_scan": None, "_snapshot": snapshot, "_schema_id": schema})
 
-    def _with(self, changed: Mapping[str, Any]) -> IcebergSource:
-        copy: IcebergSource = object.__new__(type(self))
-        copy.__dict__ = {**self._without_handles(), "_files": [], "_inspected": None, **changed}
-        return copy
-
     def schema(self) -> pa.Schema:
         """Return the columns of the snapshot."""
         return self._settled().schema
@@ -234,13 +214,6 @@ class IcebergSource(FileSource[Scan]):
         return [
             self._split(number, task) for number, task in tasks if task is not None
         ]  # others are not read
-
-    def splits_from(self, file: int) -> list[Split] | None:
-        """List the splits of further files, where runs add to one output.
-
-        Otherwise None: files that are new in a table may hold rows that others held before, put together anew.
-        """
-        return super().splits_from(file) if self._runs else None
 
     def _split(self, number: int, task: Any) -> Split:
         from pyiceberg.expressions import AlwaysTrue
@@ -292,17 +265,14 @@ class IcebergSource(FileSource[Scan]):
         return self._recorded(list(self._settled().tasks))
 
     def _recorded(self, paths: Sequence[str]) -> list[InputFile]:
-        scan = self._settled()
-        self._storage = store_options(scan.io.properties, next(iter(paths), ""))
-        unread = self._runs.unread if self._runs else {}
-        try:
-            found = iter(super()._recorded([path for path in paths if path not in unread]))
-            return [unread[path] if path in unread else next(found) for path in paths]
-        except SourceError as error:
-            raise type(error)(
-                f"{error} The Iceberg table {self._identifier} names it in its snapshot {scan.snapshot}: it may have "
-                "been removed when snapshots expired. Read a later one."
-            ) from error
+        self._storage = store_options(self._settled().io.properties, next(iter(paths), ""))
+        return super()._recorded(paths)
+
+    def _named_by(self) -> str:
+        return (
+            f"The Iceberg table {self._identifier} names it in its snapshot {self._settled().snapshot}: it may have "
+            "been removed when snapshots expired. Read a later one."
+        )
 
     def _settled(self) -> Scan:
         if self._scan is None:
