@@ -80,13 +80,13 @@ def ask_finished(job: Job, metrics: Metrics) -> None:
     """
     success = success_of(job.output.root, job.committer.plan.run) or {}
     figures, met = _figures(job, metrics, job.committer.state.seconds, success.get("cost"))
-    before = RequirementsAsked.of(success)
-    asked = [(each.name, each.asked) for each in figures]
-    decided = before is not None and before.verdict == "published"
-    if met or (
-        decided and before is not None and asked == [(each.name, each.asked) for each in before.figures]
-    ):
+    if met:
         return
+    before = RequirementsAsked.of(success)
+    if before is not None and before.verdict == "published":
+        asked_before = [(each.name, each.asked) for each in before.figures]
+        if asked_before == [(each.name, each.asked) for each in figures]:
+            return
     raise _not_met(
         job,
         figures,
