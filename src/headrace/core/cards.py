@@ -120,25 +120,25 @@ def result_html(result: Any) -> str:
 
 def _rejected_table(result: Any) -> Table:
     """Return the first rejected rows: why they are, and where they stood."""
-    rows = [
-        (f"{kind}: {words}", str(step), f"{file}, row {row}" if row is not None else str(file))
-        for kind, words, step, file, row in _first_rejected(Path(result.path) / REJECTED)
-    ]
+    from headrace.core.rejected import reason
+
+    found = _first_rejected(Path(result.path) / REJECTED)
+    rows = [(raised, str(why["_step"]), where) for why in found for where, raised in [reason(why)]]
     note = f"{result.rejected:,} rejected rows: hr.read_rejected({str(result.path)!r}) reads them"
     return Table(("rejected for", "by", "from"), rows, note)
 
 
-def _first_rejected(folder: Path) -> list[tuple[Any, ...]]:
+def _first_rejected(folder: Path) -> list[dict[str, Any]]:
     """Read why the first rows were rejected; none of what cannot be read."""
     import pyarrow as pa
 
-    found: list[tuple[Any, ...]] = []
+    found: list[dict[str, Any]] = []
     with contextlib.suppress(OSError, pa.ArrowException, KeyError):
         for path in sorted(folder.glob("*.arrow")):
             with pa.OSFile(str(path)) as file, pa.ipc.open_file(file) as batches:
                 for i in range(batches.num_record_batches):
                     batch = batches.get_batch(i).select(_REASON).slice(0, _REJECTED - len(found))
-                    found += [tuple(row.values()) for row in batch.to_pylist()]
+                    found += batch.to_pylist()
                     if len(found) >= _REJECTED:
                         return found
     return found

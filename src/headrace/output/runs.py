@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -29,6 +29,9 @@ from headrace.output.places.place import Place, looked_at
 from headrace.output.recover import replay
 from headrace.output.saved_plan import read_plan_at
 from headrace.plan.physical import SavedPlan
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,8 +149,19 @@ def current_run(root: Path) -> SavedRun | None:
     return load(root, name) if name is not None else None
 
 
+def rejected_rows(path: str | os.PathLike[str], options: Options = ()) -> pa.Table:
+    """Read the rejected rows of an output in their order; of one that waits for its first publishing, those of it."""
+    from headrace.sources.rejected import rejected_table, table_of_files
+
+    table = rejected_table(path, options)
+    if table.num_rows:
+        return table
+    with _waiting_rejects(path, options) as files:
+        return table_of_files(files) if files else table
+
+
 @contextlib.contextmanager
-def waiting_rejects(path: str | os.PathLike[str], options: Options) -> Iterator[list[Path]]:
+def _waiting_rejects(path: str | os.PathLike[str], options: Options) -> Iterator[list[Path]]:
     """Yield the files of rejected rows of an output of which nothing is published yet; none of another output."""
     with looked_at(path, options) as output, contextlib.ExitStack() as opened:
         run = next_run(output.root) if pointer(output.root, "current") is None else None

@@ -375,13 +375,7 @@ def read_rejected(
     [{'item': 'two', '_error_type': 'ValueError', '_row': 1}]
     """
     from headrace.core.stores.options import checked
-    from headrace.output.runs import waiting_rejects
+    from headrace.output.runs import rejected_rows
     from headrace.sources.memory import MemorySource
-    from headrace.sources.rejected import rejected_table, table_of_files
 
-    options = checked(storage_options)
-    table = rejected_table(output, options)
-    if not table.num_rows:
-        with waiting_rejects(output, options) as files:
-            table = table_of_files(files) if files else table
-    return Dataset.from_source(MemorySource(table, "rejected"))
+    return Dataset.from_source(MemorySource(rejected_rows(output, checked(storage_options)), "rejected"))

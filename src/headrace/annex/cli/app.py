@@ -21,6 +21,7 @@ from headrace.annex.cli import (
     look,
     predict,
     publish,
+    rejected,
     report,
     resume,
     run_batch,
@@ -125,6 +126,7 @@ _add("Before a run", estimate.estimate, estimate.EXAMPLES)
 _add("After a run", status.status, status.EXAMPLES)
 _add("After a run", report.report, report.EXAMPLES)
 _add("After a run", verify.verify, verify.EXAMPLES)
+_add("After a run", rejected.rejected, rejected.EXAMPLES)
 _add("After a run", publish.publish, publish.PUBLISH_EXAMPLES)
 _add("After a run", publish.discard, publish.DISCARD_EXAMPLES)
 _add("After a run", clean.clean, clean.EXAMPLES)

@@ -194,6 +194,7 @@ def _samples(root: Path, folder: Path, *, values: bool, words: bool) -> list[Rej
     from headrace.annex.report.facts import RejectedSample
     from headrace.core.files.artifacts import shortened
     from headrace.core.human import row_text
+    from headrace.core.rejected import reason
 
     found: list[RejectedSample] = []
     seen: Counter[tuple[str, str]] = Counter()
@@ -203,10 +204,10 @@ def _samples(root: Path, folder: Path, *, values: bool, words: bool) -> list[Rej
             seen[kind] += 1
             if seen[kind] > _SAMPLES_PER_KIND:
                 continue
-            where = str(why["_file"]) + (f", row {why['_row']:,}" if why["_row"] is not None else "")
-            error = f"{why['_error_type']}: {why['_error']}" if words else str(why["_error_type"])
-            success = row_text(row.to_pylist()[0]) if values else ""
-            found.append(RejectedSample(where, kind[0], shortened(error, _WORDS), shortened(success, _WORDS)))
+            where, raised = reason(why)
+            error = raised if words else str(why["_error_type"])
+            shown = row_text(row.to_pylist()[0]) if values else ""
+            found.append(RejectedSample(where, kind[0], shortened(error, _WORDS), shortened(shown, _WORDS)))
             if len(found) >= _SAMPLES:
                 return found
     return found
