@@ -193,7 +193,7 @@ def test_arrays_archives_and_paths(bucket):
 
 
 def test_the_command_line_sees_the_format(bucket):
-    from headrace.annex.cli.formats import dataset_of, format_of
+    from headrace.readers.by_name import dataset_of, format_of
 
     bucket.put("in/a.csv", b"x\n1\n")
     assert format_of([bucket.url]) == format_of([f"{bucket.url}/in/*"]) == "csv"

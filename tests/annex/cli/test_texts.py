@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 import headrace as hr
-from headrace.annex.cli import formats, manifest, texts
+from headrace.annex.cli import manifest, texts
 from headrace.annex.cli.answer import UsageMistake
 from headrace.annex.cli.writes import WRITTEN, Output
+from headrace.readers import by_name
 
 from .test_predict import rows_of
 
@@ -61,14 +62,14 @@ def test_manifests_that_make_no_sense(place: Path, text: str, told: str) -> None
 
 
 def test_formats_are_told_by_names(place: Path) -> None:
-    assert formats.format_of(["trips/"]) == "parquet" == formats.format_of(["trips/*"])
-    assert formats.format_of(["json"]) == "json" and formats.format_of(["a.tsv.zst"]) == "tsv"
+    assert by_name.format_of(["trips/"]) == "parquet" == by_name.format_of(["trips/*"])
+    assert by_name.format_of(["json"]) == "json" and by_name.format_of(["a.tsv.zst"]) == "tsv"
     (place / "trips" / "_hidden.csv").touch()
     (place / "odd").mkdir()
     (place / "odd" / "file.xyz").touch()
-    assert formats.format_of(["trips"]) == "parquet"
-    with pytest.raises(UsageMistake, match=r"do not show their format \('file.xyz'\)"):
-        formats.format_of(["odd"])
+    assert by_name.format_of(["trips"]) == "parquet"
+    with pytest.raises(hr.errors.ArgumentError, match=r"do not show their format \('file.xyz'\)"):
+        by_name.format_of(["odd"])
 
 
 def test_other_formats_are_read(place: Path, headrace: Headrace) -> None:
@@ -234,5 +235,5 @@ def test_each_format_that_is_offered_is_written(name: str, tmp_path: Path) -> No
         data.with_options(engine="inline", progress=False), tmp_path / "out"
     )
     assert result.rows == 2
-    read = formats.dataset_of([str(tmp_path / "out")], None, {})
-    assert formats.format_of([str(tmp_path / "out")]) == name and read.count() == 2
+    read = by_name.dataset_of([str(tmp_path / "out")], None, {})
+    assert by_name.format_of([str(tmp_path / "out")]) == name and read.count() == 2

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace.annex.cli import formats, jobs, texts
+from headrace.annex.cli import jobs, texts
 from headrace.annex.cli.answer import DONE, Answer
 from headrace.annex.cli.flags import Flags
 from headrace.annex.cli.prediction import Prediction
+from headrace.core.files.formats import FORMATS
 from headrace.core.files.paths import absolute
+from headrace.readers import by_name
 
 if TYPE_CHECKING:
     from headrace.output.runs import SavedRun
@@ -56,8 +58,8 @@ def inspect(
         typer.Option(
             "--format",
             metavar="NAME",
-            help=f"What the files are: {', '.join(formats.FORMATS.ours)}. Default: by their names.",
-            autocompletion=formats.FORMATS.names,
+            help=f"What the files are: {', '.join(FORMATS.ours)}. Default: by their names.",
+            autocompletion=FORMATS.names,
         ),
     ] = None,
     read: Annotated[
@@ -98,8 +100,8 @@ def _files(
     from headrace.core import human
 
     options = {name: texts.value_of(text) for name, text in texts.assignments("--read", read).items()}
-    kind = format or formats.format_of(paths)
-    dataset = formats.dataset_of(paths, kind, options)
+    kind = format or by_name.format_of(paths)
+    dataset = by_name.dataset_of(paths, kind, options)
     source = dataset._plan.source
     schema, splits = source.schema(), source.splits()
     files = source.files()

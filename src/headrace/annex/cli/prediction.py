@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace.annex.cli import formats, manifest, models, texts
+from headrace.annex.cli import manifest, models, texts
 from headrace.annex.cli.answer import UsageMistake
+from headrace.core.files.formats import FORMATS
 from headrace.plan.requirements import from_text
+from headrace.readers import by_name
 
 if TYPE_CHECKING:
     from headrace.dataset.dataset import Dataset
@@ -51,8 +53,8 @@ class Prediction:
         typer.Option(
             "--format",
             metavar="NAME",
-            help=f"What the inputs are: {', '.join(formats.FORMATS.ours)}. Default: by their names.",
-            autocompletion=formats.FORMATS.names,
+            help=f"What the inputs are: {', '.join(FORMATS.ours)}. Default: by their names.",
+            autocompletion=FORMATS.names,
             rich_help_panel=_INPUT,
         ),
     ] = None
@@ -288,7 +290,7 @@ class Prediction:
         options = {
             name: texts.value_of(text) for name, text in texts.assignments("--read", self.read).items()
         }
-        data = formats.dataset_of(paths, self.format, options)
+        data = by_name.dataset_of(paths, self.format, options)
         return data if self.limit is None else data.limit(self.limit)
 
     def bare(self) -> bool:

@@ -9,10 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace.annex.cli.answer import UsageMistake
 from headrace.core.files.formats import FORMATS, data_format
 from headrace.core.stores.addresses import is_address
-from headrace.errors import NothingMatched, nearest
+from headrace.errors import ArgumentError, NothingMatched, nearest
 
 if TYPE_CHECKING:
     from headrace.dataset.dataset import Dataset
@@ -20,23 +19,28 @@ if TYPE_CHECKING:
 _ENOUGH = 2_000  # names of a folder that are looked at
 
 
-def dataset_of(paths: Sequence[str], format: str | None, options: Mapping[str, Any]) -> Dataset:
-    """Return the dataset of files, folders and patterns; ``options`` are those of the reader."""
+def dataset_of(
+    paths: Sequence[str], format: str | None, options: Mapping[str, Any], *, asked: str = "--format "
+) -> Dataset:
+    """Return the dataset of files, folders and patterns; ``options`` are those of the reader.
+
+    ``asked``: what a name of a format stands behind where the user gives one.
+    """
     import headrace
 
-    kind = format or format_of(paths)
+    kind = format or format_of(paths, asked=asked)
     found = FORMATS.get(kind)
     if found is None:
         names = FORMATS.names()
-        raise UsageMistake(f"--format {kind}: it is one of {', '.join(names)}.{nearest(kind, names)}")
+        raise ArgumentError(f"{asked}{kind}: it is one of {', '.join(names)}.{nearest(kind, names)}")
     read = getattr(headrace, found.reader)
     given = list(paths) if len(paths) > 1 else paths[0]
     dataset: Dataset = read(given, **{**found.options, **options})
     return dataset
 
 
-def format_of(paths: Sequence[str]) -> str:
-    """Return the format by the names of files; raises ``UsageMistake`` if they have none that is known, or several.
+def format_of(paths: Sequence[str], *, asked: str = "--format ") -> str:
+    """Return the format by the names of files; raises ``ArgumentError`` if they have none that is known, or several.
 
     >>> format_of(["a.csv.gz", "more/*.csv"])
     'csv'
@@ -56,14 +60,14 @@ def format_of(paths: Sequence[str]) -> str:
         such = f" ({', '.join(map(repr, unknown[:3]))})" if unknown else ""
         if not unknown:
             return "parquet"  # there is nothing: the reader has the better message
-        raise UsageMistake(
-            f"The names of the input files do not show their format{such}. Give it: --format "
+        raise ArgumentError(
+            f"The names of the input files do not show their format{such}. Give it: {asked}"
             f"{'|'.join(FORMATS.names())}.{FORMATS.unusable()}"
         )
     counts = ", ".join(f"{count} {kind}" for kind, count in found.most_common())
-    raise UsageMistake(
+    raise ArgumentError(
         f"The input holds files of several formats ({counts}). Say which are meant: "
-        f"--format {found.most_common(1)[0][0]}."
+        f"{asked}{found.most_common(1)[0][0]}."
     )
 
 
