@@ -52,6 +52,7 @@ POINTS: frozenset[str] = frozenset(
         "worker.upload",
         "worker.uploaded",
         "table.filled",
+        "table.joined",
     }
 )
 

@@ -47,6 +47,9 @@ class Source(Protocol):
     shares_memory: bool = False
     """Batches are views of memory that somebody else may change: what is handed to users is copied."""
 
+    splits_apart: bool = False
+    """Each split is a shard, as what is made of its rows belongs to it alone."""
+
     one_state: bool = False
     """What it lists as files are states of one thing, such as the answer of a query: only the last can be read."""
 
@@ -504,8 +507,19 @@ class Sink(Protocol):
         """Raise ``SinkError`` when format or target cannot hold ``schema``; names the column."""
         ...
 
-    def bind(self, *, run: str, staging: str, digits: int, durability: Durability) -> Sink:
-        """Return this sink for one run: its name, where to stage, how many digits shard numbers have."""
+    def bind(
+        self,
+        *,
+        run: str,
+        staging: str,
+        digits: int,
+        durability: Durability,
+        source: Mapping[str, Any] | None = None,
+    ) -> Sink:
+        """Return this sink for one run: its name, where to stage, how many digits shard numbers have.
+
+        ``source``: what the source of the run said of itself when it was planned.
+        """
         ...
 
     def staged_in(self, folder: str) -> Sink:

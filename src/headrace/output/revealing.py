@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+import msgspec
+
 from headrace.core.arrow.batch import schema_from
 from headrace.core.failures import errors_of_publishing
 from headrace.core.ports import Moment, Sink, Target
@@ -106,7 +108,10 @@ def bind_sink(
     """Return the sink for one run of this output: the last of ``runs``, whose name its parts have."""
     staging = output.folder(plan.run) / "staging"
     name = runs[-1].name(plan.run) if runs else plan.run
-    return sink.bind(run=name, staging=str(staging), digits=plan.digits(), durability=durability)
+    source = msgspec.json.decode(plan.shape).get("source") if plan.shape else None
+    return sink.bind(
+        run=name, staging=str(staging), digits=plan.digits(), durability=durability, source=source
+    )
 
 
 def has_all_or_none(target: Target | None) -> bool:

@@ -54,6 +54,8 @@ class Partitioning(msgspec.Struct, frozen=True):
 
     def shards(self, source: Source) -> list[Shard]:
         """Return the shards of a source."""
+        if source.splits_apart:
+            return [Shard(i, (split,)) for i, split in enumerate(source.splits())]
         splits = self._splits(source)
         if not self.apart:
             return self._up_to_limit(splits) or self._spread(self.shards_of(splits), self.few)

@@ -67,6 +67,7 @@ class FileSink:
     staging: str = field(default="", kw_only=True, repr=False)
     digits: int = field(default=5, kw_only=True, repr=False)
     durability: Durability = field(default="power", kw_only=True, repr=False)
+    source: Mapping[str, Any] = field(default_factory=dict, kw_only=True, repr=False, hash=False)
 
     def __post_init__(self) -> None:
         root, options = os.fspath(self.root), self.storage_options
@@ -144,7 +145,15 @@ class FileSink:
             self.target.check_schema(schema)
         self.format.check_schema(file_schema(schema, self.partition_by) if self.partition_by else schema)
 
-    def bind(self, *, run: str, staging: str, digits: int, durability: Durability) -> Sink:
+    def bind(
+        self,
+        *,
+        run: str,
+        staging: str,
+        digits: int,
+        durability: Durability,
+        source: Mapping[str, Any] | None = None,
+    ) -> Sink:
         """Return this sink for one run. Raises ``SinkError`` for a suffix that no part can have."""
         if re.fullmatch(PART_SUFFIX, self.format.suffix) is None:
             raise SinkError(
@@ -152,7 +161,8 @@ class FileSink:
                 "recognise its parts. A suffix is one word of letters, digits, _ and -, or two with a dot between, "
                 "such as 'csv.gz'."
             )
-        bound = replace(self, run=run, staging=staging, digits=digits, durability=durability)
+        about = dict(source or {})
+        bound = replace(self, run=run, staging=staging, digits=digits, durability=durability, source=about)
         return bound if self.target is None else self.target.bind(bound)
 
     def staged_in(self, folder: str) -> FileSink:

@@ -52,7 +52,7 @@ class LakeTable(TableOfFiles):
     A subclass looks at the table and commits; the name of the run in that commit decides whether it was done.
     """
 
-    table_mode: Literal["append", "overwrite", "error"] = field(default="append", kw_only=True)
+    table_mode: Literal["append", "overwrite", "error", "add_columns"] = field(default="append", kw_only=True)
     merge: bool = field(default=False, kw_only=True)
     columns: Columns | None = field(default=None, kw_only=True, repr=False)  # when it is bound
     there: str = field(default="", kw_only=True, repr=False)

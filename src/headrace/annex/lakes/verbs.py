@@ -23,8 +23,14 @@ if TYPE_CHECKING:
     from headrace.result import Result
     from headrace.sinks.files import FileSink, TableOfFiles
 
-_MODES: dict[str, Mode] = {"append": "resume", "overwrite": "overwrite", "error": "error"}
+_MODES: dict[str, Mode] = {
+    "append": "resume",
+    "overwrite": "overwrite",
+    "error": "error",
+    "add_columns": "resume",
+}
 OUTPUT = "headrace-output"
+ADD_COLUMNS: Literal["add_columns"] = "add_columns"
 
 
 class LakeWriteVerbs(WriteVerbs):
@@ -205,8 +211,9 @@ class LakeWriteVerbs(WriteVerbs):
         self,
         path: str | os.PathLike[str],
         *,
-        mode: Literal["append", "overwrite", "create", "error"] = "append",
+        mode: Literal["append", "overwrite", "create", "error", "add_columns"] = "append",
         schema_mode: Literal["merge"] | None = None,
+        where: str | None = None,
         output: str = OUTPUT,
         min_rows_per_file: int | None = None,
         storage_options: Mapping[str, Any] | None = None,
@@ -225,10 +232,14 @@ class LakeWriteVerbs(WriteVerbs):
             there is none.
         mode
             ``"append"`` adds the rows. ``"overwrite"`` replaces all rows of the table; older versions stay readable.
-            ``"create"`` and ``"error"`` refuse a table that is there.
+            ``"create"`` and ``"error"`` refuse a table that is there. ``"add_columns"`` adds new columns to the rows of
+            the table that the plan reads, and rewrites no file of it: see docs/tables.md.
         schema_mode
             None: columns go by their names, each must be in the table and fit its type, and columns that are not
             given are null. ``"merge"``: columns that the table has not are added to it.
+        where
+            With ``"add_columns"``: which rows get values, in the library's SQL, such as ``"score IS NULL"``. The other
+            rows keep the value that they have, or get null. Default: all rows.
         output
             The name of the folder that this run has in the table, with its journal and its report. A further run that
             adds rows needs another name, such as the day; with ``"overwrite"`` a further run finds one by itself.
@@ -261,13 +272,22 @@ class LakeWriteVerbs(WriteVerbs):
         """
         modes = {**_MODES, "create": _MODES["error"]}
         if mode not in modes:
-            raise ArgumentError(f"write_lance: mode= is 'append', 'overwrite' or 'create', not {mode!r}.")
+            raise ArgumentError(
+                f"write_lance: mode= is 'append', 'overwrite', 'create' or 'add_columns', not {mode!r}."
+            )
+        if where is not None and mode != ADD_COLUMNS:
+            raise ArgumentError(
+                "write_lance: where= goes with mode='add_columns'. Use filter= of read_lance."
+            )
         place, storage_options, name = _given("write_lance", path, storage_options, output, schema_mode)
         rows = given_rows_per_file(min_rows_per_file, None)
         if name in ("data", "tree"):
             raise ArgumentError(
                 f"write_lance: output={name!r} is a folder of the table's own. Take another name."
             )
+
+        if mode == ADD_COLUMNS:
+            return self._add_to_lance(place, storage_options, name, where, options)
 
         def sink() -> Sink:
             from headrace.annex.lakes.lance.sink import LanceTable
@@ -282,6 +302,38 @@ class LakeWriteVerbs(WriteVerbs):
             return LanceTable(free_folder(parts, mode), table_mode=asked, merge=schema_mode == "merge").sink()
 
         return self._write(sink, {**options, "mode": modes[mode]}, rows.least)
+
+    def _add_to_lance(
+        self, place: str, storage_options: Any, name: str, where: str | None, options: Mapping[str, Any]
+    ) -> Result:
+        from headrace.annex.lakes.columns import (
+            carried,
+            check_names,
+            check_plan,
+            check_table,
+            version_begun,
+        )
+        from headrace.annex.lakes.lance.columns import LanceNewColumns
+        from headrace.annex.lakes.lance.table import check_writer
+        from headrace.plan.steps.columns import DropColumns
+        from headrace.sinks.arrow import Arrow
+        from headrace.sinks.files import FileSink
+
+        check_writer()
+        plan = self._plan
+        check_plan(plan, self._options, "write_lance", options)
+        check_table(plan, "write_lance", "lance", place, f"hr.read_lance({place!r})")
+        parts = FileSink(within(place, name), Arrow(), storage_options=storage_options)
+        plan = dataclasses.replace(plan, source=plan.source.by_fragment(where, version_begun(parts)))
+        if where is None:
+            check_names(plan, f"Lance table {place}", plan.source.schema())
+        old = carried(plan)
+        data = type(self)(plan.then(DropColumns(tuple(old))) if old else plan, self._options)
+
+        def sink() -> Sink:
+            return LanceNewColumns(parts, table_mode=ADD_COLUMNS, merge=True, where=where).sink()
+
+        return data._write(sink, {**options, "mode": _MODES[ADD_COLUMNS]})
 
 
 def _given(verb: str, path: Any, storage_options: Any, output: Any, schema_mode: Any) -> tuple[str, Any, str]:
@@ -316,4 +368,10 @@ def saved(
     from headrace.annex.lakes.delta.sink import DeltaTable
     from headrace.annex.lakes.lance.sink import LanceTable
 
-    return DeltaTable(parts, **how) if about["kind"] == "Delta table" else LanceTable(parts, **how)
+    if about["kind"] == "Delta table":
+        return DeltaTable(parts, **how)
+    if about["mode"] == ADD_COLUMNS:
+        from headrace.annex.lakes.lance.columns import LanceNewColumns
+
+        return LanceNewColumns(parts, where=about.get("where"), **how)
+    return LanceTable(parts, **how)

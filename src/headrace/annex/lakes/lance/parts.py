@@ -149,18 +149,19 @@ def data_file(run: str, staged: str) -> str:
     return f"{prefix(run)}{staged.removesuffix('.staged')}.lance"
 
 
-def _walked(fields: Sequence[Any], above: tuple[str, ...] = ()) -> Iterator[tuple[int, tuple[str, ...]]]:
+def walked(fields: Sequence[Any], above: tuple[str, ...] = ()) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """Yield the number and the path of each column, and of what is in it."""
     for field in fields:
         path = (*above, field.name())
         yield field.id(), path
-        yield from _walked(field.children(), path)
+        yield from walked(field.children(), path)
 
 
 def _paths_of(schema: pa.Schema, numbers: Sequence[int]) -> list[list[str]]:
     """Return the paths of columns that have numbers as a new table gives them."""
     from lance.schema import LanceSchema
 
-    found = dict(_walked(LanceSchema.from_pyarrow(schema).fields()))
+    found = dict(walked(LanceSchema.from_pyarrow(schema).fields()))
     return [list(found[number]) for number in numbers]
 
 
@@ -168,7 +169,7 @@ def fragments_of(parts: Sequence[LancePart], columns: Any) -> list[Any]:
     """Return what a transaction says of parts, with the numbers that columns have in the table."""
     from lance.fragment import DataFile, FragmentMetadata
 
-    numbers = {path: number for number, path in _walked(columns.fields())}
+    numbers = {path: number for number, path in walked(columns.fields())}
     return [
         FragmentMetadata(
             id=0,

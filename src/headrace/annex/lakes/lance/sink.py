@@ -40,7 +40,7 @@ from headrace.sinks.files import cannot_hold
 
 _AT_ONCE = 16
 _SYNCED = 10  # versions
-_RUN, _PARTS = "headrace.run", "headrace.parts"
+RUN, PARTS = "headrace.run", "headrace.parts"
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ class LanceTable(LakeTable):
             versions = [int(each["version"]) for each in table.versions()]
             asked = [v for v in versions if v > after and (before is None or v < before)]
             told_there = map(about, sorted(asked, reverse=True))  # a table takes one question at a time
-            return next((each.get(_PARTS, "") for each in told_there if each.get(_RUN) == run), None)
+            return next((each.get(PARTS, "") for each in told_there if each.get(RUN) == run), None)
 
     # ------------------------------------------------------------ one commit
 
@@ -217,7 +217,7 @@ class LanceTable(LakeTable):
                 table = self._with_new_columns(table, schema)
                 columns, version = table.lance_schema, int(table.version)
             fragments = fragments_of(parts, columns)
-            about = {_RUN: self.files.run, _PARTS: digest}
+            about = {RUN: self.files.run, PARTS: digest}
             adds = table is not None and self.table_mode != "overwrite"
             operation = lance.LanceOperation.Append(fragments) if adds else None
             operation = operation or lance.LanceOperation.Overwrite(columns, fragments)

@@ -17,7 +17,7 @@ from headrace.core.stores.options import Options
 from headrace.core.table_changes import Change, Seen, new_files, no_history, older_version, other_table
 from headrace.core.warn import warn
 from headrace.core.work import Split
-from headrace.errors import InputChanged, SourceError, UnreadableFile
+from headrace.errors import InputChanged, PlanError, SourceError, UnreadableFile
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -77,6 +77,20 @@ class LanceSource(Source):
         self._runs: Runs | None = None
         self._every: dict[str, tuple[tuple[str, int, int], _Fragment | None]] = {}
         self._pins: tuple[str, ...] | None = None
+        self.splits_apart = False
+
+    def by_fragment(self, where: str | None, version: int | None) -> LanceSource:
+        """Return this source with a shard for each fragment, of the rows for which a condition holds.
+
+        ``version``: the one that a run has begun with, unless another was asked for.
+        """
+        if self._condition is not None:
+            raise PlanError(
+                "write_lance: with mode='add_columns', where= says which rows get values. Give it there, and leave "
+                "out filter= of read_lance."
+            )
+        version = self._version or version
+        return self._with({"_found": None, "_version": version, "_condition": where, "splits_apart": True})
 
     def describe(self) -> dict[str, Any]:
         """Return the table, its version, and what is read of it."""
@@ -199,8 +213,9 @@ class LanceSource(Source):
             if self._condition is not None:
                 made.append(Split(at, 0, fragment.rows, -1, size, 0))
                 continue
-            for start in range(0, fragment.rows, _SPLIT_ROWS):
-                stop = min(start + _SPLIT_ROWS, fragment.rows)
+            step = max(1, fragment.rows) if self.splits_apart else _SPLIT_ROWS
+            for start in range(0, fragment.rows, step):
+                stop = min(start + step, fragment.rows)
                 made.append(
                     Split(
                         at, start, stop, stop - start, max(1, size * (stop - start) // fragment.rows), start

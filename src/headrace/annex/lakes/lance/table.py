@@ -117,7 +117,7 @@ class State(NamedTuple):
 def changes_of(table: Any, before: State, after: State) -> list[Change]:
     """Return what a version did to the fragments of the one before."""
     was, now = before.fragments, after.fragments
-    operation = _operation(table, after.version)
+    operation = operation_of(table, after.version)
     name = f"version {after.version}" + (f" ({operation})" if operation else "")
     touched = [number for number in was.keys() & now.keys() if was[number] != now[number]]
     if operation in _COLUMNS_ONLY and all(was[each].deleted == now[each].deleted for each in touched):
@@ -133,7 +133,8 @@ def changes_of(table: Any, before: State, after: State) -> list[Change]:
     return [Change(name, before.version, kind, added, removed)]
 
 
-def _operation(table: Any, version: int) -> str:
+def operation_of(table: Any, version: int) -> str:
+    """Return what a version did, in the words of the library; "" if it does not say."""
     try:
         found = table.read_transaction(version)
     except (

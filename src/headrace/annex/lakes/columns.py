@@ -1,0 +1,164 @@
+"""New columns in the tables that a plan reads: which plans can add some, and what such a run has to know."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Self
+
+import msgspec
+import pyarrow as pa
+
+from headrace.annex.lakes.sink import LakeTable
+from headrace.core.human import plural
+from headrace.core.ports import Sink
+from headrace.core.warn import warn
+from headrace.core.work import HOME
+from headrace.errors import ArgumentError, ColumnExists, NothingMatched, PlanError, SinkError
+from headrace.plan import compile as compiler
+from headrace.plan.steps.predict import Predict
+
+if TYPE_CHECKING:
+    from headrace.options import RunOptions
+    from headrace.plan.logical import Plan
+    from headrace.sinks.files import FileSink
+
+
+def check_plan(plan: Plan, options: RunOptions, verb: str, given: Mapping[str, Any]) -> None:
+    """Raise ``PlanError`` for a plan whose rows are not those of its source, one by one, in their order."""
+    for step in plan.steps:
+        if not step.one_to_one:
+            raise PlanError(
+                f"{verb}: mode='add_columns' needs one row for each row of the table, in its order, and "
+                f"{step.label()} may change which rows there are. Leave it out; predict and with_column keep rows."
+            )
+    on_error = options.on_error
+    if on_error == "reject":
+        raise PlanError(
+            f"{verb}: mode='add_columns' needs a value for each row of the table, and on_error='reject' leaves rows "
+            "out. on_error='null' writes a null for a row that fails."
+        )
+    for name in ("incremental", "key"):
+        if given.get(name) or getattr(options, name):
+            raise ArgumentError(
+                f"{verb}: mode='add_columns' does not go with {name}=. Rows that are added to the table later get "
+                "their values by a further run with where=, or by mode='append'."
+            )
+
+
+def check_table(plan: Plan, verb: str, kind: str, table: str, read: str) -> dict[str, Any]:
+    """Return what the source says of itself; raises ``PlanError`` if it is not all rows of the table written to."""
+    about = plan.source.describe()
+    if about.get("kind") != kind or about.get("table") != table:
+        raise PlanError(
+            f"{verb}: mode='add_columns' adds columns to the table that the plan reads. Begin with "
+            f"{read}, and write to the same table ({table})."
+        )
+    return about
+
+
+def version_begun(files: FileSink) -> int | None:
+    """Return the version of the table that the run in an output reads; None if there is no run.
+
+    The table has the new columns by now, if that run was killed after its commit, or has finished.
+    """
+    from headrace.output.places.place import looked_at
+    from headrace.output.runs import pointer
+    from headrace.output.saved_plan import read_plan_at
+
+    with contextlib.suppress(NothingMatched), looked_at(files.root, files.options_of_store) as place:
+        run = pointer(place.root, "next") or pointer(place.root, "current")
+        if run is not None:
+            source = msgspec.json.decode(read_plan_at(place.root / HOME / run).shape).get("source") or {}
+            found: int | None = source.get("version", source.get("snapshot"))
+            return found
+    return None
+
+
+def carried(plan: Plan) -> list[str]:
+    """Return the columns of the source that come out under their names, as they are."""
+    found = compiler.carried_columns(plan.steps, plan.source.schema())
+    return [name for name, source in found.items() if name == source]
+
+
+def check_names(plan: Plan, where: str, there: pa.Schema) -> None:
+    """Raise ``ColumnExists`` for a column of the table that the plan is known to make anew."""
+    for step in plan.steps:
+        models = step.models if isinstance(step, Predict) else ()
+        made = {*(step.columns_after([]) or ()), *(model.output for model in models if not model.keyed)}
+        made -= step.carried({name: name for name in there.names}).keys()
+        check_new(where, sorted(made), there) if made else None
+
+
+def check_new(where: str, new: Sequence[str], there: pa.Schema, *, fills: bool = False) -> None:
+    """Raise for columns that a table has already, unless they are filled, or if there is none."""
+    if not new:
+        raise SinkError(
+            f"The plan makes no new column for the {where}. Add some by predict or with_column before "
+            "mode='add_columns'."
+        )
+    taken = [name for name in new if name in there.names]
+    if taken and not fills:
+        raise ColumnExists(
+            f"The {where} has a column {taken[0]!r} already, and mode='add_columns' replaces no values. Give the "
+            f'result another name, or fill the rows that lack a value: where="{taken[0]} IS NULL" (Lance tables).'
+        )
+
+
+@dataclass(frozen=True)
+class AddsColumns(LakeTable):
+    """A table that gets new columns for its own rows: those of one version, which is the base of the commit.
+
+    It stands before the class of a table. A subclass says what its parts become.
+    """
+
+    base: int | None = field(default=None, kw_only=True, repr=False)
+    where: str | None = field(default=None, kw_only=True)
+
+    def describe(self) -> dict[str, Any]:
+        """Return how the table is written to."""
+        return {**super().describe(), **({} if self.where is None else {"where": self.where})}
+
+    def of(self, sink: Sink) -> Self:
+        """Return this table with the files of a run, and the version that the run reads."""
+        source = getattr(sink, "source", {})
+        found = source.get("version", source.get("snapshot"))
+        return replace(super().of(sink), base=self.base if found is None else found)
+
+    def bind(self, sink: Sink) -> FileSink:
+        """Look at the version that is read; of a table that has the run already, at the newest."""
+        bound = self.of(sink)
+        table = bound.open_table()
+        if table is None:
+            raise SinkError(
+                f"The {self.what} {self.place} is gone: restore it, and run the same command again."
+            )
+        done = bound.has_run(table, bound.files.run)
+        columns = bound.columns_of(table if done else bound.at_base())
+        return replace(bound, columns=columns, there=bound.identity_of(table)).sink()
+
+    def at_base(self) -> Any:
+        """Return the table in the version that is read."""
+        raise NotImplementedError
+
+    def kept_rows(self, run: str) -> str:
+        """Say that the columns of a run are in the table."""
+        return (
+            f"its columns are in the table already ({self.what} {self.place})" if self.revealed(run) else ""
+        )
+
+    def changed(self, why: str) -> SinkError:
+        """Return the error for a table that others have changed such that the new columns fit no more."""
+        return SinkError(
+            f"The {self.what} {self.place} was changed during this run: {why}. It was not touched. Write with "
+            "another output=, which reads the table as it is now."
+        )
+
+    def warn_of_rows(self, rows: int, names: Sequence[str]) -> None:
+        """Warn that rows which others have added meanwhile have no values."""
+        if rows:
+            warn(
+                f"{plural(rows, 'row')} that others added to the {self.what} {self.place} during this run have null "
+                f"in {', '.join(map(repr, names))}. A further run with another output= can compute them."
+            )

@@ -1,0 +1,382 @@
+"""New columns of a Lance table: a file for each fragment, beside those that it has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.annex.lakes.columns import AddsColumns, check_new
+from headrace.annex.lakes.delta.table import storage
+from headrace.annex.lakes.lance.parts import LancePart, data_of, path_of, prefix, walked
+from headrace.annex.lakes.lance.sink import PARTS, RUN, LanceTable
+from headrace.annex.lakes.lance.table import library, operation_of, opened, said, told
+from headrace.annex.lakes.sink import digest_of
+from headrace.core import failpoints
+from headrace.core.files import safe_files
+from headrace.core.files.safe_files import sync_fd
+from headrace.core.table_changes import Lost
+from headrace.core.work import StagedFile
+from headrace.errors import HeadraceError, OutputWriteFailed, SinkError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_BLOCK = 1 << 14  # rows
+_AT_ONCE = 2
+_GONE = -2  # the number that stands in a file for a column whose values are in another one now
+_ROWS_STAY = {
+    "Append",
+    "CreateIndex",
+    "DataReplacement",
+    "Delete",
+    "Merge",
+    "Project",
+    "ReserveFragments",
+    "Update",
+    "UpdateConfig",
+}
+
+
+class _Piece(NamedTuple):
+    """Rows of a part that belong to one fragment."""
+
+    part: LancePart
+    start: int
+    rows: int
+
+
+class _Fragment(NamedTuple):
+    """A fragment of the version that was read, with the new rows for it, and where they stand in it."""
+
+    about: Any
+    pieces: Sequence[_Piece]
+    places: NDArray[np.int64]
+    live: NDArray[np.int64]
+
+    @property
+    def whole(self) -> LancePart | None:
+        """The part that is the new file as it stands; None if it has to be put together."""
+        one = self.pieces[0] if len(self.pieces) == 1 else None
+        rows = self.about.physical_rows
+        return one.part if one and one.rows == one.part.rows == rows else None
+
+
+@dataclass(frozen=True)
+class LanceNewColumns(AddsColumns, LanceTable):
+    """Parts that name files with the new columns alone. The commit puts them beside the files of the fragments.
+
+    A part with the rows of one whole fragment is its file. Where a fragment has several, lacks rows that were
+    deleted, or keeps values, the driver puts the file together before it commits.
+    """
+
+    def at_base(self) -> Any:
+        """Open the version that is read."""
+        return opened(self.place, self.files.options_of_store, self.base)
+
+    def check_schema(self, schema: pa.Schema) -> None:
+        """Raise for a column that is there, or that no table holds."""
+        assert self.columns is not None
+        check_new(
+            f"{self.what} {self.place}", schema.names, self.columns.schema, fills=self.where is not None
+        )
+        self.stored(schema, part=True)
+
+    def rows_lost(
+        self, files: Sequence[StagedFile], missing: Sequence[StagedFile], run: str = ""
+    ) -> Lost | None:
+        """Say why the table has not the columns of a run."""
+        table, run = self.open_table(), run or self.files.run
+        name = f"the {self.what} {self.place}"
+        if table is None:
+            return Lost("no table", f"{name} is gone, and with it the columns that this run added")
+        used = any(
+            f.path.startswith(prefix(run)) for each in table.get_fragments() for f in each.data_files()
+        )
+        if used or not any(file.rows for file in files):
+            return None
+        return Lost(
+            "unknown",
+            f"{name} has none of the files with the columns that this run added: its rows were put into other files, "
+            "or the columns were removed",
+        )
+
+    def reveal(self, files: Sequence[StagedFile], schema: pa.Schema | None) -> None:
+        """Commit the columns, unless the table has them."""
+        digest, made = digest_of(files), None
+        for _ in self.tries():
+            table = self.open_table()
+            if table is not None and self._is_done(table, digest):
+                break
+            if table is None:
+                raise self.changed("it is gone")
+            if made is None:
+                parts = self._read(files)
+                schema = schema or next((part.schema for part in parts), None)
+                if schema is None:  # the table has no row, and no column is known
+                    return
+                made = self._files_for([part for part in parts if part.rows], self.stored(schema, part=True))
+            failpoints.hit("table.filled")
+            if self._added(table, made, self.stored(schema, part=True), digest):
+                break
+        self._sync()
+
+    # ------------------------------------------------------------ the files
+
+    def _files_for(self, parts: Sequence[LancePart], schema: pa.Schema) -> dict[int, LancePart]:
+        """Return the new file of each fragment of the version that was read, by the fragment's number."""
+        base = self.at_base()
+        old = [name for name in schema.names if name in base.schema.names]
+        with told(self.place, "read the rows of"):
+            fragments = list(_placed(base, parts, self.where))
+        if sum(len(each.places) for each in fragments) != sum(part.rows for part in parts):
+            raise OutputWriteFailed(
+                f"The parts of this run have not as many rows as version {self.base} of the Lance table "
+                f"{self.place}, so it is not known which belong together, and the table was not touched. Write with "
+                "another output=, which computes them again."
+            )
+
+        def made(fragment: _Fragment) -> tuple[int, LancePart]:
+            part = fragment.whole or self._joined(fragment, base, schema, old)
+            return fragment.about.id, part
+
+        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="headrace-columns") as threads:
+            return dict(threads.map(made, (each for each in fragments if each.pieces)))
+
+    def _joined(self, fragment: _Fragment, base: Any, schema: pa.Schema, old: Sequence[str]) -> LancePart:
+        """Write the file of a fragment, with nulls in rows that were deleted; where it keeps values, with these."""
+        from lance.file import LanceFileWriter
+
+        name = f"{prefix(self.files.run)}fragment-{fragment.about.id}.lance"
+        path = path_of(self, name)
+        options = storage(path, self.files.options_of_store) or None
+        like = fragment.pieces[0].part
+        try:
+            with LanceFileWriter(path, schema, version=self.version, storage_options=options) as writer:
+                for batch in self._rows_of(fragment, base, schema, old):
+                    writer.write_batch(batch)
+            if self.files.durability == "power" and not self.files.in_store:
+                with safe_files.file(path) as file:
+                    sync_fd(file.fileno())
+        except HeadraceError:
+            raise
+        except (OSError, ValueError, RuntimeError) as error:
+            raise OutputWriteFailed(
+                f"Cannot write {path}: {said(error)}. Fix the cause, and run the same command again."
+            ) from None
+        failpoints.hit("table.joined")
+        size = data_of(self).size_of(name) or 0
+        return replace_part(like, name, fragment.about.physical_rows, size)
+
+    def _rows_of(
+        self, fragment: _Fragment, base: Any, schema: pa.Schema, old: Sequence[str]
+    ) -> Iterator[pa.Table]:
+        """Yield the rows of a new file as they stand in the fragment, block by block."""
+        scanned = base.get_fragment(fragment.about.id)
+        nulls = pa.table([pa.nulls(1, each.type) for each in schema], schema=schema)
+        ends = [*range(0, fragment.about.physical_rows, _BLOCK), fragment.about.physical_rows]
+        for low, high in pairwise(ends):
+            first, last = np.searchsorted(fragment.places, [low, high])
+            new = self._read_rows(fragment.pieces, int(first), int(last - first), schema)
+            chosen = np.full(high - low, new.num_rows)
+            chosen[fragment.places[first:last] - low] = np.arange(new.num_rows)
+            every = pa.concat_tables([new, nulls])
+            made = every.take(pa.array(chosen))
+            if old:
+                made = self._with_old(made, fragment, scanned, (low, high), chosen == new.num_rows, old)
+            yield made.combine_chunks()
+
+    def _with_old(
+        self,
+        made: pa.Table,
+        fragment: _Fragment,
+        scanned: Any,
+        block: tuple[int, int],
+        unset: NDArray[np.bool_],
+        old: Sequence[str],
+    ) -> pa.Table:
+        """Return a block with the values that the table has in the rows that get no new one."""
+        low, high = block
+        first, last = map(int, np.searchsorted(fragment.live, [low, high]))
+        kept = scanned.scanner(columns=list(old), offset=first, limit=last - first).to_table()
+        at = np.full(high - low, -1)
+        at[fragment.live[first:last] - low] = np.arange(last - first)
+        rows = np.arange(high - low)
+        takes = np.where(unset & (at >= 0), high - low + at, rows)
+        for number, name in enumerate(made.column_names):
+            if name in old:
+                both = pa.chunked_array([*made.column(name).chunks, *kept.column(name).chunks])
+                made = made.set_column(number, made.schema.field(number), both.take(pa.array(takes)))
+        return made
+
+    def _read_rows(self, pieces: Sequence[_Piece], first: int, count: int, schema: pa.Schema) -> pa.Table:
+        from lance.file import LanceFileReader
+
+        found: list[pa.Table] = []
+        for piece in pieces:
+            here = min(count, piece.rows - first)
+            if here > 0:
+                path = path_of(self, piece.part.file)
+                options = storage(path, self.files.options_of_store) or None
+                reader = LanceFileReader(path, storage_options=options)
+                found.append(reader.read_range(piece.start + first, here, batch_size=_BLOCK).to_table())
+                count -= here
+            first = max(0, first - piece.rows)
+        return pa.concat_tables(found).cast(schema) if found else schema.empty_table()
+
+    # ------------------------------------------------------------ one commit
+
+    def _added(self, table: Any, made: Mapping[int, LancePart], schema: pa.Schema, digest: str) -> bool:
+        """Commit; False if somebody else was faster, as the library says for whatever was committed meanwhile."""
+        lance = library()
+        from lance.commit import CommitConflictError
+
+        there = {each.fragment_id: each.metadata for each in table.get_fragments()}
+        base = {each.fragment_id: each.metadata for each in self.at_base().get_fragments()}
+        self._check_unchanged(table, base, there, made)
+        filled = [name for name in schema.names if name in table.schema.names]
+        check_new(f"{self.what} {self.place}", schema.names, table.schema, fills=self.where is not None)
+        columns = _with_columns(table, [each for each in schema if each.name not in filled])
+        fragments = _fragments_with(there, made, columns, filled)
+        about = {RUN: self.files.run, PARTS: digest}
+        operation: Any = lance.LanceOperation.Merge(list(fragments.values()), columns)
+        if filled:
+            numbers = {number for number, path in walked(columns.fields()) if path[0] in filled}
+            changed = [fragments[each] for each in made if each in fragments]
+            operation = lance.LanceOperation.Update(
+                updated_fragments=changed, fields_modified=sorted(numbers), update_mode="rewrite_columns"
+            )
+        try:
+            self._send(lance.Transaction(int(table.version), operation, transaction_properties=about))
+        except CommitConflictError:
+            return False
+        except Exception as error:
+            now = self.open_table()
+            if now is not None and self._is_done(now, digest):
+                return True
+            raise SinkError(
+                f"Cannot add the columns of this run to the Lance table {self.place}: {said(error)}. The table is as "
+                "it was, and they are kept: run the same command again."
+            ) from None
+        added = sum(each.num_rows for number, each in there.items() if number not in base)
+        self.warn_of_rows(added, schema.names)
+        return True
+
+    def _check_unchanged(
+        self, table: Any, base: Mapping[int, Any], there: Mapping[int, Any], made: Mapping[int, LancePart]
+    ) -> None:
+        """Refuse if rows for which values were computed are elsewhere since, or have other values."""
+        with told(self.place, "read the history of"):
+            done = {
+                version: operation_of(table, version)
+                for version in range((self.base or 0) + 1, int(table.version) + 1)
+            }
+        for version, operation in done.items():
+            if operation not in _ROWS_STAY:
+                raise self.changed(
+                    f"its version {version} ({operation or 'unknown'}) puts rows into other files"
+                )
+        for number in made:
+            was, now = base[number], there.get(number)
+            if now is not None and not _files(was) <= _files(now):
+                raise self.changed(f"fragment {number}, for which values were computed, has other values")
+
+
+def replace_part(like: LancePart, file: str, rows: int, size: int) -> LancePart:
+    """Return what is to say of a file with the columns of another."""
+    return LancePart(file, rows, size, like.format, like.fields, like.columns, like.arrow)
+
+
+def _files(fragment: Any) -> set[tuple[str, tuple[int, ...]]]:
+    return {(each.path, tuple(each.fields)) for each in fragment.files}
+
+
+def _placed(base: Any, parts: Sequence[LancePart], where: str | None) -> Iterator[_Fragment]:
+    """Yield the fragments of a version with the rows of the parts that are theirs, in their order."""
+    at = begun = 0
+    for each in base.get_fragments():
+        live = _addresses(each, None)
+        places = live if where is None else _addresses(each, where)
+        pieces, left = [], len(places)
+        while left and at < len(parts):
+            here = min(left, parts[at].rows - begun)
+            pieces.append(_Piece(parts[at], begun, here))
+            left, begun = left - here, begun + here
+            if begun == parts[at].rows:
+                at, begun = at + 1, 0
+        yield _Fragment(each.metadata, pieces, places, live)
+
+
+def _addresses(fragment: Any, where: str | None) -> NDArray[np.int64]:
+    """Return which rows of a fragment are there, or fulfil a condition, by their places in it."""
+    if where is None and not fragment.num_deletions:
+        return np.arange(fragment.physical_rows)
+    found = fragment.scanner(columns=[], with_row_address=True, filter=where).to_table()
+    made: NDArray[np.int64] = (found.column("_rowaddr").to_numpy() & 0xFFFFFFFF).astype(np.int64)
+    return made
+
+
+def _with_columns(table: Any, new: Sequence[pa.Field]) -> Any:
+    """Return the schema of a table with further columns, which get numbers that it has never had.
+
+    Only the library gives numbers. It does in a table without rows of its own, in memory, that names the same files.
+    """
+    lance = library()
+    if not new:
+        return table.lance_schema
+    from lance.fragment import FragmentMetadata
+
+    named = [
+        FragmentMetadata(0, list(each.data_files()), each.physical_rows) for each in table.get_fragments()
+    ]
+    numbered = lance.LanceDataset.commit(
+        "memory://", lance.LanceOperation.Overwrite(table.lance_schema, named)
+    )
+    numbered.add_columns(pa.schema(new))
+    return numbered.lance_schema
+
+
+def _fragments_with(
+    there: Mapping[int, Any], made: Mapping[int, LancePart], columns: Any, filled: Sequence[str]
+) -> dict[int, Any]:
+    """Return all fragments of a table, those with a new file among them, by their numbers."""
+    from lance.fragment import DataFile
+
+    numbers = {path: number for number, path in walked(columns.fields())}
+    replaced = {number for path, number in numbers.items() if path[0] in filled}
+    found = {}
+    for number, about in there.items():
+        part = made.get(number)
+        files = list(about.files)
+        if part is not None:
+            fields = [numbers[tuple(path)] for path in part.fields]
+            files = [_without(file, replaced) for file in files]
+            files = [
+                *filter(None, files),
+                DataFile(part.file, fields, part.columns, *part.format, part.bytes),
+            ]
+        found[number] = replace(about, files=files)
+    return found
+
+
+def _without(file: Any, replaced: set[int]) -> Any:
+    """Return a file of a fragment without some columns, which are in another one now."""
+    from lance.fragment import DataFile
+
+    if replaced.isdisjoint(file.fields):
+        return file
+    fields = [_GONE if number in replaced else number for number in file.fields]
+    return DataFile(
+        file.path,
+        fields,
+        file.column_indices,
+        file.file_major_version,
+        file.file_minor_version,
+        file.file_size_bytes,
+        file.base_id,
+    )
