@@ -63,6 +63,7 @@ STORE = [
 ]  # see tests/stores/test_killed.py
 UPLOADER = ["worker.upload", "worker.uploaded"]  # see tests/stores/test_uploaded.py
 TABLE = ["table.filled"]  # see tests/annex/databases/test_killed.py
+COLUMNS = ["table.joined"]  # see tests/annex/lakes/test_add_columns.py
 REQUIRED = ["finish.withheld"]  # see tests/annex/together/test_requirements.py
 # An overwrite also passes the points of every run while its parts are hidden.
 SWAP = [
@@ -80,7 +81,8 @@ SWAP = [
 
 def test_every_point_is_killed_at_somewhere() -> None:
     points = {point for point, _ in DRIVER + SWAP + PARTING}
-    points |= {*WORKER, *METRICS, *MAKER, *PARTED, *LEFT, *RECOVER, *STORE, *UPLOADER, *TABLE, *REQUIRED}
+    points |= {*WORKER, *METRICS, *MAKER, *PARTED, *LEFT, *RECOVER, *STORE, *UPLOADER, *TABLE}
+    points |= {*COLUMNS, *REQUIRED}
     assert points == failpoints.POINTS
 
 

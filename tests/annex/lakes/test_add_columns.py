@@ -278,7 +278,7 @@ def test_others_change_what_was_read(lake: Lake, monkeypatch: pytest.MonkeyPatch
 
     lake.make(FILES)
     at_commit(lake.compact)
-    with pytest.raises(SinkError, match="was changed during this run: .*put"):
+    with pytest.raises(SinkError, match=r"was changed during this run: .*put"):
         lake.add()
     at_commit(lambda: lake.append(some(900, 3)))
     with pytest.warns(UserWarning, match="3 rows that others added"):
@@ -314,5 +314,5 @@ def test_refused_before_anything_runs(lake: Lake, what: str) -> None:
 
 def test_nothing_new(lake: Lake) -> None:
     lake.make([3])
-    with pytest.raises(HeadraceError, match="no new column|keep at least one column"):
+    with pytest.raises(HeadraceError, match=r"no new column|keep at least one column"):
         lake.write(lake.read().with_options(**QUIET))

@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import msgspec
 import pyarrow as pa
 
 from headrace.annex.lakes.sink import LakeTable
 from headrace.core.human import plural
-from headrace.core.ports import Sink
+from headrace.core.ports import Sink, Source
 from headrace.core.warn import warn
 from headrace.core.work import HOME
 from headrace.errors import ArgumentError, ColumnExists, NothingMatched, PlanError, SinkError
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from headrace.options import RunOptions
     from headrace.plan.logical import Plan
     from headrace.sinks.files import FileSink
+
+S = TypeVar("S", bound=Source)
 
 
 def check_plan(plan: Plan, options: RunOptions, verb: str, given: Mapping[str, Any]) -> None:
@@ -47,15 +49,14 @@ def check_plan(plan: Plan, options: RunOptions, verb: str, given: Mapping[str, A
             )
 
 
-def check_table(plan: Plan, verb: str, kind: str, table: str, read: str) -> dict[str, Any]:
-    """Return what the source says of itself; raises ``PlanError`` if it is not all rows of the table written to."""
-    about = plan.source.describe()
-    if about.get("kind") != kind or about.get("table") != table:
-        raise PlanError(
-            f"{verb}: mode='add_columns' adds columns to the table that the plan reads. Begin with "
-            f"{read}, and write to the same table ({table})."
-        )
-    return about
+def check_table(plan: Plan, verb: str, kind: type[S], table: str, read: str) -> S:
+    """Return the source of a plan; raises ``PlanError`` if it is not the table that is written to."""
+    if isinstance(plan.source, kind) and plan.source.describe()["table"] == table:
+        return plan.source
+    raise PlanError(
+        f"{verb}: mode='add_columns' adds columns to the table that the plan reads. Begin with {read}, and write to "
+        "the same table."
+    )
 
 
 def version_begun(files: FileSink) -> int | None:

@@ -232,14 +232,14 @@ class LakeWriteVerbs(WriteVerbs):
             there is none.
         mode
             ``"append"`` adds the rows. ``"overwrite"`` replaces all rows of the table; older versions stay readable.
-            ``"create"`` and ``"error"`` refuse a table that is there. ``"add_columns"`` adds new columns to the rows of
-            the table that the plan reads, and rewrites no file of it: see docs/tables.md.
+            ``"create"`` and ``"error"`` refuse a table that is there. ``"add_columns"`` adds new columns to the rows
+            of the table that the plan reads, and rewrites no file of it: see docs/tables.md.
         schema_mode
             None: columns go by their names, each must be in the table and fit its type, and columns that are not
             given are null. ``"merge"``: columns that the table has not are added to it.
         where
-            With ``"add_columns"``: which rows get values, in the library's SQL, such as ``"score IS NULL"``. The other
-            rows keep the value that they have, or get null. Default: all rows.
+            With ``"add_columns"``: which rows get values, in the library's SQL, such as ``"score IS NULL"``. The
+            other rows keep the value that they have, or get null. Default: all rows.
         output
             The name of the folder that this run has in the table, with its journal and its report. A further run that
             adds rows needs another name, such as the day; with ``"overwrite"`` a further run finds one by itself.
@@ -314,6 +314,7 @@ class LakeWriteVerbs(WriteVerbs):
             version_begun,
         )
         from headrace.annex.lakes.lance.columns import LanceNewColumns
+        from headrace.annex.lakes.lance.source import LanceSource
         from headrace.annex.lakes.lance.table import check_writer
         from headrace.plan.steps.columns import DropColumns
         from headrace.sinks.arrow import Arrow
@@ -322,9 +323,9 @@ class LakeWriteVerbs(WriteVerbs):
         check_writer()
         plan = self._plan
         check_plan(plan, self._options, "write_lance", options)
-        check_table(plan, "write_lance", "lance", place, f"hr.read_lance({place!r})")
+        source = check_table(plan, "write_lance", LanceSource, place, f"hr.read_lance({place!r})")
         parts = FileSink(within(place, name), Arrow(), storage_options=storage_options)
-        plan = dataclasses.replace(plan, source=plan.source.by_fragment(where, version_begun(parts)))
+        plan = dataclasses.replace(plan, source=source.by_fragment(where, version_begun(parts)))
         if where is None:
             check_names(plan, f"Lance table {place}", plan.source.schema())
         old = carried(plan)

@@ -15,7 +15,7 @@ from headrace.annex.lakes.columns import AddsColumns, check_new
 from headrace.annex.lakes.delta.table import storage
 from headrace.annex.lakes.lance.parts import LancePart, data_of, path_of, prefix, walked
 from headrace.annex.lakes.lance.sink import PARTS, RUN, LanceTable
-from headrace.annex.lakes.lance.table import library, operation_of, opened, said, told
+from headrace.annex.lakes.lance.table import library, opened, operation_of, said, told
 from headrace.annex.lakes.sink import digest_of
 from headrace.core import failpoints
 from headrace.core.files import safe_files

@@ -89,8 +89,9 @@ class LanceSource(Source):
                 "write_lance: with mode='add_columns', where= says which rows get values. Give it there, and leave "
                 "out filter= of read_lance."
             )
-        version = self._version or version
-        return self._with({"_found": None, "_version": version, "_condition": where, "splits_apart": True})
+        return self._with(
+            {"_found": None, "_version": self._version or version, "_condition": where, "splits_apart": True}
+        )
 
     def describe(self) -> dict[str, Any]:
         """Return the table, its version, and what is read of it."""
