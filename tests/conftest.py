@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import doctest
 import gc
 import importlib.util
 import os
@@ -52,6 +53,7 @@ ENGINE = os.environ.get("HEADRACE_TEST_ENGINE", "")  # "ray": tests that can be 
 
 # Where the annexes are deleted (`make core`), a test that asks for one is skipped: it imports it, or uses a name or
 # a verb that it brings. One in which the core itself needs an annex fails.
+ANNEXES = importlib.util.find_spec("headrace.annex") is not None
 _ASKED = ("tests/", "headrace/__init__.py", "headrace/readers/__init__.py", "headrace/core/door.py")
 _VERBS = re.compile(r"\b(write_(delta|iceberg|lance|sql|tfrecords|webdataset)|prompt|embed)\b")
 
@@ -60,16 +62,18 @@ _VERBS = re.compile(r"\b(write_(delta|iceberg|lance|sql|tfrecords|webdataset)|pr
 def pytest_runtest_call() -> Iterator[None]:
     try:
         return (yield)
-    except (ModuleNotFoundError, NotOffered) as error:
-        if importlib.util.find_spec("headrace.annex") is not None or not _asks_for_annex(error):
+    except (ModuleNotFoundError, NotOffered, doctest.UnexpectedException) as raised:
+        error = raised.exc_info[1] if isinstance(raised, doctest.UnexpectedException) else raised
+        if ANNEXES or not _asks_for_annex(error):
             raise
         pytest.skip(f"of an annex: {error}")
 
 
-def _asks_for_annex(error: ModuleNotFoundError | NotOffered) -> bool:
+def _asks_for_annex(error: BaseException) -> bool:
     if isinstance(error, NotOffered):
         return _VERBS.search(str(error)) is not None
-    if not (error.name or "").startswith(("headrace.annex", "headrace.compat", "headrace.llm")):
+    named = error.name if isinstance(error, ModuleNotFoundError) else None
+    if not (named or "").startswith(("headrace.annex", "headrace.compat", "headrace.llm")):
         return False
     files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
     return any(part in [name for name in files if "importlib" not in name][-1] for part in _ASKED)
@@ -105,8 +109,10 @@ def pytest_runtest_teardown() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Pass over what only workers of this machine have, where they are elsewhere."""
+    """Pass over what only workers of this machine have, where they are elsewhere, and annexes that are deleted."""
     for item in items:
+        if not ANNEXES and item.get_closest_marker("annex"):
+            item.add_marker(pytest.mark.skip(reason="asks an annex"))
         if ENGINE and item.get_closest_marker("local"):
             item.add_marker(pytest.mark.skip(reason="looks at processes or memory of the engine 'local'"))
 
@@ -123,7 +129,7 @@ def in_this_process(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
 
     That is so in the rooms whose promises are the same wherever a step runs.
     """
-    if _IN_PROCESS & set(request.path.parts):
+    if _IN_PROCESS & set(request.path.relative_to(request.config.rootpath).parts):
         monkeypatch.setenv("HEADRACE_ENGINE", ENGINE or "inline")
         monkeypatch.setenv("HEADRACE_PROGRESS", "0")
         monkeypatch.setenv("HEADRACE_WORKERS", "2")

@@ -310,6 +310,7 @@ MISTAKES = [
 ]
 
 
+@pytest.mark.annex
 def test_no_line_of_ours_stands_in_a_traceback(tmp_path: Path) -> None:
     script = tmp_path / "job.py"
     script.write_text(

@@ -284,6 +284,7 @@ def place(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.annex
 @pytest.mark.local
 @pytest.mark.parametrize("start", ["fork", "spawn"])
 def test_all_is_there_without_an_import(
@@ -331,6 +332,7 @@ def test_all_is_there_without_an_import(
     assert (ended.code, ended.out) == (0, "fine\n"), ended.err
 
 
+@pytest.mark.annex
 def test_commands_find_it(script: Callable[..., Any], installed: Path, place: Path) -> None:
     (place / "job.py").write_text(
         "import headrace as hr\ndataset = hr.read_acme('in').accumulate(most=hr.Biggest('n'))\n"
@@ -368,6 +370,7 @@ COMMANDS = """
 """
 
 
+@pytest.mark.annex
 def test_the_package_on_the_page_about_extending(script: Callable[..., Any], tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs/extending.md").read_text()
     files = dict(re.findall(r'^```python title="(.+?)"\n(.*?)^```$', page, re.M | re.S))
@@ -451,6 +454,7 @@ USES = {
 }
 
 
+@pytest.mark.annex
 def test_what_is_broken_is_told_where_it_is_used(
     script: Callable[..., Any], tmp_path: Path, broken: Path
 ) -> None:
@@ -493,6 +497,7 @@ WORDS = {
 }
 
 
+@pytest.mark.annex
 def test_a_command_tells_it_too(script: Callable[..., Any], tmp_path: Path, broken: Path) -> None:
     (tmp_path / "in.odd").write_text("1\n")
     (tmp_path / "in.csv").write_text("a\n1\n")

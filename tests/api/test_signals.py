@@ -75,6 +75,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.annex
 @pytest.mark.parametrize("how", ["ignored", "blocked"])
 def test_workers_die_and_are_replaced_whatever_signals_the_program_was_started_with(
     how: str, tmp_path: Path

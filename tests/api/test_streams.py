@@ -40,6 +40,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.annex
 @pytest.mark.parametrize("closed", ["0<&- 1>&-", "0<&- 1>&- 2>&-"])
 def test_a_program_runs_with_its_standard_streams_closed(closed: str, tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
@@ -48,6 +49,7 @@ def test_a_program_runs_with_its_standard_streams_closed(closed: str, tmp_path: 
     assert (tmp_path / "told").read_text() == "well"
 
 
+@pytest.mark.annex
 def test_a_command_runs_with_its_standard_streams_closed(tmp_path: Path) -> None:
     (tmp_path / "in.csv").write_text("x\n1\n2\n")
     (tmp_path / "model.py").write_text("def double(batch):\n    return batch['x'] * 2\n")

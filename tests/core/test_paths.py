@@ -74,6 +74,7 @@ def test_in_a_folder_that_was_removed(
     assert hr.verify(good).good
 
 
+@pytest.mark.annex
 def test_commands(tmp_path: Path, good: Path) -> None:
     (tmp_path / "gone").mkdir()
     lines = "\n".join(

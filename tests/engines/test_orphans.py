@@ -93,6 +93,7 @@ def is_alive(process: psutil.Process) -> bool:
     return False
 
 
+@pytest.mark.annex
 @pytest.mark.parametrize("too", ["driver", "driver and worker"])
 def test_a_killed_driver_takes_along_what_its_workers_have_started(driver: Driver, too: str) -> None:
     driver.process.kill()
@@ -103,11 +104,13 @@ def test_a_killed_driver_takes_along_what_its_workers_have_started(driver: Drive
     assert gone([driver.worker, *groups, *driver.watchers])
 
 
+@pytest.mark.annex
 def test_a_killed_worker_takes_along_what_it_has_started(driver: Driver) -> None:
     driver.worker.kill()
     assert gone([process for process in driver.others if process not in driver.in_session_of_its_own])
 
 
+@pytest.mark.annex
 def test_a_run_that_ends_leaves_nothing_that_its_workers_have_started(driver: Driver) -> None:
     driver.say("end")
     assert gone([driver.worker, *driver.others])
@@ -115,6 +118,7 @@ def test_a_run_that_ends_leaves_nothing_that_its_workers_have_started(driver: Dr
     assert gone(driver.watchers)
 
 
+@pytest.mark.annex
 def test_what_a_worker_has_started_is_found_in_other_sessions_too(driver: Driver) -> None:
     found = descendants(driver.worker.pid)
     assert {process.pid for process in driver.others} - set(found) == (

@@ -203,6 +203,7 @@ def test_rejected_rows_can_be_looked_at_before(job: Job) -> None:
     assert hr.read_rejected(job.output).to_arrow().equals(waiting)
 
 
+@pytest.mark.annex
 def test_the_record_says_who_decided_and_why(job: Job) -> None:
     with pytest.raises(RequirementNotMet):
         gated(job, 801)

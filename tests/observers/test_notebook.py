@@ -107,6 +107,7 @@ def test_the_cell_again_goes_on(executed: Any) -> None:
     assert dict(bar.data) == {"text/html": "", "text/plain": ""}  # one, in its place, and gone in the end
 
 
+@pytest.mark.annex
 def test_values_are_shown_in_words(executed: Any) -> None:
     html = shown(executed.outputs["dataset"])
     assert f"Parquet: {executed.folder}/out" in html and "&lt;b&gt;id&lt;/b&gt;" in html and "int64" in html
@@ -124,6 +125,7 @@ def driver() -> Iterator[Any]:
         yield made
 
 
+@pytest.mark.annex
 @pytest.mark.parametrize("width", [1400, 400])
 def test_the_page_in_a_browser(driver: Any, executed: Any, width: int) -> None:
     exporter = pytest.importorskip("nbconvert").HTMLExporter(require_js_url="", mathjax_url="")

@@ -63,6 +63,7 @@ def staged_here():
 # ---------------------------------------------------------------- what goes where
 
 
+@pytest.mark.annex
 def test_only_the_store_gives_parts_their_names(job, bucket, proxy, tmp_path):
     job = dataclasses.replace(job, bad=50, shelves=True)
     before = staged_here()
