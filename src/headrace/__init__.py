@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from headrace.annex.models.mlflow import MLflowPredictor as MLflowPredictor
     from headrace.annex.models.transformers import TransformersPredictor as TransformersPredictor
     from headrace.annex.models.xgboost import XGBoostPredictor as XGBoostPredictor
+    from headrace.annex.report.catalogue import runs as runs
+    from headrace.annex.report.run_rows import Runs as Runs
     from headrace.annex.tasks import ActorPool as ActorPool
     from headrace.annex.tasks import CallFuture as CallFuture
     from headrace.annex.tasks import Executor as Executor
@@ -69,6 +71,8 @@ _HOMES = {
     "headrace.result": ("Result",),
     "headrace.session.models": ("load_model",),
     "headrace.session.publishing": ("discard", "publish"),
+    "headrace.annex.report.catalogue": ("runs",),
+    "headrace.annex.report.run_rows": ("Runs",),
     "headrace.annex.tasks": ("ActorPool", "CallFuture", "Executor", "Ref", "connect"),
 }
 _MODULES = ("errors", "llm", "observers")

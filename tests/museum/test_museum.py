@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 
 import headrace as hr
+from headrace.annex.report.follow import Follower
 from headrace.errors import ArgumentError
 from headrace.output.places import lease
 from stores.conftest import _proxy, bucket, port, proxy, raw  # noqa: F401 - fixtures of the exhibits in a store
 
-from .make import EXHIBITS, MUSEUM, arrive, locked, put, slug, unpack
+from .make import BUCKET, EXHIBITS, MUSEUM, arrive, locked, put, slug, unpack
 
 
 @functools.cache
@@ -59,6 +60,7 @@ def test_an_output_of_an_earlier_version(archive: Path, name: str, place: Path) 
     about = json.loads((place / "about.json").read_text())
     assert exhibit.found(place) == [tuple(row) for row in about["rows"]]
     assert hr.verify(exhibit.output(place)).state == about["state"]
+    _check_runs(exhibit.output(place), BUCKET if exhibit.in_store else str(place))
 
     done = _live(name, place)
     assert done.run == about["run"] and done.resumed
@@ -76,6 +78,19 @@ def test_an_output_of_an_earlier_version(archive: Path, name: str, place: Path) 
     more = _live(name, place, **further)
     assert more.run == done.run
     _check(name, place, more, about["files"] + 1)
+
+
+def _check_runs(output: str, above: str) -> None:
+    """What is listed below a place, and as the latest run of an output, is what ``headrace status`` says of it."""
+    status = Follower(output).poll().data()
+    told = [status["status"], status["rows_written"], status["number"]]
+    (row,) = (each for each in hr.runs(above) if each.output == output)
+    assert [row.status, row.rows, row.number] == told
+    latest, *earlier = hr.runs(output)
+    assert [latest.status, latest.number] == [row.status, row.number]
+    assert [each.number for each in earlier if each.run[:8] == latest.run[:8]] == [
+        *range(latest.number - 1, 0, -1)
+    ]
 
 
 def _live(name: str, place: Path, **instead: Any) -> hr.Result:

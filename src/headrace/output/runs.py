@@ -15,8 +15,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from headrace.core.files import safe_files
+from headrace.core.files.paths import absolute
+from headrace.core.stores.addresses import is_address
 from headrace.core.stores.options import Options
 from headrace.core.uploading.names import PARTS, is_uploaded, uploaded_name
+from headrace.core.warn import warn
 from headrace.core.work import CommitRecord, Shard, StagedFile
 from headrace.errors import JournalDamaged, NothingMatched, nearest
 from headrace.observers.record import EVENTS
@@ -25,6 +28,7 @@ from headrace.output import journal as journals
 from headrace.output.journal_state import JournalState
 from headrace.output.layout import HOME, SUCCESS
 from headrace.output.names import LINEAGE, check_names, read_pointer
+from headrace.output.places.folder import Folder
 from headrace.output.places.place import Place, looked_at
 from headrace.output.recover import replay
 from headrace.output.saved_plan import read_plan_at
@@ -115,13 +119,50 @@ def is_output(root: Path) -> bool:
     return (root / HOME).is_dir()
 
 
+def outputs_below(path: str | os.PathLike[str], options: Options) -> tuple[str, list[Place]]:
+    """Return the name of a folder or an address, and the outputs there; none is opened yet.
+
+    What lies in an output is passed over, and so are links and folders whose names begin with a dot. Raises
+    ``NothingMatched`` if there is no such folder.
+    """
+    text = os.fspath(path)
+    if is_address(text):
+        from headrace.output.places.store import stores_below  # only where outputs lie in stores
+
+        name, stores = stores_below(text, options)
+        return name, list(stores)
+    root = Path(absolute(text, "The place"))
+    _check_is_folder(root)
+    return str(root), list(_folders_below(root))
+
+
+def _folders_below(folder: Path) -> Iterator[Place]:
+    try:
+        with os.scandir(folder) as entries:
+            names = sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+    except OSError as error:
+        warn(f"{folder} cannot be listed: {error.strerror}. Outputs in it are left out.")
+        return
+    if HOME in names:
+        yield Folder(folder)
+        return
+    for name in names:
+        if not name.startswith("."):
+            yield from _folders_below(folder / name)
+
+
+def _check_is_folder(root: Path) -> None:
+    if not root.is_dir():
+        names = os.listdir(root.parent) if root.parent.is_dir() else []
+        raise NothingMatched(f"There is no folder {str(root)!r}.{nearest(root.name, names)}")
+
+
 def check_is_output(root: Path) -> None:
     """Raise ``NothingMatched`` for a folder that no run has written to."""
     if is_output(root):
         return
     if not root.exists():
-        names = os.listdir(root.parent) if root.parent.is_dir() else []
-        raise NothingMatched(f"There is no folder {str(root)!r}.{nearest(root.name, names)}")
+        _check_is_folder(root)
     marked = (root / SUCCESS).exists()
     raise NothingMatched(
         f"{str(root)!r} is not an output of Headrace, or not any more: there is no folder {HOME} in it"
@@ -191,10 +232,21 @@ def begin_record(folder: Path, number: int) -> None:
 
 def success_of(root: Path, run: str, number: int = 1) -> Mapping[str, Any] | None:
     """Return the content of ``_SUCCESS``, if it is there, belongs to this run, and names so many of its runs."""
-    try:
-        success = msgspec.json.decode(safe_files.read(root / "_SUCCESS"))
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
-    if not isinstance(success, dict) or success.get("run") != run:
+    success = _success(root)
+    if success is None or success.get("run") != run:
         return None
     return success if number == 1 or len(listed(success, "runs")) >= number else None
+
+
+def unreadable_success(root: Path) -> str:
+    """Say that ``_SUCCESS`` is not what a run has written; "" if it is not there, or as it should be."""
+    there = os.path.lexists(root / SUCCESS)
+    return f"{SUCCESS} cannot be read" if there and _success(root) is None else ""
+
+
+def _success(root: Path) -> dict[str, Any] | None:
+    try:
+        success = msgspec.json.decode(safe_files.read(root / SUCCESS))
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    return success if isinstance(success, dict) else None

@@ -25,6 +25,7 @@ from headrace.annex.cli import (
     report,
     resume,
     run_batch,
+    runs,
     status,
     verify,
 )
@@ -124,6 +125,7 @@ _add("Before a run", look.inspect, look.INSPECT_EXAMPLES)
 _add("Before a run", look.explain, look.EXPLAIN_EXAMPLES)
 _add("Before a run", estimate.estimate, estimate.EXAMPLES)
 _add("After a run", status.status, status.EXAMPLES)
+_add("After a run", runs.runs, runs.EXAMPLES)
 _add("After a run", report.report, report.EXAMPLES)
 _add("After a run", verify.verify, verify.EXAMPLES)
 _add("After a run", rejected.rejected, rejected.EXAMPLES)

@@ -115,25 +115,26 @@ def _times(runs: tuple[Run, Run]) -> list[tuple[str, ...]]:
 
 
 def _metrics(runs: tuple[Run, Run]) -> list[tuple[str, ...]]:
-    flat = [_flat(facts.metrics) for _, facts in runs]
+    found = [flat(facts.metrics) for _, facts in runs]
     rows = []
-    for name in dict.fromkeys([*flat[0], *flat[1]]):
-        values = [each.get(name) for each in flat]
+    for name in dict.fromkeys([*found[0], *found[1]]):
+        values = [each.get(name) for each in found]
         numbers = [value.get("value") if isinstance(value, Mapping) else value for value in values]
         known = [float(value) for value in numbers if isinstance(value, (int, float))]
         moved = f"{known[1] - known[0]:+.3g}" if len(known) == 2 else "–"
-        shown = (number(each) if name in there else "–" for each, there in zip(values, flat, strict=True))
+        shown = (number(each) if name in there else "–" for each, there in zip(values, found, strict=True))
         rows.append((name, *shown, moved))
     return rows
 
 
-def _flat(metrics: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+def flat(metrics: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    """Return the numbers and estimates among metrics, those inside others as ``name: field``."""
     found: dict[str, Any] = {}
     for name, value in metrics.items():
         if is_number(value):
             found[f"{before}{name}"] = value
         elif isinstance(value, Mapping):
-            found |= _flat(value, f"{before}{name}: ")
+            found |= flat(value, f"{before}{name}: ")
     return found
 
 

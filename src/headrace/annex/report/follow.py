@@ -6,7 +6,7 @@ import contextlib
 import math
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from headrace.annex.report.facts import Facts, facts
 from headrace.annex.report.writing import committed_in, folder_of, number_in
 from headrace.core.files import safe_files
 from headrace.core.human import clock, duration, per_second, percent, plural, size
+from headrace.core.stores.options import Options
 from headrace.errors import HeadraceError
 from headrace.observers.model_text import (
     answer_words,
@@ -34,7 +35,7 @@ from headrace.observers.time_spent import all_parts, stage_times, told
 from headrace.output.layout import HOME
 from headrace.output.names import REPORT
 from headrace.output.places.place import Place, looked_at
-from headrace.output.runs import load, success_of
+from headrace.output.runs import load, success_of, unreadable_success
 
 _SILENT = 10.0  # seconds without an event after which `status` says so
 _RESUME = "run the same command again to resume it"
@@ -43,8 +44,9 @@ _RESUME = "run the same command again to resume it"
 class Follower:
     """Reads the record of an output's run as it grows; of one in a store, as much as its driver has uploaded."""
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], options: Options | None = None) -> None:
         self._path = path
+        self._options = options
         self._run = ""
         self.pause = 0.5  # seconds between two looks
         self._begin()
@@ -56,7 +58,7 @@ class Follower:
 
     def poll(self) -> RunStatus:
         """Return how the run is now. Raises ``NothingMatched`` if there is none."""
-        with looked_at(self._path) as output:
+        with looked_at(self._path, self._options) as output:
             folder = folder_of(output.root)
             if folder.name != self._run:  # another run took its place
                 self._run = folder.name
@@ -66,30 +68,11 @@ class Follower:
             return self._told(folder, output)
 
     def _told(self, folder: Path, output: Place) -> RunStatus:
-        alive = output.writer() is not None
         self._read(folder / EVENTS)
-        state, root = self._state, output.root
-        success = success_of(root, folder.name, number_in(state))
-        ended = state.last is None or state.last.finished is not None
-        complete = success is not None and (ended or not alive)
-        committed = committed_in(folder) if not complete and not alive else None
-        known = facts(
-            state,
-            output=output.name,
-            success=success if complete else None,
-            alive=alive,
-            committed=committed,
-            runs=runs_in(success_of(root, folder.name) or {}),
-            number=number_in(state),
-        )
-        report = f"{HOME}/{folder.name}/{REPORT}"
-        return RunStatus(
-            state,
-            known,
-            output.at(report) if output.size_of(report) >= 0 else None,
-            _silent(folder / EVENTS) if alive and not output.copied else 0.0,
-            "" if alive or not complete else _gone(output, folder),
-        )
+        found = told_by_record(self._state, folder, output)
+        if found.facts.status == "complete":
+            return replace(found, gone=found.gone or _gone(output, folder))
+        return found
 
     def _read(self, record: Path) -> None:
         with contextlib.suppress(OSError):
@@ -100,6 +83,35 @@ class Follower:
         whole, newline, self._rest = (self._rest + data).rpartition(b"\n")
         if newline:
             replay(self._state, lines_of(whole))
+
+
+def told_by_record(state: RunState, folder: Path, output: Place) -> RunStatus:
+    """Return how the run in ``folder`` is, by its record, ``_SUCCESS`` and who holds the output.
+
+    Of a run that is not complete, the journal has the last word. No part is looked for.
+    """
+    root, alive = output.root, output.writer() is not None
+    success = success_of(root, folder.name, number_in(state))
+    ended = state.last is None or state.last.finished is not None
+    complete = success is not None and (ended or not alive)
+    committed = committed_in(folder) if not complete and not alive else None
+    known = facts(
+        state,
+        output=output.name,
+        success=success if complete else None,
+        alive=alive,
+        committed=committed,
+        runs=runs_in(success_of(root, folder.name) or {}),
+        number=number_in(state),
+    )
+    report = f"{HOME}/{folder.name}/{REPORT}"
+    return RunStatus(
+        state,
+        known,
+        output.at(report) if output.size_of(report) >= 0 else None,
+        _silent(folder / EVENTS) if alive and not output.copied else 0.0,
+        "" if alive else unreadable_success(root),
+    )
 
 
 def _silent(record: Path) -> float:

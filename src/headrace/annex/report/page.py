@@ -59,19 +59,24 @@ def page(history: History, facts: Facts, *, made: float, version: str) -> bytes:
         len(repr(figures)) > _FIGURES_BYTES
     ):  # as the parts are bounded, never; without charts the page still opens
         figures = {}
-    return _made({**value, "figures": figures}, history, made, version)
+    return _made({**value, "figures": figures}, history.unread, made, version)
 
 
 def comparison_page(first: Run, second: Run, *, made: float, version: str) -> bytes:
     """Return a page about two runs side by side, as UTF-8."""
     from headrace.annex.report.comparison import comparison
 
-    return _made({**comparison(first, second), "figures": {}}, first[0], made, version)
+    return _made({**comparison(first, second), "figures": {}}, first[0].unread, made, version)
 
 
-def _made(value: Value, history: History, made: float, version: str) -> bytes:
+def plain_page(value: Value, *, made: float, version: str) -> bytes:
+    """Return a page of ``title``, ``place``, ``sentence``, ``sections`` and ``figures``, as UTF-8."""
+    return _made({**value, "head": "", "runs_compared": ()}, 0, made, version)
+
+
+def _made(value: Value, unread_lines: int, made: float, version: str) -> bytes:
     at = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(made))
-    unread = f"{history.unread:,}" if history.unread else ""
+    unread = f"{unread_lines:,}" if unread_lines else ""
     value = cleaned({**value, "made": at, "version": version, "unread": unread})
     while len(text := render(value)) > MOST_BYTES:
         biggest = max(value["sections"], key=lambda each: len(repr(each[1])))

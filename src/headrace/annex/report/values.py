@@ -49,7 +49,7 @@ def chart(name: str, title: str, words: str, label: str, *numbers: Value | str) 
     return {"name": name, "title": title, "words": words, "label": label, "numbers": numbers}
 
 
-def plain(words: str = "", *, charts: Sequence[Value] = (), tables: Sequence[Value] = ()) -> Value:
+def plain(words: str = "", *, charts: Sequence[Value] = (), tables: Sequence[Value | str] = ()) -> Value:
     """Return a section of a sentence, charts and tables."""
     return {"plain": True, "words": words, "charts": charts, "tables": tables}
 

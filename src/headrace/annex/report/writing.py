@@ -123,17 +123,23 @@ def folder_of(root: Path) -> Path:
 
     Raises ``NothingMatched`` where there is none.
     """
-    home = root / "_headrace"
-    for pointer in ("next", "current"):
-        with contextlib.suppress(OSError, ValueError):  # no name, or no text
-            folder = home / safe_files.content(home / pointer, 200).decode().strip()
-            if folder.parent == home and safe_files.is_folder(folder):
-                return folder
+    for folder in folders_of(root):
+        return folder
     others = os.listdir(root.parent) if root.parent.is_dir() and not root.exists() else []
     raise NothingMatched(
         f"There is no output of Headrace in {root}: give the folder that a run writes, or has written, "
         f"to.{nearest(root.name, others)}"
     )
+
+
+def folders_of(root: Path) -> Iterator[Path]:
+    """Yield the folders of the runs of an output: of an overwrite that is not complete, and of the current run."""
+    home = root / "_headrace"
+    for pointer in ("next", "current"):
+        with contextlib.suppress(OSError, ValueError):  # no name, or no text
+            folder = home / safe_files.content(home / pointer, 200).decode().strip()
+            if folder.parent == home and safe_files.is_folder(folder):
+                yield folder
 
 
 def committed_in(folder: Path) -> JournalTotals | None:

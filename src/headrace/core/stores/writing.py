@@ -25,6 +25,7 @@ from headrace.errors import ForeignOutput, OutputWriteFailed
 T = TypeVar("T")
 
 SINGLE = 1 << 30  # bytes: what is bigger goes up in pieces
+PAGE = 1_000  # names that a store lists in an answer
 _PIECE = 64 << 20
 _TRIES = 8
 _LISTED_AT_ONCE = 10_000
@@ -289,6 +290,19 @@ class StoreWriter:
             return found
 
         return self._try("list", folder, call)
+
+    def names_after(self, name: str) -> list[tuple[str, int]]:
+        """Return the next thousand names behind ``name``, which need not be there, and their sizes: one request."""
+        import obstore
+
+        store, offset = self._store(0), self._prefix + name if name else None
+
+        def call() -> list[tuple[str, int]]:
+            listing = obstore.list(store, self._prefix.rstrip("/") or None, offset=offset, chunk_size=PAGE)
+            page = next(iter(listing), ())
+            return [(entry["path"][len(self._prefix) :], entry["size"]) for entry in page]
+
+        return self._try("list", "", call)
 
     # ------------------------------------------------------------ requests
 

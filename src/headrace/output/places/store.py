@@ -27,7 +27,7 @@ from headrace.core.metric_states import STATES
 from headrace.core.ports import Moment, Sink
 from headrace.core.stores.addresses import parse_output
 from headrace.core.stores.options import Options
-from headrace.core.stores.writing import ABSENT, StoreWriter, Taken, Version
+from headrace.core.stores.writing import ABSENT, PAGE, StoreWriter, Taken, Version
 from headrace.core.uploading.names import PARTS, Uploads
 from headrace.core.uploading.uploader import LocalFolder
 from headrace.core.work import HOME, SUCCESS, Durability
@@ -35,7 +35,7 @@ from headrace.errors import ForeignOutput, HeadraceError, NothingMatched, RunLoc
 from headrace.output.journal import Contents, Journal
 from headrace.output.journal_frames import MAGIC
 from headrace.output.names import REPORT, first_names, read_pointer
-from headrace.output.places.lease import Lease, writer_of
+from headrace.output.places.lease import LOCK, Lease, writer_of
 from headrace.output.places.numbered import NumberedObjects
 from headrace.output.places.store_parts import StorePublisher
 from headrace.output.publishing import Publisher
@@ -43,8 +43,10 @@ from headrace.output.small_files import remove_tree
 
 _POINTERS = ("current", "next")
 _SMALL = re.compile(rf"(?!(?:events|openlineage)-\d)[A-Za-z0-9_-][A-Za-z0-9_.-]*|{STATES}/[0-9a-f]{{64}}")
+_TELLS = re.compile(rf"{SUCCESS}|{HOME}/(?:current|next|[a-z0-9]{{8}}/events(?:-\d+)?\.jsonl)")
 _ALWAYS = ("plan", "manifest", "events.jsonl")  # asked for whatever a listing says: it may be old
 _AT_ONCE = 16
+_LAST = "\U0010ffff"  # behind all names
 _KEPT_APART = ("plan", "manifest", "journal")  # which are written on conditions
 _RECORDED = 5.0  # seconds between two uploads of the record, at least
 _SHARE = 0.02  # of the time may go into writing the record again, for people who follow the run
@@ -53,16 +55,20 @@ _log = logging.getLogger("headrace")
 
 
 class Store:
-    """A ``Place`` in an object store. ``there``: the names and sizes of its objects, as far as this driver knows."""
+    """A ``Place`` in an object store. ``there``: the names and sizes of its objects, as far as this driver knows.
+
+    ``listed``: such names. The output is only looked at, and no more is copied than tells how its runs are.
+    """
 
     copied = True
     renames = False
 
-    def __init__(self, address: str, options: Options) -> None:
+    def __init__(self, address: str, options: Options, *, listed: Mapping[str, int] | None = None) -> None:
         self.objects = StoreWriter(parse_output(address), options)
         self.name = str(self.objects.address)
         self.lease = Lease(self.objects)
-        self.there: dict[str, int] = {}
+        self.there: dict[str, int] = dict(listed or {})
+        self._listed = listed is not None
         self._options = options
         self._versions: dict[str, Version] = {}
         self._journals: dict[str, NumberedObjects] = {}
@@ -83,6 +89,9 @@ class Store:
 
     def look(self) -> None:
         """Copy pointers, ``_SUCCESS``, and the plan, journal, record and states of the runs that pointers name."""
+        if self._listed:
+            self._copy_told()
+            return
         self.list_again()
         if not any(name.startswith(f"{HOME}/") for name in self.there):
             raise NothingMatched(f"There is no output of Headrace in {self.name}: no run has written there.")
@@ -114,7 +123,7 @@ class Store:
 
     def writer(self) -> str | None:
         """Return whose lease was renewed not long ago."""
-        return writer_of(self.objects)
+        return writer_of(self.objects) if LOCK in self.there or not self._listed else None
 
     def close(self, *, forget: bool = False) -> None:
         """Upload what people read, give the lease back, and remove the folder of this machine."""
@@ -151,6 +160,13 @@ class Store:
                 self._fetch(name)
             for run in filter(None, [read_pointer(self.root / HOME / pointer) for pointer in _POINTERS]):
                 self._copy_run(run, but)
+
+    def _copy_told(self) -> None:
+        self._copy = LocalFolder()
+        with self.naming():
+            for name in filter(_TELLS.fullmatch, self.there):
+                (self.root / name).parent.mkdir(parents=True, exist_ok=True)
+                self._fetch(name)
 
     def _copy_run(self, run: str, but: str) -> None:
         prefix, folder = f"{HOME}/{run}/", self.root / HOME / run
@@ -333,3 +349,47 @@ class Store:
                 self.objects.put(f"{folder}/{path.name}", data)
                 self.there[f"{folder}/{path.name}"] = len(data)
                 self._uploaded[path.name] = stamp
+
+
+def stores_below(address: str, options: Options) -> tuple[str, list[Store]]:
+    """Return the name of an address and the outputs there, by a listing that passes over their parts.
+
+    Raises ``NothingMatched`` if there is nothing.
+    """
+    objects = StoreWriter(parse_output(address), options)
+    found: dict[str, dict[str, int]] = {}
+    marks: dict[str, int] = {}
+    page = objects.names_after("")
+    if not page:
+        raise NothingMatched(f"There is nothing in {objects.address}.")
+    while page:
+        for name, size in page:
+            folder, home, rest = f"/{name}".partition(f"/{HOME}/")
+            if home:
+                found.setdefault(folder[1:], {})[f"{HOME}/{rest}"] = size
+            elif name.rpartition("/")[2] == SUCCESS:
+                marks[name.rpartition("/")[0]] = size
+        page = objects.names_after(_behind(page[-1][0], found)) if len(page) == PAGE else []
+    outputs = []
+    for root, names in found.items():
+        above = ["", *("/".join(root.split("/")[:i]) for i in range(1, root.count("/") + 1))]
+        if not root or not any(each in found for each in above):
+            there = names | ({SUCCESS: marks[root]} if root in marks else {})
+            outputs.append(Store(objects.url(root).rstrip("/"), options, listed=there))
+    return str(objects.address), outputs
+
+
+def _behind(last: str, outputs: Collection[str]) -> str:
+    """Return where a listing goes on that ``last`` has ended: behind the folder of a run, such as its journal, or
+    behind the output, if that is where it is.
+
+    >>> _behind("a/_headrace/k3f9a2xq/journal/0000000007", {"a"}), _behind("a/part-1", {"a"}), _behind("b/x", {"a"})
+    ('a/_headrace/k3f9a2xq/journal/\U0010ffff', 'a/\U0010ffff', 'b/x')
+    """
+    root = next((each for each in outputs if last.startswith(f"{each}/" if each else "")), None)
+    if root is None:
+        return last
+    inside = last.removeprefix(f"{root}/").split("/")
+    if inside[0] != HOME:
+        return f"{root}/{_LAST}".lstrip("/")
+    return f"{last[: -len('/'.join(inside[3:]))]}{_LAST}" if len(inside) > 3 else last

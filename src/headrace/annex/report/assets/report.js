@@ -140,6 +140,21 @@
       ];
     },
 
+    runs: (d, width) => {
+      const points = d.points.map(([at, value, published, name]) => ({ at: new Date(1000 * at), value, published, name }));
+      const hidden = points.some((p) => !p.published);
+      return [...(hidden ? [legend([["published", color(0)], ["not published", "var(--bad)"]])] : []), plot(width, {
+        height: 180,
+        x: { type: "utc", label: null, ticks: Math.max(2, Math.floor(width / 120)) },
+        y: { grid: true, label: null, ticks: 4, domain: fitted(points.map((p) => p.value)) },
+        marks: [
+          Plot.line(d.joined ? points.filter((p) => p.published) : [], { x: "at", y: "value", stroke: color(0), strokeWidth: 2 }),
+          Plot.dot(points, { x: "at", y: "value", fill: (p) => (p.published ? color(0) : "var(--card)"), stroke: (p) => (p.published ? color(0) : "var(--bad)"), strokeWidth: 2, r: 4 }),
+          Plot.tip(points, Plot.pointer({ x: "at", y: "value", title: (p) => `${short(p.name, 40)}\n${+p.value.toPrecision(6)}${p.published ? "" : ", not published"}` })),
+        ],
+      })];
+    },
+
     roc: (d, width) => curve(d, width, "false positive rate", "true positive rate", [[0, 0], [1, 1]]),
     "precision-recall": (d, width) => curve(d, width, "recall", "precision", [[0, d.base], [1, d.base]]),
 
