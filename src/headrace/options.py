@@ -11,7 +11,7 @@ from typing import Any, Literal, cast, get_args, get_type_hints
 
 from headrace.core.engine_ports import ENGINES, Engine, EngineName, EngineTraits
 from headrace.core.option_values import check, plain
-from headrace.core.ray_cluster import Ray, is_address
+from headrace.core.ray_cluster import Ray, names_cluster
 from headrace.core.work import Durability, OnError
 from headrace.errors import ArgumentError, UnknownArgument, nearest
 
@@ -185,7 +185,7 @@ class RunOptions:
 
     @property
     def _on_ray(self) -> bool:
-        return isinstance(self.engine, Ray) or self.engine == "ray" or is_address(self.engine)
+        return isinstance(self.engine, Ray) or self.engine == "ray" or names_cluster(self.engine)
 
     @property
     def engine_class(self) -> Callable[..., Engine]:
@@ -203,7 +203,7 @@ class RunOptions:
         """The cluster; a short form of ``engine`` with what the environment says of it."""
         if isinstance(self.engine, Ray):
             return self.engine
-        return Ray(self.engine_name if is_address(self.engine) else None, **ray_settings())
+        return Ray(self.engine_name if names_cluster(self.engine) else None, **ray_settings())
 
     def updated(self, changes: Mapping[str, Any]) -> RunOptions:
         """Return the options with ``changes``; unknown names and impossible values are refused."""

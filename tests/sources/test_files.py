@@ -15,7 +15,7 @@ from headrace.core.ports import Source
 from headrace.errors import ArgumentError, InputChanged, NothingMatched, UnreadableFile
 from headrace.sources.binary import BinarySource
 from headrace.sources.csv.source import CsvSource
-from headrace.sources.files import absolute_paths, expand, record
+from headrace.sources.files import expand, given_paths, recorded
 from headrace.sources.images.source import ImageSource
 from headrace.sources.json.source import JsonSource
 from headrace.sources.lines import TextSource
@@ -44,7 +44,7 @@ def tree(tmp_path: Path) -> Path:
 
 
 def listed(root: Path, paths: object, suffixes: tuple[str, ...] | None = (".parquet", ".pq")) -> list[str]:
-    found = expand(absolute_paths(paths), suffixes)  # type: ignore[arg-type]
+    found = expand([each.path for each in given_paths(paths)], suffixes)  # type: ignore[arg-type]
     return [os.path.relpath(file.path, root) for file in found]
 
 
@@ -113,7 +113,7 @@ def test_paths_of_other_kinds(tree: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert listed(tree, "~/a.parquet") == ["a.parquet"]
     assert listed(tree, f"file://{tree}/with%20space.parquet") == ["with space.parquet"]
     assert listed(tree, f"local://{tree}/with space.parquet") == ["with space.parquet"]
-    assert absolute_paths("a.parquet") == (str(tree / "a.parquet"),)
+    assert [each.path for each in given_paths("a.parquet")] == [str(tree / "a.parquet")]
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_paths_of_other_kinds(tree: Path, monkeypatch: pytest.MonkeyPatch) -> No
 )
 def test_what_is_no_local_path_is_refused(argument: object, message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
-        absolute_paths(argument)  # type: ignore[arg-type]
+        given_paths(argument)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -197,14 +197,14 @@ def test_no_source_waits_for_what_never_ends(tmp_path: Path, make: Callable[[Pat
 )
 def test_no_message_tells_a_secret(address: str) -> None:
     with pytest.raises(ArgumentError) as caught:
-        absolute_paths([address])
+        given_paths([address])
     assert "hush" not in str(caught.value).replace("hu/sh", "hush")
 
 
 def test_a_changed_file_is_noticed_with_what_changed(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("x")
-    file = record(str(path))
+    (file,) = recorded([str(path)])
     check_unchanged(file)
     os.utime(path, ns=(0, file.mtime_ns + 1))
     with pytest.raises(InputChanged, match=r"a\.csv' changed .* its time of change was .*\d{9} UTC and is "):

@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 from headrace.core.engine_ports import ENGINES, EngineTraits
 from headrace.core.human import given_bytes
-from headrace.core.ray_cluster import Ray, is_address
+from headrace.core.ray_cluster import Ray, names_cluster
 from headrace.errors import ArgumentError, nearest
 
 _SECONDS = ("stall_timeout", "batch_timeout", "commit_every", "keep_template")
@@ -107,7 +107,7 @@ def _check_engine(value: Any) -> None:
         )
     elif isinstance(value, str) and value not in ENGINES.ours and (kind := ENGINES.get(value)) is not None:
         _check_engine_class(kind)
-    elif not isinstance(value, Ray) and value not in tuple(ENGINES.ours) and not is_address(value):
+    elif not isinstance(value, Ray) and value not in tuple(ENGINES.ours) and not names_cluster(value):
         names = ENGINES.names()
         listed = ", ".join(map(repr, names))
         raise ArgumentError(

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
     from headrace.core.files.input_files import Mark
     from headrace.core.files.staged import StagedStream
+    from headrace.core.files.storage import Storage
     from headrace.core.parquet.chunks import ChunkFile, Chunks
     from headrace.core.parquet.footer import Chunk, Footer
-    from headrace.core.stores.options import Options
     from headrace.core.table_changes import Lost, Seen
 
 Bad = Callable[[int, int, Exception], None]
@@ -471,13 +471,8 @@ class Sink(Protocol):
         ...
 
     @property
-    def in_store(self) -> bool:
-        """True if ``root`` is the address of an object store."""
-        ...
-
-    @property
-    def options_of_store(self) -> Options:
-        """What is known of the store in which ``root`` lies; nothing for a folder."""
+    def storage(self) -> Storage:
+        """Where ``root`` is."""
         ...
 
     @property

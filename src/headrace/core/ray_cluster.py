@@ -70,7 +70,7 @@ class Ray:
         allow_unauthenticated: bool = False,
         remote_args: Mapping[str, Any] | None = None,
     ) -> None:
-        if address is not None and not is_address(address):
+        if address is not None and not names_cluster(address):
             raise ArgumentError(f"Ray({address!r}): the address of a cluster is such as 'ray://head:10001'.")
         _check_seconds("pool_timeout", pool_timeout)
         _check_truth("allow_unauthenticated", allow_unauthenticated)
@@ -84,7 +84,7 @@ class Ray:
         return self.address or "ray"
 
 
-def is_address(value: Any) -> bool:
+def names_cluster(value: Any) -> bool:
     """Say whether a value is the address of a cluster."""
     return isinstance(value, str) and value.startswith(RAY_ADDRESS) and len(value) > len(RAY_ADDRESS)
 

@@ -10,9 +10,9 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from headrace.core.arrow.output_schema import describe_difference
+from headrace.core.files.storage import storage_at
 from headrace.core.human import plural
 from headrace.core.ports import Source
-from headrace.core.stores.addresses import is_address
 from headrace.core.warn import warn
 from headrace.core.work import Shard, Split
 from headrace.errors import ArgumentError, ForeignOutput, InputChanged, PlanChanged
@@ -388,7 +388,7 @@ def _folder(path: str) -> str:
 
 def _takes_in(argument: str, out: str) -> bool:
     """Say whether a path argument, a folder or a pattern, would also read parts in the folder ``out``."""
-    if os.path.isdir(argument) or (is_address(argument) and not re.search(r"[*?\[]", argument)):
+    if storage_at(argument).may_hold():
         return _inside(out, os.path.realpath(argument))
     parts = argument.split(os.sep)
     first = next((i for i, part in enumerate(parts) if re.search(r"[*?\[]", part)), None)

@@ -60,7 +60,7 @@ def open_job(plan: Plan, request: OpenRequest) -> Job:
         plan.sink.target.check_source(described)
     files = plan.source.files()
     check_apart(plan.sink.root, described.get("paths", ()), files)
-    output = open_output(plan.sink.root, plan.sink.options_of_store)
+    output = open_output(plan.sink.root, plan.sink.storage.options)
     try:
         with output.place.naming():
             opener = _JobOpener(plan, output, files, request)

@@ -59,8 +59,8 @@ def check_keys(plan: Plan, *, incremental: bool, refresh: bool) -> None:
             "not have these rows any more. Leave one of the two out; on_change='restart' makes all rows from the "
             "files as they are now."
         )
-    if plan.sink is not None and plan.sink.in_store:
-        raise ArgumentError(
+    if plan.sink is not None:
+        plan.sink.storage.on_disk(
             f"{words} with an output in an object store: keys are kept in files that workers map into memory, so the "
             "output has to be a folder."
         )

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.core.files.formats import FORMATS, data_format
-from headrace.core.stores.addresses import is_address
 from headrace.errors import ArgumentError, NothingMatched, nearest
+from headrace.sources.files import given_paths
 
 if TYPE_CHECKING:
     from headrace.dataset.dataset import Dataset
@@ -73,38 +73,9 @@ def format_of(paths: Sequence[str], *, asked: str = "--format ") -> str:
 
 def _names_at(path: str) -> Iterator[str]:
     """Yield names of files at a path: of a folder, enough to know what is in it."""
-    if is_address(path):
-        yield from _names_in_store(path)
+    (given,) = given_paths(path)
+    if data_format(given.path) is not None and not os.path.isdir(given.path):
+        yield given.path
         return
-    plain = path.removeprefix("local://").removeprefix("file://")
-    root = Path(os.path.expanduser(plain))
-    if not root.is_dir():
-        if data_format(plain) is not None or not any(mark in plain for mark in "*?["):
-            if root.exists() or data_format(plain) is not None:
-                yield plain
-            return
-        root = Path(*_before_pattern(root.parts))
-    seen = 0
-    for _, folders, files in os.walk(root):
-        folders[:] = sorted(name for name in folders if not name.startswith((".", "_")) or "=" in name)
-        for name in sorted(files):
-            if not name.startswith((".", "_")):
-                yield name
-                seen += 1
-        if seen >= _ENOUGH:
-            return
-
-
-def _names_in_store(address: str) -> Iterator[str]:
-    if data_format(address) is not None:
-        yield address
-        return
-    from headrace.sources import objects
-
     with contextlib.suppress(NothingMatched):  # the reader has the better message
-        yield from (file.path for file in objects.expand(address, None, ())[:_ENOUGH])
-
-
-def _before_pattern(parts: Sequence[str]) -> Sequence[str]:
-    at = next(i for i, part in enumerate(parts) if any(mark in part for mark in "*?["))
-    return parts[:at] or (".",)
+        yield from map(os.path.basename, itertools.islice(given.names(), _ENOUGH))

@@ -12,7 +12,7 @@ from headrace.core.work import HOME, SUCCESS
 from headrace.errors import ArgumentError
 from headrace.plan import ray_arguments
 from headrace.plan.ray_arguments import READ
-from headrace.sources.files import PathArgument, absolute_paths
+from headrace.sources.files import PathArgument, given_paths
 
 _SAME_NAME = (
     "column_names", "encoding", "skip_rows", "delimiter", "column_types", "null_values", "strings_can_be_null",
@@ -97,7 +97,8 @@ READ_JSON: dict[str, Unsupported] = {
 
 def warn_of_unfinished(paths: PathArgument) -> None:
     """Warn, on behalf of the caller's caller, if a folder is the output of a run that is not complete."""
-    tables = [folder for folder in absolute_paths(paths) if os.path.isdir(os.path.join(folder, "_delta_log"))]
+    folders = [each.path for each in given_paths(paths)]
+    tables = [folder for folder in folders if os.path.isdir(os.path.join(folder, "_delta_log"))]
     if tables:
         warn(
             f"The folder {tables[0]!r} is a Delta table: its Parquet files may hold rows of older versions, or of "
@@ -105,7 +106,7 @@ def warn_of_unfinished(paths: PathArgument) -> None:
         )
     unfinished = [
         folder
-        for folder in dict.fromkeys(absolute_paths(paths))
+        for folder in dict.fromkeys(folders)
         if os.path.isdir(os.path.join(folder, HOME)) and not os.path.exists(os.path.join(folder, SUCCESS))
     ]
     if unfinished:

@@ -20,7 +20,8 @@ import msgspec
 
 from headrace.core.events import RunFinished
 from headrace.core.files import safe_files
-from headrace.core.stores.addresses import is_address, without_secrets, without_secrets_in
+from headrace.core.files.storage import storage_at
+from headrace.core.stores.addresses import without_secrets, without_secrets_in
 from headrace.core.terminal import encodable
 from headrace.output.names import LINEAGE
 from headrace.output.run_list import RunEntry, digest_of, time_text
@@ -155,7 +156,7 @@ def _inputs_of(job: Job, entry: RunEntry) -> list[dict[str, Any]]:
     name = str(described.get("table") or described.get("path") or "")
     version = next((str(position[each]) for each in _VERSIONS if position.get(each) is not None), "none")
     kind = str(described.get("kind"))
-    named = (kind, name) if kind == "iceberg" else dataset_name(name)
+    named = (kind, name) if kind == "iceberg" else storage_at(name).dataset_name()
     if named[0].endswith("://"):  # a database that is a file
         named = ("file", named[1])
     return [_input_of(named, files, version, statistics=not source.one_state)]
@@ -172,7 +173,7 @@ def inputs_of(paths: Sequence[str], files: Sequence[tuple[str, int, int]]) -> li
     for file in files:
         root = next((each for each in roots if file[0] == each or file[0].startswith(f"{each}/")), file[0])
         below.setdefault(root, []).append(file)
-    return [_input_of(dataset_name(root), found) for root, found in below.items()]
+    return [_input_of(storage_at(root).dataset_name(), found) for root, found in below.items()]
 
 
 def _input_of(
@@ -203,7 +204,7 @@ def _input_of(
 
 
 def _output_of(job: Job, event: RunFinished, version: str) -> dict[str, Any]:
-    namespace, name = dataset_name(str(job.output))
+    namespace, name = storage_at(str(job.output)).dataset_name()
     facets: dict[str, Any] = {"version": _facet("version", datasetVersion=version)}
     if job.committer.state.schema is not None:
         from headrace.core.arrow.batch import schema_from
@@ -225,19 +226,6 @@ def _output_of(job: Job, event: RunFinished, version: str) -> dict[str, Any]:
             )
         },
     }
-
-
-def dataset_name(path: str) -> tuple[str, str]:
-    """Return the namespace and the name of a folder, file or address, as OpenLineage names datasets.
-
-    >>> dataset_name("/data/trips"), dataset_name("s3://bucket/trips/2026")
-    (('file', '/data/trips'), ('s3://bucket', 'trips/2026'))
-    """
-    if not is_address(path):
-        return "file", path
-    scheme, _, rest = without_secrets(path).partition("://")
-    host, _, name = rest.partition("/")
-    return f"{scheme}://{host}", name.rstrip("/") or "/"
 
 
 def _fixed(path: str) -> str:

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from headrace.core import failpoints
-from headrace.core.stores.addresses import is_address
+from headrace.core.files.storage import storage_at
 from headrace.options import RunOptions
 from headrace.plan import compile as compiler
 from headrace.plan.logical import Plan
@@ -76,7 +76,7 @@ def _is_small(plan: Plan) -> bool:
         return False
     files = plan.source.files()
     few = len(files) <= MOST_FILES and sum(size for _, size, _ in files) <= MOST_BYTES
-    return few and not any(is_address(path) for path, _, _ in files)
+    return few and not any(storage_at(path).latency for path, _, _ in files)
 
 
 class _Nowhere(io.RawIOBase):

@@ -20,6 +20,7 @@ import pyarrow.types as pt
 from headrace.core.arrow.batch import taken
 from headrace.core.arrow.batch_formats import to_numpy
 from headrace.core.files.hive import HIVE_NULL, folder_name
+from headrace.core.files.storage import Storage
 from headrace.core.human import count
 from headrace.core.ports import Writer
 from headrace.core.work import StagedFile
@@ -29,7 +30,6 @@ HELD_BYTES = 64 << 20
 OPEN_FILES = 16
 MOST_FOLDERS = 10_000
 Codes = np.ndarray[Any, np.dtype[np.int64]]
-_KEY = 1_024  # bytes of an object's key, less what an address has besides
 
 _NOT_IN_NAMES = set("/=%*?[]\\")  # of columns: readers differ in whether they decode the name of a key
 
@@ -113,16 +113,14 @@ class Folders:
     def of(
         cls,
         columns: tuple[str, ...],
-        root: str,
+        storage: Storage,
         staging: str,
         file: str,
         *,
-        in_store: bool,
         takes_empty: bool,
     ) -> Folders:
-        """See how long names may be below ``root``, where a file is called ``file``, and whether ``a`` is ``A``."""
-        longest = _KEY if in_store else os.pathconf(staging, "PC_PATH_MAX")
-        longest -= len(os.fsencode(os.path.join(root, file))) + 2
+        """See how long names may be below ``storage``, for a file called ``file``, and whether ``a`` is ``A``."""
+        longest = storage.longest_path(staging) - len(os.fsencode(os.path.join(storage.path, file))) - 2
         folder, name = os.path.split(staging)
         caseless = os.path.lexists(os.path.join(folder, name.upper()))
         return cls(columns, os.pathconf(staging, "PC_NAME_MAX"), longest, caseless, takes_empty)

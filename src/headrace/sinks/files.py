@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING, Any, Self, cast
 import pyarrow as pa
 
 from headrace.core.failures import is_foreign
-from headrace.core.files import safe_files
 from headrace.core.files.formats import PART_SUFFIX
-from headrace.core.files.paths import absolute
 from headrace.core.files.staged import StagedStream
+from headrace.core.files.storage import Storage, output_at, storage_at
 from headrace.core.ports import Encoder, Format, JoinedEncoder, Sink, Target, Writer
-from headrace.core.stores.addresses import Address, is_address, parse, parse_output
-from headrace.core.stores.options import Options, checked_for_output, unsigned
+from headrace.core.stores.options import Options, checked_for_output
 from headrace.core.work import REJECTED, Durability, StagedFile, Task
 from headrace.errors import ArgumentError, SinkError, nearest
 from headrace.sinks.arrow import Arrow
@@ -70,58 +68,20 @@ class FileSink:
     source: Mapping[str, Any] = field(default_factory=dict, kw_only=True, repr=False, hash=False)
 
     def __post_init__(self) -> None:
-        root, options = os.fspath(self.root), self.storage_options
-        in_store = is_address(root)
-        if in_store:
-            root, options = unsigned(str(parse_output(root)).rstrip("/"), options)
-        if not isinstance(options, tuple):
-            options = checked_for_output(options)
-        if "://" in root and not in_store:
-            raise ArgumentError(f"Cannot write to {root!r}: give the folder as a path, without the scheme.")
-        if options and not in_store:
-            raise ArgumentError("storage_options are for outputs in object stores, such as s3://bucket/out.")
-        root = root if in_store else absolute(root, "The output path")
-        object.__setattr__(self, "root", root)
-        object.__setattr__(self, "storage_options", options)
+        storage = output_at(self.root, self.storage_options)
+        object.__setattr__(self, "root", storage.path)
+        object.__setattr__(self, "storage_options", storage.options)
         check_columns(self.partition_by)
 
     @property
-    def options_of_store(self) -> Options:
-        """What is known of the store, as a tuple."""
-        assert isinstance(self.storage_options, tuple)
-        return self.storage_options
+    def storage(self) -> Storage:
+        """Where ``root`` is."""
+        return storage_at(self.root, checked_for_output(self.storage_options))
 
     @property
-    def in_store(self) -> bool:
-        """True if ``root`` is the address of an object store."""
-        return is_address(self.root)
-
-    def size_of(self, name: str) -> int | None:
-        """Return the size of a file, by its name from the folder on; None if there is none."""
-        if self.in_store:
-            entry = self._object(name)[1]
-            return None if entry is None else int(entry.size)
-        try:
-            return os.stat(os.path.join(self.root, name)).st_size
-        except FileNotFoundError:
-            return None
-
-    def opened(self, name: str) -> Any:
-        """Open a file for reading, by its name from the folder on; raises ``FileNotFoundError``."""
-        if not self.in_store:
-            return safe_files.file(os.path.join(self.root, name))
-        from headrace.core.stores.objects import ObjectPath, open_arrow
-
-        address, entry = self._object(name)
-        if entry is None:
-            raise FileNotFoundError(str(address))
-        return open_arrow(ObjectPath.of(address, entry, self.options_of_store))
-
-    def _object(self, name: str) -> tuple[Address, Any]:
-        from headrace.core.stores.clients import client_for
-
-        address = parse(f"{self.root}/{name}")
-        return address, client_for(address, self.options_of_store).head(address.key)
+    def syncs(self) -> bool:
+        """True if files have to be synced to last as the run promises."""
+        return self.storage.syncs(self.durability)
 
     def describe(self) -> dict[str, Any]:
         """Return kind and settings; not the folder, so that an output that was moved can still be resumed."""
@@ -189,10 +149,9 @@ class FileSink:
         longest = f"part-{shard}-00000-{self.run}.{self.format.suffix}"
         folders = Folders.of(
             self.partition_by,
-            self.root,
+            self.storage,
             self.staging,
             longest,
-            in_store=self.in_store,
             takes_empty=self.empty_folders,
         )
         division: Division = folders if self.divide is None else self.divide(folders, schema)

@@ -10,14 +10,14 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Generic, Self, TypeAlias, TypeVar
 
 from headrace.core.files.input_files import FileState, InputFile, Mark, check_unchanged
+from headrace.core.files.storage import signed_alike, storage_at
 from headrace.core.ports import Bad, Source
 from headrace.core.row_keys import Keys, Location, Numbers, file_keys, keyed, row_keys
-from headrace.core.stores.addresses import is_address
 from headrace.core.stores.objects import ObjectPath, contents
-from headrace.core.stores.options import Options, checked, unsigned, with_anonymous
+from headrace.core.stores.options import checked, with_anonymous
 from headrace.core.work import Split
 from headrace.errors import ArgumentError, NothingMatched
-from headrace.sources.files import PathArgument, absolute_paths, expand, record
+from headrace.sources.files import PathArgument, expand, given_paths, recorded
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,33 +31,12 @@ _StatesRead: TypeAlias = "OrderedDict[tuple[int, int, int], Sequence[FileState |
 _REMEMBERED = 16  # splits; a worker reads fewer at the same time
 
 BLOCKS = 64  # about so many, where that makes them neither tiny nor huge
-LEAST_BLOCK = 128 << 10
-MOST_BLOCK = 8 << 20
 
 
 def block_of(files: Sequence[InputFile]) -> int:
-    """Return how many bytes a split of text files has at least: a 64th of all, 128 KiB to 8 MiB.
-
-    Each split of an object is a request of its own: there, 4 to 16 MiB.
-    """
-    part = sum(file.size for file in files) // BLOCKS
-    if any(is_address(file.path) for file in files[:1]):
-        return min(max(part, 4 << 20), 16 << 20)
-    return min(max(part, LEAST_BLOCK), MOST_BLOCK)
-
-
-def _unsigned(paths: Sequence[str]) -> tuple[tuple[str, ...], Options]:
-    """Return addresses without ``anonymous@``, and the option that it stands for."""
-    pairs = [unsigned(path, None) for path in paths]
-    anonymous = [
-        options is not None for (_, options), path in zip(pairs, paths, strict=True) if is_address(path)
-    ]
-    if any(anonymous) and not all(anonymous):
-        raise ArgumentError(
-            "Some of the addresses begin with anonymous@ and others do not, and one reader signs either all of its "
-            "requests or none. Read them with two readers, and combine these with union."
-        )
-    return tuple(path for path, _ in pairs), (("anonymous", True),) if any(anonymous) else ()
+    """Return how many bytes a split of text files has at least: a 64th of all, as far as ``Storage.blocks`` lets."""
+    least, most = storage_at(files[0].path if files else "").blocks
+    return min(max(sum(file.size for file in files) // BLOCKS, least), most)
 
 
 class FileSource(Source, Generic[Inspected]):
@@ -74,13 +53,13 @@ class FileSource(Source, Generic[Inspected]):
 
     def __init__(self, paths: PathArgument, *, adds_path: bool = False) -> None:
         """``adds_path``: a column ``path`` comes behind those of ``read_rows``; then each split lies in one file."""
-        self.paths, self._storage = _unsigned(absolute_paths(paths))
+        given = given_paths(paths)
+        self.paths, self._storage = tuple(each.path for each in given), signed_alike(given)
         self._adds_path = adds_path
         self._extensions: tuple[str, ...] = ()
-        address = next(filter(is_address, self.paths), None)
-        if address is not None and not self.reads_objects:
-            raise ArgumentError(
-                f"Cannot read {address!r}: {type(self).__name__} reads local files only. A source that opens its "
+        for each in () if self.reads_objects else given:
+            each.on_disk(
+                f"Cannot read {each.path!r}: {type(self).__name__} reads local files only. A source that opens its "
                 "files with headrace.core.stores.objects must set reads_objects = True."
             )
         self._pins: tuple[str, ...] | None = None
@@ -92,7 +71,7 @@ class FileSource(Source, Generic[Inspected]):
     def in_store(self, storage_options: Mapping[str, Any] | None) -> Self:
         """Say what the store needs to know that is no secret; returns the source. Refuses what it cannot use."""
         self._storage = checked(with_anonymous(storage_options) if self._storage else storage_options)
-        if self._storage and not any(map(is_address, self.paths)):
+        if self._storage and not any(storage_at(path, self._storage).options for path in self.paths):
             raise ArgumentError(
                 "storage_options are for addresses such as s3://bucket/key; all paths are local."
             )
@@ -181,12 +160,7 @@ class FileSource(Source, Generic[Inspected]):
         return chosen
 
     def _recorded(self, paths: Sequence[str]) -> list[InputFile]:
-        if not any(map(is_address, paths)):
-            return [*map(record, paths)]
-        from concurrent.futures import ThreadPoolExecutor
-
-        with ThreadPoolExecutor(16, thread_name_prefix="objects") as threads:
-            return list(threads.map(lambda path: record(path, self._storage), paths))
+        return recorded(paths, self._storage)
 
     def inspected(self) -> Inspected:
         return self.refreshed() if self._inspected is None else self._inspected

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -11,9 +11,9 @@ import pyarrow as pa
 
 from headrace.core.arrow.batch import schema_from
 from headrace.core.files import safe_files
-from headrace.core.files.paths import absolute
+from headrace.core.files.storage import output_at
 from headrace.core.rejected import COLUMNS, rejected_schema
-from headrace.core.stores.addresses import is_address, parse_output
+from headrace.core.stores.addresses import parse_output
 from headrace.core.stores.options import Options
 from headrace.core.stores.writing import StoreWriter
 from headrace.core.work import REJECTED
@@ -24,9 +24,13 @@ def rejected_table(output: str | os.PathLike[str], options: Options = ()) -> pa.
     """Read all rejected rows of an output; files are mapped, not copied, objects of a store are fetched."""
     if not isinstance(output, (str, os.PathLike)):
         raise ArgumentError(f"read_rejected takes the folder that was written to, not {output!r}.")
-    if is_address(os.fspath(output)):
-        return _table_of_store(StoreWriter(parse_output(os.fspath(output)), options))
-    root = Path(absolute(os.fspath(output), "The output path"))
+    storage = output_at(output, options)
+    read: Callable[[str, Options], pa.Table] = storage.pick(_table_of_folder, _table_of_store)
+    return read(storage.path, storage.options)
+
+
+def _table_of_folder(path: str, options: Options) -> pa.Table:
+    root = Path(path)
     if not (root / "_headrace").is_dir():
         raise NothingMatched(
             f"There is no output of Headrace in {root}: give read_rejected the folder that a run has written to."
@@ -44,7 +48,8 @@ def table_of_files(paths: Sequence[Path]) -> pa.Table:
     return pa.concat_tables([_table(path) for path in paths], promote_options="permissive")
 
 
-def _table_of_store(store: StoreWriter) -> pa.Table:
+def _table_of_store(address: str, options: Options) -> pa.Table:
+    store = StoreWriter(parse_output(address), options)
     names = sorted(name for name, _ in store.names(f"{REJECTED}/") if name.endswith(".arrow"))
     if names:
         with ThreadPoolExecutor(8, thread_name_prefix="headrace-rejected") as threads:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.core.files.formats import data_format
+from headrace.core.files.formats import reader_of
 from headrace.errors import UnreadableFile
 from headrace.sources.text import compression_of, plain_encoding
 
@@ -53,16 +53,6 @@ def refuse_other_formats(path: str, data: bytes, wanted: str, *, encoding: str |
             packing = compression_of(path)
             packed = f" (once decompressed; {packing})" if packing else ""
             raise UnreadableFile(f"{begins} {shown}{packed}, so it is {what}.")
-
-
-def reader_of(path: str) -> str:
-    """Return which reader a file is for by its name; "" if that is not known.
-
-    >>> reader_of("trips/JAN.CSV"), reader_of("trips/jan")
-    ('read_csv', '')
-    """
-    by_name = data_format(path)
-    return "" if by_name is None else by_name.reader
 
 
 def another_reader(path: str, mine: str) -> str:

@@ -12,8 +12,7 @@ import typer
 from headrace.annex.cli.answer import DONE, REJECTS, Answer, UsageMistake, answer_of
 from headrace.annex.cli.scripts import check_outside_output
 from headrace.annex.cli.texts import in_flags, in_shell, output_of
-from headrace.core.files.paths import absolute
-from headrace.core.stores.addresses import is_address
+from headrace.core.files.storage import output_at
 from headrace.core.terminal import say
 from headrace.session import invocation
 
@@ -94,12 +93,12 @@ def resume(
 
 def _output(out: Path) -> Path:
     """Return the folder of an output whose command may be carried out."""
-    if is_address(output_of(out)):
-        raise UsageMistake(
+    return Path(
+        output_at(output_of(out)).on_disk(
             f"{output_of(out)} is in a store, where others may write, so a command from there is not run. Run the "
             "command that wrote it again, on any machine, and it goes on where it stopped."
         )
-    return Path(absolute(str(out), "The output path"))
+    )
 
 
 def _last_run(root: Path) -> SavedRun:

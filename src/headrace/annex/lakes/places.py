@@ -6,9 +6,9 @@ import os
 import re
 from typing import Any
 
-from headrace.core.files.paths import absolute
-from headrace.core.stores.addresses import in_object_store, is_address, parse_output
-from headrace.core.stores.options import unsigned
+from headrace.core.files.storage import given
+from headrace.core.stores.addresses import parse_output, scheme_of
+from headrace.core.stores.options import with_anonymous
 from headrace.errors import ArgumentError, SourceError
 
 _OUTPUT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -24,14 +24,8 @@ def given_table(uri: Any, verb: str, options: Any) -> tuple[str, Any]:
     """
     if not isinstance(uri, (str, os.PathLike)) or not str(os.fspath(uri)):
         raise ArgumentError(f"{verb}: a table is given by its folder or its address, not by {uri!r}.")
-    text = str(os.fspath(uri)).removeprefix("local://")
-    if is_address(text):
-        return unsigned(str(parse_output(text)).rstrip("/"), options)
-    if text.startswith("file://"):
-        from urllib.parse import unquote
-
-        text = unquote(text.removeprefix("file://"))
-    return absolute(text, "The folder of a table"), options
+    table = given(str(os.fspath(uri)), "The folder of a table", parse_output)
+    return table.path.rstrip("/") or "/", with_anonymous(options) if table.options else options
 
 
 def given_output(output: Any, verb: str) -> str:
@@ -68,7 +62,7 @@ def inside(table: str, path: str, what: str) -> str:
     from urllib.parse import unquote
 
     name = unquote(path)
-    if is_address(name) or name.startswith(("/", "file:")) or os.pardir in name.split("/"):
+    if scheme_of(name) or name.startswith(("/", "file:")) or os.pardir in name.split("/"):
         raise SourceError(
             f"{what} names a file outside its own folder, {path!r}, as shallow clones do. Headrace does not read "
             "that: make a copy of the table with all its files (a deep clone), and read that."
@@ -85,10 +79,12 @@ def place_of(location: str) -> str:
     text = location.rstrip("/")
     if text.startswith("file:"):
         text = "/" + text.removeprefix("file:").lstrip("/")
-    if is_address(text) and in_object_store(text):
+    scheme = scheme_of(text)
+    if not scheme:
+        return os.path.abspath(text)
+    try:
         return str(parse_output(text)).rstrip("/")
-    if is_address(text):
+    except ArgumentError as error:
         raise SourceError(
             f"The table lies at {text}, and Headrace reads tables in folders and in s3://, gs:// and abfs://."
-        )
-    return os.path.abspath(text)
+        ) from error

@@ -400,7 +400,7 @@ def digest_of(files: Sequence[StagedFile]) -> str:
 def free_folder(files: FileSink, mode: str) -> FileSink:
     """Return ``files``; to overwrite where a run has finished there, those in the next free folder: ``name-2``, …"""
     number, free = 1, files
-    while mode == "overwrite" and free.size_of(SUCCESS) is not None:
+    while mode == "overwrite" and free.storage.size_of(SUCCESS) is not None:
         number += 1
         free = replace(files, root=f"{files.root}-{number}")
     return free

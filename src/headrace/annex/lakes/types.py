@@ -122,7 +122,7 @@ def footers(files: FileSink, names: Sequence[str]) -> list[pq.FileMetaData]:
     """Read the footers of parts."""
 
     def footer(name: str) -> pq.FileMetaData:
-        with files.opened(name) as data:
+        with files.storage.opened(name) as data:
             return pq.read_metadata(data)
 
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="headrace-footers") as threads:

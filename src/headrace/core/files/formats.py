@@ -148,3 +148,13 @@ def model_format(path: str, library: str) -> str | None:
     name = path.lower()
     formats = MODELS[library].items()
     return next((each for each, suffixes in formats if name.endswith(suffixes)), None)
+
+
+def reader_of(path: str) -> str:
+    """Return which reader a file is for by its name; "" if that is not known.
+
+    >>> reader_of("trips/JAN.CSV"), reader_of("trips/jan")
+    ('read_csv', '')
+    """
+    by_name = data_format(path)
+    return "" if by_name is None else by_name.reader

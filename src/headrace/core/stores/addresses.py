@@ -49,24 +49,23 @@ class Address(NamedTuple):
         return f"{self.root}/{escaped}"
 
 
+def scheme_of(text: str) -> str:
+    """Return the scheme of an URL, in small letters; "" if it is none.
+
+    >>> scheme_of("S3A://bucket/key"), scheme_of("/data/x")
+    ('s3a', '')
+    """
+    scheme = _SCHEME.match(text)
+    return "" if scheme is None else scheme[1].lower()
+
+
 def is_address(path: str) -> bool:
-    """Say whether a path is an URL of another place than this machine's own files.
+    """Say whether a path is an URL of another place than this machine's own files. ``core/files/storage`` asks it.
 
     >>> is_address("s3://bucket/key"), is_address("/data/x"), is_address("file:///data/x")
     (True, False, False)
     """
-    scheme = _SCHEME.match(path)
-    return scheme is not None and scheme[1].lower() not in ("file", "local")
-
-
-def in_object_store(path: str) -> bool:
-    """Say whether a path is the address of an object store, where outputs can be committed.
-
-    >>> in_object_store("s3a://bucket/key"), in_object_store("sftp://host/x"), in_object_store("/data/x")
-    (True, False, False)
-    """
-    scheme = _SCHEME.match(path)
-    return scheme is not None and _SAME.get(scheme[1].lower(), scheme[1].lower()) in OBJECT_STORES
+    return scheme_of(path) not in ("", "file", "local")
 
 
 def parse(text: str, what: str = "read") -> Address:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from headrace.core.stores.addresses import endpoint_of, is_address, parse
+from headrace.core.stores.addresses import Address, endpoint_of
 from headrace.errors import ArgumentError, nearest
 
 _SAME = {
@@ -70,17 +70,17 @@ def checked(given: Mapping[str, Any] | None) -> Options:
     return tuple(sorted(found.items()))
 
 
-def unsigned(path: str, given: Any) -> tuple[str, Any]:
+def unsigned(address: Address, given: Any) -> tuple[str, Any]:
     """Take ``anonymous@`` out of an address, and put what it stands for into the options; else return both.
 
-    >>> unsigned("s3://anonymous@bucket/x", {"region": "eu-west-1"})
+    >>> from headrace.core.stores.addresses import parse
+    >>> unsigned(parse("s3://anonymous@bucket/x"), {"region": "eu-west-1"})
     ('s3://bucket/x', {'region': 'eu-west-1', 'anonymous': True})
-    >>> unsigned("s3://bucket/x", None)
+    >>> unsigned(parse("s3://bucket/x"), None)
     ('s3://bucket/x', None)
     """
-    address = parse(path) if is_address(path) else None
-    if address is None or not address.anonymous:
-        return path, given
+    if not address.anonymous:
+        return str(address), given
     return str(address._replace(anonymous=False)), with_anonymous(given)
 
 
@@ -94,8 +94,10 @@ def with_anonymous(given: Any) -> Any:
     return {**options, "anonymous": True}
 
 
-def checked_for_output(given: Mapping[str, Any] | None) -> Options:
-    """Return options for writing: as for reading, and maybe ``allow_unsafe_store``."""
+def checked_for_output(given: Options | Mapping[str, Any] | None) -> Options:
+    """Return options for writing: as for reading, and maybe ``allow_unsafe_store``. A tuple was checked before."""
+    if isinstance(given, tuple):
+        return given
     rest = dict(given) if isinstance(given, Mapping) else given
     unsafe = rest.pop("allow_unsafe_store", False) if isinstance(rest, dict) else False
     if not isinstance(unsafe, bool):

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
 
-from headrace.core.files.paths import absolute
+from headrace.core.files.storage import Storage, output_at
 from headrace.core.ports import Moment, Sink
-from headrace.core.stores.addresses import is_address
-from headrace.core.stores.options import Options, checked_for_output
+from headrace.core.stores.options import Options
 from headrace.core.uploading.names import Uploads
 from headrace.core.work import Durability
 from headrace.output.journal import Contents, Journal
@@ -142,12 +141,19 @@ class Place(Protocol):
 
 def place_at(path: str | os.PathLike[str], options: Options | None = None) -> Place:
     """Return the place of an output, which is neither looked at nor held yet."""
-    text = os.fspath(path)
-    if not is_address(text):
-        return Folder(Path(absolute(text, "The output path")))
+    storage = output_at(path, options or ())
+    make: Callable[[Storage], Place] = storage.pick(_folder, _store)
+    return make(storage)
+
+
+def _folder(storage: Storage) -> Place:
+    return Folder(Path(storage.path))
+
+
+def _store(storage: Storage) -> Place:
     from headrace.output.places.store import Store  # only where outputs lie in stores
 
-    return Store(text, checked_for_output(None) if options is None else options)
+    return Store(storage.path, storage.options)
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 
 from headrace.core.arrow.forms import first_marked, forms_over, unmarked
+from headrace.core.files.formats import reader_of
 from headrace.core.files.input_files import InputFile
 from headrace.core.human import short_repr
 from headrace.core.stores.objects import open_binary
@@ -25,7 +26,7 @@ from headrace.sources.csv.format import CsvFormat
 from headrace.sources.folder_columns import FolderColumns
 from headrace.sources.records import QuoteNeverClosed, RecordScanner, newline_cuts, quoted_cuts
 from headrace.sources.schemas import unify
-from headrace.sources.signatures import not_text, reader_of, refuse_other_formats
+from headrace.sources.signatures import not_text, refuse_other_formats
 from headrace.sources.text import TextFile
 
 _OTHER_HEADS = 1 << 16  # what is read of each file after the first

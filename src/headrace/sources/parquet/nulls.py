@@ -112,7 +112,7 @@ def no_footer(path: str, error: Exception) -> SourceError:
 
 def _what_else(path: str, head: bytes) -> str:
     """Return what a file is that is not Parquet, and which reader is for it."""
-    from headrace.sources.signatures import reader_of  # for the message only
+    from headrace.core.files.formats import reader_of  # for the message only
 
     reader = reader_of(path)
     if reader in ("", "read_parquet"):

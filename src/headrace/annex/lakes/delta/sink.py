@@ -70,7 +70,7 @@ class DeltaTable(LakeTable):
 
     def open_table(self) -> Any | None:
         """Open the newest version."""
-        return opened(self.place, self.files.options_of_store)
+        return opened(self.place, self.files.storage.options)
 
     def identity_of(self, table: Any) -> str:
         """Return the number that its metadata has."""
@@ -149,7 +149,7 @@ class DeltaTable(LakeTable):
             actions,
             mode="error",
             partition_by=folders,
-            storage_options=storage(self.place, self.files.options_of_store),
+            storage_options=storage(self.place, self.files.storage.options),
             commit_properties=about,
         )
 
@@ -197,7 +197,7 @@ class DeltaTable(LakeTable):
 
     def _sync(self, before: int) -> None:
         """Make the commit survive a loss of power, before ``_SUCCESS`` says that it is there."""
-        if self.files.in_store or self.files.durability != "power":
+        if not self.files.syncs:
             return
         log = within(self.place, "_delta_log")
         names = sorted(name for name in os.listdir(log) if name.endswith(".json"))

@@ -14,12 +14,12 @@ from headrace.annex.lakes.delta.table import check_readable, opened, told
 from headrace.annex.lakes.further_runs import Runs, TableOfRuns, position_at, runs_since
 from headrace.annex.lakes.places import inside, within
 from headrace.core.files.input_files import InputFile
+from headrace.core.files.storage import storage_at
 from headrace.core.stores.objects import contents
 from headrace.core.stores.options import Options
 from headrace.core.table_changes import Change, Kind, Seen, new_files, no_history, older_version, other_table
 from headrace.core.warn import warn
 from headrace.errors import InputChanged, NothingMatched, SourceError, UnreadableFile
-from headrace.sources.files import record
 from headrace.sources.parquet.source import ParquetSource
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def changes_since(place: str, options: Options, after: int, until: int) -> list[
 def _actions(place: str, options: Options, version: int) -> list[dict[str, Any]]:
     path = within(place, f"_delta_log/{version:020}.json")
     try:
-        data = b"".join(bytes(part) for part in contents([record(path, options).path]))
+        data = b"".join(bytes(part) for part in contents([storage_at(path, options).record().path]))
     except UnreadableFile as error:
         why = f"its log of version {version} is gone: a table removes old logs after some time"
         raise no_history(f"The Delta table {place}", why) from error

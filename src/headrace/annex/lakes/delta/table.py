@@ -7,9 +7,8 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
+from headrace.core.files.storage import storage_at
 from headrace.core.install import install_hint
-from headrace.core.stores.addresses import is_address
-from headrace.core.stores.failures import failed
 from headrace.core.stores.options import Options
 from headrace.errors import HeadraceError, MissingLibrary, SourceError
 
@@ -42,8 +41,6 @@ def storage(place: str, options: Options) -> dict[str, str]:
     >>> storage("s3://lake/sales", (("endpoint", "http://localhost:9000"),))
     {'endpoint': 'http://localhost:9000', 'allow_http': 'true'}
     """
-    if not is_address(place):
-        return {}
     given = dict(options)
     found = {
         _NAMES[name]: str(value).lower() if isinstance(value, bool) else str(value)
@@ -70,10 +67,8 @@ def told(place: str, doing: str) -> Iterator[None]:
     except HeadraceError:
         raise
     except Exception as error:  # the library raises this very class, too
-        if is_address(place):
-            raise failed(f"{doing} the Delta table {place}", error) from None
         said = " ".join(str(error).split())[:300].rstrip(".")
-        raise SourceError(f"Cannot {doing} the Delta table {place}: {said}.") from None
+        raise storage_at(place).failed(f"{doing} the Delta table {place}", error, said) from None
 
 
 def opened(place: str, options: Options, version: int | None = None) -> Any | None:

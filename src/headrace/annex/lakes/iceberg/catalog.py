@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from headrace.core.files.storage import storage_at
 from headrace.core.install import install_hint
-from headrace.core.stores.addresses import is_address
 from headrace.core.stores.options import Options, checked
 from headrace.errors import ArgumentError, HeadraceError, MissingLibrary, SourceError
 
@@ -99,6 +99,6 @@ def opened(identifier: str, catalog: Catalog) -> Any | None:
 
 def store_options(properties: Mapping[str, Any], place: str) -> Options:
     """Return what our own client needs to know of the store of a table, by what the catalogue says."""
-    if not is_address(place):
-        return ()
-    return checked({ours: properties[name] for name, ours in _STORE.items() if properties.get(name)})
+    return storage_at(
+        place, checked({ours: properties[name] for name, ours in _STORE.items() if properties.get(name)})
+    ).options

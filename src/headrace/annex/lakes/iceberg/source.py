@@ -10,9 +10,9 @@ from headrace.annex.lakes.further_runs import Runs, TableOfRuns, position_at, ru
 from headrace.annex.lakes.iceberg.catalog import Catalog, opened, store_options, told
 from headrace.annex.lakes.places import place_of
 from headrace.core.files.input_files import InputFile
+from headrace.core.files.storage import storage_at
 from headrace.core.ports import Bad
 from headrace.core.row_keys import Location
-from headrace.core.stores.addresses import is_address
 from headrace.core.table_changes import Change, Kind, Seen, new_files, no_history, older_version, other_table
 from headrace.core.warn import warn
 from headrace.core.work import Split
@@ -300,8 +300,9 @@ class IcebergSource(TableOfRuns[Scan]):
         if self._columns is not None:
             schema = select(schema, self._columns)
         found = {place_of(task.file.file_path): task for task in tasks}
-        local = [path for path in found if not is_address(path)]
-        if local and is_address(place_of(table.location())):
+        location = storage_at(place_of(table.location()))
+        local = [path for path in found if not location.may_name(path)]
+        if local:
             raise SourceError(
                 f"The Iceberg table {self._identifier} lies in a store and names a file of this machine, "
                 f"{local[0]!r}. Such a file is not read: others write the table, and could name any file of this "

@@ -18,7 +18,6 @@ from headrace.annex.lakes.places import within
 from headrace.annex.lakes.sink import LakeTable, typed
 from headrace.core.files import safe_files
 from headrace.core.files.safe_files import sync_fd
-from headrace.core.stores.failures import reason
 from headrace.core.uploading.names import PARTS
 from headrace.errors import HeadraceError, OutputWriteFailed, SinkError
 
@@ -79,7 +78,7 @@ class LanceEncoder:
 
         first = pa.Table.from_batches([batch.slice(0, 1)])
         self._like = LanceFragment.create("memory://", first, data_storage_version=self._version).files[0]
-        options = storage(self._path, self._table.files.options_of_store) or None
+        options = storage(self._path, self._table.files.storage.options) or None
         self._writer = LanceFileWriter(
             self._path, self._schema, version=self._version, storage_options=options
         )
@@ -91,8 +90,8 @@ class LanceEncoder:
             if self._writer is not None:
                 writer, self._writer = self._writer, None
                 writer.close()
-                size = data_of(self._table).size_of(self._file) or 0
-        if self._rows and self._table.files.durability == "power" and not self._table.files.in_store:
+                size = data_of(self._table).storage.size_of(self._file) or 0
+        if self._rows and self._table.files.syncs:
             with safe_files.file(self._path) as file:
                 sync_fd(file.fileno())
         like = self._like
@@ -117,7 +116,7 @@ class LanceEncoder:
         except (ValueError, NotImplementedError) as error:
             raise SinkError(f"Cannot write to the Lance table {self._table.place}: {said(error)}.") from None
         except (OSError, RuntimeError) as error:
-            words = reason(error) if self._table.files.in_store else f"{said(error)}."
+            words = self._table.files.storage.words(error, said(error))
             raise OutputWriteFailed(
                 f"Cannot write {self._path}: {words} Fix the cause, and run the same command again."
             ) from None

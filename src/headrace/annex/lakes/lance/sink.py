@@ -31,8 +31,8 @@ from headrace.core import failpoints
 from headrace.core.files import safe_files
 from headrace.core.files.safe_files import sync_fd, sync_folder
 from headrace.core.files.staged import StagedStream
+from headrace.core.files.storage import storage_at
 from headrace.core.ports import Format
-from headrace.core.stores.failures import reason
 from headrace.core.table_changes import Lost
 from headrace.core.work import StagedFile
 from headrace.errors import HeadraceError, NothingMatched, OutputExists, OutputWriteFailed, SinkError
@@ -78,7 +78,7 @@ class LanceTable(LakeTable):
     def open_table(self) -> Any | None:
         """Open the newest version."""
         try:
-            return opened(self.place, self.files.options_of_store, None)
+            return opened(self.place, self.files.storage.options, None)
         except NothingMatched:
             return None
 
@@ -90,12 +90,10 @@ class LanceTable(LakeTable):
         self, files: Sequence[StagedFile], missing: Sequence[StagedFile], run: str = ""
     ) -> Lost | None:
         """Say why the table has not all rows of a run; the files with its rows are those that the parts name."""
-        gone = []
-        if not self.files.in_store:
-            paths = [
-                (file, path_of(self, self.key_of(file, run or self.files.run))) for file in files if file.rows
-            ]
-            gone = [file for file, path in paths if not os.path.exists(path)]
+        paths = [
+            (file, path_of(self, self.key_of(file, run or self.files.run))) for file in files if file.rows
+        ]
+        gone = [file for file, path in paths if storage_at(path).known_size() == -1]
         return super().rows_lost(files, gone, run)
 
     def identity_of(self, table: Any) -> str:
@@ -166,9 +164,9 @@ class LanceTable(LakeTable):
         def read(file: StagedFile) -> LancePart:
             path = within(self.files.root, file.name)
             try:
-                with self.files.opened(file.name) as data:
+                with self.files.storage.opened(file.name) as data:
                     part = msgspec.json.decode(data.read(), type=LancePart)
-                if part.rows and data_of(self).size_of(part.file) != part.bytes:
+                if part.rows and data_of(self).storage.size_of(part.file) != part.bytes:
                     raise FileNotFoundError(part.file)
                 return part
             except (OSError, msgspec.MsgspecError) as error:
@@ -232,7 +230,7 @@ class LanceTable(LakeTable):
                 raise
             if isinstance(error, CommitConflictError) or (table is None and now is not None):
                 return False
-            words = reason(error) if self.files.in_store else f"{said(error)}."
+            words = self.files.storage.words(error, said(error))
             raise SinkError(
                 f"Cannot add the rows of this run to the Lance table {self.place}: {words} The table has none of "
                 "them, and they are kept: run the same command again."
@@ -241,7 +239,7 @@ class LanceTable(LakeTable):
 
     def _send(self, transaction: Any) -> Any:
         """Commit, in one try: the library would not notice, in a further one, that the table has the run."""
-        options = storage(self.place, self.files.options_of_store) or None
+        options = storage(self.place, self.files.storage.options) or None
         return library().LanceDataset.commit(self.place, transaction, storage_options=options, max_retries=0)
 
     def _take_back(self, made: Any, since: int) -> None:
@@ -262,7 +260,7 @@ class LanceTable(LakeTable):
                     twice.setdefault(file.path, []).append(fragment.fragment_id)
         ours = [max(numbers) for numbers in twice.values()]  # the others may be compacted already
         operation = lance.LanceOperation.Delete([], ours, "false")
-        options = storage(self.place, self.files.options_of_store) or None
+        options = storage(self.place, self.files.storage.options) or None
         lance.LanceDataset.commit(
             self.place, operation, read_version=int(made.version), storage_options=options
         )
@@ -281,7 +279,7 @@ class LanceTable(LakeTable):
 
     def _sync(self) -> None:
         """Make files and commit survive a loss of power, before ``_SUCCESS`` says that they are there."""
-        if self.files.in_store or self.files.durability != "power":
+        if not self.files.syncs:
             return
         for name in (DATA, "_transactions", "_versions"):
             folder = within(self.place, name)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.annex.lakes.further_runs import Runs, position_at, runs_since
 from headrace.annex.lakes.lance.table import State, changes_of, opened, said, told
 from headrace.annex.lakes.places import inside
+from headrace.core.files.storage import storage_at
 from headrace.core.ports import Bad, Source
 from headrace.core.row_keys import Location
-from headrace.core.stores.addresses import is_address
 from headrace.core.stores.options import Options
 from headrace.core.table_changes import Change, Seen, new_files, no_history, older_version, other_table
 from headrace.core.warn import warn
@@ -277,15 +275,16 @@ class LanceSource(Source):
     def check_unchanged(self, split: Split) -> None:
         """Raise ``InputChanged`` if the first file of a fragment has another size than the table says."""
         fragment = self._fragment(split)
-        if not fragment.first or is_address(fragment.path):
-            return
-        with contextlib.suppress(OSError):  # it is gone, as whoever reads it will say
-            size = os.stat(fragment.path).st_size
-            if size != fragment.first:
-                raise InputChanged(
-                    f"The file {fragment.path!r} of the Lance table {self._place} has {size:,} bytes, and the table "
-                    f"says {fragment.first:,}: somebody else wrote to it. Restore it, or write the table again."
-                )
+        size = storage_at(fragment.path).known_size()
+        if fragment.first and size not in (
+            None,
+            -1,
+            fragment.first,
+        ):  # one that is gone is told by who reads it
+            raise InputChanged(
+                f"The file {fragment.path!r} of the Lance table {self._place} has {size:,} bytes, and the table "
+                f"says {fragment.first:,}: somebody else wrote to it. Restore it, or write the table again."
+            )
 
     def _fragment(self, split: Split) -> _Fragment:
         fragment = self._settled().fragments[split.file]

@@ -9,12 +9,11 @@ from typing import Any, NamedTuple
 
 from headrace.annex.lakes.delta.table import storage
 from headrace.annex.lakes.places import within
+from headrace.core.files.storage import storage_at
 from headrace.core.install import install_hint
-from headrace.core.stores.addresses import is_address
-from headrace.core.stores.failures import reason
 from headrace.core.stores.options import Options
 from headrace.core.table_changes import Change, Kind
-from headrace.errors import HeadraceError, MissingLibrary, NothingMatched, SourceError, StoreFailed
+from headrace.errors import HeadraceError, MissingLibrary, NothingMatched, SourceError
 
 _SHOWN = 5
 _WRITES = 14  # files of older ones lose which structs are null
@@ -55,9 +54,7 @@ def told(place: str, doing: str) -> Iterator[None]:
     except HeadraceError:
         raise
     except (ValueError, OSError, RuntimeError) as error:
-        if is_address(place):
-            raise StoreFailed(f"Cannot {doing} the Lance table {place}: {reason(error)}") from None
-        raise SourceError(f"Cannot {doing} the Lance table {place}: {said(error)}.") from None
+        raise storage_at(place).failed(f"{doing} the Lance table {place}", error, said(error)) from None
 
 
 def opened(place: str, options: Options, version: int | str | None) -> Any:

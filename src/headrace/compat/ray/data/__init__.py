@@ -7,7 +7,6 @@ import os
 import sys
 from collections.abc import Callable
 from enum import Enum
-from glob import has_magic
 from typing import Any, Unpack
 
 import headrace
@@ -23,7 +22,7 @@ from headrace.compat.ray.data.pairs import Pairs
 from headrace.compat.ray.data.schema import Schema
 from headrace.compat.ray.offered import names_of_headrace
 from headrace.core.arguments import known_arguments, unframed
-from headrace.core.stores.addresses import is_address
+from headrace.core.files.storage import storage_at
 from headrace.errors import ArgumentError, UnknownArgument
 from headrace.plan.compile import columns_at
 from headrace.plan.ray_arguments import ITERATE, STEPS
@@ -234,13 +233,9 @@ def _existing(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any,
     """Return a reader's arguments without the paths behind which nothing is: ``ignore_missing_paths=True``."""
     paths = args[0] if args else kwargs.get("paths")
     listed = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths or ())
-    found = [path for path in listed if _is_there(os.fspath(path))]
+    found = [path for path in listed if storage_at(os.fspath(path)).may_match()]
     kept = found or listed  # with none left, the reader says what is missing
     return ((kept, *args[1:]), kwargs) if args else (args, {**kwargs, "paths": kept})
-
-
-def _is_there(path: str) -> bool:
-    return is_address(path) or has_magic(path) or os.path.exists(path)
 
 
 @functools.cache

@@ -1,0 +1,320 @@
+"""Where files lie: on a disk of this machine, or behind an address. Only this file asks which of the two it is."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+from headrace.core.files.paths import absolute
+from headrace.core.stores.addresses import (
+    Address,
+    is_address,
+    parse,
+    parse_output,
+    scheme_of,
+    without_secrets,
+)
+from headrace.core.stores.options import Options, checked, checked_for_output, unsigned
+from headrace.errors import ArgumentError, HeadraceError, SourceError
+
+if TYPE_CHECKING:
+    from headrace.core.files.input_files import InputFile
+    from headrace.core.work import Durability
+
+T = TypeVar("T")
+
+_KEY = 1024  # bytes that the key of an object may have
+_MAGIC = frozenset("*?[")
+
+
+class Storage(ABC):
+    """A file, a folder or a pattern by its full path or its address, and what it takes to read or write there.
+
+    ``options`` say what a store needs to know; a disk needs none, and has none.
+    """
+
+    latency: ClassVar[float] = 0.0
+    """Seconds that it takes to look at a file, about: if there are many, they are looked at together."""
+
+    blocks: ClassVar[tuple[int, int]] = (128 << 10, 8 << 20)
+    """How many bytes are read at least, and at most, where a big file is read in parts."""
+
+    def __init__(self, path: str, options: Options = ()) -> None:
+        self.path, self.options = path, options
+
+    @abstractmethod
+    def pick(self, on_disk: T, in_store: T) -> T:
+        """Return the one of two which is for here: for a room that has an adapter of its own for each."""
+
+    @abstractmethod
+    def on_disk(self, refusal: str) -> str:
+        """Return the path, which other libraries can open; raises ``ArgumentError(refusal)`` for an address."""
+
+    # ------------------------------------------------------------ input
+
+    @abstractmethod
+    def expanded(self, suffixes: tuple[str, ...] | None) -> list[InputFile]:
+        """List the files of input that are here; of a folder, those that end in ``suffixes`` (None: all)."""
+
+    @abstractmethod
+    def record(self) -> InputFile:
+        """Return what identifies the present state of the file."""
+
+    @abstractmethod
+    def names(self) -> Iterable[str]:
+        """Return the files that are here, whatever their suffixes; they are looked for as they are taken."""
+
+    @abstractmethod
+    def may_hold(self) -> bool:
+        """Say whether this may be a folder; of a store, whose folders nobody sees, unless it is a pattern."""
+
+    @abstractmethod
+    def may_match(self) -> bool:
+        """Say whether input may be here, as far as it is told without a request."""
+
+    @abstractmethod
+    def known_size(self) -> int | None:
+        """Return the bytes of the file, -1 if it cannot be looked at; None where that would take a request."""
+
+    @abstractmethod
+    def may_name(self, path: str) -> bool:
+        """Say whether a table that is here may name a file that is there: others write tables of a store."""
+
+    # ------------------------------------------------------------ an output
+
+    @abstractmethod
+    def size_of(self, name: str) -> int | None:
+        """Return the size of a file, by its name from the folder on; None if there is none."""
+
+    @abstractmethod
+    def opened(self, name: str) -> Any:
+        """Open a file for reading, by its name from the folder on; raises ``FileNotFoundError``."""
+
+    @abstractmethod
+    def longest_path(self, near: str) -> int:
+        """Return how many bytes a path may have; the folder ``near`` is on the disk that files are staged on."""
+
+    @abstractmethod
+    def syncs(self, durability: Durability) -> bool:
+        """Say whether files have to be synced to last as a run promises; what a store has taken lasts."""
+
+    # ------------------------------------------------------------ words
+
+    @abstractmethod
+    def dataset_name(self) -> tuple[str, str]:
+        """Return the namespace and the name, as OpenLineage names datasets.
+
+        >>> storage_at("/data/trips").dataset_name(), storage_at("s3://bucket/trips/2026").dataset_name()
+        (('file', '/data/trips'), ('s3://bucket', 'trips/2026'))
+        """
+
+    @abstractmethod
+    def words(self, error: Exception, said: str) -> str:
+        """Return what a library's error says in a message, which ``said`` is; that of a store may quote secrets."""
+
+    @abstractmethod
+    def failed(self, doing: str, error: Exception, said: str) -> HeadraceError:
+        """Return our error for one of a library that was ``doing`` something here."""
+
+
+class OnDisk(Storage):
+    """A path of this machine."""
+
+    def pick(self, on_disk: T, in_store: T) -> T:
+        return on_disk
+
+    def on_disk(self, refusal: str) -> str:
+        return self.path
+
+    def expanded(self, suffixes: tuple[str, ...] | None) -> list[InputFile]:
+        from headrace.core.files import listing
+
+        return listing.expand(self.path, suffixes)
+
+    def record(self) -> InputFile:
+        from headrace.core.files import listing
+
+        return listing.record(self.path)
+
+    def names(self) -> Iterable[str]:
+        from headrace.core.files import listing
+
+        return listing.matches(self.path)
+
+    def may_hold(self) -> bool:
+        return os.path.isdir(self.path)
+
+    def may_match(self) -> bool:
+        return not _MAGIC.isdisjoint(self.path) or os.path.exists(self.path)
+
+    def known_size(self) -> int | None:
+        try:
+            return os.stat(self.path).st_size
+        except OSError:
+            return -1
+
+    def may_name(self, path: str) -> bool:
+        return True
+
+    def size_of(self, name: str) -> int | None:
+        try:
+            return os.stat(os.path.join(self.path, name)).st_size
+        except FileNotFoundError:
+            return None
+
+    def opened(self, name: str) -> Any:
+        from headrace.core.files import safe_files
+
+        return safe_files.file(os.path.join(self.path, name))
+
+    def longest_path(self, near: str) -> int:
+        return os.pathconf(near, "PC_PATH_MAX")
+
+    def syncs(self, durability: Durability) -> bool:
+        return durability == "power"
+
+    def dataset_name(self) -> tuple[str, str]:
+        return "file", self.path
+
+    def words(self, error: Exception, said: str) -> str:
+        return f"{said}."
+
+    def failed(self, doing: str, error: Exception, said: str) -> HeadraceError:
+        return SourceError(f"Cannot {doing}: {said}.")
+
+
+class InStore(Storage):
+    """An address of an object store, or of a web server."""
+
+    latency = 0.05
+    blocks = (4 << 20, 16 << 20)  # each is a request of its own
+
+    def pick(self, on_disk: T, in_store: T) -> T:
+        return in_store
+
+    def on_disk(self, refusal: str) -> str:
+        raise ArgumentError(refusal)
+
+    def expanded(self, suffixes: tuple[str, ...] | None) -> list[InputFile]:
+        from headrace.core.files import objects
+
+        return objects.expand(self.path, suffixes, self.options)
+
+    def record(self) -> InputFile:
+        from headrace.core.files import objects
+
+        return objects.record(self.path, self.options)
+
+    def names(self) -> Iterable[str]:
+        return (file.path for file in self.expanded(None))
+
+    def may_hold(self) -> bool:
+        return _MAGIC.isdisjoint(self.path)
+
+    def may_match(self) -> bool:
+        return True
+
+    def known_size(self) -> int | None:
+        return None
+
+    def may_name(self, path: str) -> bool:
+        return is_address(path)
+
+    def size_of(self, name: str) -> int | None:
+        entry = self._object(name)[1]
+        return None if entry is None else int(entry.size)
+
+    def opened(self, name: str) -> Any:
+        from headrace.core.stores.objects import ObjectPath, open_arrow
+
+        address, entry = self._object(name)
+        if entry is None:
+            raise FileNotFoundError(str(address))
+        return open_arrow(ObjectPath.of(address, entry, self.options))
+
+    def _object(self, name: str) -> tuple[Address, Any]:
+        from headrace.core.stores.clients import client_for
+
+        address = parse(f"{self.path}/{name}")
+        return address, client_for(address, self.options).head(address.key)
+
+    def longest_path(self, near: str) -> int:
+        return _KEY
+
+    def syncs(self, durability: Durability) -> bool:
+        return False
+
+    def dataset_name(self) -> tuple[str, str]:
+        scheme, _, rest = without_secrets(self.path).partition("://")
+        host, _, name = rest.partition("/")
+        return f"{scheme}://{host}", name.rstrip("/") or "/"
+
+    def words(self, error: Exception, said: str) -> str:
+        from headrace.core.stores.failures import reason
+
+        return reason(error)
+
+    def failed(self, doing: str, error: Exception, said: str) -> HeadraceError:
+        from headrace.core.stores.failures import failed
+
+        return failed(doing, error)
+
+
+# ---------------------------------------------------------------- made of what is given
+
+
+def storage_at(path: str, options: Options = ()) -> Storage:
+    """Return where a full path or an address leads; ``options`` are for the latter.
+
+    >>> options = (("region", "eu-west-1"),)
+    >>> storage_at("s3://bucket/key", options).options == options, storage_at("/data/x", options).options
+    (True, ())
+    """
+    return InStore(path, options) if is_address(path) else OnDisk(path)
+
+
+def given(text: str, what: str, read: Callable[[str], Address] = parse) -> Storage:
+    """Return what a text stands for that may be relative, or begin with ``file://``, or with ``local://`` as in Ray.
+
+    ``what`` it is, for messages; ``read`` is how an address is read. One with ``anonymous@`` is without it then.
+    """
+    text = text.removeprefix("local://")
+    if is_address(text):
+        path, options = unsigned(read(text), None)
+        return InStore(path, checked(options))
+    if scheme_of(text):
+        host, slash, rest = text.partition("://")[2].partition("/")
+        if host not in ("", "localhost") or not slash:
+            raise ArgumentError(
+                f"Cannot read {without_secrets(text)!r}: write a local file as file:///folder/name."
+            )
+        from urllib.parse import unquote
+
+        text = "/" + unquote(rest)
+    return OnDisk(absolute(text, what))
+
+
+def signed_alike(places: Iterable[Storage]) -> Options:
+    """Return the options of all addresses among some: requests are either signed or, with ``anonymous@``, not."""
+    options = {each.options for each in places if isinstance(each, InStore)}
+    if len(options) > 1:
+        raise ArgumentError(
+            "Some of the addresses begin with anonymous@ and others do not, and one reader signs either all of its "
+            "requests or none. Read them with two readers, and combine these with union."
+        )
+    return options.pop() if options else ()
+
+
+def output_at(path: str | os.PathLike[str], options: Options | Mapping[str, Any] | None = ()) -> Storage:
+    """Return where an output is to be; refuse an address where nothing can be committed, and options for a disk."""
+    text = os.fspath(path)
+    if is_address(text):
+        text, options = unsigned(parse_output(text), options)
+        return InStore(text.rstrip("/"), checked_for_output(options))
+    if "://" in text:
+        raise ArgumentError(f"Cannot write to {text!r}: give the folder as a path, without the scheme.")
+    if checked_for_output(options):
+        raise ArgumentError("storage_options are for outputs in object stores, such as s3://bucket/out.")
+    return OnDisk(absolute(text, "The output path"))
