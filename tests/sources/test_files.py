@@ -11,11 +11,12 @@ import pytest
 
 from headrace.core.files.hive import hive_values
 from headrace.core.files.input_files import check_unchanged
+from headrace.core.files.storage import storage_at
 from headrace.core.ports import Source
 from headrace.errors import ArgumentError, InputChanged, NothingMatched, UnreadableFile
 from headrace.sources.binary import BinarySource
 from headrace.sources.csv.source import CsvSource
-from headrace.sources.files import expand, given_paths, recorded
+from headrace.sources.files import given_paths
 from headrace.sources.images.source import ImageSource
 from headrace.sources.json.source import JsonSource
 from headrace.sources.lines import TextSource
@@ -44,7 +45,7 @@ def tree(tmp_path: Path) -> Path:
 
 
 def listed(root: Path, paths: object, suffixes: tuple[str, ...] | None = (".parquet", ".pq")) -> list[str]:
-    found = expand([each.path for each in given_paths(paths)], suffixes)  # type: ignore[arg-type]
+    found = [file for each in given_paths(paths) for file in each.expanded(suffixes)]  # type: ignore[arg-type]
     return [os.path.relpath(file.path, root) for file in found]
 
 
@@ -204,7 +205,7 @@ def test_no_message_tells_a_secret(address: str) -> None:
 def test_a_changed_file_is_noticed_with_what_changed(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("x")
-    (file,) = recorded([str(path)])
+    file = storage_at(str(path)).record()
     check_unchanged(file)
     os.utime(path, ns=(0, file.mtime_ns + 1))
     with pytest.raises(InputChanged, match=r"a\.csv' changed .* its time of change was .*\d{9} UTC and is "):

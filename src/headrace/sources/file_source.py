@@ -17,7 +17,7 @@ from headrace.core.stores.objects import ObjectPath, contents
 from headrace.core.stores.options import checked, with_anonymous
 from headrace.core.work import Split
 from headrace.errors import ArgumentError, NothingMatched
-from headrace.sources.files import PathArgument, expand, given_paths, recorded
+from headrace.sources.files import PathArgument, given_paths
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -149,7 +149,8 @@ class FileSource(Source, Generic[Inspected]):
         self._files, self._marks, self._inspected = [], (), None
 
     def _listed(self) -> list[InputFile]:
-        files = expand(self.paths, self._extensions or self.suffixes, self._storage)
+        places = [storage_at(path, self._storage) for path in self.paths]
+        files = [file for place in places for file in place.expanded(self._extensions or self.suffixes)]
         if not self._extensions:
             return files
         chosen = [file for file in files if str(file.path).lower().endswith(self._extensions)]
@@ -160,7 +161,13 @@ class FileSource(Source, Generic[Inspected]):
         return chosen
 
     def _recorded(self, paths: Sequence[str]) -> list[InputFile]:
-        return recorded(paths, self._storage)
+        files = [storage_at(path, self._storage) for path in paths]
+        if not any(file.latency for file in files):
+            return [file.record() for file in files]
+        from concurrent.futures import ThreadPoolExecutor
+
+        with ThreadPoolExecutor(16, thread_name_prefix="objects") as threads:
+            return list(threads.map(lambda file: file.record(), files))
 
     def inspected(self) -> Inspected:
         return self.refreshed() if self._inspected is None else self._inspected

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TypeAlias, TypeGuard
 
-from headrace.core.files.input_files import InputFile
-from headrace.core.files.storage import Storage, given, storage_at
-from headrace.core.stores.options import Options
+from headrace.core.files.storage import Storage, given
 from headrace.errors import ArgumentError
 
 PathArgument: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]]"
@@ -35,19 +33,3 @@ def _text(path: object) -> str:
     if not text:
         raise ArgumentError("An input path is empty; use '.' for the current folder.")
     return text
-
-
-def recorded(paths: Sequence[str], options: Options = ()) -> list[InputFile]:
-    """Return what identifies the present state of files or objects, many of which are looked at together."""
-    places = [storage_at(path, options) for path in paths]
-    if not any(each.latency for each in places):
-        return [each.record() for each in places]
-    from concurrent.futures import ThreadPoolExecutor
-
-    with ThreadPoolExecutor(16, thread_name_prefix="objects") as threads:
-        return list(threads.map(lambda each: each.record(), places))
-
-
-def expand(paths: Iterable[str], suffixes: tuple[str, ...] | None, options: Options = ()) -> list[InputFile]:
-    """List the files behind full paths and addresses, see ``Storage.expanded``."""
-    return [file for path in paths for file in storage_at(path, options).expanded(suffixes)]

@@ -1,4 +1,4 @@
-"""Input files on this machine: expansion and order.
+"""Which files of input a path means, and in which order: on this machine, and by the same rules in a store.
 
 A path may be a file, a folder (all levels), or a glob (``**`` included). Names that begin with ``_`` or ``.`` are
 skipped unless they are spelt out. Files come in the order of their names, level by level.
@@ -12,7 +12,7 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, Self, TypeVar
 
 from headrace.core.files.formats import reader_of
 from headrace.core.files.input_files import InputFile
@@ -20,21 +20,119 @@ from headrace.core.terminal import encodable
 from headrace.errors import NothingMatched, UnreadableFile, nearest
 
 _LOOKED_AT = 1_000  # files whose names are looked at for a hint
-_MAGIC = re.compile(r"[*?\[]")
+MAGIC = re.compile(r"[*?\[]")
 
 
-class _Entry(NamedTuple):
+class Node(Protocol):
+    """A file or a folder by its name, on a disk or in a store. Two of the same place are equal."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def is_folder(self) -> bool: ...
+
+    @property
+    def real(self) -> object:
+        """What a folder has whichever links lead to it."""
+        ...
+
+    def inside(self) -> Iterable[Self]:
+        """Return what is in a folder, in any order."""
+        ...
+
+
+N = TypeVar("N", bound=Node)
+
+
+def chosen(root: N, pattern: list[str], suffixes: tuple[str, ...] | None) -> Iterable[N]:
+    """Return the files in a folder, or those that match a pattern from there on: those that end in ``suffixes``.
+
+    If none does, those without any suffix. ``suffixes`` None: all; so it is, too, where the last part of the pattern
+    is more than wildcards. Without suffixes, files are looked for as they are taken.
+    """
+    found: Iterable[N] = walk(root)
+    if pattern:
+        spelt = tuple(mark for mark in "_." if any(part.startswith(mark) for part in pattern))
+        matching = _glob(root, pattern, spelt, (root.real,))
+        found = dict.fromkeys(
+            file for node in matching for file in (walk(node) if node.is_folder else [node])
+        )
+        suffixes = None if pattern[-1].strip("*") else suffixes
+    if suffixes is None:
+        return found
+    every = list(found)
+    fitting = [file for file in every if file.name.lower().endswith(suffixes)]
+    return fitting or [file for file in every if "." not in file.name]
+
+
+def walk(folder: N, above: tuple[object, ...] = ()) -> Iterator[N]:
+    """Yield the files on all levels of a folder."""
+    real = folder.real
+    if real in above:  # a link that leads back to where we are
+        return
+    for node in _shown(folder, ()):
+        if node.is_folder:
+            yield from walk(node, (*above, real))
+        else:
+            yield node
+
+
+def _glob(folder: N, parts: list[str], spelt: tuple[str, ...], above: tuple[object, ...]) -> Iterator[N]:
+    part, rest = parts[0], parts[1:]
+    if part == "**":
+        if rest:
+            yield from _glob(folder, rest, spelt, above)
+        for node in _shown(folder, spelt):
+            if node.is_folder:
+                if node.real not in above:
+                    yield from _glob(node, parts, spelt, (*above, node.real))
+            elif not rest:
+                yield node
+        return
+    fits = re.compile(fnmatch.translate(part)).match
+    for node in _shown(folder, spelt):
+        if fits(node.name):
+            if not rest:
+                yield node
+            elif node.is_folder:
+                yield from _glob(node, rest, spelt, above)
+
+
+def _shown(folder: N, spelt: tuple[str, ...]) -> list[N]:
+    found = [node for node in folder.inside() if not _hidden(node, spelt)]
+    return sorted(found, key=lambda node: (node.name, node.is_folder))
+
+
+def _hidden(node: Node, spelt: tuple[str, ...]) -> bool:
+    mark = node.name[:1]
+    if mark not in ("_", ".") or mark in spelt:
+        return False
+    return not (mark == "_" and node.is_folder and "=" in node.name)  # a partition key may begin with "_"
+
+
+# ---------------------------------------------------------------- on this machine
+
+
+class _File(NamedTuple):
     path: str
     name: str
-    is_folder: bool
+    is_folder: bool = True
+
+    @property
+    def real(self) -> str:
+        return os.path.realpath(self.path)
+
+    def inside(self) -> list[_File]:
+        try:
+            with os.scandir(self.path) as entries:
+                return [_File(entry.path, entry.name, entry.is_dir()) for entry in entries]
+        except OSError as error:
+            raise UnreadableFile(f"Cannot list input folder {self.path!r}: {error.strerror}.") from error
 
 
 def expand(argument: str, suffixes: tuple[str, ...] | None) -> list[InputFile]:
-    """List the files behind a full path; of a folder, those that end in ``suffixes`` (None: all).
-
-    A folder in which nothing has such a suffix gives its files without any suffix. A file that is named, or
-    matched by a pattern whose last part is more than wildcards, is read whatever its suffix.
-    """
+    """List the files behind a full path: a file, a folder or a pattern, see ``chosen``."""
     found = [*map(record, matches(argument, suffixes))]
     if not found:
         raise NothingMatched(_why_nothing(argument, suffixes))
@@ -43,26 +141,14 @@ def expand(argument: str, suffixes: tuple[str, ...] | None) -> list[InputFile]:
 
 def matches(argument: str, suffixes: tuple[str, ...] | None = None) -> Iterable[str]:
     """Return the files behind a full path, which are looked for as they are taken."""
-    if os.path.isdir(argument):
-        return _of_format(_walk(argument), suffixes)
-    if os.path.exists(argument) or not _MAGIC.search(argument):
-        return [argument] if os.path.exists(argument) else []
-    root, parts = _fixed_part(argument)
-    if not os.path.isdir(root):
-        return []
-    spelt = tuple(mark for mark in "_." if any(part.startswith(mark) for part in parts))
-    paths: list[str] = []
-    for found in _glob(root, parts, spelt, (os.path.realpath(root),)):
-        paths.extend(_walk(found.path) if found.is_folder else [found.path])
-    return _of_format(dict.fromkeys(paths), suffixes if not parts[-1].strip("*") else None)
-
-
-def _of_format(paths: Iterable[str], suffixes: tuple[str, ...] | None) -> Iterable[str]:
-    if suffixes is None:
-        return paths
-    paths = list(paths)
-    chosen = [path for path in paths if path.lower().endswith(suffixes)]
-    return chosen or [path for path in paths if "." not in os.path.basename(path)]
+    folder, pattern = argument, list[str]()
+    if not os.path.isdir(argument):
+        if os.path.exists(argument) or not MAGIC.search(argument):
+            return [argument] if os.path.exists(argument) else []
+        folder, pattern = _fixed_part(argument)
+        if not os.path.isdir(folder):
+            return []
+    return (file.path for file in chosen(_File(folder, ""), pattern, suffixes))
 
 
 def record(path: str) -> InputFile:
@@ -90,58 +176,9 @@ def _fixed_part(pattern: str) -> tuple[str, list[str]]:
     first = next(
         i
         for i, part in enumerate(parts)
-        if _MAGIC.search(part) and not os.path.isdir(os.sep.join(parts[: i + 1]))  # "[x]" may be a real name
+        if MAGIC.search(part) and not os.path.isdir(os.sep.join(parts[: i + 1]))  # "[x]" may be a real name
     )
     return os.sep.join(parts[:first]) or os.sep, parts[first:]
-
-
-def _glob(folder: str, parts: list[str], spelt: tuple[str, ...], above: tuple[str, ...]) -> Iterator[_Entry]:
-    part, rest = parts[0], parts[1:]
-    if part == "**":
-        if rest:
-            yield from _glob(folder, rest, spelt, above)
-        for entry in _entries(folder, spelt):
-            if entry.is_folder:
-                real = os.path.realpath(entry.path)
-                if real not in above:
-                    yield from _glob(entry.path, parts, spelt, (*above, real))
-            elif not rest:
-                yield entry
-        return
-    fits = re.compile(fnmatch.translate(part)).match
-    for entry in _entries(folder, spelt):
-        if fits(entry.name):
-            if not rest:
-                yield entry
-            elif entry.is_folder:
-                yield from _glob(entry.path, rest, spelt, above)
-
-
-def _walk(folder: str, above: tuple[str, ...] = ()) -> Iterator[str]:
-    real = os.path.realpath(folder)
-    if real in above:  # a link that leads back to where we are
-        return
-    for entry in _entries(folder, ()):
-        if entry.is_folder:
-            yield from _walk(entry.path, (*above, real))
-        else:
-            yield entry.path
-
-
-def _entries(folder: str, spelt: tuple[str, ...]) -> list[_Entry]:
-    try:
-        with os.scandir(folder) as entries:
-            found = [_Entry(entry.path, entry.name, entry.is_dir()) for entry in entries]
-    except OSError as error:
-        raise UnreadableFile(f"Cannot list input folder {folder!r}: {error.strerror}.") from error
-    return sorted((entry for entry in found if not _hidden(entry, spelt)), key=lambda entry: entry.name)
-
-
-def _hidden(entry: _Entry, spelt: tuple[str, ...]) -> bool:
-    mark = entry.name[0]
-    if mark not in "_." or mark in spelt:
-        return False
-    return not (mark == "_" and entry.is_folder and "=" in entry.name)  # a partition key may begin with "_"
 
 
 def _why_nothing(argument: str, suffixes: tuple[str, ...] | None) -> str:
@@ -155,7 +192,7 @@ def _why_nothing(argument: str, suffixes: tuple[str, ...] | None) -> str:
             f"{start}the folder holds no file that {wanted}{_such_as(argument)}{_other_readers(argument)}. "
             "Name the files, or give a pattern such as '*.xyz'; names that begin with '_' or '.' are skipped."
         )
-    if os.path.isdir(parent) and _MAGIC.search(missing):
+    if os.path.isdir(parent) and MAGIC.search(missing):
         return f"{start}nothing in {parent!r} matches {missing!r}{_such_as(parent)}."
     names = os.listdir(parent) if os.path.isdir(parent) else []
     return f"{start}there is no {missing!r} in {parent!r}.{nearest(missing, names)}"
@@ -171,7 +208,7 @@ def _such_as(folder: str) -> str:
 
 def _other_readers(folder: str) -> str:
     """Return which readers are for the files of a folder, if all their names tell."""
-    readers = sorted({reader_of(path) for path in itertools.islice(_walk(folder), _LOOKED_AT)})
+    readers = sorted({reader_of(file.path) for file in itertools.islice(walk(_File(folder, "")), _LOOKED_AT)})
     if not readers or "" in readers or len(readers) > 3:
         return ""
     return f": {' and '.join(readers)} {'reads' if len(readers) == 1 else 'read'} these"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+from headrace.core.files import safe_files
 from headrace.core.files.paths import absolute
 from headrace.core.stores.addresses import (
     Address,
@@ -29,10 +29,10 @@ _KEY = 1024  # bytes that the key of an object may have
 _MAGIC = frozenset("*?[")
 
 
-class Storage(ABC):
-    """A file, a folder or a pattern by its full path or its address, and what it takes to read or write there.
+class Storage:
+    """A file, a folder or a pattern on this machine, by its full path, and what it takes to read or write there.
 
-    ``options`` say what a store needs to know; a disk needs none, and has none.
+    ``InStore`` is one by its address. ``options`` say what a store needs to know; a disk needs none, and has none.
     """
 
     latency: ClassVar[float] = 0.0
@@ -44,144 +44,94 @@ class Storage(ABC):
     def __init__(self, path: str, options: Options = ()) -> None:
         self.path, self.options = path, options
 
-    @abstractmethod
     def pick(self, on_disk: T, in_store: T) -> T:
         """Return the one of two which is for here: for a room that has an adapter of its own for each."""
-
-    @abstractmethod
-    def on_disk(self, refusal: str) -> str:
-        """Return the path, which other libraries can open; raises ``ArgumentError(refusal)`` for an address."""
-
-    # ------------------------------------------------------------ input
-
-    @abstractmethod
-    def expanded(self, suffixes: tuple[str, ...] | None) -> list[InputFile]:
-        """List the files of input that are here; of a folder, those that end in ``suffixes`` (None: all)."""
-
-    @abstractmethod
-    def record(self) -> InputFile:
-        """Return what identifies the present state of the file."""
-
-    @abstractmethod
-    def names(self) -> Iterable[str]:
-        """Return the files that are here, whatever their suffixes; they are looked for as they are taken."""
-
-    @abstractmethod
-    def may_hold(self) -> bool:
-        """Say whether this may be a folder; of a store, whose folders nobody sees, unless it is a pattern."""
-
-    @abstractmethod
-    def may_match(self) -> bool:
-        """Say whether input may be here, as far as it is told without a request."""
-
-    @abstractmethod
-    def known_size(self) -> int | None:
-        """Return the bytes of the file, -1 if it cannot be looked at; None where that would take a request."""
-
-    @abstractmethod
-    def may_name(self, path: str) -> bool:
-        """Say whether a table that is here may name a file that is there: others write tables of a store."""
-
-    # ------------------------------------------------------------ an output
-
-    @abstractmethod
-    def size_of(self, name: str) -> int | None:
-        """Return the size of a file, by its name from the folder on; None if there is none."""
-
-    @abstractmethod
-    def opened(self, name: str) -> Any:
-        """Open a file for reading, by its name from the folder on; raises ``FileNotFoundError``."""
-
-    @abstractmethod
-    def longest_path(self, near: str) -> int:
-        """Return how many bytes a path may have; the folder ``near`` is on the disk that files are staged on."""
-
-    @abstractmethod
-    def syncs(self, durability: Durability) -> bool:
-        """Say whether files have to be synced to last as a run promises; what a store has taken lasts."""
-
-    # ------------------------------------------------------------ words
-
-    @abstractmethod
-    def dataset_name(self) -> tuple[str, str]:
-        """Return the namespace and the name, as OpenLineage names datasets.
-
-        >>> storage_at("/data/trips").dataset_name(), storage_at("s3://bucket/trips/2026").dataset_name()
-        (('file', '/data/trips'), ('s3://bucket', 'trips/2026'))
-        """
-
-    @abstractmethod
-    def words(self, error: Exception, said: str) -> str:
-        """Return what a library's error says in a message, which ``said`` is; that of a store may quote secrets."""
-
-    @abstractmethod
-    def failed(self, doing: str, error: Exception, said: str) -> HeadraceError:
-        """Return our error for one of a library that was ``doing`` something here."""
-
-
-class OnDisk(Storage):
-    """A path of this machine."""
-
-    def pick(self, on_disk: T, in_store: T) -> T:
         return on_disk
 
     def on_disk(self, refusal: str) -> str:
+        """Return the path, which other libraries can open; raises ``ArgumentError(refusal)`` for an address."""
         return self.path
 
+    # ------------------------------------------------------------ input
+
     def expanded(self, suffixes: tuple[str, ...] | None) -> list[InputFile]:
+        """List the files of input that are here; of a folder, those that end in ``suffixes`` (None: all).
+
+        A folder in which nothing has such a suffix gives its files without any suffix. A file that is named, or
+        matched by a pattern whose last part is more than wildcards, is read whatever its suffix.
+        """
         from headrace.core.files import listing
 
         return listing.expand(self.path, suffixes)
 
     def record(self) -> InputFile:
+        """Return what identifies the present state of the file."""
         from headrace.core.files import listing
 
         return listing.record(self.path)
 
     def names(self) -> Iterable[str]:
+        """Return the files that are here, whatever their suffixes; they are looked for as they are taken."""
         from headrace.core.files import listing
 
         return listing.matches(self.path)
 
     def may_hold(self) -> bool:
+        """Say whether this may be a folder; of a store, whose folders nobody sees, unless it is a pattern."""
         return os.path.isdir(self.path)
 
     def may_match(self) -> bool:
+        """Say whether input may be here, as far as it is told without a request."""
         return not _MAGIC.isdisjoint(self.path) or os.path.exists(self.path)
 
     def known_size(self) -> int | None:
+        """Return the bytes of the file, -1 if it cannot be looked at; None where that would take a request."""
         try:
             return os.stat(self.path).st_size
         except OSError:
             return -1
 
     def may_name(self, path: str) -> bool:
+        """Say whether a table that is here may name a file that is there: others write tables of a store."""
         return True
 
+    # ------------------------------------------------------------ an output
+
     def size_of(self, name: str) -> int | None:
+        """Return the size of a file, by its name from the folder on; None if there is none."""
         try:
             return os.stat(os.path.join(self.path, name)).st_size
         except FileNotFoundError:
             return None
 
     def opened(self, name: str) -> Any:
-        from headrace.core.files import safe_files
-
+        """Open a file for reading, by its name from the folder on; raises ``FileNotFoundError``."""
         return safe_files.file(os.path.join(self.path, name))
 
     def longest_path(self, near: str) -> int:
+        """Return how many bytes a path may have; the folder ``near`` is on the disk that files are staged on."""
         return os.pathconf(near, "PC_PATH_MAX")
 
     def syncs(self, durability: Durability) -> bool:
+        """Say whether files have to be synced to last as a run promises; what a store has taken lasts."""
         return durability == "power"
 
+    # ------------------------------------------------------------ words
+
     def dataset_name(self) -> tuple[str, str]:
+        """Return the namespace and the name, as OpenLineage names datasets.
+
+        >>> storage_at("/data/trips").dataset_name(), storage_at("s3://bucket/trips/2026").dataset_name()
+        (('file', '/data/trips'), ('s3://bucket', 'trips/2026'))
+        """
         return "file", self.path
 
     def words(self, error: Exception, said: str) -> str:
+        """Return what a library's error says in a message, which ``said`` is; that of a store may quote secrets."""
         return f"{said}."
 
     def failed(self, doing: str, error: Exception, said: str) -> HeadraceError:
+        """Return our error for one of a library that was ``doing`` something here."""
         return SourceError(f"Cannot {doing}: {said}.")
 
 
@@ -272,7 +222,7 @@ def storage_at(path: str, options: Options = ()) -> Storage:
     >>> storage_at("s3://bucket/key", options).options == options, storage_at("/data/x", options).options
     (True, ())
     """
-    return InStore(path, options) if is_address(path) else OnDisk(path)
+    return InStore(path, options) if is_address(path) else Storage(path)
 
 
 def given(text: str, what: str, read: Callable[[str], Address] = parse) -> Storage:
@@ -293,7 +243,7 @@ def given(text: str, what: str, read: Callable[[str], Address] = parse) -> Stora
         from urllib.parse import unquote
 
         text = "/" + unquote(rest)
-    return OnDisk(absolute(text, what))
+    return Storage(absolute(text, what))
 
 
 def signed_alike(places: Iterable[Storage]) -> Options:
@@ -317,4 +267,4 @@ def output_at(path: str | os.PathLike[str], options: Options | Mapping[str, Any]
         raise ArgumentError(f"Cannot write to {text!r}: give the folder as a path, without the scheme.")
     if checked_for_output(options):
         raise ArgumentError("storage_options are for outputs in object stores, such as s3://bucket/out.")
-    return OnDisk(absolute(text, "The output path"))
+    return Storage(absolute(text, "The output path"))
