@@ -68,7 +68,7 @@ def version_begun(files: FileSink) -> int | None:
     from headrace.output.runs import pointer
     from headrace.output.saved_plan import read_plan_at
 
-    with contextlib.suppress(NothingMatched), looked_at(files.root, files.options_of_store) as place:
+    with contextlib.suppress(NothingMatched), looked_at(files.root, files.storage.options) as place:
         run = pointer(place.root, "next") or pointer(place.root, "current")
         if run is not None:
             source = msgspec.json.decode(read_plan_at(place.root / HOME / run).shape).get("source") or {}

@@ -77,7 +77,7 @@ class LanceNewColumns(AddsColumns, LanceTable):
 
     def at_base(self) -> Any:
         """Open the version that is read."""
-        return opened(self.place, self.files.options_of_store, self.base)
+        return opened(self.place, self.files.storage.options, self.base)
 
     def check_schema(self, schema: pa.Schema) -> None:
         """Raise for a column that is there, or that no table holds."""
@@ -154,13 +154,13 @@ class LanceNewColumns(AddsColumns, LanceTable):
 
         name = f"{prefix(self.files.run)}fragment-{fragment.about.id}.lance"
         path = path_of(self, name)
-        options = storage(path, self.files.options_of_store) or None
+        options = storage(path, self.files.storage.options) or None
         like = fragment.pieces[0].part
         try:
             with LanceFileWriter(path, schema, version=self.version, storage_options=options) as writer:
                 for batch in self._rows_of(fragment, base, schema, old):
                     writer.write_batch(batch)
-            if self.files.durability == "power" and not self.files.in_store:
+            if self.files.syncs:
                 with safe_files.file(path) as file:
                     sync_fd(file.fileno())
         except HeadraceError:
@@ -170,7 +170,7 @@ class LanceNewColumns(AddsColumns, LanceTable):
                 f"Cannot write {path}: {said(error)}. Fix the cause, and run the same command again."
             ) from None
         failpoints.hit("table.joined")
-        size = data_of(self).size_of(name) or 0
+        size = data_of(self).storage.size_of(name) or 0
         return replace_part(like, name, fragment.about.physical_rows, size)
 
     def _rows_of(
@@ -222,7 +222,7 @@ class LanceNewColumns(AddsColumns, LanceTable):
             here = min(count, piece.rows - first)
             if here > 0:
                 path = path_of(self, piece.part.file)
-                options = storage(path, self.files.options_of_store) or None
+                options = storage(path, self.files.storage.options) or None
                 reader = LanceFileReader(path, storage_options=options)
                 found.append(reader.read_range(piece.start + first, here, batch_size=_BLOCK).to_table())
                 count -= here
