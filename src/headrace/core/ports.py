@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 from headrace.core.events import Event
 from headrace.core.row_keys import Keys, Location, Numbers, keyed, row_keys
 from headrace.core.work import Durability, Split, StagedFile, Task
+from headrace.errors import UnknownArgument
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 Bad = Callable[[int, int, Exception], None]
 
 
+@runtime_checkable
 class Source(Protocol):
     """Something that is read split by split, on any worker, in any order, more than once.
 
@@ -52,6 +54,15 @@ class Source(Protocol):
 
     one_state: bool = False
     """What it lists as files are states of one thing, such as the answer of a query: only the last can be read."""
+
+    has_chunks: bool = False
+    """It reads Parquet files, of which column chunks may be copied as they are stored, see ``chunk_file``."""
+
+    apart: bool = False
+    """It has several datasets, and each of them steps of its own: rows are read as their dataset has them."""
+
+    worker_imports: ClassVar[tuple[str, ...]] = ()
+    """Modules that reading takes: workers import them while the driver plans."""
 
     def describe(self) -> dict[str, Any]:
         """Return the shape that identifies this source: plain JSON values, secrets left out."""
@@ -109,6 +120,13 @@ class Source(Protocol):
         Default: this source.
         """
         return self
+
+    def only_extensions(self, extensions: tuple[str, ...]) -> None:
+        """Read only files whose names end in one of these, in small letters and with the dot.
+
+        Raises ``UnknownArgument`` where no files are read. Default: that.
+        """
+        raise UnknownArgument("file_extensions= is for what reads files.")
 
     def splits_in_batches(self, rows: int) -> Sequence[Split]:
         """List the splits as ``splits`` does, cut where batches of ``rows`` rows end, as far as that is possible.
@@ -195,6 +213,28 @@ class Source(Protocol):
         """
         paths = [self.files()[number][0] for number in self.files_of(split)[:1]]
         return row_keys(*keyed(paths[0] if paths else "", split, numbers))
+
+    @property
+    def datasets(self) -> Sequence[Source]:
+        """The sources whose rows these are, one behind the other. Default: this one.
+
+        ``read`` and ``row_keys`` are about all as one; the methods below about each, where they are ``apart``.
+        """
+        return (self,)
+
+    def dataset_of(self, split: Split) -> int:
+        """Return the number of the dataset that a split is of; 0 for all where none has steps of its own."""
+        return 0
+
+    def read_own(
+        self, split: Split, columns: Sequence[str] | None, batch_rows: int, bad: Bad | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Read a split as its dataset has it: its columns and types, marked with its forms."""
+        return self.read(split, columns, batch_rows, bad)
+
+    def own_keys(self, split: Split, numbers: Numbers, first: int, stop: int) -> Keys:
+        """Return ``row_keys`` as a source of the datasets from number ``first`` to before ``stop`` alone has them."""
+        return self.row_keys(split, numbers)
 
     def close(self) -> None:
         """Let go of files that ``read`` kept open. May be called more than once. Default: none."""

@@ -30,8 +30,6 @@ from headrace.plan.write_options import FolderOptions, OutputOptions
 if TYPE_CHECKING:
     from headrace.result import Result
 
-_SOURCE = ("describe", "schema", "splits", "splits_in_batches", "read", "locate", "decodes", "shares_memory")
-
 
 class _NamesOfFunctions(type):
     """Says what makes a dataset where a function of the module is looked for on the class."""
@@ -62,7 +60,7 @@ def _function(name: str) -> str:
 
 def is_source(value: Any) -> bool:
     """Say whether a value fills the port ``Source``."""
-    return not isinstance(value, type) and all(hasattr(value, name) for name in _SOURCE)
+    return not isinstance(value, type) and isinstance(value, Source)
 
 
 class Dataset(

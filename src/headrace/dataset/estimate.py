@@ -15,14 +15,13 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from headrace.core.events import Event, ShardCommitted
 from headrace.core.ports import Bad, Source
 from headrace.core.row_keys import Keys, Location, Numbers
-from headrace.core.united import UnitedSource
 from headrace.core.work import Split
 from headrace.dataset.estimate_tokens import Range, TokenUse, token_use
 from headrace.engines.local import memory
@@ -101,7 +100,7 @@ class Sample(Source):
     """A source of which only some splits are read, or parts of them."""
 
     def __init__(self, source: Source, chosen: Sequence[Split]) -> None:
-        self._source = self.wraps = source
+        self._source = source
         self._chosen = list(chosen)
         self.decodes = source.decodes
 
@@ -151,19 +150,24 @@ class Sample(Source):
         """Return the source's keys."""
         return self._source.row_keys(split, numbers)
 
+    @property
+    def datasets(self) -> Sequence[Source]:
+        """Return those of the source."""
+        return self._source.datasets
+
     def dataset_of(self, split: Split) -> int:
         """Return which dataset of a union a split is of."""
-        return cast("UnitedSource", self._source).dataset_of(split)
+        return self._source.dataset_of(split)
 
     def read_own(
         self, split: Split, columns: Sequence[str] | None, batch_rows: int, bad: Bad | None = None
     ) -> Iterator[pa.RecordBatch]:
         """Read a split as its dataset has it."""
-        return cast("UnitedSource", self._source).read_own(split, columns, batch_rows, bad)
+        return self._source.read_own(split, columns, batch_rows, bad)
 
     def own_keys(self, split: Split, numbers: Numbers, first: int, stop: int) -> Keys:
         """Return the keys of some datasets of a union."""
-        return cast("UnitedSource", self._source).own_keys(split, numbers, first, stop)
+        return self._source.own_keys(split, numbers, first, stop)
 
     def close(self) -> None:
         """Close the source."""

@@ -339,7 +339,7 @@ def _insert_in_order(
         shard = shards[number]
         for at, split in enumerate(shard):
             if _file_of(source, split) > file:
-                if not done[number] and _same_dataset(source, shard[at], splits[0]):
+                if not done[number] and source.dataset_of(split) == source.dataset_of(splits[0]):
                     shard[at:at] = splits
                     return
                 break
@@ -347,7 +347,11 @@ def _insert_in_order(
         else:
             continue
         break
-    if before >= 0 and not done[before] and _same_dataset(source, shards[before][-1], splits[0]):
+    if (
+        before >= 0
+        and not done[before]
+        and source.dataset_of(shards[before][-1]) == source.dataset_of(splits[0])
+    ):
         shards[before] += splits
         return
     raise InputChanged(
@@ -355,12 +359,6 @@ def _insert_in_order(
         "has some now. The rows before and after it are written already, so its rows have no place. Bring the old "
         "file back, write to another folder, or make the output again with mode='overwrite'."
     )
-
-
-def _same_dataset(source: Source, split: Split, other: Split) -> bool:
-    """Say whether two splits may be in one shard: they may not where datasets of a union have steps of their own."""
-    dataset_of = getattr(source, "dataset_of", None)
-    return dataset_of is None or dataset_of(split) == dataset_of(other)
 
 
 def check_apart(root: str, arguments: Sequence[str], files: Sequence[InputFile]) -> None:

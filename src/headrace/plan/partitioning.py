@@ -5,12 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Sequence
 from itertools import pairwise
-from typing import cast
 
 import msgspec
 
 from headrace.core.ports import Source
-from headrace.core.united import UnitedSource
 from headrace.core.windows import in_windows
 from headrace.core.work import Shard, Split
 from headrace.plan import compile as compiler
@@ -59,7 +57,7 @@ class Partitioning(msgspec.Struct, frozen=True):
         splits = self._splits(source)
         if not self.apart:
             return self._up_to_limit(splits) or self._spread(self.shards_of(splits), self.few)
-        datasets = [cast("UnitedSource", source).dataset_of(split) for split in splits]
+        datasets = [source.dataset_of(split) for split in splits]
         return self.shards_of(splits, {i for i, (a, b) in enumerate(pairwise(datasets), 1) if a != b})
 
     def _up_to_limit(self, splits: Sequence[Split]) -> list[Shard]:

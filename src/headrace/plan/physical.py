@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
 from headrace.core.files.input_files import Mark
 from headrace.core.ports import Sink, Source
-from headrace.core.united import UnitedSource
 from headrace.core.uploading.names import Uploads
 from headrace.core.work import Durability, OnError, Shard, Split
 from headrace.plan.steps.accumulate import Accumulate
@@ -88,7 +87,7 @@ class Program(msgspec.Struct, frozen=True):
 
     def dataset_of(self, splits: Sequence[Split]) -> int:
         """Return the number of the dataset of a union that some splits are of; 0 where steps are those of all."""
-        return cast("UnitedSource", self.source).dataset_of(splits[0]) if self.branches and splits else 0
+        return self.source.dataset_of(splits[0]) if self.branches and splits else 0
 
 
 class InputVersion(msgspec.Struct, frozen=True, array_like=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -27,10 +27,8 @@ from headrace.plan.steps.union import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from headrace.core.united import UnitedSource
     from headrace.core.work import Shard
     from headrace.plan.steps.zip import Named
-    from headrace.sources.union import UnionSource
 
 
 def united(plans: Sequence[Plan]) -> Plan:
@@ -52,10 +50,10 @@ def united(plans: Sequence[Plan]) -> Plan:
     steps: list[OnBranch] = []
     first = 0
     for plan in plans:
-        count = len(_sources(plan.source))
+        count = len(plan.source.datasets)
         steps += [shifted(_as_step_of_some(step), first, count) for step in plan.steps]
         first += count
-    schemas = tuple(source.schema() for source in whole.sources)
+    schemas = tuple(source.schema() for source in whole.datasets)
     found = _datasets([*steps, Union(None, (), schemas)], whole)
     columns = _columns(found)
     return Plan(whole, (*steps, Union(columns, _forms(found, columns), schemas)))
@@ -128,7 +126,7 @@ def branch_plans(plan: Plan) -> list[Plan]:
     """Return one plan for each dataset of a union whose datasets have steps of their own; [] for other plans."""
     return [
         Plan(source, tuple(step for _, step in path))
-        for source, (_, path) in zip(_sources(plan.source), paths_of(plan.steps), strict=False)
+        for source, (_, path) in zip(plan.source.datasets, paths_of(plan.steps), strict=False)
     ]
 
 
@@ -137,31 +135,18 @@ def datasets_of(plan: Plan, shards: Sequence[Shard]) -> list[int]:
     union = union_in(plan.steps)
     if union is None or union.settled or not shards:
         return []
-    source = cast("UnitedSource", plan.source)
-    found = {shard.place[0]: source.dataset_of(shard.splits[0]) for shard in shards if shard.splits}
+    found = {shard.place[0]: plan.source.dataset_of(shard.splits[0]) for shard in shards if shard.splits}
     return [found.get(number, 0) for number in range(max(shard.place[0] for shard in shards) + 1)]
 
 
 def _opened(plan: Plan) -> Plan:
     """Return a plan in which a union of datasets without steps is one of datasets that have a step."""
     source = plan.source
-    if not plan.steps or not _is_union(source) or cast("UnionSource", source).apart:
+    if not plan.steps or len(source.datasets) == 1 or source.apart:
         return plan
     columns = tuple((field.name, field.type) for field in source.schema())
     conform = Conform(columns, tuple(source.forms().items()))
     return Plan(source, (conform, *plan.steps))
-
-
-def _is_union(source: Source) -> bool:
-    from headrace.sources.union import UnionSource
-
-    return isinstance(source, UnionSource)
-
-
-def _sources(source: Source) -> Sequence[Source]:
-    """Return the sources of a union, or the one that there is."""
-    source = getattr(source, "wraps", source)  # a sample's
-    return cast("UnionSource", source).sources if _is_union(source) else (source,)
 
 
 def _check(plan: Plan, number: int) -> None:
@@ -190,9 +175,9 @@ class _Dataset(msgspec.Struct, frozen=True):
     forms: Mapping[str, str]
 
 
-def _datasets(steps: Sequence[Step], source: UnionSource) -> list[_Dataset]:
+def _datasets(steps: Sequence[Step], source: Source) -> list[_Dataset]:
     found = []
-    for inner, (schema, path) in zip(source.sources, paths_of(steps), strict=True):
+    for inner, (schema, path) in zip(source.datasets, paths_of(steps), strict=True):
         own = [step for _, step in path][:-1]
         types, adds = known_columns(own, schema)
         forms = dict(inner.forms())

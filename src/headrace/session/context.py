@@ -284,7 +284,7 @@ def _imports(plan: Plan) -> tuple[str, ...]:
     steps = {type(each).__module__ for step in plan.steps for each in (step, innermost(step))}
     named = "headrace.plan.steps."
     running = {f"headrace.worker.steps.{name[len(named) :]}" for name in steps if name.startswith(named)}
-    return (*getattr(plan.source, "worker_imports", ()), *sorted(running))
+    return (*plan.source.worker_imports, *sorted(running))
 
 
 def _libraries(plan: Plan) -> tuple[str, ...]:

@@ -53,10 +53,9 @@ def described(plan: Plan, shards: Sequence[Shard], *, looks: bool) -> Iterator[s
     """
     from headrace.sinks.files import FileSink
     from headrace.sinks.parquet import Parquet
-    from headrace.sources.parquet.source import ParquetSource
     from headrace.worker.copy_choice import choose_copied
 
-    if not isinstance(plan.source, ParquetSource):
+    if not plan.source.has_chunks:
         return
     if plan.sink is None:
         plan = replace(plan, sink=FileSink(".", Parquet()))

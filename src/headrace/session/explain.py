@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from typing import cast
 
 from headrace.core import human
 from headrace.core.ports import Source
 from headrace.core.terminal import visible
-from headrace.core.united import UnitedSource
 from headrace.core.work import Shard
 from headrace.engines.driver_first import PATIENCE
 from headrace.errors import ResourcesUnavailable
@@ -105,7 +103,7 @@ def _datasets(plan: Plan, shards: Sequence[Shard]) -> list[str]:
     rows: list[list[int]] = [[] for _ in branches]
     for shard in shards if branches else ():
         for split in shard.splits[:1]:
-            rows[cast("UnitedSource", plan.source).dataset_of(split)].append(shard.rows)
+            rows[plan.source.dataset_of(split)].append(shard.rows)
     lines = []
     for number, (branch, each) in enumerate(zip(branches, columns, strict=True), 1):
         names = branch.source.schema().names

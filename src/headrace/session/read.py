@@ -6,7 +6,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from headrace.core.warn import warn
 from headrace.errors import data_hidden
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from headrace.core.events import ShardCommitted
-    from headrace.core.united import UnitedSource
     from headrace.core.work import CommitRecord, Shard, Split
     from headrace.driver.unwritten import InMemoryCommitter
     from headrace.result import Metrics
@@ -242,7 +241,7 @@ def _rows_after(plan: Plan, splits: Sequence[Split]) -> int | None:
     if own:
         rows = [0] * len(paths_of(steps))
         for split in splits:
-            rows[cast("UnitedSource", plan.source).dataset_of(split)] += split.length
+            rows[plan.source.dataset_of(split)] += split.length
     left: int | None = 0
     for number, each in enumerate(rows):
         after = _passed((step.step for step in own if goes_through(step, number)), each)

@@ -46,9 +46,6 @@ class FileSource(Source, Generic[Inspected]):
     """
 
     suffixes: ClassVar[tuple[str, ...] | None] = None
-    worker_imports: ClassVar[
-        tuple[str, ...]
-    ] = ()  # what reading takes: workers import it while the driver plans
     reads_objects: ClassVar[bool] = False  # whether files are opened by ``core.stores.objects`` only
 
     def __init__(self, paths: PathArgument, *, adds_path: bool = False) -> None:

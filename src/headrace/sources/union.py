@@ -29,8 +29,9 @@ class UnionSource(Source):
     """
 
     def __init__(self, sources: Sequence[Source], *, apart: bool = False) -> None:
-        self._sources = tuple(each for source in sources for each in _flat(source))
-        self._apart = apart
+        # Unions of unions would number their files twice.
+        self._sources = tuple(each for source in sources for each in source.datasets)
+        self.apart = apart
         self.decodes = any(source.decodes for source in sources)
         self.shares_memory = any(source.shares_memory for source in sources)
         self._schema: pa.Schema | None = None
@@ -45,18 +46,13 @@ class UnionSource(Source):
         """Return the schema of all; ``SchemaMismatch`` if two have types for a column that do not unify."""
         if self._schema is None:
             schemas = [source.schema() for source in self._sources]
-            self._schema = _unified_or_texts(schemas) if self._apart else unified(schemas)
+            self._schema = _unified_or_texts(schemas) if self.apart else unified(schemas)
         return self._schema
 
     @property
-    def sources(self) -> tuple[Source, ...]:
+    def datasets(self) -> tuple[Source, ...]:
         """The sources, in order; none of them is a union."""
         return self._sources
-
-    @property
-    def apart(self) -> bool:
-        """True if each dataset has steps of its own."""
-        return self._apart
 
     def forms(self) -> Mapping[str, str]:
         """Return the forms of columns that may hold nulls in some source, or that some source lacks."""
@@ -100,7 +96,7 @@ class UnionSource(Source):
             last = now[with_files[turn]].get(path, last)
         return UnionSource(
             [source.pinned(own) if own else source for source, own in zip(self._sources, given, strict=True)],
-            apart=self._apart,
+            apart=self.apart,
         )
 
     def splits(self) -> list[Split]:
@@ -160,7 +156,7 @@ class UnionSource(Source):
         names = source.schema().names
         own = [name for name in target.names if name in names]
         read = source.read(inner, None if len(own) == len(names) else own, batch_rows, bad)
-        return _conformed(read, target, f"dataset {number + 1}", texts=self._apart)
+        return _conformed(read, target, f"dataset {number + 1}", texts=self.apart)
 
     def note_marks(self, marks: Sequence[Mark]) -> None:
         """Keep the marks of all files."""
@@ -184,7 +180,7 @@ class UnionSource(Source):
 
     def dataset_of(self, split: Split) -> int:
         """Return the number of a split's source; 0 for all, where rows need not be told apart."""
-        return self._inner(split)[0] if self._apart else 0
+        return self._inner(split)[0] if self.apart else 0
 
     def read_own(
         self, split: Split, columns: Sequence[str] | None, batch_rows: int, bad: Bad | None = None
@@ -238,11 +234,6 @@ def _unified_or_texts(schemas: Sequence[pa.Schema]) -> pa.Schema:
         except SchemaMismatch:
             fields.append(pa.field(name, pa.string()))
     return pa.schema(fields)
-
-
-def _flat(source: Source) -> Sequence[Source]:
-    """Return the sources of a union: unions of unions would number their files twice."""
-    return source._sources if isinstance(source, UnionSource) else (source,)
 
 
 def _conformed(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import cast
 
 import msgspec
 import numpy as np
@@ -15,7 +14,6 @@ from headrace.core.arrow.batch import filtered
 from headrace.core.arrow.forms import marked
 from headrace.core.failures import errors_of_source, name_of, words
 from headrace.core.ports import Source
-from headrace.core.united import UnitedSource
 from headrace.core.work import Fault, Reject, Split
 from headrace.errors import InputChanged, SourceError, UnreadableFile, data_hidden
 from headrace.plan.physical import Program
@@ -119,8 +117,8 @@ def count_read(reads: Iterator[Read], meter: Meter) -> Iterator[Rows]:
 class SplitReader:
     """Reads one split, or a window of it; ``tolerant``: rows that cannot be read are rejected.
 
-    Without ``show_data``, the rejects' messages have no values in them. ``own``: the source is a ``UnitedSource``,
-    whose datasets' rows are read as they have them.
+    Without ``show_data``, the rejects' messages have no values in them. ``own``: the datasets of the source are
+    ``apart``, and their rows are read as they have them.
     """
 
     def __init__(
@@ -146,7 +144,7 @@ class SplitReader:
         whole = _whole(split)
         self._forms = {} if own else source.forms()
         bad = self._on_bad_rows if tolerant else None
-        read = cast("UnitedSource", source).read_own if own else source.read
+        read = source.read_own if own else source.read
         with errors_of_source(source, self._where, show_data=show_data):
             self._batches = read(whole, columns, read_size(split), bad)
 

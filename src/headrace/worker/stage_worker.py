@@ -63,7 +63,7 @@ class StageWorker:
             policy=program.policy,
             branches=program.branches,
             keys=program.source.row_keys,
-            own_keys=getattr(program.source, "own_keys", None),
+            own_keys=program.source.own_keys,
             folder=program.folder,
         )
         self._makes_blocks = program.kind == "make"

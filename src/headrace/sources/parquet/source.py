@@ -55,6 +55,7 @@ class ParquetSource(FileSource["ParquetLayout"]):
     """
 
     suffixes = suffixes_read_by("read_parquet")
+    has_chunks = True
     worker_imports = ("headrace.sources.parquet.source", "headrace.sources.parquet.together")
     reads_objects = True
 

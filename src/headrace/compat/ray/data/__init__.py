@@ -23,11 +23,10 @@ from headrace.compat.ray.data.schema import Schema
 from headrace.compat.ray.offered import names_of_headrace
 from headrace.core.arguments import known_arguments, unframed
 from headrace.core.files.storage import storage_at
-from headrace.errors import ArgumentError, UnknownArgument
+from headrace.errors import ArgumentError
 from headrace.plan.compile import columns_at
 from headrace.plan.ray_arguments import ITERATE, STEPS
 from headrace.plan.step_options import WorkerOptions
-from headrace.sources.file_source import FileSource
 
 _STRATEGIES = ("ActorPoolStrategy", "TaskPoolStrategy")
 _READERS = {name: name for name in headrace.__all__ if name.startswith(("read_", "from_", "range"))} | {
@@ -221,8 +220,6 @@ from_pandas_refs = _of_references("from_pandas_refs", "from_pandas")
 
 def _with_extensions(source: Any, extensions: Any) -> None:
     """Have a source read only files whose names end so: ``file_extensions=["jpg", "png"]``."""
-    if not isinstance(source, FileSource):
-        raise UnknownArgument("file_extensions= is for what reads files.")
     given = [extensions] if isinstance(extensions, str) else list(extensions)
     if not given or not all(isinstance(each, str) and each.strip(".") for each in given):
         raise ArgumentError(f"file_extensions={extensions!r}: give a list such as ['jpg', 'png'].")
