@@ -16,7 +16,7 @@ from headrace.core.door import loaded
 from headrace.core.files.formats import FORMATS, WRITTEN
 from headrace.core.ports import Format
 from headrace.errors import ArgumentError, PlanChanged, SinkError
-from headrace.plan.write_options import FolderOptions
+from headrace.plan.write_options import OF_RUNS, FolderOptions, OutputOptions
 from headrace.sinks.arrow import ArrowEncoder
 from headrace.sinks.files import FileSink
 from headrace.sinks.parquet import Parquet
@@ -111,3 +111,7 @@ def test_whatever_takes_new_input_takes_a_key() -> None:
     verbs = [getattr(hr.Dataset, name) for name in dir(hr.Dataset) if name.startswith("write_")]
     taken = {verb.__name__: set(inspect.signature(verb).parameters) for verb in verbs}
     assert [name for name, names in taken.items() if "incremental" in names and "key" not in names] == []
+
+
+def test_each_option_of_runs_has_its_sentence() -> None:
+    assert set(OF_RUNS) == set(OutputOptions.__annotations__) - {"schema"}

@@ -37,8 +37,17 @@ class OutputOptions(LakeOptions, total=False):
     refresh: Refresh | None
 
 
-OF_RUNS = tuple(name for name in OutputOptions.__annotations__ if name != "schema")
-"""Those that are options of runs, too; here they override ``with_options``."""
+OF_RUNS = {
+    "mode": "resume (default) goes on with what is there, overwrite replaces it; where a run is finished, ignore "
+    "leaves it and error refuses.",
+    "on_change": "If the model or code has changed: refuse (default), continue or restart.",
+    "incremental": "Add the rows of input files that are new since the last run into OUT; nothing new, no work.",
+    "refresh": "With --incremental: changed makes those rows again that an older model or code made.",
+    "key": "With --incremental: key columns, with commas. Files that were written again are read again, and only "
+    "rows with new keys are processed.",
+    "durability": "power (default), or process: what is committed outlives a kill.",
+}
+"""Those that are options of runs, too; here they override ``with_options``. Each as the command line explains it."""
 
 
 class StoredOptions(OutputOptions, total=False):

@@ -17,6 +17,7 @@ from headrace.annex.cli.answer import Answer
 from headrace.annex.cli.help import HelpAll
 from headrace.core.engine_ports import ENGINES
 from headrace.errors import ArgumentError, UnknownArgument, nearest
+from headrace.plan.write_options import OF_RUNS
 
 _RUN = "How it runs"
 _ROWS = "Rows that fail"
@@ -24,7 +25,8 @@ _ROWS = "Rows that fail"
 Text = str | None
 
 
-def _run(*names: str, metavar: str | None = None, help: str, panel: str = _RUN, one_of: Any = None) -> Any:
+def flag(*names: str, metavar: str | None = None, help: str, panel: str = _RUN, one_of: Any = None) -> Any:
+    """Return an option of a command; ``one_of``: the words that it may be, or a function that lists them."""
     complete = texts.choices(*one_of.split()) if isinstance(one_of, str) else one_of
     return typer.Option(
         *names, metavar=metavar, help=help, rich_help_panel=panel, show_default=False, autocompletion=complete
@@ -37,46 +39,46 @@ class Flags:
 
     engine: Annotated[
         Text,
-        _run(
+        flag(
             "--engine",
             metavar="NAME",
             help="local (processes, the default), inline (this process), ray.",
             one_of=ENGINES.names,
         ),
     ] = None
-    workers: Annotated[Text, _run("--workers", "-w", metavar="N", help="Workers. Default: a core each.")] = (
+    workers: Annotated[Text, flag("--workers", "-w", metavar="N", help="Workers. Default: a core each.")] = (
         None
     )
     memory_limit: Annotated[
         Text,
-        _run("--memory-limit", metavar="SIZE", help="Memory for the whole run: 16GiB. Default: 80 % of all."),
+        flag("--memory-limit", metavar="SIZE", help="Memory for the whole run: 16GiB. Default: 80 % of all."),
     ] = None
     durability: Annotated[
         Text,
-        _run(
+        flag(
             "--durability",
             metavar="NAME",
-            help="power (default), or process: what is committed outlives a kill.",
+            help=OF_RUNS["durability"],
             one_of="power process",
         ),
     ] = None
     shard_rows: Annotated[
-        Text, _run("--shard-rows", metavar="N", help="Rows per output file, about. Default: by size.")
+        Text, flag("--shard-rows", metavar="N", help="Rows per output file, about. Default: by size.")
     ] = None
     progress: Annotated[
-        bool | None, _run("--progress/--no-progress", help="Show progress and a summary. Default: yes.")
+        bool | None, flag("--progress/--no-progress", help="Show progress and a summary. Default: yes.")
     ] = None
     log: Annotated[
         Text,
-        _run("--log", metavar="FILE", help="Append the run's events to FILE, as JSON lines."),
+        flag("--log", metavar="FILE", help="Append the run's events to FILE, as JSON lines."),
     ] = None
     metrics_port: Annotated[
         Text,
-        _run("--metrics-port", metavar="PORT", help="Serve the run's numbers to Prometheus at this port."),
+        flag("--metrics-port", metavar="PORT", help="Serve the run's numbers to Prometheus at this port."),
     ] = None
     option: Annotated[
         list[str] | None,
-        _run(
+        flag(
             "--option",
             "-O",
             metavar="NAME=VALUE",
@@ -85,7 +87,7 @@ class Flags:
     ] = None
     on_error: Annotated[
         Text,
-        _run(
+        flag(
             "--on-error",
             metavar="WHAT",
             help="raise (default) ends the run, reject sets the row aside, null writes it without a result.",
@@ -94,11 +96,11 @@ class Flags:
         ),
     ] = None
     max_errors: Annotated[
-        Text, _run("--max-errors", metavar="N", help="Rows that may fail, or a share: 0.001.", panel=_ROWS)
+        Text, flag("--max-errors", metavar="N", help="Rows that may fail, or a share: 0.001.", panel=_ROWS)
     ] = None
     max_retries: Annotated[
         Text,
-        _run(
+        flag(
             "--max-retries",
             metavar="N",
             help="How often a call is tried again after an error of --retry-on.",
@@ -107,7 +109,7 @@ class Flags:
     ] = None
     retry_on: Annotated[
         Text,
-        _run(
+        flag(
             "--retry-on",
             metavar="ERRORS",
             help="Errors that are temporary: TimeoutError,ConnectionError.",
@@ -116,13 +118,13 @@ class Flags:
     ] = None
     batch_timeout: Annotated[
         Text,
-        _run(
+        flag(
             "--batch-timeout", metavar="SECONDS", help="How long one call of the model may take.", panel=_ROWS
         ),
     ] = None
     commit_every: Annotated[
         Text,
-        _run(
+        flag(
             "--commit-every",
             metavar="SECONDS",
             help="Seconds of work after which results are saved: 30.",
@@ -131,7 +133,7 @@ class Flags:
     ] = None
     show_data: Annotated[
         bool | None,
-        _run("--show-data/--hide-data", help="Show values of rows in messages.", panel=_ROWS),
+        flag("--show-data/--hide-data", help="Show values of rows in messages.", panel=_ROWS),
     ] = None
 
     def options(self) -> dict[str, Any]:

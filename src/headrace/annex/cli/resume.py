@@ -14,6 +14,7 @@ from headrace.annex.cli.scripts import check_outside_output
 from headrace.annex.cli.texts import in_flags, in_shell, output_of
 from headrace.core.files.storage import output_at
 from headrace.core.terminal import say
+from headrace.plan.write_options import OF_RUNS
 from headrace.session import invocation
 
 if TYPE_CHECKING:
@@ -43,7 +44,8 @@ def resume(
         typer.Option(
             "--on-change",
             metavar="WHAT",
-            help="If the model or code is another than before: refuse, continue or restart.",
+            help=OF_RUNS["on_change"],
+            show_default=False,
         ),
     ] = "refuse",
     json: Annotated[

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from headrace.annex.cli import texts
 from headrace.annex.cli.answer import UsageMistake
+from headrace.annex.cli.flags import flag
 from headrace.core.files.formats import FORMATS, WRITTEN
 from headrace.errors import nearest
+from headrace.plan.write_options import OF_RUNS
 
 if TYPE_CHECKING:
     from headrace.dataset.dataset import Dataset
@@ -39,79 +39,59 @@ class Output:
 
     output_format: Annotated[
         str,
-        typer.Option(
+        flag(
             "--output-format",
             metavar="NAME",
             help=f"{', '.join(WRITTEN)}. Default: parquet.",
-            autocompletion=lambda: list(_written()),
-            rich_help_panel=_PANEL,
+            panel=_PANEL,
+            one_of=lambda: list(_written()),
         ),
     ] = "parquet"
     write: Annotated[
         list[str] | None,
-        typer.Option(
+        flag(
             "--write",
             metavar="NAME=VALUE",
             help="An option of the writer, such as Dataset.write_parquet: --write compression=zstd.",
-            rich_help_panel=_PANEL,
+            panel=_PANEL,
         ),
     ] = None
     mode: Annotated[
         Text,
-        typer.Option(
+        flag(
             "--mode",
             metavar="NAME",
-            autocompletion=texts.choices("resume", "overwrite", "ignore", "error"),
-            help="resume (default) goes on with what is there, overwrite replaces it; where a run is finished, "
-            "ignore leaves it and error refuses.",
-            rich_help_panel=_PANEL,
+            help=OF_RUNS["mode"],
+            panel=_PANEL,
+            one_of="resume overwrite ignore error",
         ),
     ] = None
     on_change: Annotated[
         Text,
-        typer.Option(
+        flag(
             "--on-change",
             metavar="WHAT",
-            autocompletion=texts.choices("refuse", "continue", "restart"),
-            help="If the model or code has changed: refuse (default), continue or restart.",
-            rich_help_panel=_PANEL,
+            help=OF_RUNS["on_change"],
+            panel=_PANEL,
+            one_of="refuse continue restart",
         ),
     ] = None
-    incremental: Annotated[
-        bool | None,
-        typer.Option(
-            "--incremental",
-            help="Add the rows of input files that are new since the last run into OUT; nothing new, no work.",
-            rich_help_panel=_PANEL,
-        ),
-    ] = None
+    incremental: Annotated[bool | None, flag("--incremental", help=OF_RUNS["incremental"], panel=_PANEL)] = (
+        None
+    )
     refresh: Annotated[
-        Text,
-        typer.Option(
-            "--refresh",
-            metavar="WHAT",
-            autocompletion=texts.choices("changed"),
-            help="With --incremental: changed makes those rows again that an older model or code made.",
-            rich_help_panel=_PANEL,
-        ),
+        Text, flag("--refresh", metavar="WHAT", help=OF_RUNS["refresh"], panel=_PANEL, one_of="changed")
     ] = None
     incremental_key: Annotated[
-        Text,
-        typer.Option(
-            "--incremental-key",
-            metavar="COLUMNS",
-            help="With --incremental: key columns, with commas. Files that were written again are read again, and "
-            "only rows with new keys are processed.",
-            rich_help_panel=_PANEL,
-        ),
+        Text, flag("--incremental-key", metavar="COLUMNS", help=OF_RUNS["key"], panel=_PANEL)
     ] = None
     stats: Annotated[
         Path | None,
-        typer.Option(
+        flag(
             "--stats",
             metavar="FILE",
             help="Leave a JSON file with the counts of rows done, failed and left, however the run ends.",
-            rich_help_panel=_PANEL,
+            panel=_PANEL,
         ),
     ] = None
 
@@ -126,13 +106,13 @@ class Output:
         options: dict[str, Any] = {
             name: texts.value_of(text) for name, text in texts.assignments("--write", self.write).items()
         }
-        for name, flag in {
+        for name, way in {
             "path": "-o OUT",
             **{each: f"--{each.replace('_', '-')}" for each in self.modes() if each != "key"},
             **({"key": "--incremental-key"} if self.incremental_key else {}),
         }.items():
             if name in options:
-                raise UsageMistake(f"--write {name}={options[name]}: give it by {flag}.")
+                raise UsageMistake(f"--write {name}={options[name]}: give it by {way}.")
         options |= self.modes()
         write = getattr(data, f"write_{self.output_format}")
         result: Result = write(texts.output_of(output), **options)
@@ -141,7 +121,6 @@ class Output:
     def modes(self) -> dict[str, Any]:
         """Return what is to happen to an output that is there, as far as it was given."""
         from headrace.options import option_from_text
-        from headrace.plan.write_options import OF_RUNS
 
         given: dict[str, Any] = {name: getattr(self, name, None) for name in OF_RUNS}  # some have no flag
         if self.incremental_key is not None:
