@@ -12,7 +12,7 @@ import contextlib
 import os
 import struct
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol, Self
 
@@ -149,6 +149,15 @@ _decoder: msgspec.msgpack.Decoder[Record] = msgspec.msgpack.Decoder(Record)
 _COMMIT = _encoder.encode("commit")
 
 
+class _ShardOf(msgspec.Struct, tag="commit", array_like=True):
+    """The beginning of a commit record."""
+
+    shard: int
+
+
+_shard_decoder = msgspec.msgpack.Decoder(_ShardOf)
+
+
 class Contents:
     """The valid records of a journal, as they were when it was read. Decoded on the way, never all at once."""
 
@@ -190,8 +199,7 @@ class Contents:
 
     def lasting(self) -> Iterator[CommitRecord]:
         """Yield the records in force without those of shards that a further run replaces, once it is complete."""
-        replaced = {shard for note in self.notes() if isinstance(note, Renewed) for shard in note.replaces}
-        return (record for record in self.in_force() if record.shard not in replaced)
+        yield from map(self._commit, self._counting(lasting=True).values())
 
     @property
     def taking_over(self) -> bool:
@@ -216,54 +224,52 @@ class Contents:
         A shard is committed once. Two equal records, as a copy may leave them, count once; two that differ are
         damage.
         """
-        revoked: dict[int, int] = {}
-        replaced: list[int] = []
-        seen: dict[int, memoryview] = {}
-        for position, payload in enumerate(self._payloads()):
-            if not _is_commit(payload):
-                record = self._decoded(payload)
-                if isinstance(record, Revoked):
-                    revoked[record.shard] = position
-                elif isinstance(record, Renewed):
-                    replaced += record.replaces
-                if isinstance(record, Swapping) or (isinstance(record, Renewed) and not record.hidden):
-                    revoked |= dict.fromkeys(replaced, position)
-                    replaced = []
-        for position, payload in enumerate(self._payloads()):
-            if _is_commit(payload):
-                record = self._decoded(payload)
-                assert isinstance(record, CommitRecord)
-                if revoked.get(record.shard, -1) < position and self._is_first(record, payload, seen):
-                    seen[record.shard] = payload
-                    yield record
+        yield from map(self._commit, self._counting(lasting=False).values())
 
     def in_order(self, places: Sequence[tuple[int, ...]]) -> Iterator[CommitRecord]:
         """Yield the records that ``lasting`` has, in the order of their shards, whose places are these."""
-        last: dict[int, memoryview] = {}
+        found = self._counting(lasting=True)
+        for shard in sorted(found, key=lambda shard: places[shard] if shard < len(places) else (shard,)):
+            yield self._commit(found[shard])
+
+    def _counting(self, *, lasting: bool) -> dict[int, memoryview]:
+        """Return the commit records that count, by their shards; ``lasting``: once a hidden run is complete."""
+        found: dict[int, memoryview] = {}
+        twice: set[int] = set()
+        replaced: list[int] = []
         for payload in self._payloads():
+            gone: Sequence[int] = ()
+            if _is_commit(payload):
+                try:
+                    shard = _shard_decoder.decode(payload).shard
+                except msgspec.DecodeError:
+                    shard = self._commit(payload).shard  # which says what is wrong
+                if found.setdefault(shard, payload) != payload:
+                    twice.add(shard)
+                continue
             record = self._decoded(payload)
             if isinstance(record, Revoked):
-                last.pop(record.shard, None)
+                gone = [record.shard]
             elif isinstance(record, Renewed):
-                for shard in record.replaces:
-                    last.pop(shard, None)
-            elif isinstance(record, CommitRecord) and self._is_first(record, payload, last):
-                last[record.shard] = payload
-        for shard in sorted(last, key=lambda shard: places[shard] if shard < len(places) else (shard,)):
-            record = self._decoded(last[shard])
-            assert isinstance(record, CommitRecord)
-            yield record
-
-    def _is_first(
-        self, record: CommitRecord, payload: memoryview, committed: Mapping[int, memoryview]
-    ) -> bool:
-        before = committed.get(record.shard)
-        if before is not None and before != payload:
+                replaced += record.replaces
+            if isinstance(record, Swapping) or (
+                isinstance(record, Renewed) and (lasting or not record.hidden)
+            ):
+                gone, replaced = replaced, []
+            for shard in gone:
+                found.pop(shard, None)
+                twice.discard(shard)
+        if twice:
             raise JournalDamaged(
-                f"{self._path} records shard {record.shard} twice, with different contents. It is not known which of "
+                f"{self._path} records shard {min(twice)} twice, with different contents. It is not known which of "
                 "the two is right: restore the output from a copy, or make it again with mode='overwrite'."
             )
-        return before is None
+        return found
+
+    def _commit(self, payload: memoryview) -> CommitRecord:
+        record = self._decoded(payload)
+        assert isinstance(record, CommitRecord)
+        return record
 
     def _decoded(self, payload: memoryview) -> Record:
         try:
