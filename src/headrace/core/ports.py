@@ -49,8 +49,8 @@ class Source(Protocol):
     shares_memory: bool = False
     """Batches are views of memory that somebody else may change: what is handed to users is copied."""
 
-    splits_apart: bool = False
-    """Each split is a shard, as what is made of its rows belongs to it alone."""
+    files_apart: bool = False
+    """Each file is a shard, as what is made of its rows belongs to it alone."""
 
     one_state: bool = False
     """What it lists as files are states of one thing, such as the answer of a query: only the last can be read."""

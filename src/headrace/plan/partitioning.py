@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Sequence
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 import msgspec
 
@@ -52,8 +52,9 @@ class Partitioning(msgspec.Struct, frozen=True):
 
     def shards(self, source: Source) -> list[Shard]:
         """Return the shards of a source."""
-        if source.splits_apart:
-            return [Shard(i, (split,)) for i, split in enumerate(source.splits())]
+        if source.files_apart:
+            files = groupby(source.splits(), key=lambda split: split.file)
+            return [Shard(i, tuple(splits)) for i, (_, splits) in enumerate(files)]
         splits = self._splits(source)
         if not self.apart:
             return self._up_to_limit(splits) or self._spread(self.shards_of(splits), self.few)

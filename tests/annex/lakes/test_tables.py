@@ -224,3 +224,28 @@ def test_a_table_of_a_store_does_not_lead_out_of_its_folder(bucket, tmp_path):
         bucket.put(f"t{i}/_delta_log/{log.name}", log.read_bytes().replace(data.name.encode(), name.encode()))
         with pytest.raises(hr.errors.SourceError, match="outside its own folder"):
             hr.read_delta(f"{bucket.url}/t{i}").with_options(engine="inline", progress=False).take_all()
+
+
+def test_new_columns(bucket, port, monkeypatch):
+    """In a store, too."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
+    lance = pytest.importorskip("lance")
+    table = pa.table({"id": pa.array(range(20), pa.int64())})
+    delta, fragments = f"{bucket.url}/d", f"{bucket.url}/l.lance"
+    options = {**HTTP, "aws_endpoint": f"http://127.0.0.1:{port}"}
+    deltalake.write_deltalake(delta, table, storage_options=options)
+    lance.write_dataset(table, fragments, storage_options=options, max_rows_per_file=8)
+    lance.dataset(fragments, storage_options=options).delete("id = 3")
+
+    def double(batch):
+        return batch["id"] * 2
+
+    for read, write, place in (
+        (hr.read_delta, "write_delta", delta),
+        (hr.read_lance, "write_lance", fragments),
+    ):
+        data = read(place).with_options(engine="inline", progress=False)
+        data = data.predict(double, inputs=["id"], output="double")
+        getattr(data, write)(place, mode="add_columns")
+        assert all(row["double"] == row["id"] * 2 for row in read(place).take_all())
+        assert getattr(data, write)(place, mode="add_columns").resumed

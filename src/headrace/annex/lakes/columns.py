@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -13,10 +13,12 @@ import pyarrow as pa
 from headrace.annex.lakes.sink import LakeTable
 from headrace.core.human import plural
 from headrace.core.ports import Sink, Source
+from headrace.core.table_changes import Lost
 from headrace.core.warn import warn
-from headrace.core.work import HOME
+from headrace.core.work import HOME, StagedFile
 from headrace.errors import ArgumentError, ColumnExists, NothingMatched, PlanError, SinkError
 from headrace.plan import compile as compiler
+from headrace.plan.steps.columns import DropColumns
 from headrace.plan.steps.predict import Predict
 
 if TYPE_CHECKING:
@@ -24,7 +26,19 @@ if TYPE_CHECKING:
     from headrace.plan.logical import Plan
     from headrace.sinks.files import FileSink
 
+T = TypeVar("T")
 S = TypeVar("S", bound=Source)
+
+
+class NewColumnsSource(Source, Protocol):
+    """A source of a table that may get new columns."""
+
+    def for_new_columns(self, where: str | None, version: int | None) -> Source:
+        """Return this source with a shard for each file, of the rows for which a condition holds.
+
+        ``version``: the one that a run has begun with, unless another was asked for.
+        """
+        ...
 
 
 def check_plan(plan: Plan, options: RunOptions, verb: str, given: Mapping[str, Any]) -> None:
@@ -85,11 +99,41 @@ def carried(plan: Plan) -> list[str]:
 
 def check_names(plan: Plan, where: str, there: pa.Schema) -> None:
     """Raise ``ColumnExists`` for a column of the table that the plan is known to make anew."""
+    names = {name: name for name in there.names}
     for step in plan.steps:
         models = step.models if isinstance(step, Predict) else ()
         made = {*(step.columns_after([]) or ()), *(model.output for model in models if not model.keyed)}
-        made -= step.carried({name: name for name in there.names}).keys()
+        made -= step.carried(names).keys()
         check_new(where, sorted(made), there) if made else None
+
+
+def planned(
+    plan: Plan,
+    source: NewColumnsSource,
+    parts: FileSink,
+    table: str,
+    *,
+    where: str | None = None,
+    folders: Sequence[str] | None = None,
+) -> Plan:
+    """Return what runs: a plan whose rows are the new columns; with ``folders``, all columns but these.
+
+    ``table`` is the table in messages. Raises ``PlanError`` where a column that is needed does not come out as it is.
+    """
+    plan = replace(plan, source=source.for_new_columns(where, version_begun(parts)))
+    there = plan.source.schema()
+    if where is None:
+        check_names(plan, table, there)
+    old = carried(plan)
+    if folders is not None:
+        missing = [name for name in there.names if name not in old]
+        if missing:
+            raise PlanError(
+                f"mode='add_columns' keeps all columns of the {table}, and the plan leaves out or changes "
+                f"{missing[0]!r}. Leave out the step that does so; columns that are not used are copied as they are."
+            )
+        old = list(folders)
+    return plan.then(DropColumns(tuple(old))) if old else plan
 
 
 def check_new(where: str, new: Sequence[str], there: pa.Schema, *, fills: bool = False) -> None:
@@ -143,11 +187,48 @@ class AddsColumns(LakeTable):
         """Return the table in the version that is read."""
         raise NotImplementedError
 
+    def added_by(self, table: Any, run: str) -> Sequence[str]:
+        """Return the columns that a run has added, by the history of the table; none if that does not say."""
+        raise NotImplementedError
+
+    def rows_lost(
+        self, files: Sequence[StagedFile], missing: Sequence[StagedFile], run: str = ""
+    ) -> Lost | None:
+        """Say why the table has not the columns of a run; others may have changed its rows since."""
+        table, name = self.open_table(), f"the {self.what} {self.place}"
+        if table is None:
+            return Lost("no table", f"{name} is gone, and with it the columns that this run added")
+        there = self.columns_of(table).schema.names
+        lost = [each for each in self.added_by(table, run or self.files.run) if each not in there]
+        return (
+            Lost("none", f"{name} has not the column {lost[0]!r} any more, which this run added")
+            if lost
+            else None
+        )
+
     def kept_rows(self, run: str) -> str:
         """Say that the columns of a run are in the table."""
         return (
             f"its columns are in the table already ({self.what} {self.place})" if self.revealed(run) else ""
         )
+
+    def by_file(self, rows: Sequence[tuple[T, int]], parts: Sequence[StagedFile]) -> dict[StagedFile, T]:
+        """Return the file that each part has the rows of; ``rows``: files and their rows, as they were read.
+
+        Raises ``SinkError`` if parts do not end where files do.
+        """
+        left = [(file, count) for file, count in reversed(rows) if count]
+        found = {}
+        for part in sorted(parts, key=lambda each: each.name):
+            file, count = left.pop() if left else (None, 0)
+            if file is None or part.rows > count:
+                raise self.changed("its files have not the rows that were read")
+            found[part] = file
+            if part.rows < count:
+                left.append((file, count - part.rows))
+        if left:
+            raise self.changed("its files have not the rows that were read")
+        return found
 
     def changed(self, why: str) -> SinkError:
         """Return the error for a table that others have changed such that the new columns fit no more."""

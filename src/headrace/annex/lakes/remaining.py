@@ -12,6 +12,7 @@ from headrace.annex.lakes.places import place_of
 from headrace.core.human import plural
 from headrace.core.table_changes import Lost
 
+ADDED = "ADD COLUMNS WITH VALUES"  # what a commit of ours says that puts rows into files with new columns
 _NO_ROWS_GO = (  # of a Delta table
     *(
         "ADD COLUMN",
@@ -22,6 +23,7 @@ _NO_ROWS_GO = (  # of a Delta table
         "CLUSTER BY",
         "COMPUTE STATS",
     ),
+    ADDED,
     *("CREATE TABLE", "DROP CONSTRAINT", "OPTIMIZE", "REORG", "SET TBLPROPERTIES", "STREAMING UPDATE"),
     *("UNSET TBLPROPERTIES", "VACUUM END", "VACUUM START"),
 )
@@ -132,7 +134,7 @@ def _delta_history(table: Any, run: str) -> _History:
             found.append(Version(f"version {at} (RESTORE to version {given['version']})", True))
             at = int(given["version"])
             continue
-        compacted = compacted or operation == "OPTIMIZE"
+        compacted = compacted or operation in ("OPTIMIZE", ADDED)
         if not appends and operation not in _NO_ROWS_GO and (operation != "WRITE" or at):
             found.append(_delta_version(at, about))
         at -= 1

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from headrace.core.stores.options import Options
     from headrace.options import Mode
     from headrace.output.verify_tables import Reached
+    from headrace.plan.logical import Plan
     from headrace.result import Result
     from headrace.sinks.files import FileSink, TableOfFiles
 
@@ -43,7 +44,7 @@ class LakeWriteVerbs(WriteVerbs):
         self,
         path: str | os.PathLike[str],
         *,
-        mode: Literal["append", "overwrite", "error"] = "append",
+        mode: Literal["append", "overwrite", "error", "add_columns"] = "append",
         partition_by: str | Sequence[str] | None = None,
         schema_mode: Literal["merge"] | None = None,
         output: str = OUTPUT,
@@ -64,7 +65,8 @@ class LakeWriteVerbs(WriteVerbs):
             there is none.
         mode
             ``"append"`` adds the rows. ``"overwrite"`` replaces all rows of the table; older versions stay readable.
-            ``"error"`` refuses a table that is there.
+            ``"error"`` refuses a table that is there. ``"add_columns"`` adds new columns to the rows of the table
+            that the plan reads, in one commit; old columns are copied as they are stored: see docs/tables.md.
         partition_by
             Columns whose values name folders, as in ``write_parquet``; those of the table, if there is one.
         schema_mode
@@ -102,9 +104,17 @@ class LakeWriteVerbs(WriteVerbs):
         (6, 3)
         """
         if mode not in _MODES:
-            raise ArgumentError(f"write_delta: mode= is 'append', 'overwrite' or 'error', not {mode!r}.")
+            raise ArgumentError(
+                f"write_delta: mode= is 'append', 'overwrite', 'error' or 'add_columns', not {mode!r}."
+            )
         place, storage_options, name = _given("write_delta", path, storage_options, output, schema_mode)
         folders = given_partition_by(partition_by, None)
+        if mode == ADD_COLUMNS:
+            if folders:
+                raise ArgumentError(
+                    "write_delta: mode='add_columns' keeps the partitions: leave out partition_by=."
+                )
+            return self._add_to_delta(place, storage_options, name, compression, options)
 
         def sink() -> Sink:
             from headrace.annex.lakes.delta.sink import DeltaTable
@@ -306,35 +316,45 @@ class LakeWriteVerbs(WriteVerbs):
     def _add_to_lance(
         self, place: str, storage_options: Any, name: str, where: str | None, options: Mapping[str, Any]
     ) -> Result:
-        from headrace.annex.lakes.columns import (
-            carried,
-            check_names,
-            check_plan,
-            check_table,
-            version_begun,
-        )
+        from headrace.annex.lakes.columns import check_plan, check_table, planned
         from headrace.annex.lakes.lance.columns import LanceNewColumns
         from headrace.annex.lakes.lance.source import LanceSource
         from headrace.annex.lakes.lance.table import check_writer
-        from headrace.plan.steps.columns import DropColumns
         from headrace.sinks.arrow import Arrow
         from headrace.sinks.files import FileSink
 
         check_writer()
-        plan = self._plan
-        check_plan(plan, self._options, "write_lance", options)
-        source = check_table(plan, "write_lance", LanceSource, place, f"hr.read_lance({place!r})")
+        check_plan(self._plan, self._options, "write_lance", options)
+        source = check_table(self._plan, "write_lance", LanceSource, place, f"hr.read_lance({place!r})")
         parts = FileSink(within(place, name), Arrow(), storage_options=storage_options)
-        plan = dataclasses.replace(plan, source=source.by_fragment(where, version_begun(parts)))
-        if where is None:
-            check_names(plan, f"Lance table {place}", plan.source.schema())
-        old = carried(plan)
-        data = type(self)(plan.then(DropColumns(tuple(old))) if old else plan, self._options)
+        plan = planned(self._plan, source, parts, f"Lance table {place}", where=where)
+        target = LanceNewColumns(parts, table_mode=ADD_COLUMNS, merge=True, where=where)
+        return self._with_plan(plan)._write(target.sink, {**options, "mode": _MODES[ADD_COLUMNS]})
 
-        def sink() -> Sink:
-            return LanceNewColumns(parts, table_mode=ADD_COLUMNS, merge=True, where=where).sink()
+    def _add_to_delta(
+        self,
+        place: str,
+        storage_options: Any,
+        name: str,
+        compression: str | None,
+        options: Mapping[str, Any],
+    ) -> Result:
+        from headrace.annex.lakes.columns import check_plan, check_table, planned
+        from headrace.annex.lakes.delta.columns import DeltaNewColumns
+        from headrace.annex.lakes.delta.source import DeltaSource
+        from headrace.sinks.files import FileSink
+        from headrace.sinks.parquet import Parquet
 
-        return data._write(sink, {**options, "mode": _MODES[ADD_COLUMNS]})
+        check_plan(self._plan, self._options, "write_delta", options)
+        source = check_table(self._plan, "write_delta", DeltaSource, place, f"hr.read_delta({place!r})")
+        parts = FileSink(within(place, name), Parquet(compression), storage_options=storage_options)
+        folders = source.partition_columns()
+        plan = planned(self._plan, source, parts, f"Delta table {place}", folders=folders)
+        target = DeltaNewColumns(parts, table_mode=ADD_COLUMNS, merge=True)
+        return self._with_plan(plan)._write(target.sink, {**options, "mode": _MODES[ADD_COLUMNS]})
+
+    def _with_plan(self, plan: Plan) -> LakeWriteVerbs:
+        return type(self)(plan, self._options)
 
 
 def _given(verb: str, path: Any, storage_options: Any, output: Any, schema_mode: Any) -> tuple[str, Any, str]:
@@ -369,10 +389,14 @@ def saved(
     from headrace.annex.lakes.delta.sink import DeltaTable
     from headrace.annex.lakes.lance.sink import LanceTable
 
-    if about["kind"] == "Delta table":
-        return DeltaTable(parts, **how)
+    delta = about["kind"] == "Delta table"
     if about["mode"] == ADD_COLUMNS:
+        from headrace.annex.lakes.delta.columns import DeltaNewColumns
         from headrace.annex.lakes.lance.columns import LanceNewColumns
 
-        return LanceNewColumns(parts, where=about.get("where"), **how)
-    return LanceTable(parts, **how)
+        return (
+            DeltaNewColumns(parts, **how)
+            if delta
+            else LanceNewColumns(parts, where=about.get("where"), **how)
+        )
+    return DeltaTable(parts, **how) if delta else LanceTable(parts, **how)

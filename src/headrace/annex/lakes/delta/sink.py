@@ -39,7 +39,7 @@ _KEPT = {
 _RULES = ("delta.invariants", "delta.generationExpression", "delta.identity")
 
 
-def _application(run: str) -> str:
+def application(run: str) -> str:
     """Return the name by which a table knows a run."""
     return f"headrace-{run}"
 
@@ -78,7 +78,7 @@ class DeltaTable(LakeTable):
 
     def has_run(self, table: Any, run: str) -> bool:
         """Say whether a table has the transaction of a run."""
-        return table.transaction_version(_application(run)) is not None
+        return table.transaction_version(application(run)) is not None
 
     def reveal(self, files: Sequence[StagedFile], schema: pa.Schema | None) -> None:
         """Commit the parts, on the very version of the table that they were compared with."""
@@ -134,7 +134,7 @@ class DeltaTable(LakeTable):
         about = deltalake.CommitProperties(
             custom_metadata={"headrace": {"run": self.files.run}},
             max_commit_retries=0,
-            app_transactions=[deltalake.Transaction(_application(self.files.run), mark)],
+            app_transactions=[deltalake.Transaction(application(self.files.run), mark)],
         )
         actions, folders = parts.actions(self), list(self.files.partition_by)
         if table is not None:
@@ -174,7 +174,7 @@ class DeltaTable(LakeTable):
     # ------------------------------------------------------------ the table
 
     def _is_done(self, table: Any, mark: int) -> bool:
-        return self.is_done(table.transaction_version(_application(self.files.run)), mark)
+        return self.is_done(table.transaction_version(application(self.files.run)), mark)
 
     def columns_of(self, table: Any) -> Columns:
         """Return the columns of a table, unless it asks of its writers what this one does not do."""

@@ -19,7 +19,8 @@ from headrace.core.stores.objects import contents
 from headrace.core.stores.options import Options
 from headrace.core.table_changes import Change, Kind, Seen, new_files, no_history, older_version, other_table
 from headrace.core.warn import warn
-from headrace.errors import InputChanged, NothingMatched, SourceError, UnreadableFile
+from headrace.core.work import Split
+from headrace.errors import InputChanged, NothingMatched, PlanError, SourceError, UnreadableFile
 from headrace.sources.parquet.source import ParquetSource
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ class Snapshot:
     version: int
     schema: pa.Schema
     files: Mapping[str, Mapping[str, str | None]]
+    partition_by: tuple[str, ...] = ()
 
 
 class DeltaSource(TableOfRuns["ParquetLayout"], ParquetSource):
@@ -116,6 +118,27 @@ class DeltaSource(TableOfRuns["ParquetLayout"], ParquetSource):
             **version,
             "columns": None if self._columns is None else list(self._columns),
         }
+
+    def for_new_columns(self, where: str | None, version: int | None) -> DeltaSource:
+        """Return this source with a shard for each file, of the version that a run has begun with."""
+        if self._columns is not None or self._condition is not None:
+            raise PlanError(
+                "mode='add_columns' needs all columns and rows of the table: leave out columns= and filter= of "
+                "read_delta. Columns that no step needs are copied as they are stored."
+            )
+        pinned = self._moment is None and self._version is None and version is not None
+        version = version if pinned else self._version
+        return self._with({"_version": version, "_snapshot": None, "files_apart": True})
+
+    def partition_columns(self) -> tuple[str, ...]:
+        """Return the columns that the table is partitioned by."""
+        return self._settled().partition_by
+
+    def _splits_from(self, file: int) -> list[Split]:
+        if not self.files_apart:
+            return super()._splits_from(file)
+        footers, grain = self.refreshed().footers, msgspec.structs.replace(self._grain(), most_pieces=1)
+        return [s for number in range(file, len(footers)) for s in footers[number].splits(number, grain)]
 
     def position(self) -> dict[str, Any]:
         """Return the identity of the table and the version, and in which ones files are to be looked up besides."""
@@ -266,7 +289,8 @@ def _snapshot(
         file = inside(place, str(path), f"The Delta table {place}")
         if kept is None or unquote(path) in kept:
             found[file] = folder
-    return Snapshot(str(table.metadata().id), table.version(), schema, found)
+    folders_by = tuple(table.metadata().partition_columns)
+    return Snapshot(str(table.metadata().id), table.version(), schema, found, folders_by)
 
 
 def _says_value(kind: pa.DataType) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -20,13 +21,13 @@ from headrace.annex.lakes.sink import digest_of
 from headrace.core import failpoints
 from headrace.core.files import safe_files
 from headrace.core.files.safe_files import sync_fd
-from headrace.core.table_changes import Lost
 from headrace.core.work import StagedFile
 from headrace.errors import HeadraceError, OutputWriteFailed, SinkError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+_NAMES = "headrace.columns"
 _BLOCK = 1 << 14  # rows
 _AT_ONCE = 2
 _GONE = -2  # the number that stands in a file for a column whose values are in another one now
@@ -87,24 +88,10 @@ class LanceNewColumns(AddsColumns, LanceTable):
         )
         self.stored(schema, part=True)
 
-    def rows_lost(
-        self, files: Sequence[StagedFile], missing: Sequence[StagedFile], run: str = ""
-    ) -> Lost | None:
-        """Say why the table has not the columns of a run."""
-        table, run = self.open_table(), run or self.files.run
-        name = f"the {self.what} {self.place}"
-        if table is None:
-            return Lost("no table", f"{name} is gone, and with it the columns that this run added")
-        used = any(
-            f.path.startswith(prefix(run)) for each in table.get_fragments() for f in each.data_files()
-        )
-        if used or not any(file.rows for file in files):
-            return None
-        return Lost(
-            "unknown",
-            f"{name} has none of the files with the columns that this run added: its rows were put into other files, "
-            "or the columns were removed",
-        )
+    def added_by(self, table: Any, run: str) -> Sequence[str]:
+        """Return the columns that the transaction of a run names."""
+        found: list[str] = json.loads(self.told_by(table, run).get(_NAMES, "[]"))
+        return found
 
     def reveal(self, files: Sequence[StagedFile], schema: pa.Schema | None) -> None:
         """Commit the columns, unless the table has them."""
@@ -243,7 +230,7 @@ class LanceNewColumns(AddsColumns, LanceTable):
         check_new(f"{self.what} {self.place}", schema.names, table.schema, fills=self.where is not None)
         columns = _with_columns(table, [each for each in schema if each.name not in filled])
         fragments = _fragments_with(there, made, columns, filled)
-        about = {RUN: self.files.run, PARTS: digest}
+        about = {RUN: self.files.run, PARTS: digest, _NAMES: json.dumps(schema.names)}
         operation: Any = lance.LanceOperation.Merge(list(fragments.values()), columns)
         if filled:
             numbers = {number for number, path in walked(columns.fields()) if path[0] in filled}

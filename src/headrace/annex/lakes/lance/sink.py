@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -140,6 +140,10 @@ class LanceTable(LakeTable):
 
     def _parts_of(self, table: Any, run: str, after: int = 0, before: int | None = None) -> str | None:
         """Return what the transaction of a run says of its parts; of the versions between two, or of all."""
+        return self.told_by(table, run, after, before).get(PARTS)
+
+    def told_by(self, table: Any, run: str, after: int = 0, before: int | None = None) -> Mapping[str, str]:
+        """Return what the transaction of a run says of itself; nothing where no version has it."""
 
         def about(version: int) -> dict[str, str]:
             try:
@@ -154,7 +158,7 @@ class LanceTable(LakeTable):
             versions = [int(each["version"]) for each in table.versions()]
             asked = [v for v in versions if v > after and (before is None or v < before)]
             told_there = map(about, sorted(asked, reverse=True))  # a table takes one question at a time
-            return next((each.get(PARTS, "") for each in told_there if each.get(RUN) == run), None)
+            return next((each for each in told_there if each.get(RUN) == run), {})
 
     # ------------------------------------------------------------ one commit
 

@@ -75,20 +75,20 @@ class LanceSource(Source):
         self._runs: Runs | None = None
         self._every: dict[str, tuple[tuple[str, int, int], _Fragment | None]] = {}
         self._pins: tuple[str, ...] | None = None
-        self.splits_apart = False
+        self.files_apart = False
 
-    def by_fragment(self, where: str | None, version: int | None) -> LanceSource:
+    def for_new_columns(self, where: str | None, version: int | None) -> LanceSource:
         """Return this source with a shard for each fragment, of the rows for which a condition holds.
 
         ``version``: the one that a run has begun with, unless another was asked for.
         """
         if self._condition is not None:
             raise PlanError(
-                "write_lance: with mode='add_columns', where= says which rows get values. Give it there, and leave "
-                "out filter= of read_lance."
+                "mode='add_columns' needs all rows of the table, and read_lance has filter=. Leave it out; where= of "
+                "write_lance says which rows get values."
             )
         return self._with(
-            {"_found": None, "_version": self._version or version, "_condition": where, "splits_apart": True}
+            {"_found": None, "_version": self._version or version, "_condition": where, "files_apart": True}
         )
 
     def describe(self) -> dict[str, Any]:
@@ -212,7 +212,7 @@ class LanceSource(Source):
             if self._condition is not None:
                 made.append(Split(at, 0, fragment.rows, -1, size, 0))
                 continue
-            step = max(1, fragment.rows) if self.splits_apart else _SPLIT_ROWS
+            step = max(1, fragment.rows) if self.files_apart else _SPLIT_ROWS
             for start in range(0, fragment.rows, step):
                 stop = min(start + step, fragment.rows)
                 made.append(
