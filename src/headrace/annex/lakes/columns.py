@@ -30,7 +30,7 @@ T = TypeVar("T")
 S = TypeVar("S", bound=Source)
 
 
-class NewColumnsSource(Source, Protocol):
+class NewColumnsSource(Protocol):
     """A source of a table that may get new columns."""
 
     def for_new_columns(self, where: str | None, version: int | None) -> Source:

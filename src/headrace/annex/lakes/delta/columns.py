@@ -7,7 +7,7 @@ import json
 import os
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +19,7 @@ from headrace.annex.lakes.delta.table import library, opened, told
 from headrace.annex.lakes.places import inside, within
 from headrace.annex.lakes.remaining import ADDED
 from headrace.core.files import safe_files
+from headrace.core.files.storage import storage_at
 from headrace.core.stores.addresses import parse
 from headrace.core.stores.writing import ABSENT, StoreWriter, Taken
 from headrace.errors import SinkError, SourceError
@@ -37,7 +38,7 @@ class DeltaNewColumns(AddsColumns, DeltaTable):
 
     def at_base(self) -> Any:
         """Open the version that is read."""
-        table = opened(self.place, self.files.options_of_store, self.base)
+        table = opened(self.place, self.files.storage.options, self.base)
         if table is None:
             raise self.changed("it is gone")
         return table
@@ -92,17 +93,21 @@ class DeltaNewColumns(AddsColumns, DeltaTable):
 
     def _put(self, name: str, data: bytes) -> bool:
         """Write an entry of the log; False if there is one of this name."""
-        if self.files.in_store:
-            try:
-                StoreWriter(parse(self.place), self.files.options_of_store).put(name, data, when=ABSENT)
-            except Taken:
-                return False
-            return True
+        return self.files.storage.pick(self._put_on_disk, self._put_in_store)(name, data)
+
+    def _put_in_store(self, name: str, data: bytes) -> bool:
+        try:
+            StoreWriter(parse(self.place), self.files.storage.options).put(name, data, when=ABSENT)
+        except Taken:
+            return False
+        return True
+
+    def _put_on_disk(self, name: str, data: bytes) -> bool:
         path = within(self.place, name)
         aside = f"{path}.{self.files.run}.tmp"
         if os.path.lexists(aside):
             os.unlink(aside)
-        safe_files.create(aside, data, lasting=self.files.durability == "power")
+        safe_files.create(aside, data, lasting=self.files.syncs)
         try:
             os.link(aside, path)
         except FileExistsError:
@@ -189,7 +194,7 @@ class DeltaNewColumns(AddsColumns, DeltaTable):
             return int(about["num_records"])
         name = inside("", path, f"The Delta table {self.place}").lstrip("/")
         try:
-            with replace(self.files, root=self.place).opened(name) as data:
+            with storage_at(self.place, self.files.storage.options).opened(name) as data:
                 return int(pq.read_metadata(data).num_rows)
         except OSError as error:
             raise SourceError(f"Cannot read {name} of the Delta table {self.place}: {error}.") from error
