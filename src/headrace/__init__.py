@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from headrace import llm as llm
     from headrace import observers as observers
     from headrace.accumulators import *
+    from headrace.annex.compare import Comparison as Comparison
+    from headrace.annex.compare import compare as compare
     from headrace.annex.databases.readers import *
     from headrace.annex.formats.readers import *
     from headrace.annex.lakes.readers import *
@@ -71,6 +73,7 @@ _HOMES = {
     "headrace.result": ("Result",),
     "headrace.session.models": ("load_model",),
     "headrace.session.publishing": ("discard", "publish"),
+    "headrace.annex.compare": ("Comparison", "compare"),
     "headrace.annex.report.catalogue": ("runs",),
     "headrace.annex.report.run_rows": ("Runs",),
     "headrace.annex.tasks": ("ActorPool", "CallFuture", "Executor", "Ref", "connect"),

@@ -29,6 +29,8 @@ METRICS: list[Any] = [
     hr.Histogram("x", edges=[-1, 0, 1, 100], weight="w"),
     hr.Quantiles("x"),
     hr.Quantiles("x", weight="w"),
+    hr.Differences("c", "d", classes=2),
+    hr.Differences("g", "x"),
     hr.DistinctCount("x"),
     hr.DistinctCount("x", limit=5),
     hr.DistinctCount("g"),

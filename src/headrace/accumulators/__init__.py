@@ -13,6 +13,7 @@ from headrace.core.door import Table
 if TYPE_CHECKING:
     from headrace.accumulators.by import By
     from headrace.accumulators.classes import Accuracy, ConfusionMatrix, PrecisionRecallF1
+    from headrace.accumulators.differences import Differences
     from headrace.accumulators.moments import Count, Mean, MinMax, Sum, Variance
     from headrace.accumulators.probabilities import BrierScore, Calibration, LogLoss
     from headrace.accumulators.ranking import AUROC, AveragePrecision
@@ -35,6 +36,7 @@ __all__ = [
     "Calibration",
     "ConfusionMatrix",
     "Count",
+    "Differences",
     "DistinctCount",
     "Histogram",
     "LogLoss",
@@ -52,6 +54,7 @@ __all__ = [
 _MODULES = {
     "by": "By",
     "classes": "Accuracy ConfusionMatrix PrecisionRecallF1",
+    "differences": "Differences",
     "moments": "Count Mean MinMax Sum Variance",
     "probabilities": "BrierScore Calibration LogLoss",
     "ranking": "AUROC AveragePrecision",

@@ -37,9 +37,10 @@ class Even:
 def by_digits(scores: Array) -> Array:
     """Return the numbers of bins that are finer the nearer they are to 0, about 0.05 % of the score wide."""
     with np.errstate(over="ignore"):
-        bits = (scores.astype(np.float32) + np.float32(0)).view(np.int32).astype(np.int64)
-    ordered = np.where(bits < 0, -1 - (bits & 0x7FFFFFFF), bits)
-    return np.asarray(ordered >> (32 - _KEPT_BITS))
+        bits = (scores.astype(np.float32) + np.float32(0)).view(np.int32)
+    if len(bits) and bits.min() < 0:
+        bits = np.where(bits < 0, -1 - (bits & 0x7FFFFFFF), bits)
+    return np.asarray(bits >> (32 - _KEPT_BITS), np.int64)
 
 
 class Counted:
@@ -233,7 +234,7 @@ class Scores:
         self.settle()
         if self.binned:
             return [True, [_bins_state(bins, self._weighted) for bins in self._bins]]
-        return [False, [[_packed(each.keys.ravel()), _packed(each.counts)] for each in self._exact]]
+        return [False, [[packed(each.keys.ravel()), packed(each.counts)] for each in self._exact]]
 
     def restore(self, state: list[Any]) -> None:
         """Take the state of another."""
@@ -242,25 +243,25 @@ class Scores:
             self._bins = [_bins_from(half, self._weighted) for half in halves]
             return
         for each, (keys, counts) in zip(self._exact, halves, strict=True):
-            scores = _unpacked(keys).astype(np.float64)
+            scores = unpacked(keys).astype(np.float64)
             each.keys = scores.reshape(-1, 2) if self._weighted else scores
-            each.counts = _unpacked(counts).astype(np.int64)
+            each.counts = unpacked(counts).astype(np.int64)
 
 
 def _bins_state(bins: dict[int, int], weighted: bool) -> list[Any]:
     keys = np.array(sorted(bins), np.int64)
     sums = [bins[key] for key in keys.tolist()]
-    steps = _packed(np.diff(keys, prepend=0))
-    return [steps, [to_state(each) for each in sums] if weighted else _packed(np.array(sums, np.int64))]
+    steps = packed(np.diff(keys, prepend=0))
+    return [steps, [to_state(each) for each in sums] if weighted else packed(np.array(sums, np.int64))]
 
 
 def _bins_from(state: list[Any], weighted: bool) -> dict[int, int]:
-    keys = np.cumsum(_unpacked(state[0]).astype(np.int64)).tolist()
-    sums = map(from_state, state[1]) if weighted else _unpacked(state[1]).tolist()
+    keys = np.cumsum(unpacked(state[0]).astype(np.int64)).tolist()
+    sums = map(from_state, state[1]) if weighted else unpacked(state[1]).tolist()
     return dict(zip(keys, sums, strict=True))
 
 
-def _packed(values: Array) -> list[Any]:
+def packed(values: Array) -> list[Any]:
     """Return an array's bytes in the narrowest dtype that loses nothing, with that dtype's name."""
     narrow = values
     if values.dtype.kind == "f":
@@ -273,6 +274,7 @@ def _packed(values: Array) -> list[Any]:
     return [narrow.dtype.str, narrow.tobytes()]
 
 
-def _unpacked(state: list[Any]) -> Array:
+def unpacked(state: list[Any]) -> Array:
+    """Return the array that ``packed`` has made bytes of."""
     dtype, data = state
     return np.frombuffer(data, np.dtype(dtype))

@@ -71,7 +71,7 @@ def _formed_frame(batch: pa.RecordBatch) -> Any:
 def _formed(field: pa.Field, column: pa.Array) -> np.ndarray[Any, Any]:
     """View a column in the form that it has in every batch."""
     form = forms.mark_of(field)
-    column = _decoded(column) if _is_encoded(column.type) else column
+    column = _decoded(column) if is_encoded(column.type) else column
     if form == forms.OBJECT:
         return _locked(_exact_objects(column))
     if column.null_count and forms.is_wide(column.type):
@@ -159,7 +159,7 @@ def _pandas_lacks(type_: pa.DataType) -> bool:
 
 def _unrounded(column: pa.Array) -> np.ndarray[Any, Any]:
     """View a column as ``to_numpy`` does, but integers beside nulls as objects if float64 would round one."""
-    column = _decoded(column) if _is_encoded(column.type) else column
+    column = _decoded(column) if is_encoded(column.type) else column
     if forms.is_wide(column.type) and forms.rounds(column):
         return _locked(_exact_objects(column))
     return to_numpy(column)
@@ -198,7 +198,7 @@ def _to_numpy(column: pa.Array) -> np.ndarray[Any, Any]:
         return _to_numpy(column.storage.cast(pa.bool_()))
     if isinstance(column, pa.ExtensionArray):
         return _to_numpy(column.storage)
-    if _is_encoded(type_):
+    if is_encoded(type_):
         return _to_numpy(_decoded(column))
     if type_ in NUMPY_OF:
         return _numbers(column, np.dtype(NUMPY_OF[type_]))
@@ -211,7 +211,8 @@ def _to_numpy(column: pa.Array) -> np.ndarray[Any, Any]:
     return _objects(column)
 
 
-def _is_encoded(type_: pa.DataType) -> bool:
+def is_encoded(type_: pa.DataType) -> bool:
+    """Say whether a column of this type holds its values as a dictionary, or as runs."""
     return bool(pa.types.is_dictionary(type_) or pa.types.is_run_end_encoded(type_))
 
 

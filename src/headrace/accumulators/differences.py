@@ -1,0 +1,295 @@
+"""One column against another: which rows differ, by how much, and how the values are spread."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.accumulators import curves
+from headrace.accumulators.base import Array, Metric, in_order, plain_key
+from headrace.accumulators.digits import Digits, binned, ks, middles, psi, tenths, together
+from headrace.core.arrow.batch_formats import to_numpy
+from headrace.core.arrow.same import Mask, kind_of, numbers, plain, same
+from headrace.errors import ArgumentError
+
+_QUANTILES = (0.01, 0.25, 0.5, 0.75, 0.99)
+_BARS = 40  # of the histogram
+_WHOLE = 2.0**62  # differences of int64 below it are exact
+
+
+class Differences(Metric):
+    """How the values of the column ``new`` differ from those of ``old``, such as the results of two models.
+
+    The result is a dict:
+
+    - ``rows``, ``changed`` and ``share``: rows, how many of them hold two different values, and their share.
+    - ``filled`` and ``emptied``: rows in which only ``new`` has a value, or only ``old``.
+    - ``difference``: of numbers that changed, the least and the greatest ``new - old``, and quantiles of it.
+    - ``psi`` and ``ks``: how far the distributions lie apart. ``psi`` is the population stability index (Siddiqi,
+      2006), by tenths of the old numbers or by class, with nulls as a class. ``ks`` is the greatest distance of the
+      distribution functions (Kolmogorov, 1933; Smirnov, 1948), for numbers.
+    - ``classes``: of text, booleans and whole numbers with at most so many different values as the argument
+      ``classes``, a matrix of rows by old value and by new value.
+
+    What is not there for a type of column is None. Null equals null, NaN equals NaN, and numbers are compared by
+    value, whatever their types. Numbers are counted by their leading digits, so ``ks``, ``psi`` and quantiles are
+    those of numbers that are rounded by 0.1 % at most. Raises ``ArgumentError`` for a ``classes`` that is not from
+    0 to 1,000.
+
+    >>> import headrace as hr
+    >>> data = hr.from_items([{"a": "cat", "b": "cat"}, {"a": "dog", "b": "cat"}])
+    >>> found = data.evaluate(pets=hr.Differences(old="a", new="b"))["pets"]
+    >>> found["share"], found["classes"]
+    (0.5, {'labels': ['cat', 'dog'], 'matrix': [[1, 0], [1, 0]]})
+    """
+
+    settings = ("old", "new", "classes")
+    _digits: tuple[Digits, Digits, Digits] | None  # of old values, of new ones, of differences
+    _missing: list[int]  # old and new numbers that are null or NaN
+    _least: float
+    _most: float
+    _cells: dict[tuple[Any, Any], int] | None  # None: they are no classes
+
+    def __init__(self, old: str, new: str, *, classes: int = 50) -> None:
+        if isinstance(classes, bool) or not isinstance(classes, int) or not 0 <= classes <= 1000:
+            raise ArgumentError(f"classes={classes!r} is not a whole number from 0 to 1,000.")
+        self.old, self.new, self.classes = old, new, classes
+        self._begin([old, new], "count")
+
+    def update(self, batch: pa.RecordBatch) -> None:
+        """Count more rows."""
+        self.add(batch.column(self.old), batch.column(self.new))
+
+    def add(self, old: pa.Array, new: pa.Array) -> tuple[Mask, Array | None]:
+        """Count more rows, which are given as two columns.
+
+        Return which of them differ, and of those the difference of the numbers: NaN where one is none, and None for
+        columns that hold no numbers.
+        """
+        old, new = plain(old), plain(new)
+        changed = ~same(old, new)
+        self.rows += len(old)
+        self.changed += int(np.count_nonzero(changed))
+        kinds = kind_of(old.type), kind_of(new.type)
+        if "null" not in kinds and kinds[0] != kinds[1]:
+            self._kinds.add(kinds)
+        if old.null_count or new.null_count:
+            there, other = (to_numpy(each.is_valid()) for each in (old, new))
+            self.filled += int(np.count_nonzero(other & ~there))
+            self.emptied += int(np.count_nonzero(there & ~other))
+        by = self._add_numbers(old, new, changed) if kinds == ("number", "number") else None
+        if self._cells is not None:
+            self._add_classes(old, new, changed)
+        return changed, by
+
+    # ------------------------------------------------------------ numbers
+
+    def _add_numbers(self, old: pa.Array, new: pa.Array, changed: Mask) -> Array:
+        if self._digits is None:
+            self._digits = Digits(), Digits(), Digits()
+        before, after, difference = self._digits
+        values, missing = _present(old)
+        some = binned(values)
+        before.add(some)
+        after.add(some)
+        self._missing[0] += missing
+        self._missing[1] += missing
+        if not changed.any():
+            return np.zeros(0)
+        mask = pa.array(changed)
+        old, new = old.filter(mask), new.filter(mask)
+        for column, times in ((old, -1), (new, 1)):  # the others are the same on both sides
+            values, missing = _present(column)
+            after.add(binned(values), times)
+            self._missing[1] += times * missing
+        by = _difference(old, new)
+        found = by[~np.isnan(by)]
+        if len(found):
+            self._least = min(self._least, float(found.min()))
+            self._most = max(self._most, float(found.max()))
+            difference.add(binned(found))
+        return by
+
+    # ------------------------------------------------------------ classes
+
+    def _add_classes(self, old: pa.Array, new: pa.Array, changed: Mask) -> None:
+        if not (_has_classes(old.type) and _has_classes(new.type)) or self._cells is None:
+            self._cells = None
+            return
+        codes, labels = _codes(old)
+        if len(labels) > self.classes:
+            self._cells = None
+            return
+        found = [
+            (label, label, count)
+            for label, count in zip(labels, _counts(codes[~changed], labels), strict=True)
+        ]
+        if changed.any():
+            to, others = _codes(new.filter(pa.array(changed)))
+            if len(others) > self.classes:
+                self._cells = None
+                return
+            joint = np.bincount(codes[changed] * len(others) + to, minlength=len(labels) * len(others))
+            found += [
+                (labels[at // len(others)], others[at % len(others)], int(joint[at]))
+                for at in np.flatnonzero(joint).tolist()
+            ]
+        self._count_cells(found)
+
+    def _count_cells(self, found: Any) -> None:
+        assert self._cells is not None
+        for a, b, count in found:
+            if count:
+                self._cells[a, b] = self._cells.get((a, b), 0) + count
+        if len({label for cell in self._cells for label in cell}) > self.classes:
+            self._cells = None
+
+    # ------------------------------------------------------------ what was found
+
+    def result(self) -> dict[str, Any]:
+        """Return all that was counted; None for what there is not."""
+        share = self.changed / self.rows if self.rows else 0.0
+        found: dict[str, Any] = {"rows": self.rows, "changed": self.changed, "share": share}
+        found |= {"filled": self.filled, "emptied": self.emptied, "difference": None, "psi": None, "ks": None}
+        if self._digits is not None:
+            before, after, difference = self._digits
+            _, one, other = together(before, after)
+            found["ks"] = ks(one, other)
+            with_missing = zip(tenths(one, other), self._missing, strict=True)
+            found["psi"] = psi(*(np.append(counts, missing) for counts, missing in with_missing))
+            if difference.total:
+                low, high = self._least, self._most
+                middle = {q: min(max(difference.quantile(q), low), high) for q in _QUANTILES}
+                found["difference"] = {"least": low, **{f"q{100 * q:g}": each for q, each in middle.items()}}
+                found["difference"]["most"] = high
+        found["classes"] = None
+        if self._cells:
+            labels = in_order({label for cell in self._cells for label in cell})
+            matrix = [[self._cells.get((a, b), 0) for b in labels] for a in labels]
+            found["classes"] = {"labels": labels, "matrix": matrix}
+            if found["psi"] is None:
+                found["psi"] = psi(np.sum(matrix, axis=1), np.sum(matrix, axis=0))
+        return found
+
+    def chart(self) -> dict[str, Any] | None:
+        """Return both histograms of numbers, or the matrix of classes."""
+        if self._cells:
+            found = self.result()["classes"]
+            drawn = curves.confusion(found["labels"], found["matrix"])
+            return None if drawn is None else {**drawn, "axes": ["old", "new"]}
+        if self._digits is None:
+            return None
+        first, *counts = together(*self._digits[:2])
+        places = np.flatnonzero(counts[0] + counts[1])
+        values = middles(places + first)
+        finite = np.isfinite(values)
+        places, values = places[finite], values[finite]
+        if len(places) < 2:
+            return None
+        shares = np.cumsum((counts[0] + counts[1])[places])
+        low, high = (float(values[np.searchsorted(shares, q * shares[-1])]) for q in (0.005, 0.995))
+        edges = np.linspace(low, high, _BARS + 1) if high > low else np.array([values[0], values[-1]])
+        made = [np.histogram(values, edges, weights=each[places])[0].astype(int).tolist() for each in counts]
+        below, above = (
+            int(sum(each[places][side].sum() for each in counts))
+            for side in (values < edges[0], values > edges[-1])
+        )
+        return {**(curves.histogram(edges.tolist(), made[0], below, above) or {}), "other": made[1]}
+
+    def _reason(self) -> str:
+        if not self.rows:
+            return "no rows"
+        pairs = " and ".join(f"{old} and {new}" for old, new in sorted(self._kinds))
+        return f"the columns hold {pairs}, so no two values are the same" if pairs else ""
+
+    # ------------------------------------------------------------ the state
+
+    def _clear(self) -> None:
+        self.rows = self.changed = self.filled = self.emptied = 0
+        self._kinds: set[tuple[str, str]] = set()
+        self._digits = None
+        self._missing = [0, 0]
+        self._least, self._most = math.inf, -math.inf
+        self._cells = {} if self.classes else None
+
+    def _merge(self, other: Differences) -> None:
+        self.rows += other.rows
+        self.changed += other.changed
+        self.filled += other.filled
+        self.emptied += other.emptied
+        self._kinds |= other._kinds
+        self._missing = [a + b for a, b in zip(self._missing, other._missing, strict=True)]
+        self._least, self._most = min(self._least, other._least), max(self._most, other._most)
+        if other._digits is not None:
+            self._digits = self._digits or (Digits(), Digits(), Digits())
+            for mine, its in zip(self._digits, other._digits, strict=True):
+                mine.merge(its)
+        if other._cells is None:
+            self._cells = None
+        elif self._cells is not None:
+            self._count_cells((a, b, count) for (a, b), count in other._cells.items())
+
+    def _state(self) -> Any:
+        counts = [self.rows, self.changed, self.filled, self.emptied, *self._missing]
+        digits = None if self._digits is None else [each.state() for each in self._digits]
+        cells = (
+            None if self._cells is None else [[*cell, self._cells[cell]] for cell in in_order(self._cells)]
+        )
+        return [counts, sorted(self._kinds), digits, [self._least, self._most], cells]
+
+    def _restore(self, state: Any) -> None:
+        counts, kinds, digits, (self._least, self._most), cells = state
+        self.rows, self.changed, self.filled, self.emptied, *self._missing = counts
+        self._kinds = {(old, new) for old, new in kinds}
+        self._cells = None if cells is None else {(a, b): count for a, b, count in cells}
+        if digits is not None:
+            self._digits = Digits(), Digits(), Digits()
+            for mine, its in zip(self._digits, digits, strict=True):
+                mine.restore(its)
+
+
+def _present(column: pa.Array) -> tuple[Array, int]:
+    """Return the numbers of a column, and how many of its values are null or NaN."""
+    values = numbers(column.drop_null() if column.null_count else column)
+    with np.errstate(invalid="ignore", over="ignore"):
+        if math.isnan(float(values.sum())):
+            values = values[~np.isnan(values)]
+    return values, len(column) - len(values)
+
+
+def _difference(old: pa.Array, new: pa.Array) -> Array:
+    """Return ``new - old`` of each row, NaN where one is no number."""
+    if old.null_count or new.null_count:
+        there = pc.and_(old.is_valid(), new.is_valid())
+        found = np.full(len(old), np.nan)
+        found[to_numpy(there)] = _difference(old.filter(there), new.filter(there))
+        return found
+    with np.errstate(invalid="ignore", over="ignore"):
+        found = numbers(new) - numbers(old)
+        if pa.types.is_integer(old.type) and pa.types.is_integer(new.type):
+            exact = to_numpy(new).astype(np.int64) - to_numpy(old).astype(
+                np.int64
+            )  # right unless it is too big
+            found = np.where(np.abs(found) < _WHOLE, exact, found)
+    return found
+
+
+def _has_classes(type_: pa.DataType) -> bool:
+    return kind_of(type_) in ("text", "boolean", "null") or bool(pa.types.is_integer(type_))
+
+
+def _codes(column: pa.Array) -> tuple[Array, list[Any]]:
+    """Return the number of each row's value among the different ones, null included, and these."""
+    column = column.dictionary_encode(null_encoding="encode")
+    return to_numpy(column.indices).astype(np.int64), [
+        plain_key(value) for value in column.dictionary.to_pylist()
+    ]
+
+
+def _counts(codes: Array, labels: list[Any]) -> list[int]:
+    found: list[int] = np.bincount(codes, minlength=len(labels)).tolist()
+    return found

@@ -1,0 +1,6 @@
+"""Two sets of rows side by side: what is the same, what changed, and by how much."""
+
+from headrace.annex.compare.comparing import compare
+from headrace.annex.compare.comparison import Comparison
+
+__all__ = ["Comparison", "compare"]

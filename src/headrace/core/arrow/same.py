@@ -1,0 +1,195 @@
+"""Which rows of two columns hold the same value: by value, whatever the types are stored as."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from headrace.core.arrow.batch_formats import is_any_list, is_encoded, to_numpy
+
+Mask = np.ndarray[Any, np.dtype[np.bool_]]
+
+_KINDS = (
+    ("number", (pt.is_integer, pt.is_floating, pt.is_decimal)),
+    ("boolean", (pt.is_boolean,)),
+    ("text", (pt.is_string, pt.is_large_string, pt.is_string_view)),
+    ("binary", (pt.is_binary, pt.is_large_binary, pt.is_binary_view, pt.is_fixed_size_binary)),
+    ("date", (pt.is_date,)),
+    ("time", (pt.is_time,)),
+    ("duration", (pt.is_duration,)),
+    ("struct", (pt.is_struct,)),
+    ("list", (is_any_list, pt.is_fixed_size_list)),
+)
+_EXACT_FLOATS = 2.0**53  # up to here float64 has each integer
+
+
+def kind_of(type_: pa.DataType) -> str:
+    """Return what kind of values a type has; only values of one kind can be the same.
+
+    >>> kind_of(pa.float32()), kind_of(pa.dictionary(pa.int8(), pa.string())), kind_of(pa.timestamp("s", "UTC"))
+    ('number', 'text', 'instant')
+    """
+    type_ = plain_type(type_)
+    if pt.is_timestamp(type_):
+        return "timestamp" if type_.tz is None else "instant"
+    return next((kind for kind, tests in _KINDS if any(test(type_) for test in tests)), str(type_))
+
+
+def plain_type(type_: pa.DataType) -> pa.DataType:
+    """Return the type of the values, whatever stands for them."""
+    while True:
+        if isinstance(type_, pa.BaseExtensionType):
+            type_ = type_.storage_type
+        elif is_encoded(type_):
+            type_ = type_.value_type
+        else:
+            return type_
+
+
+def same(a: pa.Array, b: pa.Array) -> Mask:
+    """Say for each row of two columns of one length whether both values are the same.
+
+    Null is the same as null, NaN as NaN, and -0.0 as 0.0. Numbers are compared by value, whatever their types; so are
+    text, times and what is stored in a dictionary. Nested values are the same if all within is. Values of two kinds,
+    such as a number and a text, are never the same.
+
+    >>> same(pa.array([1, None, 3]), pa.array([1.0, None, 3.5])).tolist()
+    [True, True, False]
+    """
+    a, b = plain(a), plain(b)
+    there, other = _there(a), _there(b)
+    if there is None and other is None:
+        return np.asarray(_values(a, b))
+    there = np.ones(len(a), np.bool_) if there is None else there
+    other = np.ones(len(b), np.bool_) if other is None else other
+    found: Mask = there == other
+    both = there & other
+    if both.any():
+        mask = pa.array(both)
+        found[both] = _values(a.filter(mask), b.filter(mask))
+    return found
+
+
+def numbers(column: pa.Array) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Return the values of a column of numbers without nulls as float64; decimals to the nearest."""
+    column = plain(column)
+    if pt.is_decimal(column.type):
+        column = column.cast(pa.float64())
+    return to_numpy(column).astype(np.float64, copy=False)
+
+
+def plain(column: pa.Array) -> pa.Array:
+    """Return a column as it is stored, with its values written out, in a type that can be filtered."""
+    while True:
+        if isinstance(column, pa.ExtensionArray):
+            column = column.storage
+        elif pt.is_dictionary(column.type):
+            column = column.dictionary_decode()
+        elif pt.is_run_end_encoded(column.type):
+            column = pc.run_end_decode(column)
+        elif pt.is_list_view(column.type) or pt.is_large_list_view(column.type):
+            column = column.cast(pa.large_list(column.type.value_field))
+        elif pt.is_string_view(column.type) or pt.is_binary_view(column.type):
+            column = column.cast(pa.large_string() if pt.is_string_view(column.type) else pa.large_binary())
+        else:
+            return column
+
+
+def _there(column: pa.Array) -> Mask | None:
+    return to_numpy(column.is_valid()) if column.null_count else None
+
+
+def _values(a: pa.Array, b: pa.Array) -> Mask:
+    """Compare columns without nulls."""
+    kind = kind_of(a.type)
+    if kind != kind_of(b.type):
+        return np.zeros(len(a), np.bool_)
+    if kind == "number":
+        return _numbers(a, b)
+    if kind == "struct":
+        return _structs(a, b)
+    if kind == "list":
+        return _lists(a, b)
+    if a.type == b.type and a.equals(b):
+        return np.ones(len(a), np.bool_)
+    try:
+        return np.asarray(to_numpy(pc.equal(a, b)))
+    except pa.ArrowException:  # such as maps, or instants too far apart for one unit
+        return np.array(
+            [_same_value(x, y) for x, y in zip(a.to_pylist(), b.to_pylist(), strict=True)], np.bool_
+        )
+
+
+def _numbers(a: pa.Array, b: pa.Array) -> Mask:
+    if pt.is_decimal(a.type) or pt.is_decimal(b.type):
+        return _decimals(a, b)
+    x, y = to_numpy(a), to_numpy(b)
+    if x.dtype.kind == "f" and y.dtype.kind == "f":
+        found = np.asarray(x == y)
+        if not found.all():
+            found |= (x != x) & (y != y)
+        return found
+    if "f" in (x.dtype.kind, y.dtype.kind):
+        whole, real = (y, x) if x.dtype.kind == "f" else (x, y)
+        real = real.astype(np.float64)
+        found = np.asarray(whole.astype(np.float64) == real)
+        for at in np.flatnonzero(found & (np.abs(real) >= _EXACT_FLOATS)):
+            found[at] = int(whole[at]) == int(real[at])
+        return found
+    if x.dtype.kind != y.dtype.kind:  # one has a sign
+        signed, plain = (x, y) if x.dtype.kind == "i" else (y, x)
+        return np.asarray((signed >= 0) & (signed.astype(np.uint64) == plain))
+    return np.asarray(x == y)
+
+
+def _decimals(a: pa.Array, b: pa.Array) -> Mask:
+    """Compare decimals by value with decimals and integers, and to the nearest float64 with floats."""
+    if pt.is_floating(a.type) or pt.is_floating(b.type):
+        return np.asarray(numbers(a) == numbers(b))
+    if a.type == b.type:
+        return np.asarray(to_numpy(pc.equal(a, b)))
+    pairs = zip(a.to_pylist(), b.to_pylist(), strict=True)  # whatever their digits, Python's are exact
+    return np.array([x == y for x, y in pairs], np.bool_)
+
+
+def _structs(a: pa.Array, b: pa.Array) -> Mask:
+    names = [field.name for field in a.type]
+    if sorted(names) != sorted(field.name for field in b.type) or len(set(names)) < len(names):
+        return np.zeros(len(a), np.bool_)
+    found = np.ones(len(a), np.bool_)
+    for name in names:
+        found &= same(a.field(name), b.field(name))
+    return found
+
+
+def _lists(a: pa.Array, b: pa.Array) -> Mask:
+    sizes = _sizes(a)
+    found: Mask = sizes == _sizes(b)
+    if not found.all():
+        mask = pa.array(found)
+        a, b, sizes = a.filter(mask), b.filter(mask), sizes[found]
+    different = np.cumsum(np.concatenate([[0], ~same(a.flatten(), b.flatten())]))
+    ends = np.cumsum(sizes)
+    found[found] = different[ends] == different[ends - sizes]
+    return found
+
+
+def _sizes(column: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
+    if pt.is_fixed_size_list(column.type):
+        return np.full(len(column), column.type.list_size, np.int64)
+    return to_numpy(pc.list_value_length(column)).astype(np.int64)
+
+
+def _same_value(x: Any, y: Any) -> bool:
+    """Compare two Python values as ``same`` compares rows."""
+    if isinstance(x, float) and isinstance(y, float):
+        return x == y or (x != x and y != y)
+    if isinstance(x, list | tuple) and isinstance(y, list | tuple):
+        return len(x) == len(y) and all(map(_same_value, x, y))
+    if isinstance(x, dict) and isinstance(y, dict):
+        return x.keys() == y.keys() and all(_same_value(value, y[name]) for name, value in x.items())
+    return type(x) is type(y) and bool(x == y)
