@@ -15,6 +15,7 @@ import typer
 from headrace.annex.cli import answer as answers
 from headrace.annex.cli import (
     clean,
+    compare,
     demo,
     estimate,
     failures,
@@ -131,6 +132,7 @@ _add("After a run", verify.verify, verify.EXAMPLES)
 _add("After a run", rejected.rejected, rejected.EXAMPLES)
 _add("After a run", publish.publish, publish.PUBLISH_EXAMPLES)
 _add("After a run", publish.discard, publish.DISCARD_EXAMPLES)
+_add("After a run", compare.compare, compare.EXAMPLES)
 _add("After a run", clean.clean, clean.EXAMPLES)
 
 

@@ -49,7 +49,7 @@ _FLAGS = tuple(
     for line in (
         "batch_format batch_size batch_size_bytes batch_timeout concurrency durability engine incremental inputs",
         "keep limit max_errors max_in_flight max_retries memory memory_limit mode num_cpus num_gpus on_change",
-        "on_error output  progress refresh replace retry_on shard_rows show_data trust_pickle workers",
+        "on on_error output progress refresh replace retry_on shard_rows show_data trust_pickle workers",
     )
     for name in line.split()
 )

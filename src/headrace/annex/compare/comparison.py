@@ -200,7 +200,8 @@ class Comparison:
         pages = annex("report.differences")
         if pages is None:
             raise MissingLibrary("Comparison.report: this installation of Headrace has no reports.")
-        page: bytes = pages.page(self.data(), self.sentence, self.judgements())
+        lines = [_line(name, each) for name, each in self.columns.items()]
+        page: bytes = pages.page(self.data(), self.sentence, _HEAD, lines, self.judgements())
         return page.decode()
 
     def write_report(self, path: str | os.PathLike[str]) -> Path:

@@ -57,6 +57,8 @@ class Judged:
             label, old, new = (
                 each.cast(pa.int8()) if pa.types.is_boolean(each.type) else each for each in (label, old, new)
             )
+        if not kind_of(label.type) == kind_of(old.type) == kind_of(new.type):
+            return
         self.rows += len(label)
         was, now = same(old, label).astype(np.int64), same(new, label).astype(np.int64)
         self._right += np.bincount(2 * was + now, minlength=4).reshape(2, 2)

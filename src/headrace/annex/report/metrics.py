@@ -13,8 +13,8 @@ _TILES = 6  # fields of a metric that are tiles; more of them are a table
 _ROWS, _COLUMNS = 50, 20
 _ESTIMATE = {"value", "low", "high"}
 
-_DRAWN = ("edges", "counts", "below", "above")
-_SQUARE = ("roc", "precision-recall", "calibration", "confusion")
+_DRAWN = ("edges", "counts", "below", "above", "classes", "chart", "worst", "types", "judged", "note")
+SQUARE = ("roc", "precision-recall", "calibration", "confusion")
 _KINDS = {  # how a title ends, and what is drawn
     "roc": (
         "ROC curve",
@@ -42,8 +42,8 @@ def shown(facts: Facts, figures: Value) -> Value | None:
         drawn = facts.charts.get(name)
         drawn = drawn if isinstance(drawn, dict) and not (_is_flat(value) and _has_few(drawn)) else None
         if drawn is not None or not _is_flat(value):  # else the tiles have all of it
-            made = _rich(name, value, note, drawn, figures)
-            square = drawn is not None and drawn.get("kind") in _SQUARE
+            made = rich(name, value, note, drawn, figures)
+            square = drawn is not None and drawn.get("kind") in SQUARE
             found["square" if square else "wide"].append(made)
     return found if facts.metrics else None
 
@@ -69,6 +69,10 @@ def _headline(name: str, value: Any) -> list[tuple[str, Any]]:
         return [(name, value)]
     if isinstance(value, Mapping) and _is_flat(value):
         return [(f"{name}: {field}", each) for field, each in value.items()]
+    if isinstance(value, Mapping) and "share" in value and "psi" in value:  # of one column against another
+        return [
+            (f"{name}: {field}", value[field]) for field in ("share", "psi", "ks") if value[field] is not None
+        ]
     if isinstance(value, Mapping) and is_number(value.get("error")) and "bins" in value:
         return [(f"{name}: calibration error", value["error"])]
     return []
@@ -108,7 +112,7 @@ def _between(value: Any) -> str:
     return f"between {number(value.get('low'))} and {number(value.get('high'))}"
 
 
-def _rich(name: str, value: Any, note: str, drawn: Value | None, figures: Value) -> Value:
+def rich(name: str, value: Any, note: str, drawn: Value | None, figures: Value) -> Value:
     """Return a metric as a chart with its numbers; as its numbers alone where none can be drawn."""
     try:
         tables = _tables(name, value, drawn or {})
@@ -137,20 +141,31 @@ def _tables(name: str, value: Any, drawn: Value) -> list[Value | str]:
         head = ("False positive rate", "True positive rate") if kind == "roc" else ("Recall", "Precision")
         return [table(name, head, list(zip(drawn["x"], drawn["y"], strict=False)), words=())]
     if kind == "histogram":
-        edges = drawn["edges"]
-        rows = [("below", number(drawn["below"]))]
+        edges, both = drawn["edges"], "other" in drawn
+        counts = list(zip(drawn["counts"], *([drawn["other"]] if both else []), strict=False))
+        rows = [("below", number(drawn["below"]), *([""] if both else []))]
         rows += [
-            (f"{number(low)} to {number(high)}", number(rows))
-            for low, high, rows in zip(edges, edges[1:], drawn["counts"], strict=False)
+            (f"{number(low)} to {number(high)}", *map(number, here))
+            for low, high, here in zip(edges, edges[1:], counts, strict=False)
         ]
-        rows.append(("above", number(drawn["above"])))
+        rows.append(("above", number(drawn["above"]), *([""] if both else [])))
         fields = value.items() if isinstance(value, Mapping) else ()
-        more = {key: each for key, each in fields if key not in _DRAWN}
-        return [table(name, ("Values", "Rows"), rows), *([_plain(name, more)] if more else [])]
+        more = {key: each for key, each in fields if key not in _DRAWN and each is not None}
+        head = ("Values", "Old", "New") if both else ("Values", "Rows")
+        return [table(name, head, rows), *([_plain(name, more)] if more else [])]
     if kind == "confusion":
         labels = drawn["labels"]
         lines = [(label, *map(number, row)) for label, row in zip(labels, drawn["matrix"], strict=False)]
-        return [table(name, ("label ↓ prediction →", *labels), lines)]
+        return [
+            table(
+                name,
+                (
+                    " ".join(f"{axis} {arrow}" for axis, arrow in zip(_axes(drawn), "↓→", strict=True)),
+                    *labels,
+                ),
+                lines,
+            )
+        ]
     return [_plain(name, value)]
 
 
@@ -172,6 +187,11 @@ def _plain(name: str, value: Any) -> Value | str:
     return _cell(value)
 
 
+def _axes(drawn: Value) -> tuple[str, str]:
+    old, new = drawn.get("axes") or ("label", "prediction")
+    return old, new
+
+
 def _columns(rows: Any) -> list[str]:
     return list(dict.fromkeys(str(key) for each in rows for key in each))[:_COLUMNS]
 
@@ -179,5 +199,7 @@ def _columns(rows: Any) -> list[str]:
 def _cell(value: Any) -> str:
     if is_number(value):
         return number(value)
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_cell(each)}" for key, each in value.items())[:200]
     words = str(value)
     return words if len(words) <= 200 else words[:199] + "…"

@@ -70,8 +70,11 @@ def comparison_page(first: Run, second: Run, *, made: float, version: str) -> by
 
 
 def plain_page(value: Value, *, made: float, version: str) -> bytes:
-    """Return a page of ``title``, ``place``, ``sentence``, ``sections`` and ``figures``, as UTF-8."""
-    return _made({**value, "head": "", "runs_compared": ()}, 0, made, version)
+    """Return a page of ``title``, ``place``, ``sentence``, ``sections`` and ``figures``, as UTF-8.
+
+    Instead of ``place`` it may have ``runs_compared``.
+    """
+    return _made({"runs_compared": (), **value, "head": ""}, 0, made, version)
 
 
 def _made(value: Value, unread_lines: int, made: float, version: str) -> bytes:

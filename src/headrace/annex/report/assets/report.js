@@ -180,26 +180,27 @@
       const name = (i) => short(d.labels[i], 12);
       return [plot(size, {
         height: 70 + Math.max(26, Math.min(cell, 44)) * d.labels.length, marginLeft: 84, marginTop: 46,
-        x: { domain: d3.range(d.labels.length), tickFormat: name, label: "prediction", axis: "top", tickSize: 0, tickRotate: cell < 60 ? -35 : 0 },
-        y: { domain: d3.range(d.labels.length), tickFormat: name, label: "label", tickSize: 0 },
+        x: { domain: d3.range(d.labels.length), tickFormat: name, label: (d.axes ?? ["", "prediction"])[1], axis: "top", tickSize: 0, tickRotate: cell < 60 ? -35 : 0 },
+        y: { domain: d3.range(d.labels.length), tickFormat: name, label: (d.axes ?? ["label"])[0], tickSize: 0 },
         marks: [
           Plot.cell(cells, { x: "j", y: "i", fill: (c) => (c.i === c.j ? color(0) : color(1)), fillOpacity: (c) => 0.06 + 0.74 * c.share, inset: 1 }),
           Plot.text(cell > 36 ? cells : [], { x: "j", y: "i", text: (c) => rows(c.n), fill: "var(--ink)" }),
-          Plot.tip(cells, Plot.pointer({ x: "j", y: "i", title: (c) => `label ${d.labels[c.i]}, prediction ${d.labels[c.j]}\n${d3.format(",")(c.n)}, ${percent(c.share, 1)} of the label` })),
+          Plot.tip(cells, Plot.pointer({ x: "j", y: "i", title: (c) => `${(d.axes ?? ["label"])[0]} ${d.labels[c.i]}, ${(d.axes ?? ["", "prediction"])[1]} ${d.labels[c.j]}\n${d3.format(",")(c.n)}, ${percent(c.share, 1)} of the label` })),
         ],
       })];
     },
 
     histogram: (d, width) => {
-      const bins = d.counts.map((n, i) => [d.edges[i], d.edges[i + 1], n]);
-      return [plot(width, {
+      const bins = d.counts.map((n, i) => [d.edges[i], d.edges[i + 1], n, d.other?.[i]]);
+      return [...(d.other ? [legend([["old", color(0)], ["new", color(1)]])] : []), plot(width, {
         height: 200, marginBottom: 38, marginTop: 26,
         x: { label: "value", labelAnchor: "right" },
         y: { grid: true, label: "rows", tickFormat: rows, ticks: 4 },
         marks: [
           Plot.rectY(bins, { x1: "0", x2: "1", y: "2", fill: color(0), inset: width / bins.length > 6 ? 0.5 : 0 }),
+          ...(d.other ? [Plot.rectY(bins, { x1: "0", x2: "1", y: "3", stroke: color(1), strokeWidth: 2, fill: "none" })] : []),
           Plot.ruleY([0], { stroke: "currentColor" }),
-          Plot.tip(bins, Plot.pointerX({ x: (b) => (b[0] + b[1]) / 2, y: "2", title: (b) => `${+b[0].toPrecision(6)} to ${+b[1].toPrecision(6)}\n${d3.format(",")(b[2])}` })),
+          Plot.tip(bins, Plot.pointerX({ x: (b) => (b[0] + b[1]) / 2, y: "2", title: (b) => `${+b[0].toPrecision(6)} to ${+b[1].toPrecision(6)}\n${d3.format(",")(b[2])}${d.other ? ` old, ${d3.format(",")(b[3])} new` : ""}` })),
         ],
       })];
     },

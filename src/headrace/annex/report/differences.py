@@ -1,0 +1,100 @@
+"""The page about rows that were compared: how each column differs, and the rows that changed most."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from headrace.annex.report import metrics
+from headrace.annex.report.page import plain_page
+from headrace.annex.report.values import Value, plain, table
+from headrace.core.human import row_text
+from headrace.version import __version__
+
+_ROWS = 100  # of a table with values
+
+
+def page(
+    found: dict[str, Any],
+    sentence: str,
+    head: tuple[str, ...],
+    lines: list[tuple[str, ...]],
+    judged: list[str],
+) -> bytes:
+    """Return the page about a comparison, whose plain values are ``found``, as UTF-8.
+
+    ``head`` and ``lines`` are a table with a line for each column; ``judged`` says how good both are by a label.
+    """
+    figures: Value = {}
+    drawn: dict[str, list[Value]] = {"tiles": [], "square": [], "wide": []}
+    for name, each in found["columns"].items():
+        if each["changed"] and each["chart"] is not None:
+            square = each["chart"].get("kind") in metrics.SQUARE
+            drawn["square" if square else "wide"].append(
+                metrics.rich(name, each, each["note"], each["chart"], figures)
+            )
+    sections = {
+        "columns": plain(
+            " ".join(f"{each}." for each in judged), tables=[table("Of the columns", head, lines)]
+        ),
+        "metrics": drawn if figures else None,
+        "worst": _worst(found["columns"]),
+        "lone": _lone(found["lone"]),
+    }
+    sides = [
+        {
+            "name": side.capitalize(),
+            "output": found[side],
+            "run": "",
+            "words": _left_out(found["left_out"][side]),
+            "time": None,
+        }
+        for side in ("old", "new")
+    ]
+    value = {
+        "title": f"{sentence} – {found['old']}, {found['new']}",
+        "sentence": sentence,
+        "runs_compared": sides,
+        "sections": list(sections.items()),
+    }
+    return plain_page({**value, "figures": figures}, made=time.time(), version=__version__)
+
+
+def _left_out(names: list[str]) -> str:
+    return f"Columns that only it has: {', '.join(names)}." if names else ""
+
+
+def _worst(columns: dict[str, Any]) -> Value | None:
+    tables = [
+        table(
+            name,
+            ("Row", "Old", "New", "Difference", "Its other columns"),
+            [
+                (
+                    f"{row['row']:,}",
+                    _short(row["old"]),
+                    _short(row["new"]),
+                    metrics.number(row.get("difference")) if "difference" in row else "–",
+                    row_text(row["inputs"]),
+                )
+                for row in each["worst"][:_ROWS]
+            ],
+            words=(1, 2, 4),
+        )
+        for name, each in columns.items()
+        if each["worst"]
+    ]
+    return plain(tables=tables) if tables else None
+
+
+def _lone(rows: dict[str, Any]) -> Value | None:
+    tables = [
+        table(f"Only in {side}", ("Row",), [(row_text(row),) for row in some[:_ROWS]])
+        for side, some in rows.items()
+        if some
+    ]
+    return plain("Some of them:", tables=tables) if tables else None
+
+
+def _short(value: Any) -> str:
+    return row_text({"": value})[5:-1]
