@@ -143,29 +143,21 @@ def _tables(name: str, value: Any, drawn: Value) -> list[Value | str]:
     if kind == "histogram":
         edges, both = drawn["edges"], "other" in drawn
         counts = list(zip(drawn["counts"], *([drawn["other"]] if both else []), strict=False))
-        rows = [("below", number(drawn["below"]), *([""] if both else []))]
+        rows = [["below", number(drawn["below"]), *([""] if both else [])]]
         rows += [
-            (f"{number(low)} to {number(high)}", *map(number, here))
+            [f"{number(low)} to {number(high)}", *map(number, here)]
             for low, high, here in zip(edges, edges[1:], counts, strict=False)
         ]
-        rows.append(("above", number(drawn["above"]), *([""] if both else [])))
+        rows.append(["above", number(drawn["above"]), *([""] if both else [])])
         fields = value.items() if isinstance(value, Mapping) else ()
         more = {key: each for key, each in fields if key not in _DRAWN and each is not None}
-        head = ("Values", "Old", "New") if both else ("Values", "Rows")
-        return [table(name, head, rows), *([_plain(name, more)] if more else [])]
+        names = ["Values", "Old", "New"] if both else ["Values", "Rows"]
+        return [table(name, names, rows), *([_plain(name, more)] if more else [])]
     if kind == "confusion":
         labels = drawn["labels"]
         lines = [(label, *map(number, row)) for label, row in zip(labels, drawn["matrix"], strict=False)]
-        return [
-            table(
-                name,
-                (
-                    " ".join(f"{axis} {arrow}" for axis, arrow in zip(_axes(drawn), "↓→", strict=True)),
-                    *labels,
-                ),
-                lines,
-            )
-        ]
+        row, column = drawn.get("axes") or ("label", "prediction")
+        return [table(name, (f"{row} ↓ {column} →", *labels), lines)]
     return [_plain(name, value)]
 
 
@@ -185,11 +177,6 @@ def _plain(name: str, value: Any) -> Value | str:
         rows = [tuple(_cell(each.get(column)) for column in columns) for each in value]
         return table(name, columns, rows[:_ROWS], words=(), all_=len(rows))
     return _cell(value)
-
-
-def _axes(drawn: Value) -> tuple[str, str]:
-    old, new = drawn.get("axes") or ("label", "prediction")
-    return old, new
 
 
 def _columns(rows: Any) -> list[str]:
