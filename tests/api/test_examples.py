@@ -62,7 +62,7 @@ def test_quick_start(
     assert len(rows) == 10 and all(row["output"].shape == (1,) for row in rows)
     capsys.readouterr()  # what explain() printed
     module.predictions(1).show(limit=1)
-    assert capsys.readouterr().out.startswith("{'output': array([0.")
+    assert capsys.readouterr().out.startswith("output\nfloat32 (1)")
 
 
 def test_quick_start_huggingface(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,13 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import headrace as hr
+from headrace.core.cards import card
+from headrace.core.tables import rows_table
+from headrace.core.terminal import visible, width
 from headrace.errors import ArgumentError
 
 from .data import numbers
@@ -50,9 +56,57 @@ def test_take_zero_and_take_too_many() -> None:
     assert len(hr.range(3).take(100)) == 3
 
 
-def test_show_prints_rows(capsys: pytest.CaptureFixture[str]) -> None:
-    hr.range(30).show(2)
-    assert capsys.readouterr().out == "{'id': 0}\n{'id': 1}\n"
+def test_show_prints_a_table(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    rows = [
+        {
+            "id": 1,
+            "city": "東京 \x1b[2J<b>",
+            "x": 0.5,
+            "raw": b"a" * 99,
+            "image": np.zeros((28, 28), np.uint8),
+        },
+        {"id": 22, "city": None, "x": None, "raw": b"", "image": np.ones((28, 28), np.uint8)},
+    ]
+    hr.from_items(rows).show()
+    assert capsys.readouterr().out.splitlines() == [
+        "   id  city                 x  raw            image",
+        "int64  string         float64  binary         uint8 (28, 28)",
+        "-----  -------------  -------  -------------  --------------",
+        "    1  東京 \\x1b[2J…      0.5  99 bytes: b'…  (28, 28) [0, …",
+        "   22  null              null  b''            (28, 28) [1, …",
+    ]
+
+
+def test_many_columns_are_shown_from_both_ends_and_of_one_row_downwards(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    wide = hr.from_items([{f"c{i}": i for i in range(204)}] * 3)
+    wide.show(3)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 7 and max(map(len, lines)) <= 80
+    assert lines[0].split()[0] == "c0" and lines[0].split()[-1] == "c203"
+    assert lines[-1].startswith(f"{204 - len(lines[0].split()) + 1} columns not shown: c")
+    wide.show(1)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split() for line in lines[:3:2]] == [["column", "type", "value"], ["c0", "int64", "0"]]
+    assert lines[-2].split() == ["c203", "int64", "203"] and lines[-1].startswith(
+        "154 columns not shown: c25,"
+    )
+
+
+@given(
+    st.lists(
+        st.dictionaries(st.text(), st.one_of(st.none(), st.text(), st.binary(), st.floats())), max_size=4
+    ),
+    st.integers(20, 200),
+)
+def test_any_rows_fit_the_terminal_and_no_value_acts(rows: list[dict[str, Any]], columns: int) -> None:
+    schema = pa.schema([(name, pa.string()) for name in dict.fromkeys(name for row in rows for name in row)])
+    table = rows_table(rows, [schema])
+    for line in table.text(columns).splitlines()[: len(rows) + 3]:
+        assert line == visible(line) and width(line) <= columns
+    assert "<" not in re.sub(r"</?(div|table|thead|tbody|tr|th|td)\b[^<>]*>", "", card("", (), table))
 
 
 @pytest.mark.parametrize(

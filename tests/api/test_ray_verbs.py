@@ -103,14 +103,17 @@ def test_no_format_is_no_conversion() -> None:
 # ---------------------------------------------------------------- a look
 
 
-def test_show_prints_a_dict_per_row(capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_prints_vectors(capsys: pytest.CaptureFixture[str]) -> None:
     data = hr.from_numpy(np.asarray(["Complete this", "for me"])).with_column(
         "vector", lambda batch: np.ones((len(batch["data"]), 2), np.float32), batch_format="numpy"
     )
     data.show(limit=1)
-    assert capsys.readouterr().out == (
-        "{'data': 'Complete this', 'vector': array([1., 1.], dtype=float32)}\n"
-    )
+    assert capsys.readouterr().out.splitlines() == [
+        "data           vector",
+        "string         float32 (2)",
+        "-------------  -----------",
+        "Complete this  [1.0, 1.0]",
+    ]
     (row,) = data.take(1)
     assert type(row["data"]) is str and isinstance(row["vector"], np.ndarray)
 

@@ -13,8 +13,9 @@ import pyarrow as pa
 import pytest
 
 import headrace as hr
-from headrace.core.cards import Link, card
+from headrace.core.cards import card
 from headrace.core.events import RunStarted, WorkerReady
+from headrace.core.tables import Link
 from headrace.observers.progress import progress_html
 from headrace.observers.run_state import RunState
 from headrace.sources.range import RangeSource
@@ -51,6 +52,12 @@ data = data.with_options(on_error="reject", shard_rows=1_000, workers=2, durabil
     "after": "import psutil; print(len(psutil.Process().children()), len(frames), frames[-1], frames[-2][1])",
     "again": "result = data.write_parquet('out')\nresult",
     "dataset": "hr.read_parquet('out').rename_columns({'id': '<b>id</b>'}).filter(lambda row: 1 / 0)",
+    "images": """
+import numpy as np
+hr.from_items([{"<i>": "<script>document.title = 'run'</script>", "a": np.full((100, 150, 3), i, np.uint8)}
+               for i in range(2)]).show()
+""",
+    "verified": "hr.verify('out')",
     "explain": "data.explain()",
     "stats": "data.stats()",
     "executor": "executor = hr.connect(workers=1)\nreference = executor.put(bytes(100_000))\nexecutor",
@@ -102,7 +109,7 @@ def test_the_cell_again_goes_on(executed: Any) -> None:
     assert "stderr" not in said
     html = shown(outputs)
     assert "40,000 in, 39,997 out, 2 rejected" in html and "ValueError: &lt;script&gt;" in html
-    assert "row 20007" in html and 'href="out/_headrace/' in html
+    assert "row 20,007" in html and 'href="out/_headrace/' in html
     (bar,) = [each for each in outputs if each.output_type == "display_data"]
     assert dict(bar.data) == {"text/html": "", "text/plain": ""}  # one, in its place, and gone in the end
 
@@ -132,11 +139,15 @@ def test_the_page_in_a_browser(driver: Any, executed: Any, width: int) -> None:
     page = Path(executed.folder, "page.html")
     page.write_text(exporter.from_notebook_node(executed.book)[0], encoding="utf-8")
     look(driver, page, width=width)
-    assert driver.execute_script("return document.querySelectorAll('div.headrace').length") == 5
+    assert driver.execute_script("return document.querySelectorAll('div.headrace').length") == 7
     assert (
         driver.execute_script("return document.querySelectorAll('.headrace script, .headrace b').length") == 0
     )
     assert driver.title != "run"
+    sizes = (
+        "return [...document.querySelectorAll('.headrace img')].map(i => [i.naturalWidth, i.naturalHeight])"
+    )
+    assert driver.execute_script(sizes) == [[50, 34], [50, 34]]
     link = driver.find_element("css selector", ".headrace a")
     assert link.text == "report.html" and Path(link.get_attribute("href").removeprefix("file://")).exists()
 

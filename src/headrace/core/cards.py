@@ -1,19 +1,21 @@
-"""What a notebook shows of a value: a title, facts and tables. And the engine of templates, which escapes words."""
+"""What a notebook shows of a value: a title, facts and tables. And the engine of templates."""
 
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from headrace.core.human import duration, plural, size
-from headrace.core.terminal import one_line
+from headrace.core.tables import Link, Picture, Table, Words
+from headrace.core.terminal import in_notebook, one_line, say, size_of
 from headrace.core.work import REJECTED
 
 _CHARS = 300  # of a text
+_ACROSS = 30  # columns of a table
 
 
 def rendered(template: Path, **values: Any) -> str:
@@ -33,35 +35,6 @@ def engine(template: Path) -> Any:
     return made
 
 
-@dataclass(frozen=True, slots=True)
-class Link:
-    """A file that a browser can open."""
-
-    text: str
-    path: Path
-
-    def address(self) -> str:
-        """Return where it is; a file below the present folder is named from there, as a notebook's server has it."""
-        from urllib.parse import quote
-
-        try:
-            return quote(str(self.path.relative_to(Path.cwd())))
-        except (ValueError, OSError):
-            return "file://" + quote(str(self.path))
-
-
-Words = str | Link
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """Rows of words below their headings; ``note`` stands below."""
-
-    heading: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    note: str = ""
-
-
 def card(title: str, facts: Sequence[tuple[str, Words]] = (), *tables: Table) -> str:
     """Return the HTML.
 
@@ -70,26 +43,42 @@ def card(title: str, facts: Sequence[tuple[str, Words]] = (), *tables: Table) ->
     ...map(f)</td></tr>
     ...
     """
-    told = [
-        {"name": _short(name), "words": _short(words.text), "address": words.address()}
-        if isinstance(words, Link)
-        else {"name": _short(name), "words": _short(words), "address": ""}
-        for name, words in facts
-    ]
     drawn = [
         {
             "heading": [_short(name) for name in table.heading],
-            "rows": [[_short(cell) for cell in row] for row in table.rows],
+            "types": [_short(name) for name in table.types],
+            "numbers": [i in table.numbers for i in range(len(table.heading))],
+            "rows": [[_cell(cell) for cell in row] for row in table.rows],
             "note": _short(table.note),
         }
-        for table in tables
+        for table in (table.across(_ACROSS) for table in tables)
     ]
+    told = [{"name": _short(name), **_cell(words)} for name, words in facts]
     return rendered(Path(__file__).parent / "card.html", title=_short(title), facts=told, tables=drawn)
+
+
+def _cell(words: Words) -> dict[str, str]:
+    cell = {"words": _short(words if isinstance(words, str) else words.text), "address": "", "picture": ""}
+    if isinstance(words, Link):
+        cell["address"] = words.address()
+    elif isinstance(words, Picture):
+        cell["picture"] = words.address()
+    return cell
 
 
 def _short(words: str) -> str:
     """Return words in one line, not too long, with characters that show."""
     return one_line(words if len(words) <= _CHARS else words[:_CHARS] + "…")
+
+
+def show(table: Table) -> None:
+    """Show a table where the program's output goes: in the cell of a notebook, or on standard output."""
+    if in_notebook():
+        from IPython.display import display
+
+        display({"text/html": card("", (), table), "text/plain": table.text()}, raw=True)
+    else:
+        say(table.text(size_of(sys.stdout)[0]), sys.stdout)
 
 
 # ---------------------------------------------------------------- the result of a run

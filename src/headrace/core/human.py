@@ -124,10 +124,11 @@ def row_text(row: Mapping[str, Any]) -> str:
     >>> row_text({"id": 1, "data": b"x" * 1000})
     "{'id': 1, 'data': b'xxxxxxxxxxxxxxxxxxxxxxxx'... (1,000 bytes)}"
     """
-    return "{" + ", ".join(f"{name!r}: {_value_text(value)}" for name, value in row.items()) + "}"
+    return "{" + ", ".join(f"{name!r}: {value_text(value)}" for name, value in row.items()) + "}"
 
 
-def _value_text(value: Any) -> str:
+def value_text(value: Any) -> str:
+    """Return a value as Python prints it, without the middle if it is long."""
     if isinstance(value, bytes) and len(value) > _BYTES:
         return f"{value[:24]!r}... ({len(value):,} bytes)"
     if hasattr(value, "shape") and hasattr(value, "dtype"):
@@ -138,7 +139,7 @@ def _value_text(value: Any) -> str:
     if isinstance(value, str) and len(value) > _CHARS:
         return f"{value[:_CHARS]!r}... ({len(value):,} characters)"
     if isinstance(value, list) and len(value) > _ITEMS:
-        return f"[{', '.join(_value_text(item) for item in value[:4])}, ... ({len(value):,} items)]"
+        return f"[{', '.join(value_text(item) for item in value[:4])}, ... ({len(value):,} items)]"
     return repr(value)
 
 

@@ -7,8 +7,10 @@ writes them in a literal, such as ``\\x1b``. What the user's own functions print
 
 from __future__ import annotations
 
+import os
 import re
 import sys
+import unicodedata
 from typing import TextIO
 
 _UNSEEN = re.compile(
@@ -21,6 +23,7 @@ _UNSEEN = re.compile(
     "]"
 )
 _BREAKS = re.compile(r"[\t\n]")
+_USUAL = (80, 24)  # columns and lines
 
 
 def visible(text: str) -> str:
@@ -97,6 +100,53 @@ def _wrapped(line: str, columns: int) -> list[str]:
         found.append(rest[:end])
         rest = f"  {rest[end + 1 :]}"
     return [*found, rest]
+
+
+def width(text: str) -> int:
+    """Return how many columns a terminal needs for a line: Chinese and emoji take two, combining marks none.
+
+    >>> width("fare"), width("東京"), width("e\u0301")
+    (4, 4, 1)
+    """
+    if text.isascii():
+        return len(text)
+    return sum(map(_width_of_one, text))
+
+
+def _width_of_one(char: str) -> int:
+    if unicodedata.category(char) in ("Mn", "Me"):
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
+
+
+def cut(text: str, columns: int) -> str:
+    """Return a line that is not wider than that: what does not fit is left out, and an ellipsis stands for it.
+
+    >>> cut("a long name", 7), cut("東京都", 5)
+    ('a long…', '東京…')
+    """
+    if width(text) <= columns:
+        return text
+    taken = 0
+    for i, char in enumerate(text):
+        taken += _width_of_one(char)
+        if taken > columns - 1:
+            return text[:i] + "…" * min(columns, 1)
+    return text
+
+
+def size_of(stream: TextIO | None) -> tuple[int, int]:
+    """Return the columns and lines of a terminal; where it does not tell, or is none, those of COLUMNS and LINES."""
+    try:
+        columns, lines = os.get_terminal_size(stream.fileno()) if stream is not None else (0, 0)
+    except (OSError, ValueError):
+        columns, lines = 0, 0
+    given = [os.environ.get(name, "") for name in ("COLUMNS", "LINES")]
+    columns, lines = (
+        found or (int(text) if text.isdecimal() else 0) or usual
+        for found, text, usual in zip((columns, lines), given, _USUAL, strict=True)
+    )
+    return columns, lines
 
 
 def in_notebook() -> bool:

@@ -172,11 +172,9 @@ class Dataset(
             columns, adds = known_columns(self._plan.steps, self._plan.source.schema())
         except HeadraceError as error:
             return f"{self!r}\n  columns are not known: {one_line(str(error))}"
-        wide = max(map(len, map(one_line, columns)), default=0)
-        lines = [
-            f"  {one_line(name):<{wide}}  {'type known when it runs' if type_ is None else one_line(str(type_))}"
-            for name, type_ in columns.items()
-        ]
+        from headrace.core.tables import columns_table
+
+        lines = [f"  {line}" for line in columns_table(columns).text().splitlines()]
         if adds is not None:
             beside = "and what" if columns else "what"
             lines.append(f"  {beside} {one_line(adds.label())} makes: schema() runs a few rows to find out")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from headrace.core.cards import Table, card
+from headrace.core.cards import card
+from headrace.core.tables import Table, columns_table
 from headrace.errors import HeadraceError
 from headrace.plan.compile import known_columns
 from headrace.plan.logical import Plan
@@ -22,10 +23,7 @@ def dataset_html(plan: Plan) -> str:
         columns, adds = known_columns(plan.steps, source.schema())
     except HeadraceError as error:
         return card("Dataset", [*facts, ("columns", f"not known: {error}")])
-    rows = [
-        (name, "known when it runs" if type_ is None else str(type_))
-        for name, type_ in list(columns.items())[:_COLUMNS]
-    ]
+    rows = columns_table(dict(list(columns.items())[:_COLUMNS])).rows
     if adds is not None and not columns:
         return card(
             "Dataset", [*facts, ("columns", f"what {adds.label()} makes; schema() runs a few rows to see")]

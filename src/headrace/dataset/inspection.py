@@ -41,11 +41,17 @@ class InspectionVerbs(DatasetBase):
         >>> hr.range(1000).take(2)
         [{'id': 0}, {'id': 1}]
         """
+        return self._first(given_rows("take", "limit", limit))[0]
+
+    def _first(self, limit: int) -> tuple[list[dict[str, Any]], list[pa.Schema]]:
+        """Return the first rows, and the schemas that they came with."""
+        from headrace.core.arrow.forms import unmarked
         from headrace.core.arrow.views import output_rows
         from headrace.core.arrow.widening import filled_rows, with_equal_dicts
 
-        batches = with_equal_dicts([*self._head(given_rows("take", "limit", limit))])
-        return filled_rows([row for batch in batches for row in output_rows(batch, live=self._shares_memory)])
+        batches = with_equal_dicts([*self._head(limit)])
+        rows = filled_rows([row for batch in batches for row in output_rows(batch, live=self._shares_memory)])
+        return rows, [unmarked(batch.schema) for batch in batches]
 
     @known_arguments
     def take_batch(
@@ -96,18 +102,23 @@ class InspectionVerbs(DatasetBase):
 
     @known_arguments
     def show(self, limit: int = 20) -> None:
-        """Print the first ``limit`` rows, one dict per line; the middle of long values is left out.
+        """Print the first ``limit`` rows as a table; a notebook shows it with images.
 
-        Raises what ``take`` does.
+        Long values are cut, and columns in the middle are left out where the terminal has no room; a single row then
+        goes on downwards. ``take`` has all of the values. Raises what ``take`` does.
 
         >>> import headrace as hr
-        >>> hr.range(1000).show(limit=1)
-        {'id': 0}
+        >>> hr.range(1000).show(limit=2)
+           id
+        int64
+        -----
+            0
+            1
         """
-        from headrace.core.human import row_text
+        from headrace.core.cards import show
+        from headrace.core.tables import rows_table
 
-        for row in self.take(given_rows("show", "limit", limit)):
-            say(row_text(row), sys.stdout)
+        show(rows_table(*self._first(given_rows("show", "limit", limit))))
 
     @known_arguments(also=ray_arguments.SCHEMA)
     def schema(self) -> pa.Schema:

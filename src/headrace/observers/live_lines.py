@@ -11,11 +11,10 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import Any, TextIO, cast
 
-from headrace.core.terminal import visible
+from headrace.core.terminal import size_of, visible
 
 _BEGIN, _END = "\x1b[?2026h", "\x1b[?2026l"  # a terminal that knows them shows the whole frame at once
 _STYLE = re.compile(r"\x1b\[[0-9;]*m")
-_USUAL = (80, 24)
 _ECHO = 3  # columns: a Ctrl-C, and the last one, after which a terminal goes on in the next row
 
 
@@ -48,25 +47,13 @@ class LiveLines:
         Some columns stay free: the terminal shows a Ctrl-C as ``^C``, and a line that goes on in the next row because
         of it could not be taken away.
         """
-        columns, lines = self._terminal_size()
+        columns, lines = size_of(self._stream)
         return max(1, columns - _ECHO), lines
-
-    def _terminal_size(self) -> tuple[int, int]:
-        try:
-            columns, lines = os.get_terminal_size(self._stream.fileno())
-        except (OSError, ValueError):
-            columns = lines = 0
-        given = [os.environ.get(name, "") for name in ("COLUMNS", "LINES")]
-        columns, lines = (
-            found or (int(text) if text.isdecimal() else 0) or usual
-            for found, text, usual in zip((columns, lines), given, _USUAL, strict=True)
-        )
-        return columns, lines
 
     def draw(self, lines: Sequence[str]) -> None:
         """Show these lines in the place of those before."""
         with self._lock:
-            width = self._terminal_size()[0]
+            width = size_of(self._stream)[0]
             if self._open and (list(lines) != self._shown or width != self._width):
                 foot = "\n".join(f"{line}\x1b[K" for line in lines)
                 fewer = len(lines) < len(self._shown) and width == self._width
@@ -80,7 +67,7 @@ class LiveLines:
     def print_above(self, text: str) -> None:
         """Leave whole lines above, as they are."""
         with self._lock:
-            width = self._terminal_size()[0]
+            width = size_of(self._stream)[0]
             foot = "\n".join(f"{line}\x1b[K" for line in self._shown)
             self._write(f"{self._erased(width)}\x1b[J{text}{foot}")
             self._width = width
@@ -96,7 +83,7 @@ class LiveLines:
                 above.end()
             self._redirected = []
             if self._open and self._shown:
-                self._write(f"{self._erased(self._terminal_size()[0])}\x1b[J")
+                self._write(f"{self._erased(size_of(self._stream)[0])}\x1b[J")
             self._open, self._shown = False, []
 
     def _erased(self, width: int) -> str:

@@ -82,6 +82,17 @@ class Verification:
         """True if the output is complete and as it was written."""
         return self.state == "good"
 
+    def _repr_html_(self) -> str:
+        """Show in a notebook what was checked, and what is wrong."""
+        from headrace.core.cards import card
+        from headrace.core.tables import Table
+
+        first, *others = str(self).splitlines()
+        others = others[len(self.findings) :]
+        found = [(each.kind, each.file, each.message) for each in self.findings]
+        tables = [Table(("kind", "file", "finding"), found)] if found else []
+        return card(first, [("", line.strip()) for line in others], *tables)
+
     def __str__(self) -> str:
         from headrace.core.human import plural, size
 

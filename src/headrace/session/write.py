@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.core.door import annex
 from headrace.core.human import plural
 from headrace.core.process import importing
-from headrace.core.terminal import in_notebook, say, wrapped
+from headrace.core.terminal import in_notebook, say, size_of, wrapped
 from headrace.core.warn import warn
 from headrace.errors import (
     REFUSALS,
@@ -286,7 +285,7 @@ def _say(options: RunOptions, text: str) -> None:
         with contextlib.suppress(OSError, ValueError, AttributeError):  # standard error is closed
             told = text if command is None else command.words(text)
             if getattr(stream, "isatty", bool)():
-                told = wrapped(told, shutil.get_terminal_size().columns - 1)
+                told = wrapped(told, size_of(stream)[0] - 1)
             say(told, stream)
 
 

@@ -24,7 +24,7 @@ def test_a_demo_runs_and_is_recognised(place: Path, headrace: Headrace) -> None:
     assert "$ headrace predict fare:Fare trips/ -o fares/" in said.err
     assert hr.read_rejected(str(place / "shown" / "fares")).take(1)[0]["km"] == -1.0
     again = headrace("demo", "shown")
-    assert again.code == 0 and re.search(r"^id +km +hour +paid +fare$", again.out.splitlines()[0])
+    assert again.code == 0 and re.search(r"^ +id +km +hour +paid +fare$", again.out.splitlines()[0])
     assert "headrace status shown/fares" in again.out
 
 

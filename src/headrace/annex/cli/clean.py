@@ -10,6 +10,7 @@ import typer
 
 from headrace.annex.cli.answer import DONE, Answer, UsageMistake, wants_json
 from headrace.annex.cli.texts import in_shell, output_of
+from headrace.core.tables import Table
 from headrace.core.terminal import say
 
 EXAMPLES = """\
@@ -62,8 +63,8 @@ def clean(
     }
     if not found:
         return Answer(DONE, data, f"{given}: nothing is left over.")
-    width = max(len(each.path) for each in found)
-    lines = [f"{each.path:<{width}}  {human.size(each.bytes):>9}  {each.why}" for each in found]
+    rows = [(each.path, human.size(each.bytes), each.why) for each in found]
+    lines = [Table((), rows, numbers={1}).text()]
     total = f"{human.plural(len(found), 'item')}, {human.size(size)}"
     flag = " --all" if all else " --unfinished" if unfinished else ""
     if not yes and not wants_json() and sys.stdin.isatty() and sys.stdout.isatty():

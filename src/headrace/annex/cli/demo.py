@@ -11,7 +11,7 @@ import typer
 
 from headrace.annex.cli.answer import DONE, REJECTS, Answer, UsageMistake, answer_of, wants_json
 from headrace.annex.cli.texts import in_flags, in_shell
-from headrace.core.terminal import say
+from headrace.core.terminal import say, size_of
 from headrace.session import invocation
 
 if TYPE_CHECKING:
@@ -112,15 +112,11 @@ def _first_rows(out: Path) -> str:
     """Return the first rows of the output as a small table."""
     import pyarrow.parquet as pq
 
+    from headrace.core.tables import rows_table
+
     part = min(out.glob("part-*"))
     table = next(pq.ParquetFile(part).iter_batches(batch_size=3, use_threads=False))
-    rows = [[f"{value:,.2f}" if isinstance(value, float) else str(value) for value in row.values()]
-            for row in table.to_pylist()]  # fmt: skip
-    cells = [table.schema.names, *rows]
-    widths = [max(len(row[i]) for row in cells) for i in range(table.num_columns)]
-    return "\n".join(
-        "  ".join(f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True)) for row in cells
-    )
+    return rows_table(table.to_pylist(), [table.schema]).text(size_of(sys.stdout)[0])
 
 
 # ---------------------------------------------------------------- data and model

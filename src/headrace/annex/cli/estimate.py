@@ -13,6 +13,7 @@ from headrace.annex.cli import jobs
 from headrace.annex.cli.answer import DONE, Answer, UsageMistake
 from headrace.annex.cli.flags import Flags
 from headrace.annex.cli.prediction import Prediction
+from headrace.core.tables import Table
 from headrace.core.terminal import say
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def estimate(
         pass  # a script may not write; the sample is written when it is over
     say(f"headrace: running a sample for about {seconds:g} s …", sys.stderr)
     found = sampled(data, seconds)
-    return Answer(DONE, _data(found, cost), "\n".join(_lines(found, cost)))
+    return Answer(DONE, _data(found, cost), _text(found, cost))
 
 
 def _price(text: str | None) -> tuple[float, str] | None:
@@ -113,7 +114,7 @@ def _cost(found: Estimate, per_hour: float) -> Range:
     )
 
 
-def _lines(found: Estimate, price: tuple[float, str] | None) -> list[str]:
+def _text(found: Estimate, price: tuple[float, str] | None) -> str:
     from headrace.core import human
 
     def shown(value: Range, text_of: Any, *, unit: str = "") -> str:
@@ -123,28 +124,30 @@ def _lines(found: Estimate, price: tuple[float, str] | None) -> list[str]:
         return f"{likely}{unit}" + (f"   ({low} to {high})" if low != high else "")
 
     whole = ", which is all there is" if found.whole else ""
-    lines = [
-        f"sample    {human.plural(found.sampled, 'row')} in {human.plural(found.shards, 'shard')}, "
-        f"{human.duration(found.took)}{whole}",
-        f"rows      {shown(found.rows, human.count)}",
-        f"speed     {shown(found.rate, human.count, unit=' rows/s')}",
-        f"start-up  {human.duration(found.startup)}",
-        f"time      {shown(found.seconds, human.duration)}",
-        f"memory    {shown(found.memory, human.size)}",
-        f"output    {shown(found.size, human.size)}",
+    rows = [
+        (
+            "sample",
+            f"{human.plural(found.sampled, 'row')} in {human.plural(found.shards, 'shard')}, "
+            f"{human.duration(found.took)}{whole}",
+        ),
+        ("rows", shown(found.rows, human.count)),
+        ("speed", shown(found.rate, human.count, unit=" rows/s")),
+        ("start-up", human.duration(found.startup)),
+        ("time", shown(found.seconds, human.duration)),
+        ("memory", shown(found.memory, human.size)),
+        ("output", shown(found.size, human.size)),
     ]
     if found.read is not None and found.written is not None:
-        lines.append(
-            f"tokens    {shown(found.read, human.count)} in, {shown(found.written, human.count)} out"
+        rows.append(
+            ("tokens", f"{shown(found.read, human.count)} in, {shown(found.written, human.count)} out")
         )
     if found.spent is not None:
-        lines.append(f"price     {shown(found.spent, _money)} by prices=")
+        rows.append(("price", f"{shown(found.spent, _money)} by prices="))
     if price is not None:
         unit = f" {price[1]}" if price[1] else ""
-        lines.append(
-            f"cost      {shown(_cost(found, price[0]), _money, unit=unit)} at {price[0]:g}{unit} an hour"
-        )
-    return lines + [f"note      {note}" for note in found.notes]
+        cost = shown(_cost(found, price[0]), _money, unit=unit)
+        rows.append(("cost", f"{cost} at {price[0]:g}{unit} an hour"))
+    return Table((), rows + [("note", note) for note in found.notes]).text()
 
 
 def _money(amount: float) -> str:

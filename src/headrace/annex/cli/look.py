@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import warnings
 from datetime import datetime
 from pathlib import Path
@@ -16,6 +17,8 @@ from headrace.annex.cli.flags import Flags
 from headrace.annex.cli.prediction import Prediction
 from headrace.core.files.formats import FORMATS
 from headrace.core.files.paths import absolute
+from headrace.core.tables import columns_table, rows_table
+from headrace.core.terminal import size_of
 from headrace.readers import by_name
 
 if TYPE_CHECKING:
@@ -120,7 +123,6 @@ def _files(
             {"name": field.name, "type": str(field.type), "nullable": field.nullable} for field in schema
         ],
     }
-    width = max((len(field.name) for field in schema), default=0)
     known = (
         human.plural(number, "row") if number is not None else "rows not counted (only reading them shows it)"
     )
@@ -128,11 +130,14 @@ def _files(
         f"{kind}: {human.plural(len(files), 'file')}, {human.size(size)}, {known}",
         f"cut into {human.plural(len(splits), 'split')}, {human.plural(shards, 'shard')}",
         "columns",
-        *(f"  {field.name:<{width}}  {field.type}" for field in schema),
+        *(
+            f"  {line}"
+            for line in columns_table({field.name: field.type for field in schema}).text().splitlines()
+        ),
     ]
     if rows:
-        data["sample"] = dataset.take(rows)
-        lines += ["rows", *(f"  {human.row_text(row)}" for row in data["sample"])]
+        data["sample"], schemas = dataset._first(rows)
+        lines += ["rows", rows_table(data["sample"], schemas).text(size_of(sys.stdout)[0])]
     return data, lines
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,6 +10,7 @@ import typer
 
 from headrace.annex.cli import texts
 from headrace.annex.cli.answer import DONE, Answer, UsageMistake
+from headrace.core.terminal import size_of
 
 if TYPE_CHECKING:
     from headrace.annex.report.facts import Facts, History
@@ -45,7 +47,8 @@ def report(
     """Make the report of a run anew, and print where it is: one page, which needs no network.
 
     Every run leaves one when it ends; a run that was killed, or that goes on, has none until it is asked for. With
-    two outputs, the page compares their runs; it lies beside the record of the second.
+    two outputs, the page compares their runs, and the terminal shows the same in tables; it lies beside the record of
+    the second.
     """
     from headrace.annex.report import writing
     from headrace.output.names import REPORT
@@ -68,6 +71,10 @@ def report(
             f"The report cannot be written to {place}: {error.strerror}.", "headrace report"
         ) from error
     text = str(place)
+    if other is not None:
+        from headrace.annex.report.comparison import in_words
+
+        text = f"{in_words(first, (history, facts), size_of(sys.stdout)[0])}\n\n{text}"
     if open_browser:
         import webbrowser
 

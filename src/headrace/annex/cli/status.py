@@ -11,6 +11,7 @@ import typer
 
 from headrace.annex.cli import texts
 from headrace.annex.cli.answer import DONE, FAILED, UNPUBLISHED, Answer, wants_json
+from headrace.core.tables import Table
 from headrace.core.terminal import one_line, say
 
 if TYPE_CHECKING:
@@ -58,8 +59,7 @@ def _text(found: RunStatus) -> str:
     typed = driver.described.resume if driver is not None and driver.described is not None else ""
     words = texts.in_flags if typed.startswith("headrace ") else str  # as it was told where it ran
     lines = [(name, words(told) if name == "status" else told) for name, told in found.lines()]
-    width = max(len(name) for name, _ in lines)
-    return "\n".join([found.facts.output, *(f"  {name:<{width}}  {words}" for name, words in lines)])
+    return "\n".join([found.facts.output, *(f"  {line}" for line in Table((), lines).text().splitlines())])
 
 
 def _watched(follower: Follower, found: RunStatus, *, shown: bool) -> RunStatus:

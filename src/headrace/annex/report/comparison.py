@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from typing import Any
 
 from headrace.annex.report.facts import Facts, History
@@ -11,6 +12,7 @@ from headrace.annex.report.metrics import is_number, number
 from headrace.annex.report.values import Value, plain, table
 from headrace.core.events import RunDescribed
 from headrace.core.human import count, duration, per_second, percent, size
+from headrace.core.tables import Table
 from headrace.observers.time_spent import all_parts, stage_times
 
 Run = tuple[History, Facts]
@@ -38,6 +40,26 @@ def comparison(first: Run, second: Run) -> Value:
         "runs_compared": [_card(name, *run) for name, run in zip(_NAMES, runs, strict=True)],
         "sections": list(tables.items()),
     }
+
+
+def in_words(first: Run, second: Run, columns: int) -> str:
+    """Return the comparison as a terminal shows it, in so many columns."""
+    found = comparison(first, second)
+    parts = [found["sentence"]]
+    for each in (each for _, section in found["sections"] if section for each in section["tables"]):
+        numbers = {i for i, is_number in enumerate(each["numbers"]) if is_number}
+        rows = [line for row in each["rows"] for line in _differing_lines(row)]
+        parts.append(f"{each['caption']}\n{Table(each['head'], rows, numbers=numbers).text(columns)}")
+    return "\n\n".join(parts)
+
+
+def _differing_lines(row: Sequence[str]) -> list[Sequence[str]]:
+    """Return a row; of a plan, which has many lines, those that are not the same."""
+    name, one, two, *_ = row
+    if not any("\n" in cell for cell in row):
+        return [row]
+    pairs = zip_longest(one.splitlines(), two.splitlines(), fillvalue="")
+    return [(name, a, b) for a, b in pairs if a != b]
 
 
 def _changes(caption: str, first: str, rows: Sequence[tuple[str, ...]]) -> Value | None:

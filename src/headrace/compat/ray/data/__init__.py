@@ -23,8 +23,11 @@ from headrace.compat.ray.data.schema import Schema
 from headrace.compat.ray.offered import names_of_headrace
 from headrace.core.arguments import known_arguments, unframed
 from headrace.core.files.storage import storage_at
+from headrace.core.human import row_text
+from headrace.core.terminal import say
 from headrace.errors import ArgumentError
 from headrace.plan.compile import columns_at
+from headrace.plan.parameters import given_rows
 from headrace.plan.ray_arguments import ITERATE, STEPS
 from headrace.plan.step_options import WorkerOptions
 
@@ -154,6 +157,17 @@ class Dataset(headrace.Dataset):
         if not callable(fn) or isinstance(fn, type):
             raise ArgumentError(f"add_column({col!r}, {fn!r}): it takes a function of a batch.")
         return self.with_column(col, fn, batch_format=batch_format, **options)
+
+    @known_arguments
+    def show(self, limit: int = 20) -> None:
+        """Print the first ``limit`` rows, one dict per line; the middle of long values is left out.
+
+        >>> from headrace.compat import ray
+        >>> ray.data.range(3).show(1)
+        {'id': 0}
+        """
+        for row in self.take(given_rows("show", "limit", limit)):
+            say(row_text(row), sys.stdout)
 
     @known_arguments
     def iterator(self) -> Dataset:
