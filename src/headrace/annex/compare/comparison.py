@@ -13,6 +13,7 @@ from headrace.annex.compare.pairs import OnlyOne
 from headrace.core import cards
 from headrace.core.door import annex
 from headrace.core.human import percent, plural
+from headrace.core.tables import Table
 from headrace.core.terminal import one_line
 from headrace.errors import MissingLibrary, OutputWriteFailed
 
@@ -110,7 +111,9 @@ class Comparison:
         lines = [f"{self.old} and {self.new}, {by}", f"  {self.sentence}"]
         moved = {name: each for name, each in self.columns.items() if each["changed"]}
         if moved:
-            lines += _aligned([_HEAD, *(_line(name, each) for name, each in moved.items())][: _SHOWN + 1])
+            rows = [_HEAD, *(_line(name, each) for name, each in moved.items())][: _SHOWN + 1]
+            drawn = Table((), rows, numbers=range(1, len(_HEAD))).text()
+            lines += [f"  {line}" for line in drawn.splitlines()]
         if len(moved) > _SHOWN:
             lines.append(f"  … and {plural(len(moved) - _SHOWN, 'more column')}")
         same = [name for name in self.columns if name not in moved]
@@ -151,7 +154,7 @@ class Comparison:
             ("paired", f"by {', '.join(self.on)}" if self.on else "by position"),
         ]
         rows = [_line(name, each) for name, each in self.columns.items()]
-        tables = [cards.Table(_HEAD, rows[:_SHOWN], f"{plural(len(rows), 'column')} in all")]
+        tables = [Table(_HEAD, rows[:_SHOWN], f"{plural(len(rows), 'column')} in all")]
         return cards.card(
             f"Comparison: {self.old}, {self.new}",
             [*facts, *(("judged", each) for each in self.judgements())],
@@ -244,16 +247,3 @@ def _percent(share: float) -> str:
 def _listed(names: Sequence[str]) -> str:
     more = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
     return ", ".join(names[:_SHOWN]) + more
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    rows = [[one_line(cell) for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  "
-        + "  ".join(
-            cell.ljust(width) if i == 0 else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]

@@ -297,7 +297,8 @@ class Runs:
 
     def _repr_html_(self) -> str:
         """Show the table in a notebook."""
-        from headrace.core.cards import Table, card
+        from headrace.core.cards import card
+        from headrace.core.tables import Table
 
         head, cells = self.cells() if self._rows else ([], [])
         notes = "; ".join(f"{self.name_of(row)}: {row.trouble}" for row in self._rows if row.trouble)
