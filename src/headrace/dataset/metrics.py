@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Self
@@ -69,7 +70,15 @@ class MetricVerbs(DatasetBase):
             plan = plan.then(self._accumulate("evaluate", metrics))
         return self._evaluated(plan)
 
-    def require(self, figures: Mapping[str, Bound] = MappingProxyType({}), /, **named: Bound) -> Self:
+    def require(
+        self,
+        figures: Mapping[str, Bound] = MappingProxyType({}),
+        /,
+        *,
+        against: str | os.PathLike[str] | None = None,
+        on: str | Sequence[str] | None = None,
+        **named: Bound,
+    ) -> Self:
         """Have the output published only if these figures are as they should be; readers see the old one until then.
 
         All rows are computed and counted first. If a figure is not met, ``RequirementNotMet`` is raised, and the
@@ -89,6 +98,13 @@ class MetricVerbs(DatasetBase):
             ``hr.between``. What is None or NaN is never met.
         figures
             The same as a dict, for a number within a result: ``{"scores.f1": hr.at_least(0.8)}``.
+        against
+            Another output, a table or files, which the new rows are compared with as ``hr.compare`` does it. Then
+            ``changed`` (the share of all rows that are not the same), ``only_old`` and ``only_new`` may be required,
+            and of a column ``{"columns.score.psi": …}``, ``share`` or ``ks``. It may be the output itself, which a
+            run with ``mode="overwrite"`` replaces. What cannot be compared is not met.
+        on
+            The column or columns that tell a row, for ``against``. Default: its position.
 
         Raises
         ------
@@ -107,10 +123,15 @@ class MetricVerbs(DatasetBase):
         >>> data.require(mean=hr.at_least(2), rows=hr.between(1, 10)).write_parquet(folder).rows
         5
         """
-        from headrace.plan.requirements import given
+        from headrace.plan.parameters import given_folder
+        from headrace.plan.requirements import Against, given
 
         plan = self._plan
-        asked = given("require", {**figures, **named}, [name for name, _ in plan.metrics])
+        keys = (on,) if isinstance(on, str) else tuple(on or ())
+        if on is not None and (against is None or not keys or not all(isinstance(key, str) for key in keys)):
+            raise ArgumentError(f"require(on={on!r}): it names columns, and goes with against=.")
+        other = None if against is None else Against(given_folder(against), keys)
+        asked = given("require", {**figures, **named}, [name for name, _ in plan.metrics], other)
         return type(self)(replace(plan, requirements=(*plan.requirements, *asked)), self._options)
 
     def _accumulate(self, verb: str, metrics: Mapping[str, Accumulator]) -> Accumulate:

@@ -6,6 +6,7 @@ import math
 import numbers
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
 OF_THE_RUN = ("rows", "rejected", "nulled", "seconds", "cost")
 """Figures of every run, beside its metrics; a metric of the same name goes before."""
+
+COMPARED = ("changed", "only_old", "only_new", "columns")
+"""Figures that comparing an output with another one gives."""
 
 _ASKED = re.compile(r"\s*([^<>=\s]+)\s*(>=|<=)\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*")
 
@@ -82,24 +86,44 @@ def between(least: float | None, most: float | None) -> Bound:
     return made
 
 
+class Against(msgspec.Struct, frozen=True):
+    """What an output is compared with before it is published: its place, and the columns that tell a row."""
+
+    path: str
+    on: tuple[str, ...] = ()
+
+
 class Requirement(msgspec.Struct, frozen=True):
     """A figure by its name, and what it has to be. ``name`` may go on into a result: ``scores.f1``."""
 
     name: str
     bound: Bound
+    against: Against | None = None
 
     def __str__(self) -> str:
         return f"{self.name} {self.bound}"
 
 
-def given(verb: str, asked: Mapping[str, Any], metrics: Sequence[str]) -> tuple[Requirement, ...]:
+def given(
+    verb: str, asked: Mapping[str, Any], metrics: Sequence[str], against: Against | None = None
+) -> tuple[Requirement, ...]:
     """Read what the user requires; ``metrics`` are the names of those that are counted.
+
+    ``against``: what the output is compared with, for the figures that this gives.
 
     Raises ``ArgumentError`` for a figure that there will not be, and for what is no bound.
     """
     if not asked:
         raise ArgumentError(f"{verb}() takes figures by name, such as {verb}(rows=hr.between(1, None)).")
+    compared_by = {name: against for name in asked if str(name).partition(".")[0] in COMPARED and against}
+    if against is not None and not compared_by:
+        raise ArgumentError(
+            f"{verb}(against={against.path!r}): no figure of a comparison is asked for, such as "
+            "changed=hr.at_most(0.05)."
+        )
     for name, bound in asked.items():
+        if name in compared_by and isinstance(bound, Bound):
+            continue
         if not isinstance(bound, Bound):
             raise ArgumentError(
                 f"{verb}({name}={bound!r}): give hr.at_least(…), hr.at_most(…) or hr.between(…, …)."
@@ -109,9 +133,10 @@ def given(verb: str, asked: Mapping[str, Any], metrics: Sequence[str]) -> tuple[
             counted = f"the metrics here are {', '.join(metrics)}" if metrics else "no metric is counted here"
             raise ArgumentError(
                 f"{verb}({name}=…): there is no such figure; {counted}, and each run has {', '.join(OF_THE_RUN)}."
-                f"{nearest(str(name), known)} A metric comes before, by accumulate({name}=…)."
+                f"{nearest(str(name), known)} A metric comes before, by accumulate({name}=…); "
+                f"{', '.join(COMPARED)} need against='yesterday/'."
             )
-    return tuple(Requirement(name, bound) for name, bound in asked.items())
+    return tuple(Requirement(name, bound, compared_by.get(name)) for name, bound in asked.items())
 
 
 def from_text(text: str) -> tuple[str, Bound]:
@@ -135,10 +160,12 @@ def compared(
     *,
     seconds: float,
     cost: float | None,
+    comparisons: Mapping[Against, tuple[Mapping[str, Any], str]] = MappingProxyType({}),
 ) -> tuple[Figure, ...]:
     """Compare the figures of an output, as it would be, with what was asked for.
 
     ``metrics`` are results by name, ``notes`` words beside some of them. ``cost`` is None where it is not known.
+    ``comparisons`` has what comparing with other outputs gave, and a note.
     """
     of_run = {
         "rows": (ledger.written, ""),
@@ -151,7 +178,11 @@ def compared(
     for requirement in requirements:
         name, bound = requirement.name, requirement.bound
         metric = name if name in metrics else name.partition(".")[0]
-        if metric in metrics:
+        if requirement.against is not None:
+            by, note = comparisons[requirement.against]
+            found, why = _number_in(by, name, note) if by else (None, "")
+            note = why or note
+        elif metric in metrics:
             found, note = _number_in(metrics[metric], name[len(metric) + 1 :], notes.get(metric, ""))
         else:
             found, note = of_run.get(name, (None, "as it was not counted"))

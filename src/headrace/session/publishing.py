@@ -10,23 +10,25 @@ import contextlib
 import os
 import shlex
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from headrace.core.arguments import known_arguments
+from headrace.core.door import annex
 from headrace.core.events import Figure, RequirementsAsked
 from headrace.core.human import plural
 from headrace.core.stores.options import checked
 from headrace.core.uploading.names import PARTS, is_uploaded, uploaded_name
 from headrace.core.work import HOME
-from headrace.errors import ArgumentError, PlanError, RequirementNotMet
+from headrace.errors import ArgumentError, HeadraceError, MissingLibrary, PlanError, RequirementNotMet
 from headrace.observers.record import EVENTS, Record
 from headrace.output.layout import open_output
 from headrace.output.names import REPORT
 from headrace.output.recover import peek, recover
-from headrace.output.runs import check_is_output, success_of
+from headrace.output.runs import check_is_output, load, success_of
 from headrace.output.saved_plan import read_plan
 from headrace.output.verify_tables import Reached, table_of
 from headrace.plan.parameters import given_folder
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
     from headrace.output.journal_state import JournalState
     from headrace.output.layout import Output
     from headrace.plan.physical import SavedPlan
+    from headrace.plan.requirements import Against, Requirement
 
 
 def ask(job: Job, metrics: Metrics, events: EventBus, seconds: float, summary: dict[str, Any]) -> None:
@@ -101,8 +104,35 @@ def _figures(
 ) -> tuple[tuple[Figure, ...], bool]:
     """Return the figures of all rows of an output, and whether all are as required."""
     ledger, asked = job.committer.state.ledger, job.plan.requirements
-    found = compared(asked, metrics, metrics.notes, ledger, seconds=round(seconds, 3), cost=cost)
+    others = {each.against: _compared_with(job, each.against) for each in asked if each.against is not None}
+    found = compared(
+        asked, metrics, metrics.notes, ledger, seconds=round(seconds, 3), cost=cost, comparisons=others
+    )
     return found, all(figure.met for figure in found)
+
+
+def check_others(requirements: Sequence[Requirement]) -> None:
+    """Refuse a plan whose output is to be compared with what is not there."""
+    for each in requirements:
+        if each.against is not None:
+            _comparing().check_against(each.against)
+
+
+def _comparing() -> ModuleType:
+    found = annex("compare.comparing")
+    if found is None:
+        raise MissingLibrary("require(against=…): this installation of Headrace cannot compare outputs.")
+    return found
+
+
+def _compared_with(job: Job, against: Against) -> tuple[Mapping[str, Any], str]:
+    """Return how the output differs from another one, and a note; nothing, and why, where they do not compare."""
+    run = load(job.output.root, job.committer.plan.run)
+    try:
+        found = _comparing().compare_against(against, job.output.place, run)
+    except HeadraceError as error:
+        return {}, f"as {error}"
+    return found.data(), f"compared with {against.path}"
 
 
 def _not_met(job: Job, figures: tuple[Figure, ...], what: str, then: str) -> RequirementNotMet:

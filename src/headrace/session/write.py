@@ -67,6 +67,10 @@ def write(context: RunContext, complete: Callable[[Plan], Plan], started: float)
             with importing():  # Arrow and numpy
                 plan = complete(plan)
             compiler.columns_at(plan.steps, plan.source.schema())
+        if plan.requirements:
+            from headrace.session.publishing import check_others
+
+            check_others(plan.requirements)
         from headrace.output.job import OpenRequest
         from headrace.output.resume import open_job
         from headrace.output.seen_keys import prepare_keys

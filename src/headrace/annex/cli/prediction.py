@@ -12,7 +12,7 @@ import typer
 from headrace.annex.cli import manifest, models, texts
 from headrace.annex.cli.answer import UsageMistake
 from headrace.core.files.formats import FORMATS
-from headrace.plan.requirements import from_text
+from headrace.plan.requirements import COMPARED, from_text
 from headrace.readers import by_name
 
 if TYPE_CHECKING:
@@ -150,6 +150,24 @@ class Prediction:
             rich_help_panel=_COLUMNS,
         ),
     ] = None
+    against: Annotated[
+        Text,
+        typer.Option(
+            "--against",
+            metavar="OUTPUT",
+            help="Compare the new rows with this output before publishing: --require 'changed<=0.05'.",
+            rich_help_panel=_COLUMNS,
+        ),
+    ] = None
+    on: Annotated[
+        Texts,
+        typer.Option(
+            "--on",
+            metavar="COLUMN",
+            help="The columns that tell a row, for --against. Default: its position.",
+            rich_help_panel=_COLUMNS,
+        ),
+    ] = None
     model_option: Annotated[
         Texts,
         typer.Option(
@@ -270,9 +288,15 @@ class Prediction:
             **given,
         )
         data = data.accumulate(**metrics) if metrics else data
-        for text in self.require or ():
-            name, bound = from_text(text)
-            data = data.require({name: bound})
+        asked = [from_text(text) for text in self.require or ()]
+        compared = [name for name, _ in asked if name.partition(".")[0] in COMPARED]
+        if (self.against or self.on) and not (compared and self.against):
+            raise UsageMistake("--against OUTPUT and --on COLUMN go with --require 'changed<=0.05'.")
+        for name, bound in asked:
+            if name in compared and self.against:
+                data = data.require({name: bound}, against=self.against, on=texts.names("--on", self.on))
+            else:
+                data = data.require({name: bound})
         return data
 
     def source(self) -> Dataset:

@@ -10,12 +10,16 @@ from typing import TYPE_CHECKING, Any
 from headrace.annex.compare.comparison import Comparison
 from headrace.annex.compare.measure import Measure
 from headrace.annex.compare.pairs import OnlyOne, by_key, by_position, why_not_by_position
-from headrace.annex.compare.rows import Rows, opened
+from headrace.annex.compare.rows import Rows, of_run, opened
 from headrace.core.arguments import known_arguments
+from headrace.core.install import library
 from headrace.errors import ArgumentError, UnknownColumn, nearest
 
 if TYPE_CHECKING:
     from headrace.dataset.dataset import Dataset
+    from headrace.output.places.place import Place
+    from headrace.output.runs import SavedRun
+    from headrace.plan.requirements import Against
 
 _MOST = 1_000  # rows of a sample
 
@@ -40,7 +44,8 @@ def compare(
     ----------
     old, new
         The folder or address of an output, the folder of a Delta or Lance table, files in any format that is read, or
-        a dataset, such as ``hr.read_sql(…)`` or ``hr.read_iceberg(…)``.
+        a dataset, such as ``hr.read_sql(…)`` or ``hr.read_iceberg(…)``. Of a new output that waits to be published,
+        the rows that wait are compared; so the two may be the same.
     on
         The column or columns that tell a row. Both sides are joined by DuckDB, which uses 600 MB of memory and a
         temporary folder for what does not fit.
@@ -78,7 +83,7 @@ def compare(
     keys = _names("on", on)
     with contextlib.ExitStack() as stack:
         sides = [
-            stack.enter_context(opened(each, side, options=storage_options))
+            stack.enter_context(opened(each, side, storage_options))
             for each, side in ((old, "old"), (new, "new"))
         ]
         return compared(sides[0], sides[1], keys, _names("columns", columns), sample, label)
@@ -117,6 +122,20 @@ def compared(
     else:
         by_position(old, new, (read[0], read[1]), measure)
     return Comparison.of(old, new, keys, measure, only)
+
+
+def check_against(against: Against) -> None:
+    """Raise what comparing with an output would, as far as it is known before there is a new one."""
+    with opened(against.path, "old") as old:
+        _check(old, old, against.on, None)
+    if against.on:
+        library("require", "duckdb", "sql")
+
+
+def compare_against(against: Against, place: Place, run: SavedRun) -> Comparison:
+    """Compare a run, which may not be published yet, with what it is to be compared with."""
+    with opened(against.path, "old") as old:
+        return compared(old, of_run(place, run), list(against.on), [], 0)
 
 
 def _check(old: Rows, new: Rows, names: Sequence[str], label: str | None) -> None:

@@ -74,7 +74,7 @@ class Comparison:
     def changed(self) -> float:
         """The share of all rows that are not the same."""
         every = self.rows + self.only_old + self.only_new
-        return 1 - self.same / every if every else 0.0
+        return (every - self.same) / every if every else 0.0
 
     @classmethod
     def of(cls, old: Rows, new: Rows, keys: Sequence[str], measure: Measure, only: OnlyOne) -> Comparison:

@@ -15,11 +15,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace.core.files import safe_files
+from headrace.core.files.formats import WRITTEN
 from headrace.core.stores.addresses import is_address
-from headrace.core.stores.options import Options, checked
+from headrace.core.stores.options import checked
 from headrace.dataset.dataset import Dataset
-from headrace.errors import ArgumentError, PlanError
-from headrace.output.places.place import looked_at
+from headrace.errors import ArgumentError, NothingMatched, PlanError
+from headrace.output.places.place import Place, looked_at
 from headrace.output.revealing import parts_of
 from headrace.output.runs import SavedRun, current_run, is_output, next_run
 from headrace.readers.by_name import dataset_of
@@ -92,12 +93,10 @@ class OfParts(Rows):
 
 
 @contextlib.contextmanager
-def opened(
-    what: Any, side: str, *, options: Mapping[str, Any] | None = None, hidden: str = ""
-) -> Iterator[Rows]:
+def opened(what: Any, side: str, options: Mapping[str, Any] | None = None) -> Iterator[Rows]:
     """Yield the rows of what was given: a dataset, an output of ours, a table's folder, or files.
 
-    ``side`` is "old" or "new". ``hidden``: the name of a run that readers do not see yet, which is meant.
+    ``side`` is "old" or "new".
     """
     if isinstance(what, Dataset):
         yield OfDataset(f"the {side} dataset", what)
@@ -107,61 +106,62 @@ def opened(
             f"compare: {side} is {type(what).__name__}. It is the path or address of an output, a table or a file, "
             "or a dataset, such as hr.read_sql(…)."
         )
-    path, known = os.fspath(what), checked(options)
-    kind = _table_of(path)
-    if kind or not (is_address(path) or is_output(Path(path).expanduser())):
-        yield OfDataset(path, _dataset(path, kind, options))
-        return
-    with _output(path, known, hidden) as found:
-        yield found if found is not None else OfDataset(path, _dataset(path, "", options))
-
-
-@contextlib.contextmanager
-def _output(path: str, options: Options, hidden: str) -> Iterator[Rows | None]:
-    """Yield the rows of an output; None for an address where none is."""
-    from headrace.errors import NothingMatched
-
+    path = os.fspath(what) if is_address(os.fspath(what)) else str(Path(what).expanduser())
     with contextlib.ExitStack() as stack:
-        try:
-            place = stack.enter_context(
-                looked_at(path if is_address(path) else Path(path).expanduser(), options)
-            )
-        except NothingMatched:
-            if not is_address(path):
-                raise
-            yield None
-            return
-        run = next_run(place.root) if hidden else current_run(place.root)
-        if run is None or (hidden and run.name != hidden) or not (hidden or run.standing(place.root)):
-            raise PlanError(
-                f"compare: the run in {place.name} is not complete. Run the same command again, which goes on, and "
-                "compare then."
-            )
-        if not hidden and not run.finished:
-            run = run.before_further_run()
-        sink = msgspec.json.decode(run.plan.shape).get("sink") or {}
-        names = [run.place_of(file, place) for file in parts_of(run.in_order())]
-        if sink.get("kind") == "Parquet" and not place.copied and not sink.get("partition_by"):
-            yield OfParts(place.name, [place.root / name for name in names], run)
-        else:
-            kind = str(sink.get("kind")).lower()
-            data = dataset_of([str(place.at(name)) for name in names], kind, {})
-            yield OfDataset(place.name, data, run)
+        place = None
+        if not _table_of(path) and (is_address(path) or is_output(Path(path))):
+            with contextlib.suppress(NothingMatched):
+                place = stack.enter_context(looked_at(path, checked(options)))
+        yield OfDataset(path, _dataset(path, options)) if place is None else _last_run(place, side)
+
+
+def _last_run(place: Place, side: str) -> Rows:
+    """Return the rows that readers see; of a new side, those that wait to be published, if there are any."""
+    run = current_run(place.root)
+    for each in filter(None, (next_run(place.root), run)) if side == "new" else ():
+        if each.state.withheld is not None:
+            return of_run(place, each)
+    if run is None or not run.standing(place.root):
+        raise PlanError(
+            f"compare: the run in {place.name} is not complete. Run the same command again, which goes on, and "
+            "compare then."
+        )
+    return of_run(place, run if run.finished else run.before_further_run())
+
+
+def of_run(place: Place, run: SavedRun) -> Rows:
+    """Return the rows of a run, whose files have their names, or wait to get them."""
+    sink = msgspec.json.decode(run.plan.shape).get("sink") or {}
+    kind = str(sink.get("kind"))
+    names = [run.place_of(file, place) for file in parts_of(run.in_order())]
+    if (
+        kind in ("Parquet", "Delta table", "Iceberg table")
+        and not place.copied
+        and not sink.get("partition_by")
+    ):
+        return OfParts(place.name, [place.root / name for name in names], run)
+    if kind.lower() not in WRITTEN:
+        raise PlanError(
+            f"compare: the rows of {place.name} are in a {kind}. Give the table itself, such as hr.read_sql(…)."
+        )
+    data = dataset_of([str(place.at(name)) for name in names], kind.lower(), {})
+    return OfDataset(place.name, data, run)
 
 
 def _table_of(path: str) -> str:
     """Return which table a folder is, by the name of its reader; "" for none."""
-    folder = Path(path).expanduser()
     if is_address(path):
         return ""
+    folder = Path(path)
     if (folder / "_delta_log").is_dir():
         return "delta"
     return "lance" if path.rstrip("/").endswith(".lance") or (folder / "_versions").is_dir() else ""
 
 
-def _dataset(path: str, table: str, options: Mapping[str, Any] | None) -> Dataset:
+def _dataset(path: str, options: Mapping[str, Any] | None) -> Dataset:
     import headrace
 
+    table = _table_of(path)
     given = {"storage_options": options} if options else {}
     if table:
         read: Any = getattr(headrace, f"read_{table}")

@@ -1,0 +1,96 @@
+"""An output that may not differ too much from another one, and two models whose results are compared as they come."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow.dataset as ds
+import pytest
+
+import headrace as hr
+from headrace.errors import ArgumentError, HeadraceError, RequirementNotMet
+
+
+def rides(share: float, rows: int = 1000) -> hr.Dataset:
+    def fare(batch: dict[str, Any]) -> dict[str, Any]:
+        return {**batch, "fare": batch["id"] * 2.0 + (batch["id"] < share * len(batch["id"]))}
+
+    return hr.range(rows).map_batches(fare, batch_size=rows).with_options(engine="inline", progress=False)
+
+
+@pytest.fixture(scope="module")
+def yesterday(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = str(tmp_path_factory.mktemp("against") / "yesterday")
+    rides(0).write_parquet(folder)
+    return folder
+
+
+def parts(folder: Path) -> list[str]:
+    return [path.name for path in folder.glob("*.parquet")]
+
+
+def test_what_changed_too_much_stays_out_of_sight(yesterday: str, tmp_path: Path) -> None:
+    out = tmp_path / "today"
+    with pytest.raises(RequirementNotMet, match=r"changed is 0\.1, compared with .*yesterday") as found:
+        rides(0.1).require(changed=hr.at_most(0.05), against=yesterday).write_parquet(str(out))
+    assert found.value.figures[0].found == pytest.approx(0.1) and not parts(out)
+    asked = rides(0.1).require(
+        {"columns.fare.difference.most": hr.at_most(1), "columns.id.share": hr.at_most(0)},
+        changed=hr.between(0.1, 0.1001),
+        only_old=hr.at_most(0),
+        rows=hr.at_least(1000),
+        against=yesterday,
+    )
+    assert asked.write_parquet(str(out)).rows == 1000 and parts(out)  # nothing was computed again
+    assert asked.write_parquet(str(out)).rows == 1000  # and it is asked when it is there
+    with pytest.raises(RequirementNotMet, match="was published before"):
+        rides(0.1).require(changed=hr.at_most(0.05), against=yesterday).write_parquet(str(out))
+
+
+def test_an_output_is_compared_with_what_it_replaces(tmp_path: Path) -> None:
+    out = str(tmp_path / "out")
+    rides(0).write_parquet(out)
+    for share, on in ((0.3, None), (0.01, None), (0.3, "id")):
+        asked = rides(share).require(changed=hr.at_most(0.05), against=out, on=on)
+        if share > 0.05:
+            with pytest.raises(RequirementNotMet, match=r"changed is 0\.(29|3),"):
+                asked.write_parquet(out, mode="overwrite")
+            assert hr.compare(out, out, on=on).changed in (0.29, 0.3)  # with what waits
+        else:
+            asked.write_parquet(out, mode="overwrite")
+        fares = ds.dataset(out).to_table(columns=["fare"]).column(0).to_numpy()
+        assert (fares % 2).sum() == (10 if share == 0.01 or on else 0)
+
+
+def test_other_rows_are_told_by_their_key(yesterday: str, tmp_path: Path) -> None:
+    fewer = rides(0, rows=900)
+    with pytest.raises(
+        RequirementNotMet, match=r"changed is unknown, as compare: .*different inputs.*on='key'"
+    ):
+        fewer.require(changed=hr.at_most(0.05), against=yesterday).write_parquet(str(tmp_path / "out"))
+    with pytest.raises(RequirementNotMet, match=r"only_old is 100, .*Met: changed is 0\.1"):
+        fewer.require(
+            changed=hr.at_most(0.1), only_old=hr.at_most(0), against=yesterday, on=["id"]
+        ).write_parquet(str(tmp_path / "out"))
+
+
+def test_what_makes_no_sense_is_refused_before_any_work(yesterday: str, tmp_path: Path) -> None:
+    data = rides(0)
+    for asked, words in [
+        (lambda: data.require(changed=hr.at_most(0.1)), "changed, only_old, only_new, columns need against="),
+        (
+            lambda: data.require(rows=hr.at_most(1), against=yesterday),
+            "no figure of a comparison is asked for",
+        ),
+        (lambda: data.require(changed=hr.at_most(0.1), on="id"), "goes with against="),
+        (lambda: data.require(changed=0.1, against=yesterday), "give hr.at_least"),
+    ]:
+        with pytest.raises(ArgumentError, match=words):
+            asked()
+    for other, words in [("nowhere", "nowhere"), (yesterday, "no column 'idd'")]:
+        with pytest.raises(HeadraceError, match=words):
+            data.require(changed=hr.at_most(0.1), against=other, on="idd").write_parquet(
+                str(tmp_path / "out")
+            )
+        assert not (tmp_path / "out").exists()
