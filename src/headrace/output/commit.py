@@ -6,7 +6,6 @@ moment that is the run's. Whatever a crash leaves between two of these steps, ``
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -58,16 +57,13 @@ class ShardCommitter:
         self.gone: tuple[str, ...] = ()  # input files that are not there any more; their rows stay
         self.on_published: Callable[[CommitRecord], None] = lambda record: None
 
-    def _append(self, *records: journals.Record) -> None:
-        """Record something, and take in what it changes."""
+    def _note(self, *records: journals.Record, synced: bool = True) -> None:
+        """Record something, and take in what it changes; it is durable then, if ``synced``."""
         for record in records:
             self._journal.append(record)
             self.plan = self.state.take(record, self.plan)
-
-    def _note(self, *records: journals.Record) -> None:
-        """Record something, which is durable then, and take in what it changes."""
-        self._append(*records)
-        self._journal.sync()
+        if synced:
+            self._journal.sync()
 
     def settle(self, schema: bytes) -> None:
         """Record the output schema, and make it durable before another writer opens."""
@@ -80,7 +76,7 @@ class ShardCommitter:
 
     def lower(self, step: str, rows: int) -> None:
         """Record how many rows at a time fit into memory; it is durable from the next ``commit_accepted`` on."""
-        self._append(journals.Lowered(step, rows))
+        self._note(journals.Lowered(step, rows), synced=False)
 
     def revise(self, code: dict[str, str]) -> None:
         """Record that shards are made by other code from here on."""
@@ -92,9 +88,7 @@ class ShardCommitter:
         If it does not fit into memory, that is durable at once, for a later driver. ``early``: the first
         part is done and about to be committed; ``commit_accepted`` makes both durable, this record first.
         """
-        self._append(journals.Divided(tuple(parts), early))
-        if not early:
-            self._journal.sync()
+        self._note(journals.Divided(tuple(parts), early), synced=not early)
         failpoints.hit("shard.divided")
 
     def grow(
@@ -121,7 +115,7 @@ class ShardCommitter:
         grown_by = journals.Renewed(*about, tuple(replaces), again) if replaces else journals.Grown(*about)
         gone = [
             journals.Revoked(record.shard) for record in beyond
-        ]  # the part without rows: there may be rows now
+        ]  # the part without rows: there may be some now
         self._note(*gone, grown_by, *([] if reached is None else [journals.Reached(reached)]))
         for record in beyond:
             self.output.place.remove([file.name for file in record.files])
@@ -162,7 +156,7 @@ class ShardCommitter:
         """True while committed shards wait for ``commit_accepted``."""
         return self.revealing.publisher.pending
 
-    def revoke(self, records: list[CommitRecord]) -> None:
+    def revoke(self, records: Sequence[CommitRecord]) -> None:
         """Take back commits whose files are gone, so that their shards are run again."""
         if not self.revealing.aside or any(record.shard < self.state.runs[-1].shard for record in records):
             self.output.remove_success()
@@ -170,7 +164,7 @@ class ShardCommitter:
 
     def revoke_unread(self, records: Sequence[CommitRecord]) -> None:
         """Take back commits that no reader knows of yet; their shards are run again."""
-        self._note(*(journals.Revoked(record.shard) for record in records))
+        self.revoke(records)
         for record in records:
             if record.shard < len(self.state.done):
                 self.state.done[record.shard] = 0
@@ -223,19 +217,8 @@ class ShardCommitter:
             self.revealing.take_over(self.committed)
         if further:
             self._save_manifest(manifest)
-        lasting = self.durability == "power"
-        self.revealing.complete(self.committed, lasting=lasting)
-        success = {
-            "format": journals.FORMAT,
-            "run": self.plan.run,
-            **state.totals(),
-            "manifest": f"_headrace/{self.plan.run}/manifest",
-            "manifest_sha256": hashlib.sha256(manifest).hexdigest(),
-            "runs": totals.listed(self.plan.run, state.codes),
-            **summary,
-        }
-        mark = msgspec.json.format(msgspec.json.encode(success), indent=2) + b"\n"
-        self.revealing.publisher.finish(mark, lasting=lasting)
+        mark = totals.mark(self.plan.run, state.totals(), state.codes, manifest, summary)
+        self.revealing.complete(self.committed, mark, lasting=self.durability == "power")
         state.finished = True
         self._journal.append(ended)
         self._journal.sync()

@@ -57,8 +57,11 @@ class Revealing:
             self.reveal(self._at_end(committed))
             self.publisher.settle()
 
-    def complete(self, committed: Committed, *, lasting: bool) -> None:
-        """See that all parts are there, and that a table has all rows; ``lasting``: names outlive a loss of power."""
+    def complete(self, committed: Committed, mark: bytes, *, lasting: bool) -> None:
+        """See that all parts are there, and that a table has all rows; then ``mark`` the output as complete.
+
+        ``lasting``: names and mark outlive a loss of power.
+        """
         target, since = self._sink.target, 0
         if target is not None and has_all_or_none(target):
             # What was revealed is the table's, which may have been compacted since.
@@ -71,6 +74,7 @@ class Revealing:
                 self._reveal_rows(self._at_end(committed))
             with errors_of_publishing(self._sink):
                 target.finish(self._state.ledger.written)
+        self.publisher.finish(mark, lasting=lasting)
 
     def close(self) -> None:
         """End what is under way, and let go of the table."""

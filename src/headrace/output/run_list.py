@@ -14,7 +14,8 @@ from typing import Any
 import msgspec
 
 from headrace.core.human import plural
-from headrace.core.work import CommitRecord, Ledger, Shard, Split
+from headrace.core.work import HOME, CommitRecord, Ledger, Shard, Split
+from headrace.output.journal import FORMAT
 
 Code = Mapping[str, str]
 
@@ -82,6 +83,26 @@ class RunTotals:
             for name, file in files
         )
         return b"".join(line + b"\n" for line in lines)
+
+    def mark(
+        self,
+        first: str,
+        totals: Mapping[str, int],
+        codes: Mapping[int, Code],
+        manifest: bytes,
+        summary: Mapping[str, Any],
+    ) -> bytes:
+        """Return the content of ``_SUCCESS``; ``totals`` of the output, ``first`` of its runs."""
+        success = {
+            "format": FORMAT,
+            "run": first,
+            **totals,
+            "manifest": f"{HOME}/{first}/manifest",
+            "manifest_sha256": hashlib.sha256(manifest).hexdigest(),
+            "runs": self.listed(first, codes),
+            **summary,
+        }
+        return msgspec.json.format(msgspec.json.encode(success), indent=2) + b"\n"
 
     def listed(self, first: str, codes: Mapping[int, Code]) -> list[dict[str, Any]]:
         """Return the runs as ``_SUCCESS`` names them. ``code`` has a digest for each version of the functions that
