@@ -7,10 +7,13 @@ Each has a contract suite in ``headrace.testing`` that every adapter passes.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
+from inspect import isfunction
+from types import MethodType
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar, cast, runtime_checkable
 
 from headrace.core.events import Event
 from headrace.core.row_keys import Keys, Location, Numbers, keyed, row_keys
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     from headrace.core.table_changes import Lost, Seen
 
 Bad = Callable[[int, int, Exception], None]
+P = TypeVar("P")
 
 
 @runtime_checkable
@@ -579,28 +583,12 @@ class Sink(Protocol):
 class Predictor(Protocol):
     """A model on its way to where it works: made in the driver, sent by pickle, loaded once per worker.
 
-    An attribute ``batch_format`` (``"numpy"``, ``"pandas"`` or ``"pyarrow"``) says in which form it takes its
-    batches; without one, it is the form that the user asked for. ``label`` is what messages call it. A method
-    ``identity()`` returns what tells the model from another, such as the hash of its file; without one, that is found
-    out from the object, as for any other argument. ``weights()`` says for ``explain`` what workers share of it.
-
     ``predict`` may be async, for a model that is asked over a network; then all methods are called on one event loop
     of the worker, ``load`` and ``close`` may be async, too, and several batches are awaited at a time.
 
     One that knows which rows of a batch failed raises ``RowsFailed`` (of ``headrace.core.failures``) with the
-    results of the others. An error of ours with ``ends_run`` ends the run whatever ``on_error`` says. A method
-    ``keep_in(folder)``, if there is one, is called before ``load`` when a run has a folder: what is put there is
-    there again when the run goes on, and removed when it has ended. With an attribute ``names_column`` it gets a
-    column of that name, too: a text for each row of the run, which is the same when the run goes on.
-
-    What it tries again itself is told with the run if it has an attribute ``retried``, a deque of the names of
-    errors.
-
-    A predictor whose device computes by itself may have two methods more. ``submit(batch)`` begins to predict and
-    returns a handle of whatever kind; ``collect(handle)`` waits for that batch, and returns what ``predict`` would.
-    Then ``in_flight`` batches (an attribute that is read after ``load``; 2 without one) are submitted before the
-    first is collected. A handle is collected once, or never if nobody needs the result; those of several shards
-    in any order. ``close`` may come while handles are not collected.
+    results of the others. An error of ours with ``ends_run`` ends the run whatever ``on_error`` says. ``label`` is
+    what messages call it. What it may have besides is in ``PredictorParts``; it need not inherit from anything.
     """
 
     def load(self) -> None:
@@ -619,6 +607,64 @@ class Predictor(Protocol):
     def close(self) -> None:
         """Let go of everything. Called once, when the worker ends in good order."""
         ...
+
+
+class PredictorParts:
+    """What a predictor may have besides, and what holds for one that has it not."""
+
+    batch_format: Literal["numpy", "pandas", "pyarrow"] | None = None
+    """In which form it takes its batches. Default: the one that the user asked for."""
+
+    names_column: str | None = None
+    """It gets a column of that name, too: a text for each row of the run, which is the same when the run goes on."""
+
+    identity: Callable[[], Any] | None = None
+    """Returns what tells the model from another, such as the hash of its file. Default: that is found out from the
+    object, as for any other argument."""
+
+    weights: Callable[[], str] | None = None
+    """Says for ``explain`` what workers share of it."""
+
+    keep_in: Callable[[str], None] | None = None
+    """Called before ``load`` with a folder of the run, if it has one: what is put there is there again when the run
+    goes on, and removed when it has ended."""
+
+    submit: Callable[[Any], Any] | None = None
+    """Begins to predict a batch, on a device that computes by itself, and returns a handle of whatever kind."""
+
+    collect: Callable[[Any], Any] | None = None
+    """Waits for the batch of a handle, and returns what ``predict`` would. A handle is collected once, or never if
+    nobody needs the result; those of several shards in any order. ``close`` may come while some are not."""
+
+    in_flight: int = 2
+    """How many batches are submitted before the first is collected; read after ``load``."""
+
+    retried: deque[str] | None = None
+    """The names of errors after which it has tried again itself, for the run to tell; they are taken out."""
+
+    asked_so_far: Any = None
+    """What a language model has used so far; another object whenever that is more."""
+
+    def input_ends(self, ended: bool) -> None:
+        """Called with whether rows come but those that it was given."""
+
+
+class _Completed:
+    def __init__(self, value: Any, port: type) -> None:
+        self._value, self._port = value, port
+
+    def __getattr__(self, name: str) -> Any:
+        default = getattr(self._port, name)
+        return getattr(self._value, name, MethodType(default, self) if isfunction(default) else default)
+
+
+def completed(value: Any, port: type[P]) -> P:
+    """Return a value as its port has it: what it lacks is as the port says, whether it inherits from it or not.
+
+    >>> completed(None, PredictorParts).in_flight
+    2
+    """
+    return cast("P", _Completed(value, port))
 
 
 class Accumulator(Protocol):
@@ -664,8 +710,7 @@ class Accumulator(Protocol):
 class Observer(Protocol):
     """Somebody who watches. One that raises is logged and dropped; the run goes on.
 
-    Of those in ``observers=`` only ``on_event`` is asked for. One that has ``attach(state)`` gets the state of the
-    run (``headrace.observers.run_state.RunState``) before the first event; it includes each event that follows.
+    Of those in ``observers=`` only ``on_event`` is asked for; ``ObserverParts`` says what they may have besides.
     """
 
     def on_event(self, event: Event) -> None:
@@ -679,3 +724,19 @@ class Observer(Protocol):
     def close(self) -> None:
         """The run is over. May be called more than once."""
         ...
+
+
+class ObserverParts:
+    """What an observer in ``observers=`` may have besides ``on_event``, and what is done where it has it not."""
+
+    def attach(self, state: Any) -> None:
+        """Take the state of the run (``headrace.observers.run_state.RunState``), before the first event.
+
+        It includes each event that follows.
+        """
+
+    def tick(self) -> None:
+        """See ``Observer``."""
+
+    def close(self) -> None:
+        """See ``Observer``."""

@@ -40,7 +40,7 @@ def parts_of_function(function: Function) -> Iterator[tuple[str, Any]]:
     if function.version is not None:
         yield "the version", function.version
         return
-    identity = getattr(function.predictor, "identity", None)
+    identity = function.parts.identity
     if identity is not None:
         yield "the model", identity()
     else:

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from headrace.core.ports import Predictor
+from headrace.core.ports import Predictor, PredictorParts, completed
 from headrace.core.terminal import one_line
 from headrace.errors import ArgumentError
 
@@ -45,6 +45,11 @@ class Function(msgspec.Struct, frozen=True):
         return call if self.model and is_predictor(call) and not isinstance(call, type) else None
 
     @property
+    def parts(self) -> PredictorParts:
+        """What the predictor may have besides; defaults where this is none."""
+        return completed(self.predictor, PredictorParts)
+
+    @property
     def is_async(self) -> bool:
         """True if what is called per batch is a coroutine function, or an async generator."""
         call: Any = self.call
@@ -71,18 +76,18 @@ class Function(msgspec.Struct, frozen=True):
             call = copy.copy(call)  # what it keeps of its work is not to become a part of what the user gave
         if self.model and is_predictor(call):
             predictor = call
-            if folder and hasattr(predictor, "keep_in"):
-                predictor.keep_in(folder)
+            parts = completed(call, PredictorParts)
+            if folder and parts.keep_in is not None:
+                parts.keep_in(folder)
             run(predictor.load)
-            _check_format(predictor)
+            _check_format(predictor, parts.batch_format)
             call = predictor.predict
         if self.args or self.kwargs:
             call = functools.partial(_call_with, call, self.args, dict(self.kwargs))
         return Built(call, predictor, run)
 
 
-def _check_format(predictor: Any) -> None:
-    wanted = getattr(predictor, "batch_format", None)
+def _check_format(predictor: Any, wanted: str | None) -> None:
     if wanted not in (None, "numpy", "pandas", "pyarrow"):
         raise ArgumentError(
             f"{callable_name(predictor)}.batch_format is {wanted!r}; it may be 'numpy', 'pandas' or 'pyarrow'."
@@ -95,6 +100,11 @@ class Built(msgspec.Struct, frozen=True):
     call: Callable[[Any], Any]
     predictor: Predictor | None = None
     run: Callable[..., Any] = _here
+
+    @property
+    def parts(self) -> PredictorParts:
+        """What the predictor may have besides; defaults where there is none."""
+        return completed(self.predictor, PredictorParts)
 
     def close(self) -> None:
         """Let a predictor go of what it holds."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.core.events import Event
+from headrace.core.ports import ObserverParts, completed
 from headrace.errors import ArgumentError
 from headrace.observers.record import EVENTS, Log, Record
 from headrace.observers.run_state import RunState
@@ -52,7 +53,7 @@ class EventBus:
         """Add an observer; one that has ``attach`` gets the state of the run."""
         self._observers.append(observer)
         try:
-            getattr(observer, "attach", _no_method)(self.state)
+            completed(observer, ObserverParts).attach(self.state)
         except Exception as error:
             self._drop(observer, error)
 
@@ -68,17 +69,17 @@ class EventBus:
     def tick(self) -> None:
         """Let observers draw and write; called about five times a second."""
         self.state.tick(self._clock())
-        self._each("tick")
+        self._each(lambda observer: observer.tick())
 
     def close(self) -> None:
         """The run is over; a second time nothing happens."""
-        self._each("close")
+        self._each(lambda observer: observer.close())
         self._observers = []
 
-    def _each(self, method: str) -> None:
+    def _each(self, call: Callable[[ObserverParts], None]) -> None:
         for observer in list(self._observers):
             try:
-                getattr(observer, method, _no_method)()
+                call(completed(observer, ObserverParts))
             except Exception as error:
                 self._drop(observer, error)
 
@@ -131,7 +132,3 @@ def _prometheus(text: str) -> Any:
 
 
 _FROM_TEXT: dict[str, Callable[[str], Any]] = {"log": Log, "metrics_port": _prometheus}
-
-
-def _no_method(*_: Any) -> None:
-    """Stands for a method that an observer does not have."""

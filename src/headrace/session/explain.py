@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Sequence
 
 from headrace.core import human
-from headrace.core.ports import Source
+from headrace.core.ports import PredictorParts, Source, completed
 from headrace.core.terminal import visible
 from headrace.core.work import Shard
 from headrace.engines.driver_first import PATIENCE
@@ -180,8 +180,13 @@ def _in_flight(function: Function, most: int | None) -> list[str]:
 
     if function.is_async:
         return [f"async with {_at_a_time(most or IN_FLIGHT)}"]
-    call = function.call
-    if function.model and is_predictor(call) and all(hasattr(call, it) for it in ("submit", "collect")):
+    parts = completed(function.call, PredictorParts)
+    if (
+        function.model
+        and is_predictor(function.call)
+        and parts.submit is not None
+        and parts.collect is not None
+    ):
         if most is None:
             return ["it decides how many batches are in flight"]
         return [_at_a_time(most)]
@@ -204,7 +209,7 @@ def _batches(step: StepFunction) -> str:
 
 def _weights(function: Function) -> str:
     """Describe which part of a model's memory all workers share, and which each has of its own."""
-    describe = getattr(function.predictor, "weights", None)
+    describe = function.parts.weights
     if callable(describe):
         with contextlib.suppress(Exception):
             return str(describe()) + _sizes(function)

@@ -238,7 +238,7 @@ def given_predict(
 
 
 def _check_format(function: Function, batch_format: Any) -> None:
-    own = getattr(function.predictor, "batch_format", None)
+    own = function.parts.batch_format
     if own is not None and batch_format not in ("numpy", "default", own):
         raise ArgumentError(
             f"batch_format={batch_format!r}: predict({function.name}) takes its batches in a form of its own."

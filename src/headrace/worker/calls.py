@@ -101,9 +101,7 @@ class Caller:
 
     def input_ends(self, ended: bool) -> None:
         """Tell a model that wants to know it whether rows come but those that it was given."""
-        tell = getattr(self.built.predictor, "input_ends", None)
-        if tell is not None:
-            tell(ended)
+        self.built.parts.input_ends(ended)
 
     def close(self) -> None:
         """End threads and close the model; no calls are running."""
@@ -115,10 +113,10 @@ def make_caller(function: Function, built: Built, most: int | None, loop: EventL
     if function.is_async:
         caller = _AsyncGeneratorCaller if function.is_async_generator else _AsyncCaller
         return caller(built, most or IN_FLIGHT, loop)
-    submit = getattr(built.predictor, "submit", None)
-    collect = getattr(built.predictor, "collect", None)
-    if callable(submit) and callable(collect):
-        depth = int(most or getattr(built.predictor, "in_flight", 2) or 1)
+    parts = built.parts
+    submit, collect = parts.submit, parts.collect
+    if submit is not None and collect is not None:
+        depth = int(most or parts.in_flight or 1)
         return _SubmitCaller(built, submit, collect, depth) if depth > 1 else Caller(built)
     return _ThreadCaller(built, most) if most is not None and most > 1 else Caller(built)
 

@@ -341,11 +341,10 @@ class InFlightWindow(Generic[T]):
 
     def _report_model(self) -> None:
         """Report what a model that waits has tried again itself, by the names of the errors, and what it has used."""
-        predictor = self._caller.built.predictor
-        retried = getattr(predictor, "retried", None)
-        while retried:
+        parts = self._caller.built.parts
+        while retried := parts.retried:
             self._user_code.report_retried(retried.popleft())
-        asked = getattr(predictor, "asked_so_far", None)
+        asked = parts.asked_so_far
         if asked is not None and asked is not self._caller.reported:
             self._caller.reported = asked
             self._user_code.report_asked(asked, self._caller.taken)

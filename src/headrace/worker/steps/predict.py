@@ -129,8 +129,8 @@ class _ModelAtWork:
         self._model = model
         self._caller = caller
         self._user_code = user_code
-        self._batch_format = getattr(caller.built.predictor, "batch_format", None) or model.batch_format
-        self._names_column: str | None = getattr(caller.built.predictor, "names_column", None)
+        self._batch_format = caller.built.parts.batch_format or model.batch_format
+        self._names_column = caller.built.parts.names_column
         self._place, self._rows = place, itertools.count()
         self._waiting: deque[_Item] = deque()
         self._results = _Results()
