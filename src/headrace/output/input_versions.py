@@ -115,7 +115,7 @@ def _plan_anew(committer: ShardCommitter, source: Source, partitioning: Partitio
     """Plan the last run anew, of whose rows no reader knows yet: its shards read what is not there any more."""
     state, plan = committer.state, committer.plan
     first, last = state.runs[-1].shard, len(plan.files) - 1
-    ready = [record for record in committer.committed() if record.shard >= first]
+    ready = list(committer.of_last_run())
     if ready:
         warn(
             f"{_name_of(source)} has other rows now than when run {len(state.runs)} of {committer.output} began, and "

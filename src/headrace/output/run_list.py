@@ -7,6 +7,7 @@ come from the journal's records and stand in ``_SUCCESS``.
 from __future__ import annotations
 
 import hashlib
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import msgspec
 
 from headrace.core.human import plural
-from headrace.core.work import HOME, CommitRecord, Ledger, Shard, Split
+from headrace.core.work import HOME, CommitRecord, Ledger, Shard, Split, StagedFile
 from headrace.output.journal import FORMAT
 
 Code = Mapping[str, str]
@@ -46,6 +47,15 @@ class RunEntry(msgspec.Struct):
         return first if self.number == 1 else f"{first}-{self.number}"
 
 
+def run_at(entries: Sequence[RunEntry], shard: int) -> RunEntry:
+    """Return the run of an output that a shard is of.
+
+    >>> run_at([RunEntry(1, 0, 0.0, 3), RunEntry(2, 8, 0.0, 1)], 7).number
+    1
+    """
+    return entries[bisect_right(entries, shard, key=lambda entry: entry.shard) - 1]
+
+
 class _Totals(msgspec.Struct):
     ledger: Ledger = msgspec.field(default_factory=Ledger)
     parts: int = 0
@@ -62,8 +72,7 @@ class RunTotals:
 
     def add(self, record: CommitRecord) -> None:
         """Add a shard's record to its run."""
-        at = next(i for i in reversed(range(len(self._entries))) if self._entries[i].shard <= record.shard)
-        totals = self._totals[at]
+        totals = self._totals[run_at(self._entries, record.shard).number - 1]
         totals.ledger += record.ledger
         totals.revisions.add(record.revision)
         for file in record.files:
@@ -73,16 +82,12 @@ class RunTotals:
 
     def manifest(self, records: Iterable[CommitRecord]) -> bytes:
         """Add up records, and list the files that they name, a line of JSON for each."""
-        files = []
+        files: list[StagedFile] = []
         for record in records:
             self.add(record)
-            files += [(file.name, file) for file in record.files]
-        files.sort()
-        lines = (
-            msgspec.json.encode({"name": name, "rows": file.rows, "size": file.size, "crc32": file.crc32})
-            for name, file in files
-        )
-        return b"".join(line + b"\n" for line in lines)
+            files += record.files
+        files.sort(key=lambda file: file.name)
+        return b"".join(msgspec.json.encode(manifest_entry(file)) + b"\n" for file in files)
 
     def mark(
         self,
@@ -125,6 +130,11 @@ class RunTotals:
             }
             for entry, totals in zip(self._entries, self._totals, strict=True)
         ]
+
+
+def manifest_entry(file: StagedFile) -> dict[str, Any]:
+    """Return what the manifest says of a file."""
+    return {"name": file.name, "rows": file.rows, "size": file.size, "crc32": file.crc32}
 
 
 class OlderRows(msgspec.Struct, frozen=True):

@@ -32,7 +32,7 @@ from headrace.core.ports import Source
 from headrace.core.work import Split
 from headrace.errors import ArgumentError, BadInput, InputChanged, JournalDamaged, PlanChanged, UnknownColumn
 from headrace.output.commit import ShardCommitter
-from headrace.output.run_list import RunEntry
+from headrace.output.run_list import RunEntry, run_at
 from headrace.plan.logical import Plan
 from headrace.plan.steps.selection import Unseen
 
@@ -101,11 +101,7 @@ def prepare_keys(committer: ShardCommitter, plan: Plan, *, on_error: str) -> Non
 def _run_to_do(committer: ShardCommitter) -> int:
     """Return the number of the run whose shards are to be done; refuse where several are, as parts were lost."""
     runs, done = committer.state.runs, committer.state.done
-    numbers = {
-        next(run.number for run in reversed(runs) if run.shard <= shard.index)
-        for shard in committer.plan.shards
-        if not done[shard.index]
-    }
+    numbers = {run_at(runs, shard.index).number for shard in committer.plan.shards if not done[shard.index]}
     if len(numbers) > 1:
         raise PlanChanged(
             f"Parts of several runs are gone from {committer.output}, and which rows were new differs between them. "
@@ -139,11 +135,9 @@ def _save(committer: ShardCommitter, source: Source, key: Sequence[str], *, reje
 
 def _units(committer: ShardCommitter, source: Source, number: int) -> dict[str, list[Split]]:
     """Return the splits of a run by the files that they read: one, or several that are read together."""
-    runs, shards = committer.state.runs, committer.plan.shards
-    after = runs[number].shard if number < len(runs) else len(shards)
     found: dict[str, dict[tuple[int, int, int], Split]] = {}
-    for shard in shards[runs[number - 1].shard : after]:
-        for split in shard.splits:
+    for shard in committer.plan.shards:
+        for split in shard.splits if run_at(committer.state.runs, shard.index).number == number else ():
             files = source.files_of(split)
             unit = found.setdefault(f"{files.start}-{files.stop}", {})
             unit[split.file, split.start, split.stop] = split
@@ -217,10 +211,8 @@ def _blocks(committer: ShardCommitter, source: Source, run: RunEntry) -> list[Ke
 
 def _rejected(committer: ShardCommitter, run: RunEntry, key: Sequence[str]) -> Iterator[Digests]:
     """Yield the keys of the rows that a run rejected: they are not done."""
-    runs = committer.state.runs
-    after = runs[run.number].shard if run.number < len(runs) else None
     for record in committer.committed():
-        if record.shard >= run.shard and (after is None or record.shard < after):
+        if run_at(committer.state.runs, record.shard).number == run.number:
             for file in record.files:
                 if not file.is_part:
                     yield from _keys_in(Path(committer.output.root) / file.name, key)

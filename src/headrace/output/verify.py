@@ -25,6 +25,7 @@ from headrace.errors import JournalDamaged
 from headrace.output.names import is_part
 from headrace.output.places.place import Place, looked_at
 from headrace.output.remeasure import Remeasured, bytes_of, remeasured, rows_of
+from headrace.output.run_list import manifest_entry
 from headrace.output.runs import (
     SavedRun,
     check_is_output,
@@ -356,20 +357,12 @@ class _Verifier:
             )
             self._add_finding("manifest", file, f"{name} is in {where}.")
         for name in sorted(listed.keys() & ours.keys()):
-            now = {"name": name, "rows": ours[name].rows, "size": ours[name].size, "crc32": ours[name].crc32}
-            if listed[name] != now:
+            if listed[name] != manifest_entry(ours[name]):
                 self._add_finding("manifest", file, f"what it says of {name} differs from the journal.")
 
     def _check_totals(self, success: dict[str, Any]) -> None:
-        state = self._run.state
-        ledger = state.ledger
-        expected = {
-            "run": self._run.name,
-            "rows": ledger.written,
-            "files": state.files,
-            "bytes": state.bytes,
-            "shards": state.shards,
-        }
+        ledger = self._run.state.ledger
+        expected: dict[str, Any] = {"run": self._run.name, **self._run.state.totals()}
         recorded = {name: success.get(name) for name in expected}
         whole = success.get("ledger")
         if not isinstance(whole, dict):

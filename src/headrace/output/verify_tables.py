@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,6 +16,7 @@ from headrace.core.work import StagedFile
 from headrace.errors import HeadraceError
 from headrace.output.places.place import Place
 from headrace.output.revealing import parts_of
+from headrace.output.run_list import run_at
 from headrace.output.runs import SavedRun
 from headrace.output.verification import Finding
 
@@ -103,8 +103,8 @@ def _parts_by_run(target: Target, run: SavedRun) -> Iterator[tuple[str, Sequence
         yield run.name, parts if run.finished else target.has_parts(parts)
         return
     entries = run.state.runs
-    for entry, after in zip(entries, [*(each.shard for each in entries[1:]), math.inf], strict=True):
-        of_run = (record for record in run.records if entry.shard <= record.shard < after)
+    for entry in entries:
+        of_run = (record for record in run.records if run_at(entries, record.shard) is entry)
         yield entry.name(run.name), parts_of(of_run)
 
 
