@@ -23,9 +23,8 @@ Start = Callable[..., Pool]
 def start() -> Iterator[Start]:
     engines: list[Engine] = []
 
-    def start(patience: float, open_others: Callable[[], Engine] = LocalEngine, *, here: bool = True) -> Pool:
+    def start(patience: float, open_others: Callable[[], Engine] = LocalEngine) -> Pool:
         engine = DriverFirstEngine(open_others, patience)
-        engine.begins_here = here
         engines.append(engine)
         return engine.start(PoolSpec("pool", partial(Hosted, ""), 2), lambda worker, message: None)
 
@@ -60,11 +59,6 @@ def test_an_attempt_that_waits_goes_on_where_it_began(start: Start) -> None:
     (here,) = pool.loads()
     until(lambda: here not in pool.loads())
     assert pool.submit("about", worker=here).result()[2] == os.getpid()
-
-
-def test_nothing_is_done_here_where_that_was_given_up(start: Start) -> None:
-    pool = start(3600.0, here=False)
-    assert process(pool) != os.getpid()
 
 
 def test_others_that_cannot_start_end_the_run(start: Start) -> None:

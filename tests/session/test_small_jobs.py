@@ -196,6 +196,14 @@ def test_functions_and_classes_are_left_to_workers(source: str, model: Any) -> N
     assert begins_here(predicted(source, model).filter(expr=hr.col("x") > 0).select_columns(["p"]))
 
 
+def test_a_run_that_was_interrupted_is_left_to_workers(source: str, model: Any) -> None:
+    data = predicted(source, model)
+    with context.RunContext.open(data._plan, data._options, sink="headrace.sinks.parquet") as opened:
+        assert isinstance(opened.engine, DriverFirstEngine)
+        opened.leave_to_workers()
+        assert not isinstance(opened.engine, DriverFirstEngine)
+
+
 @pytest.mark.parametrize(
     "options",
     [

@@ -26,10 +26,7 @@ _LOOK_EVERY = 0.02  # seconds
 
 
 class DriverFirstEngine:
-    """Pools of one stage whose first worker is this process; ``open_local`` opens the engine of the others.
-
-    ``begins_here`` may be set to False until a pool is started: then there are only the others.
-    """
+    """Pools of one stage whose first worker is this process; ``open_local`` opens the engine of the others."""
 
     traits = EngineTraits()
 
@@ -39,12 +36,9 @@ class DriverFirstEngine:
         self._local: Engine | None = None
         self._opening = threading.Lock()
         self._pools: list[DriverFirstPool] = []
-        self.begins_here = True
 
     def start(self, spec: PoolSpec, notify: Notify) -> Pool:
         """See ``Engine.start``."""
-        if not self.begins_here:
-            return self._start_local(spec, notify)
         pool = DriverFirstPool(spec, notify, partial(self._start_local, spec, notify), self._patience)
         self._pools.append(pool)
         return pool

@@ -46,6 +46,7 @@ class RunContext(msgspec.Struct):
 
     execution: ExecutionPlan
     engine: Engine
+    sink: str = ""
 
     @classmethod
     def open(cls, plan: Plan, options: RunOptions, *, sink: str = "") -> RunContext:
@@ -55,7 +56,7 @@ class RunContext(msgspec.Struct):
         """
         hold_standard_streams()  # before anything is opened that could get their numbers
         execution = ExecutionPlan(plan, options)
-        return cls(execution, _engine(execution, sink))
+        return cls(execution, _engine(execution, sink), sink)
 
     def __enter__(self) -> RunContext:
         return self
@@ -70,8 +71,8 @@ class RunContext(msgspec.Struct):
 
     def leave_to_workers(self) -> None:
         """Do nothing in this process that workers can do: one like it may have ended over that very work."""
-        if isinstance(self.engine, DriverFirstEngine):
-            self.engine.begins_here = False
+        if self.sink and self.execution.begins_here:  # no pool was started yet
+            self.engine = _workers(self.execution, self.sink, warm=0)
 
     def compose(
         self,
