@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -33,10 +33,10 @@ S = TypeVar("S", bound=Source)
 class NewColumnsSource(Protocol):
     """A source of a table that may get new columns."""
 
-    def for_new_columns(self, where: str | None, version: int | None) -> Source:
+    def for_new_columns(self, where: str | None, begun: Mapping[str, Any]) -> Source:
         """Return this source with a shard for each file, of the rows for which a condition holds.
 
-        ``version``: the one that a run has begun with, unless another was asked for.
+        ``begun``: what it said of itself when the run began; that version is read, unless another was asked for.
         """
         ...
 
@@ -73,8 +73,8 @@ def check_table(plan: Plan, verb: str, kind: type[S], table: str, read: str) -> 
     )
 
 
-def version_begun(files: FileSink) -> int | None:
-    """Return the version of the table that the run in an output reads; None if there is no run.
+def begun(files: FileSink) -> Mapping[str, Any]:
+    """Return what the source of the run in an output says of itself; nothing if there is no run.
 
     The table has the new columns by now, if that run was killed after its commit, or has finished.
     """
@@ -85,10 +85,10 @@ def version_begun(files: FileSink) -> int | None:
     with contextlib.suppress(NothingMatched), looked_at(files.root, files.storage.options) as place:
         run = pointer(place.root, "next") or pointer(place.root, "current")
         if run is not None:
-            source = msgspec.json.decode(read_plan_at(place.root / HOME / run).shape).get("source") or {}
-            found: int | None = source.get("version", source.get("snapshot"))
+            shape = msgspec.json.decode(read_plan_at(place.root / HOME / run).shape, type=dict[str, Any])
+            found: dict[str, Any] = shape.get("source") or {}
             return found
-    return None
+    return {}
 
 
 def carried(plan: Plan) -> list[str]:
@@ -120,7 +120,7 @@ def planned(
 
     ``table`` is the table in messages. Raises ``PlanError`` where a column that is needed does not come out as it is.
     """
-    plan = replace(plan, source=source.for_new_columns(where, version_begun(parts)))
+    plan = replace(plan, source=source.for_new_columns(where, begun(parts)))
     there = plan.source.schema()
     if where is None:
         check_names(plan, table, there)
@@ -158,30 +158,38 @@ class AddsColumns(LakeTable):
     It stands before the class of a table. A subclass says what its parts become.
     """
 
-    base: int | None = field(default=None, kw_only=True, repr=False)
     where: str | None = field(default=None, kw_only=True)
 
     def describe(self) -> dict[str, Any]:
         """Return how the table is written to."""
         return {**super().describe(), **({} if self.where is None else {"where": self.where})}
 
-    def of(self, sink: Sink) -> Self:
-        """Return this table with the files of a run, and the version that the run reads."""
-        source = getattr(sink, "source", {})
-        found = source.get("version", source.get("snapshot"))
-        return replace(super().of(sink), base=self.base if found is None else found)
+    @property
+    def base(self) -> int | None:
+        """The version that the run reads; None before it is bound, or if the table has none."""
+        found: int | None = self.files.source.get("version", self.files.source.get("snapshot"))
+        return found
 
     def bind(self, sink: Sink) -> FileSink:
         """Look at the version that is read; of a table that has the run already, at the newest."""
         bound = self.of(sink)
         table = bound.open_table()
         if table is None:
-            raise SinkError(
-                f"The {self.what} {self.place} is gone: restore it, and run the same command again."
-            )
+            raise self.changed("it is gone")
+        there = bound.identity_of(table)
+        if bound.files.source.get("id", there) != there:
+            raise self.changed("another table is in its place")
         done = bound.has_run(table, bound.files.run)
-        columns = bound.columns_of(table if done else bound.at_base())
-        return replace(bound, columns=columns, there=bound.identity_of(table)).sink()
+        return replace(
+            bound, columns=bound.columns_of(table if done else bound.at_base()), there=there
+        ).sink()
+
+    def check_schema(self, schema: pa.Schema) -> None:
+        """Raise for a column that no table holds, or if there is no new one."""
+        assert self.columns is not None
+        new = [name for name in schema.names if name not in self.columns.schema.names]
+        check_new(f"{self.what} {self.place}", new, self.columns.schema)
+        self.stored(schema, part=True)
 
     def at_base(self) -> Any:
         """Return the table in the version that is read."""

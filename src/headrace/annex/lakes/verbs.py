@@ -17,6 +17,7 @@ from headrace.plan.parameters import given_partition_by, given_rows_per_file
 from headrace.plan.write_options import LakeOptions
 
 if TYPE_CHECKING:
+    from headrace.annex.lakes.iceberg.catalog import Catalog
     from headrace.core.stores.options import Options
     from headrace.options import Mode
     from headrace.output.verify_tables import Reached
@@ -139,7 +140,7 @@ class LakeWriteVerbs(WriteVerbs):
         *,
         catalog: str | Mapping[str, Any] | None = None,
         catalog_kwargs: Mapping[str, Any] | None = None,
-        mode: Literal["append", "overwrite", "error"] = "append",
+        mode: Literal["append", "overwrite", "error", "add_columns"] = "append",
         output: str = OUTPUT,
         compression: str | None = "auto",
         **options: Unpack[LakeOptions],
@@ -158,7 +159,8 @@ class LakeWriteVerbs(WriteVerbs):
             written as it is partitioned, with a file for each partition of a shard.
         mode
             ``"append"`` adds the rows. ``"overwrite"`` replaces all rows, in the same one snapshot; older ones stay
-            readable. ``"error"`` refuses a table that is there.
+            readable. ``"error"`` refuses a table that is there. ``"add_columns"`` adds new columns to the rows of the
+            table that the plan reads, as in ``write_delta``.
         output
             The name of the folder that this run has below the data of the table, as in ``write_delta``.
         compression, schema, on_change, incremental, key, durability
@@ -192,10 +194,14 @@ class LakeWriteVerbs(WriteVerbs):
         from headrace.annex.lakes.iceberg.catalog import Catalog, given_identifier
 
         if mode not in _MODES:
-            raise ArgumentError(f"write_iceberg: mode= is 'append', 'overwrite' or 'error', not {mode!r}.")
+            raise ArgumentError(
+                f"write_iceberg: mode= is 'append', 'overwrite', 'error' or 'add_columns', not {mode!r}."
+            )
         identifier = given_identifier(table_identifier, "write_iceberg")
         where = Catalog.given(catalog, catalog_kwargs, "write_iceberg")
         name = given_output(output, "write_iceberg")
+        if mode == ADD_COLUMNS:
+            return self._add_to_iceberg(identifier, where, name, compression, options)
 
         def sink() -> Sink:
             from headrace.annex.lakes.iceberg.sink import IcebergTable, location_of
@@ -353,6 +359,28 @@ class LakeWriteVerbs(WriteVerbs):
         target = DeltaNewColumns(parts, table_mode=ADD_COLUMNS, merge=True)
         return self._with_plan(plan)._write(target.sink, {**options, "mode": _MODES[ADD_COLUMNS]})
 
+    def _add_to_iceberg(
+        self, identifier: str, where: Catalog, name: str, compression: str | None, options: Mapping[str, Any]
+    ) -> Result:
+        from headrace.annex.lakes.columns import check_plan, check_table, planned
+        from headrace.annex.lakes.iceberg.columns import IcebergNewColumns
+        from headrace.annex.lakes.iceberg.sink import location_of
+        from headrace.annex.lakes.iceberg.source import IcebergSource
+        from headrace.sinks.files import FileSink
+        from headrace.sinks.parquet import Parquet
+
+        check_plan(self._plan, self._options, "write_iceberg", options)
+        read = f"hr.read_iceberg({identifier!r}, catalog=…)"
+        source = check_table(self._plan, "write_iceberg", IcebergSource, identifier, read)
+        location, known = location_of(where, identifier)
+        parts = FileSink(
+            within(within(place_of(location), "data"), name), Parquet(compression), storage_options=known
+        )
+        plan = planned(self._plan, source, parts, f"Iceberg table {identifier}", folders=())
+        how: dict[str, Any] = {"table_mode": ADD_COLUMNS, "merge": True}
+        target = IcebergNewColumns(parts, identifier=identifier, catalog=where, location=location, **how)
+        return self._with_plan(plan)._write(target.sink, {**options, "mode": _MODES[ADD_COLUMNS]})
+
     def _with_plan(self, plan: Plan) -> LakeWriteVerbs:
         return type(self)(plan, self._options)
 
@@ -377,6 +405,7 @@ def saved(
     how: dict[str, Any] = {"table_mode": about["mode"], "merge": about.get("schema_mode") == "merge"}
     if about["kind"] == "Iceberg table":
         from headrace.annex.lakes.iceberg.catalog import Catalog
+        from headrace.annex.lakes.iceberg.columns import IcebergNewColumns
         from headrace.annex.lakes.iceberg.sink import IcebergTable, location_of
 
         if reached.catalog is None:
@@ -385,7 +414,8 @@ def saved(
         identifier = str(about["table"])
         location, known = location_of(catalog, identifier)
         parts = dataclasses.replace(parts, storage_options={**known, **dict(options)})
-        return IcebergTable(parts, identifier=identifier, catalog=catalog, location=location, **how)
+        kind = IcebergNewColumns if about["mode"] == ADD_COLUMNS else IcebergTable
+        return kind(parts, identifier=identifier, catalog=catalog, location=location, **how)
     from headrace.annex.lakes.delta.sink import DeltaTable
     from headrace.annex.lakes.lance.sink import LanceTable
 

@@ -48,13 +48,6 @@ class DeltaNewColumns(AddsColumns, DeltaTable):
         told_of = (each.get("headrace") or {} for each in table.history())
         return next((each.get("columns", ()) for each in told_of if each.get("run") == run), ())
 
-    def check_schema(self, schema: pa.Schema) -> None:
-        """Raise for a column that no table holds, or if there is no new one."""
-        assert self.columns is not None
-        new = [name for name in schema.names if name not in self.columns.schema.names]
-        check_new(f"{self.what} {self.place}", new, self.columns.schema)
-        self.stored(schema, part=True)
-
     def _check(self, table: Any | None, parts: Parts, schema: pa.Schema | None) -> None:
         """Refuse if others have changed what was read, or have made such a column; new rows of theirs are kept."""
         if table is None:

@@ -119,15 +119,14 @@ class DeltaSource(TableOfRuns["ParquetLayout"], ParquetSource):
             "columns": None if self._columns is None else list(self._columns),
         }
 
-    def for_new_columns(self, where: str | None, version: int | None) -> DeltaSource:
+    def for_new_columns(self, where: str | None, begun: Mapping[str, Any]) -> DeltaSource:
         """Return this source with a shard for each file, of the version that a run has begun with."""
         if self._columns is not None or self._condition is not None:
             raise PlanError(
                 "mode='add_columns' needs all columns and rows of the table: leave out columns= and filter= of "
                 "read_delta. Columns that no step needs are copied as they are stored."
             )
-        pinned = self._moment is None and self._version is None and version is not None
-        version = version if pinned else self._version
+        version = self._version if self._moment or self._version is not None else begun.get("version")
         return self._with({"_version": version, "_snapshot": None, "files_apart": True})
 
     def partition_columns(self) -> tuple[str, ...]:

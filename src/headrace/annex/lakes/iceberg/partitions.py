@@ -296,8 +296,8 @@ def _plain(value: Any) -> Any:
 # ------------------------------------------------------------ in the driver
 
 
-def data_file(metadata: Any, path: str, size: int, footer: Any) -> Any:
-    """Return the library's record of a part, with the partition that its footer names.
+def data_file(metadata: Any, path: str, size: int, footer: Any, like: Any = None) -> Any:
+    """Return the library's record of a part, with the partition that its footer names, or that of a file ``like`` it.
 
     Raises ``ValueError`` where the columns, or the spec, of the table are others than those of the part.
     """
@@ -317,10 +317,10 @@ def data_file(metadata: Any, path: str, size: int, footer: Any) -> Any:
         content=DataFileContent.DATA,
         file_path=path,
         file_format=FileFormat.PARQUET,
-        partition=_record(footer.metadata or {}, metadata),
+        partition=_record(footer.metadata or {}, metadata) if like is None else like.partition,
         file_size_in_bytes=size,
         sort_order_id=None,
-        spec_id=metadata.default_spec_id,
+        spec_id=metadata.default_spec_id if like is None else like.spec_id,
         equality_ids=None,
         key_metadata=None,
         **statistics.to_serialized_dict(),

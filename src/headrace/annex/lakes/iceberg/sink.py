@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -21,8 +21,8 @@ from headrace.errors import OutputExists, SinkError, SourceError
 from headrace.sinks.dividing import Folders
 from headrace.sinks.files import FileSink
 
-_RUN, _PARTS = "headrace.run", "headrace.parts"
-_NUMBER = "PARQUET:field_id"
+RUN, _PARTS = "headrace.run", "headrace.parts"
+NUMBER = "PARQUET:field_id"
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,7 @@ class IcebergColumns(Columns):
     """What a table is, and how it is partitioned."""
 
     fields: tuple[PartitionField, ...] = field(default=(), kw_only=True)
+    last: int = field(default=0, kw_only=True)  # the highest number of a column that the table has had
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ class IcebergTable(LakeTable):
         if self.columns is None:  # not by the library: it takes a second to import, in each worker
             return fresh(schema)
         there = self.columns.schema
-        return pa.schema([_numbered(column, there.field(column.name)) for column in schema])
+        return pa.schema([numbered(column, there.field(column.name)) for column in schema])
 
     # ------------------------------------------------------------ partitions
 
@@ -107,7 +108,8 @@ class IcebergTable(LakeTable):
                 f"The Iceberg table {self.identifier} lies at {table.location()} now, and this run began at "
                 f"{self.location}. Write with another output=."
             )
-        return IcebergColumns(_arrow(table.schema()), fields=fields_of(table, self.identifier))
+        last = int(table.metadata.last_column_id)
+        return IcebergColumns(_arrow(table.schema()), fields=fields_of(table, self.identifier), last=last)
 
     def reveal(self, files: Sequence[StagedFile], schema: pa.Schema | None) -> None:
         """Commit the parts, on the very snapshot that they were compared with."""
@@ -164,7 +166,7 @@ class IcebergTable(LakeTable):
     def _begun(self, table: Any | None, schema: pa.Schema | None) -> Any:
         if table is None:
             assert schema is not None
-            made = _iceberg(self.stored(schema))
+            made = iceberg_schema(self.stored(schema))
             return self.catalog.load().create_table_transaction(self.identifier, made, location=self.location)
         now = self.columns_of(table)
         if schema is not None:
@@ -176,9 +178,11 @@ class IcebergTable(LakeTable):
         above = self.location.rstrip("/") + self.files.root[len(place_of(self.location)) :]
         found = footers(self.files, [file.name for file in files])
 
-        def made(file: StagedFile, footer: Any) -> Any:
+        def made(file: StagedFile, footer: Any, like: Any) -> Any:
             try:
-                return data_file(transaction.table_metadata, within(above, file.name), file.size, footer)
+                return data_file(
+                    transaction.table_metadata, within(above, file.name), file.size, footer, like
+                )
             except (ValueError, KeyError) as error:
                 raise SinkError(
                     f"The Iceberg table {self.identifier} was changed during this run, and {file.name} does not fit "
@@ -186,21 +190,30 @@ class IcebergTable(LakeTable):
                     "output=, so that the files are made again."
                 ) from None
 
-        return [made(file, footer) for file, footer in zip(files, found, strict=True)]
+        likes = self._likes(transaction, files, found)
+        return [made(*each) for each in zip(files, found, likes, strict=True)]
 
     def _add(self, transaction: Any, table: Any | None, parts: list[Any], digest: str) -> None:
-        about = {_RUN: self.files.run, _PARTS: digest}
+        about = {RUN: self.files.run, _PARTS: digest, **self._told(transaction)}
         update = transaction.update_snapshot(snapshot_properties=about)
-        old = (
-            []
-            if table is None or self.table_mode != "overwrite"
-            else [t.file for t in table.scan().plan_files()]
-        )
+        old = [] if table is None else self._replaced(table)
         with update.overwrite() if old else update.fast_append() as snapshot:
             for file in old:
                 snapshot.delete_data_file(file)
             for file in parts:
                 snapshot.append_data_file(file)
+
+    def _likes(self, transaction: Any, files: Sequence[StagedFile], footers: Sequence[Any]) -> Sequence[Any]:
+        """Return for each part the file of the table in whose partition it is; None: the part says it."""
+        return [None] * len(files)
+
+    def _replaced(self, table: Any) -> list[Any]:
+        """Return the files whose places the parts take."""
+        return [t.file for t in table.scan().plan_files()] if self.table_mode == "overwrite" else []
+
+    def _told(self, transaction: Any) -> dict[str, str]:
+        """Return what the snapshot says of itself besides."""
+        return {}
 
     def _send(self, transaction: Any) -> None:
         transaction.commit_transaction()
@@ -230,12 +243,12 @@ def location_of(catalog: Catalog, identifier: str) -> tuple[str, dict[str, Any]]
 def _parts_of(table: Any, run: str) -> str | None:
     for snapshot in table.metadata.snapshots:
         about = snapshot.summary.additional_properties if snapshot.summary is not None else {}
-        if about.get(_RUN) == run:
+        if about.get(RUN) == run:
             return str(about.get(_PARTS))
     return None
 
 
-def _iceberg(schema: pa.Schema) -> Any:
+def iceberg_schema(schema: pa.Schema) -> Any:
     """Return a schema of the library, with the numbers that a new table gives to its columns."""
     from pyiceberg.io.pyarrow import _pyarrow_to_schema_without_ids
     from pyiceberg.schema import assign_fresh_schema_ids
@@ -249,16 +262,16 @@ def _arrow(schema: Any) -> pa.Schema:
     return schema_to_pyarrow(schema, include_field_ids=True)
 
 
-def fresh(schema: pa.Schema) -> pa.Schema:
+def fresh(schema: pa.Schema, numbers: Iterator[int] | None = None) -> pa.Schema:
     """Return columns with the numbers that a new table gives them: those side by side first, then what is within.
 
     >>> fresh(pa.schema([("a", pa.list_(pa.int64())), ("b", pa.int64())])).field("b").metadata
     {b'PARQUET:field_id': b'2'}
     """
-    numbers = itertools.count(1)
+    numbers = numbers or itertools.count(1)
 
-    def numbered(fields: Sequence[pa.Field]) -> list[pa.Field]:
-        given = [{_NUMBER: str(next(numbers))} for _ in fields]
+    def given_numbers(fields: Sequence[pa.Field]) -> list[pa.Field]:
+        given = [{NUMBER: str(next(numbers))} for _ in fields]
         return [
             pa.field(each.name, within_it(each.type), each.nullable, metadata=number)
             for each, number in zip(fields, given, strict=True)
@@ -266,12 +279,12 @@ def fresh(schema: pa.Schema) -> pa.Schema:
 
     def within_it(kind: pa.DataType) -> pa.DataType:
         if pt.is_list(kind):
-            return pa.list_(*numbered([kind.value_field]))
+            return pa.list_(*given_numbers([kind.value_field]))
         if pt.is_map(kind):
-            return pa.map_(*numbered([kind.key_field, kind.item_field]))
-        return pa.struct(numbered(list(kind))) if pt.is_struct(kind) else kind
+            return pa.map_(*given_numbers([kind.key_field, kind.item_field]))
+        return pa.struct(given_numbers(list(kind))) if pt.is_struct(kind) else kind
 
-    return pa.schema(numbered(list(schema)))
+    return pa.schema(given_numbers(list(schema)))
 
 
 def _widened(kind: pa.DataType) -> pa.DataType:
@@ -284,7 +297,7 @@ def _widened(kind: pa.DataType) -> pa.DataType:
     return pa.map_(_widened(kind.key_type), _widened(kind.item_type)) if pt.is_map(kind) else kind
 
 
-def _numbered(column: pa.Field, like: pa.Field) -> pa.Field:
+def numbered(column: pa.Field, like: pa.Field) -> pa.Field:
     """Return a column with the numbers and the nullability of another, and of what is in it."""
     return pa.field(
         column.name, _numbered_type(column.type, like.type), like.nullable, metadata=like.metadata
@@ -293,9 +306,9 @@ def _numbered(column: pa.Field, like: pa.Field) -> pa.Field:
 
 def _numbered_type(kind: pa.DataType, like: pa.DataType) -> pa.DataType:
     if pt.is_list(kind):
-        return pa.list_(_numbered(kind.value_field, like.value_field))
+        return pa.list_(numbered(kind.value_field, like.value_field))
     if pt.is_struct(kind):
-        return pa.struct([_numbered(each, like.field(each.name)) for each in kind])
+        return pa.struct([numbered(each, like.field(each.name)) for each in kind])
     if pt.is_map(kind):
-        return pa.map_(_numbered(kind.key_field, like.key_field), _numbered(kind.item_field, like.item_field))
+        return pa.map_(numbered(kind.key_field, like.key_field), numbered(kind.item_field, like.item_field))
     return kind

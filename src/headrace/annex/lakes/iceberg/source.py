@@ -13,13 +13,16 @@ from headrace.core.files.input_files import InputFile
 from headrace.core.files.storage import storage_at
 from headrace.core.ports import Bad
 from headrace.core.row_keys import Location
+from headrace.core.stores.objects import ObjectPath
 from headrace.core.table_changes import Change, Kind, Seen, new_files, no_history, older_version, other_table
 from headrace.core.warn import warn
 from headrace.core.work import Split
-from headrace.errors import InputChanged, NothingMatched, SourceError, UnreadableFile
+from headrace.errors import InputChanged, NothingMatched, PlanError, SourceError, UnreadableFile
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from headrace.core.parquet.chunks import ChunkFile
 
 _DELETIONS = "rows of other files"  # stands for files of which rows are deleted by further files
 
@@ -135,6 +138,17 @@ class IcebergSource(TableOfRuns[Scan]):
             "filter": None if self._filter is None else str(self._filter),
             "columns": None if self._columns is None else list(self._columns),
         }
+
+    def for_new_columns(self, where: str | None, begun: Mapping[str, Any]) -> IcebergSource:
+        """Return this source with a shard for each file, of the snapshot that a run has begun with."""
+        if self._columns is not None or self._filter is not None:
+            raise PlanError(
+                "mode='add_columns' needs all columns and rows of the table: leave out selected_fields= and "
+                "row_filter= of read_iceberg. Columns that no step needs are copied as they are stored."
+            )
+        pinned = self._moment is None and self._snapshot is None and bool(begun.get("snapshot"))
+        found = {"_snapshot": begun["snapshot"], "_schema_id": begun.get("schema")} if pinned else {}
+        return self._with({"_scan": None, "files_apart": True, **found})
 
     def position(self) -> dict[str, Any]:
         """Return the identity of the table, its snapshot and schema, and where files are to be looked up besides."""
@@ -256,6 +270,28 @@ class IcebergSource(TableOfRuns[Scan]):
                 made = empty_columns(batch.num_rows)
             for start in range(0, made.num_rows, batch_rows):
                 yield made.slice(start, batch_rows)
+
+    def chunk_file(self, split: Split) -> tuple[ChunkFile, frozenset[str]]:
+        """Return the file that a split is, and its columns with the numbers and the types of the table's."""
+        import pyarrow.parquet as pq
+        import pyarrow.types as pt
+
+        from headrace.core.parquet.chunks import ChunkFile
+        from headrace.core.parquet.compact import NotUnderstood
+
+        scan, file = self._settled(), self.file(split.file)
+        if isinstance(file.path, ObjectPath):
+            raise NotUnderstood("a file of an Iceberg table in a store is read by the library")
+        numbers = {each.name: str(each.field_id).encode() for each in scan.projection.fields}
+        same = [
+            own.name
+            for own in pq.read_schema(file.path)
+            if own.name in scan.schema.names
+            and own.type == scan.schema.field(own.name).type
+            and not pt.is_nested(own.type)
+            and (own.metadata or {}).get(b"PARQUET:field_id") == numbers[own.name]
+        ]
+        return ChunkFile(file), frozenset(same)
 
     def locate(self, split: Split, row: int) -> Location:
         """Name the file, and the row among those that are read of it."""

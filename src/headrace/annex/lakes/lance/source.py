@@ -77,19 +77,18 @@ class LanceSource(Source):
         self._pins: tuple[str, ...] | None = None
         self.files_apart = False
 
-    def for_new_columns(self, where: str | None, version: int | None) -> LanceSource:
+    def for_new_columns(self, where: str | None, begun: Mapping[str, Any]) -> LanceSource:
         """Return this source with a shard for each fragment, of the rows for which a condition holds.
 
-        ``version``: the one that a run has begun with, unless another was asked for.
+        ``begun``: what it said of itself when a run began, whose version is read unless another was asked for.
         """
         if self._condition is not None:
             raise PlanError(
                 "mode='add_columns' needs all rows of the table, and read_lance has filter=. Leave it out; where= of "
                 "write_lance says which rows get values."
             )
-        return self._with(
-            {"_found": None, "_version": self._version or version, "_condition": where, "files_apart": True}
-        )
+        version = begun.get("version") if self._version is None else self._version
+        return self._with({"_found": None, "_version": version, "_condition": where, "files_apart": True})
 
     def describe(self) -> dict[str, Any]:
         """Return the table, its version, and what is read of it."""

@@ -1,0 +1,120 @@
+"""New columns of an Iceberg table: files with them take the places of those that were read, in one snapshot."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.annex.lakes.columns import AddsColumns, check_new
+from headrace.annex.lakes.iceberg.sink import (
+    NUMBER,
+    RUN,
+    IcebergColumns,
+    IcebergTable,
+    fresh,
+    iceberg_schema,
+    numbered,
+)
+from headrace.annex.lakes.places import place_of
+from headrace.core.work import StagedFile
+from headrace.sinks.files import FileSink
+
+_NAMES = "headrace.columns"
+_SHARD = re.compile(r"(?:.*/)?part-(\d+)")
+
+
+@dataclass(frozen=True)
+class IcebergNewColumns(AddsColumns, IcebergTable):
+    """Parts with all columns of one file each, in whose partition they are.
+
+    The new columns get the next numbers of the table when the run begins; the commit is refused if they are taken.
+    """
+
+    def sink(self) -> FileSink:
+        """Return a sink that does not divide rows: each part has those of one file."""
+        return replace(super().sink(), divide=None)
+
+    def at_base(self) -> Any:
+        """Return the table as the run reads it."""
+        table = self.open_table()
+        if table is None or (self.base is not None and table.snapshot_by_id(self.base) is None):
+            raise self.changed(f"its snapshot {self.base}, which is read, is gone")
+        schema = self.files.source.get("schema", table.metadata.current_schema_id)
+        update = {"current_snapshot_id": self.base, "current_schema_id": schema}
+        table.metadata = table.metadata.model_copy(update=update)
+        return table
+
+    def added_by(self, table: Any, run: str) -> Sequence[str]:
+        """Return the columns that the snapshot of a run names."""
+        told = (each.summary.additional_properties for each in table.metadata.snapshots if each.summary)
+        found: list[str] = json.loads(next((each[_NAMES] for each in told if each.get(RUN) == run), "[]"))
+        return found
+
+    def written(self, schema: pa.Schema) -> pa.Schema:
+        """Return columns with the numbers that they have, or will have, in the table."""
+        assert isinstance(self.columns, IcebergColumns)
+        there, numbers = self.columns.schema, itertools.count(self.columns.last + 1)
+        return pa.schema(
+            [
+                numbered(column, there.field(column.name))
+                if column.name in there.names
+                else fresh(pa.schema([column.with_nullable(True)]), numbers).field(0)
+                for column in schema
+            ]
+        )
+
+    def _begun(self, table: Any | None, schema: pa.Schema | None) -> Any:
+        """Begin with the new columns, unless others have changed what was read."""
+        if table is None:
+            raise self.changed("it is gone")
+        base, now = _tasks(self.at_base()), _tasks(table)
+        for path, task in base.items():
+            if path not in now or _deletions(now[path]) != _deletions(task):
+                raise self.changed(f"its file {path} was replaced, or rows of it were deleted")
+        there = self.columns_of(table)
+        wanted = schema if schema is not None else pa.schema([])
+        made = pa.schema([column for column in self.stored(wanted, part=True) if self._is_new(column.name)])
+        check_new(f"{self.what} {self.place}", made.names, there.schema)
+        self.warn_of_rows(sum(now[path].file.record_count for path in now if path not in base), made.names)
+        transaction = super()._begun(table, schema)
+        with transaction.update_schema() as update:
+            for column in iceberg_schema(made).fields:
+                update.add_column(column.name, column.field_type)
+        return transaction
+
+    def _is_new(self, name: str) -> bool:
+        assert self.columns is not None
+        return name not in self.columns.schema.names
+
+    def _told(self, transaction: Any) -> dict[str, str]:
+        names = [each.name for each in transaction.table_metadata.schema().fields if self._is_new(each.name)]
+        return {_NAMES: json.dumps(names)}
+
+    def _replaced(self, table: Any) -> list[Any]:
+        return [task.file for task in _tasks(self.at_base()).values()]
+
+    def _likes(self, transaction: Any, files: Sequence[StagedFile], footers: Sequence[Any]) -> Sequence[Any]:
+        """Return the files whose rows parts have: the number of a part's shard is that of the file."""
+        schema, read = transaction.table_metadata.schema(), list(_tasks(self.at_base()).values())
+        for column in (column for footer in footers for column in footer.schema.to_arrow_schema()):
+            if int(column.metadata[NUMBER.encode()]) != schema.find_field(column.name).field_id:
+                raise self.changed(f"others added columns, and {column.name!r} has another number now")
+        found = [_SHARD.match(file.name) for file in files]
+        return [read[int(each.group(1))].file for each in found if each]
+
+
+def _tasks(table: Any) -> Mapping[str, Any]:
+    """Return how the files of a table are read, in the order in which they are."""
+    if table.current_snapshot() is None:
+        return {}
+    return dict(sorted((place_of(task.file.file_path), task) for task in table.scan().plan_files()))
+
+
+def _deletions(task: Any) -> set[str]:
+    return {each.file_path for each in task.delete_files}
