@@ -14,6 +14,7 @@ from headrace.errors import ArgumentError
 from headrace.plan.steps.accumulate import Accumulate
 
 if TYPE_CHECKING:
+    from headrace.plan.logical import Plan
     from headrace.plan.requirements import Bound
     from headrace.result import Metrics
 
@@ -131,7 +132,8 @@ class MetricVerbs(DatasetBase):
         if on is not None and (against is None or not keys or not all(isinstance(key, str) for key in keys)):
             raise ArgumentError(f"require(on={on!r}): it names columns, and goes with against=.")
         other = None if against is None else Against(given_folder(against), keys)
-        asked = given("require", {**figures, **named}, [name for name, _ in plan.metrics], other)
+        metrics = [name for name, _ in with_shadow(plan).metrics]
+        asked = given("require", {**figures, **named}, metrics, other)
         return type(self)(replace(plan, requirements=(*plan.requirements, *asked)), self._options)
 
     def _accumulate(self, verb: str, metrics: Mapping[str, Accumulator]) -> Accumulate:
@@ -150,6 +152,27 @@ class MetricVerbs(DatasetBase):
                 )
         made = tuple((name, metric.empty()) for name, metric in metrics.items())
         return Accumulate(made, len(self._plan.accumulates), asked_by=verb)
+
+
+def with_shadow(plan: Plan) -> Plan:
+    """Return the plan with a metric ``shadow`` of two models called ``old`` and ``new`` that run side by side.
+
+    Where later steps may change which rows there are, it would count others than those that are written.
+    """
+    for at, step in enumerate(plan.steps, 1):
+        if step.verb != "predict" or "shadow" in dict(plan.metrics):
+            continue
+        from headrace.plan.steps.predict import Predict  # start-up is imports
+
+        names = {each.output for each in step.models if each.keyed} if isinstance(step, Predict) else {""}
+        later = any(each.makes_rows for each in plan.steps[at:])
+        if {"old", "new"}.issubset(names) and not later:
+            from headrace.accumulators.differences import Differences
+
+            metric = ("shadow", Differences("old", "new"))
+            shadow = Accumulate((metric,), len(plan.accumulates), asked_by="predict", of_models=True)
+            return replace(plan, steps=(*plan.steps[:at], shadow, *plan.steps[at:]))
+    return plan
 
 
 def _shown(value: object) -> str:

@@ -49,7 +49,9 @@ class PredictVerbs(DatasetBase):
             column as its array, several by name or side by side. One result per row: an array of shape (n,) or
             (n, 1), a list; (n, k…) becomes a column of tensors; or a dict, DataFrame or Table of several.
             A dict of models, ``{"small": a, "large": dict(model=b, batch_size=256)}``, runs them all on the same
-            rows in one pass; its key names what each adds, as ``output`` does.
+            rows in one pass; its key names what each adds, as ``output`` does. The results of two that are called
+            ``old`` and ``new`` are compared as they are written: ``result.metrics["shadow"]`` and the report have
+            what ``Differences`` counts.
         inputs
             The columns that the model reads; no others are read for it. Default: all, without the index that
             ``from_pandas`` made columns of.

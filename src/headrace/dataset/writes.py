@@ -12,6 +12,7 @@ from headrace.core.door import loaded
 from headrace.core.files.formats import FORMATS
 from headrace.core.process import importing
 from headrace.dataset.base import DatasetBase
+from headrace.dataset.metrics import with_shadow
 from headrace.errors import ArgumentError
 from headrace.plan import ray_arguments
 from headrace.plan.parameters import given_folder, given_partition_by, given_rows_per_file
@@ -274,7 +275,7 @@ class WriteVerbs(DatasetBase):
             options = options.updated({"mode": "resume"})
         if options.incremental and options.on_change == "refuse" and given.get("on_change") is None:
             options = options.updated({"on_change": "continue"})
-        plan = self._plan
+        plan = with_shadow(self._plan)
         if options.key:
             from headrace.plan.steps.selection import Unseen
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow.dataset as ds
 import pytest
 
@@ -94,3 +95,47 @@ def test_what_makes_no_sense_is_refused_before_any_work(yesterday: str, tmp_path
                 str(tmp_path / "out")
             )
         assert not (tmp_path / "out").exists()
+
+
+# ------------------------------------------------------------ two models in one run
+
+
+def old(batch: dict[str, Any]) -> Any:
+    return batch["id"] * 2.0
+
+
+def new(batch: dict[str, Any]) -> Any:
+    return np.where(batch["id"] % 10 == 0, batch["id"] * 3.0, batch["id"] * 2.0)
+
+
+def named(model: Any, extra: str) -> Any:
+    return lambda batch: {"fare": model(batch), "kind": model(batch) > 50, extra: batch["id"]}
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_two_models_are_compared_as_they_are_written(tmp_path: Path, workers: int) -> None:
+    options = {"engine": "local", "workers": workers} if workers else {"engine": "inline"}
+    data = hr.range(1000).with_options(progress=False, shard_rows=150, **options)
+    both = data.predict({"old": old, "new": new}, inputs=["id"])
+    result = both.filter(expr="id > 99").write_parquet(str(tmp_path / "out"))
+    found = result.metrics["shadow"]
+    assert (found["rows"], found["changed"], found["difference"]["most"]) == (900, 90, 990.0)
+    written = hr.read_parquet(str(tmp_path / "out")).evaluate(shadow=hr.Differences("old", "new"))["shadow"]
+    assert written == found and hr.verify(str(tmp_path / "out")).good
+    page = Path(result.report).read_text()
+    assert "shadow: share" in page and '"other"' in page
+    with pytest.raises(RequirementNotMet, match=r"shadow\.share is 0\.099"):
+        both.require({"shadow.share": hr.at_most(0.05)}).write_parquet(str(tmp_path / "asked"))
+
+
+def test_models_with_several_results_and_other_ways_on(tmp_path: Path) -> None:
+    data = hr.range(1000).with_options(progress=False, engine="inline")
+    several = data.predict({"old": named(old, "mine"), "new": named(new, "other")}, inputs=["id"])
+    found = several.write_parquet(str(tmp_path / "several")).metrics["shadow"]
+    assert (found["rows"], found["changed"], found["psi"]) == (1000, 99, None)  # 0 * 3 is 0 * 2
+    both = data.predict({"old": old, "new": new}, inputs=["id"])
+    assert "shadow" not in both.map_batches(lambda batch: batch).write_parquet(str(tmp_path / "map")).metrics
+    own = both.accumulate(shadow=hr.Mean("new")).write_parquet(str(tmp_path / "own"))
+    assert isinstance(own.metrics["shadow"], float)
+    one = data.predict({"old": old, "new": named(new, "other")}, inputs=["id"])
+    assert one.write_parquet(str(tmp_path / "one")).metrics["shadow"]["share"] == 1.0

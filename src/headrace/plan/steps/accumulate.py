@@ -22,6 +22,8 @@ class Accumulate(Step):
     metrics: tuple[tuple[str, Accumulator], ...]
     number: int = 0
     asked_by: str = "accumulate"
+    # Of two models: a column that one lacks is that of all its results, ``old_label``, ``old_score``, as a struct.
+    of_models: bool = False
     verb = "accumulate"
     one_to_one = True
     passes_values = True
