@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import headrace as hr
-from headrace.errors import StepError
+from headrace.errors import RequirementNotMet, StepError
 from headrace.session import lineage
 
 SPEC = "https://openlineage.io/spec/2-0-2/OpenLineage.json#/$defs/RunEvent"
@@ -145,6 +145,20 @@ def _at(value: Any, path: tuple[str, ...]) -> Any:
     for name in path:
         value = value[name]
     return value
+
+
+def test_what_is_published_all_the_same_is_complete(tmp_path: Path, server: Server) -> None:
+    data = hr.range(3).require(rows=hr.at_least(9)).with_options(engine="inline", progress=False)
+    with pytest.raises(RequirementNotMet):
+        data.write_parquet(tmp_path / "out")
+    failed = event(tmp_path)
+    assert failed["eventType"] == "FAIL" and "errorMessage" in failed["run"]["facets"]
+    for _ in range(2):  # a second time nothing happens
+        hr.publish(tmp_path / "out", because="three will do")
+        done = event(tmp_path)
+        assert done["eventType"] == "COMPLETE" and "errorMessage" not in done["run"]["facets"]
+        assert (done["run"]["runId"], done["outputs"]) == (failed["run"]["runId"], failed["outputs"])
+        assert [sent["eventType"] for *_, sent in server.got] == ["START", "FAIL", "COMPLETE"]
 
 
 def test_it_is_sent(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import os
 import re
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -29,6 +29,8 @@ from headrace.session import provenance
 from headrace.version import __version__
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from headrace.output.job import Job
 
 SPEC = "https://openlineage.io/spec"
@@ -59,16 +61,43 @@ _log = logging.getLogger("headrace")
 
 def record(job: Job, event: RunFinished) -> None:
     """Write the event of a run that has ended, and send it if the environment says where to. Raises nothing."""
+
+    def write(url: str) -> None:
+        ended = _encodable(event_of(job, event))
+        safe_files.write(job.committer.folder / LINEAGE, msgspec.json.encode(ended) + b"\n", lasting=False)
+        if url:
+            began = time_text(job.committer.state.runs[-1].began)
+            send(url, [{**ended, "eventType": "START", "eventTime": began, **_begun(ended)}, ended])
+
+    _recorded(str(job.output), write)
+
+
+def record_published(output: str, folder: Path) -> None:
+    """Let the event of a run that failed say that it is complete, as somebody has published it. Raises nothing."""
+
+    def write(url: str) -> None:
+        there = safe_files.read(folder / LINEAGE)
+        failed = msgspec.json.decode(there) if there else {}
+        if failed.get("eventType") != "FAIL":
+            return
+        facets = {name: facet for name, facet in failed["run"]["facets"].items() if name != "errorMessage"}
+        run, now = {**failed["run"], "facets": facets}, time_text(time.time())
+        event = {**failed, "eventType": "COMPLETE", "eventTime": now, "run": run}
+        safe_files.write(folder / LINEAGE, msgspec.json.encode(event) + b"\n", lasting=False)
+        if url:
+            send(url, [event])
+
+    _recorded(output, write)
+
+
+def _recorded(output: str, write: Callable[[str], None]) -> None:
+    """Write an event unless that is disabled; ``write`` gets where it is to be sent to. What goes wrong is logged."""
     if os.environ.get("OPENLINEAGE_DISABLED", "").strip().lower() == "true":
         return
     try:
-        ended = _encodable(event_of(job, event))
-        safe_files.write(job.committer.folder / LINEAGE, msgspec.json.encode(ended) + b"\n", lasting=False)
-        if url := os.environ.get("OPENLINEAGE_URL", "").strip():
-            began = time_text(job.committer.state.runs[-1].began)
-            send(url, [{**ended, "eventType": "START", "eventTime": began, **_begun(ended)}, ended])
+        write(os.environ.get("OPENLINEAGE_URL", "").strip())
     except Exception as error:
-        name = encodable(str(job.output))
+        name = encodable(output)
         _log.warning("The lineage of %s is not recorded: %s. Its rows are not affected.", name, error)
 
 
