@@ -139,7 +139,8 @@ class RunOptions:
         Objects that see the events of a run that writes, each by its ``on_event(event)``. If an observer has
         ``tick()``, it is called about five times a second, and ``close()`` at the end. If one raises, that is logged,
         and it gets no more events. ``hr.observers`` has some to use. ``HEADRACE_LOG`` and ``HEADRACE_METRICS_PORT``
-        add a ``Log`` and a ``Prometheus`` to those that are given.
+        add a ``Log`` and a ``Prometheus`` to those that are given. ``HEADRACE_OBSERVERS=OpenTelemetry,MLflow`` is the
+        default, by names.
 
     ``with_options`` checks names and values, and raises ``UnknownArgument`` and ``ArgumentError``.
 
@@ -292,6 +293,8 @@ def option_from_text(name: str, text: str) -> Any:
     value: Any = text
     if hint is bool or bool in choices:
         value = _TRUTH.get(text.lower(), text)
+    elif name == "observers":
+        value = tuple(_observer(each.strip()) for each in text.split(",") if each.strip())
     elif name == "key":
         value = [each.strip() for each in text.split(",")]
     elif name == "retry_on":
@@ -334,6 +337,21 @@ def _number(text: str) -> Any:
         except ValueError:
             continue
     return text  # a size such as 16GiB, or what is refused with its name
+
+
+def _observer(name: str) -> Any:
+    """Return an observer of ``hr.observers`` that needs no arguments, by its name."""
+    from headrace.observers import OBSERVERS
+
+    found = OBSERVERS.get(name)
+    if found is None:
+        raise ArgumentError(f"observers: there is no {name!r}.{nearest(name, OBSERVERS.names())}")
+    try:
+        return found()
+    except TypeError as error:
+        raise ArgumentError(
+            f"observers: {name} needs arguments, so it is given in a script: {error}"
+        ) from None
 
 
 def _error_class(name: str) -> Any:

@@ -16,7 +16,12 @@ if TYPE_CHECKING:
 
 OBSERVERS: Table[type[Any]] = Table(
     "observers",
-    {"Log": f"{__name__}.record:Log", "Prometheus": f"{__name__}.prometheus:Prometheus"},
+    {
+        "Log": f"{__name__}.record:Log",
+        "Prometheus": f"{__name__}.prometheus:Prometheus",
+        "OpenTelemetry": "headrace.annex.telemetry.opentelemetry:OpenTelemetry",
+        "MLflow": "headrace.annex.telemetry.mlflow:MLflow",
+    },
     attributes=("on_event",),
     classes=True,
 )

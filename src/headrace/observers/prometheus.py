@@ -100,7 +100,7 @@ def families(state: RunState) -> list[Any]:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
     found = []
-    for name, words, value, labels in _numbers(state):
+    for name, words, value, labels in numbers(state):
         kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
         family = kind(f"headrace_{name.removesuffix('_total')}", words, labels=labels)
         for texts, number in value.items() if isinstance(value, dict) else [((), value)]:
@@ -109,7 +109,8 @@ def families(state: RunState) -> list[Any]:
     return found
 
 
-def _numbers(state: RunState) -> list[Number]:
+def numbers(state: RunState) -> list[Number]:
+    """Return the numbers of a run, nothing before it has started. Those whose names end in ``_total`` only rise."""
     driver, found = state.last, list[Number]()
     if driver is None or driver.started is None:
         return found

@@ -135,7 +135,7 @@ def _write(
         found = findings(events.state, seconds)
         event = job_events.finished(job, seconds, retries=run.scheduler.retries, **found)
         events.on_event(event)
-    job_events.report(job.output, job.committer.folder)
+        job_events.report(job.output, job.committer.folder)  # before observers are closed: one may pass it on
     lineage.record(job, event)
     result = job_events.result_of(job, event, metrics, rows_before)
     first = result.summary.split("\n")[0]  # in a notebook, the result shows the rest
@@ -250,15 +250,17 @@ def _fail(job: Job, run: Run, events: EventBus, error: BaseException, started: f
         **found,
     )
     events.on_event(event)
+    reported = not (committer.empty and isinstance(error, REFUSALS))
+    if reported:
+        job_events.report(job.output, job.committer.folder)
     events.close()
     if isinstance(error, KeyboardInterrupt):  # below the last line of the progress
         written = committer.state.ledger.written
         committed = f"{plural(written, 'row')} kept in {job.output}" if written else "no rows were saved yet"
         again = "cell" if in_notebook() else "command"
         _say(options, f"\nInterrupted; {committed}. Run the same {again} again to go on.")
-    if not (committer.empty and isinstance(error, REFUSALS)):
+    if reported:
         lineage.record(job, event)
-        job_events.report(job.output, job.committer.folder)
 
 
 def _report_prepared() -> AbstractContextManager[None]:

@@ -150,7 +150,7 @@ class Flags:
             for name, text in parts.items()
             if name in _OBSERVERS
         ]:
-            given["observers"] = observers
+            given["observers"] = [*given.get("observers", ()), *observers]
         if of_ray := {name: ray_setting(name, text) for name, text in parts.items() if name in _OF_RAY}:
             engine = given.get("engine", RunOptions.from_environment().engine)
             address = engine if str(engine).startswith("ray://") else None
@@ -209,7 +209,7 @@ def _refuse(name: str, text: str) -> None:
             raise ArgumentError(f"-O {name}={text}: the model has this option: --{dashed} {text}.") from None
         if name in MOVED:
             raise
-        known = [each for each in RunOptions.__dataclass_fields__ if each != "observers"]
+        known = [*RunOptions.__dataclass_fields__]
         typed = [
             f"--{each.replace('_', '-')}" if each in Flags.__dataclass_fields__ else f"-O {each}"
             for each in known
