@@ -139,8 +139,8 @@ class RunOptions:
         Objects that see the events of a run that writes, each by its ``on_event(event)``. If an observer has
         ``tick()``, it is called about five times a second, and ``close()`` at the end. If one raises, that is logged,
         and it gets no more events. ``hr.observers`` has some to use. ``HEADRACE_LOG`` and ``HEADRACE_METRICS_PORT``
-        add a ``Log`` and a ``Prometheus`` to those that are given. ``HEADRACE_OBSERVERS=OpenTelemetry,MLflow`` is the
-        default, by names.
+        add a ``Log`` and a ``Prometheus`` to those that are given, ``HEADRACE_OBSERVERS=OpenTelemetry,MLflow`` adds
+        observers by name.
 
     ``with_options`` checks names and values, and raises ``UnknownArgument`` and ``ArgumentError``.
 
@@ -232,7 +232,7 @@ class RunOptions:
         """Read ``HEADRACE_ENGINE``, ``HEADRACE_WORKERS``, … : each option has a variable of its name."""
         changes: dict[str, Any] = {}
         for field in fields(cls):
-            if text := variable(field.name):
+            if field.name != "observers" and (text := variable(field.name)):  # which are added to those given
                 try:
                     changes[field.name] = option_from_text(field.name, text)
                 except ArgumentError as error:
@@ -293,8 +293,6 @@ def option_from_text(name: str, text: str) -> Any:
     value: Any = text
     if hint is bool or bool in choices:
         value = _TRUTH.get(text.lower(), text)
-    elif name == "observers":
-        value = tuple(_observer(each.strip()) for each in text.split(",") if each.strip())
     elif name == "key":
         value = [each.strip() for each in text.split(",")]
     elif name == "retry_on":
@@ -337,21 +335,6 @@ def _number(text: str) -> Any:
         except ValueError:
             continue
     return text  # a size such as 16GiB, or what is refused with its name
-
-
-def _observer(name: str) -> Any:
-    """Return an observer of ``hr.observers`` that needs no arguments, by its name."""
-    from headrace.observers import OBSERVERS
-
-    found = OBSERVERS.get(name)
-    if found is None:
-        raise ArgumentError(f"observers: there is no {name!r}.{nearest(name, OBSERVERS.names())}")
-    try:
-        return found()
-    except TypeError as error:
-        raise ArgumentError(
-            f"observers: {name} needs arguments, so it is given in a script: {error}"
-        ) from None
 
 
 def _error_class(name: str) -> Any:

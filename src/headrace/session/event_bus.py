@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.core.events import Event
 from headrace.core.ports import ObserverParts, completed
-from headrace.errors import ArgumentError
+from headrace.errors import ArgumentError, nearest
 from headrace.observers.record import EVENTS, Log, Record
 from headrace.observers.run_state import RunState
 from headrace.options import RunOptions, variable, variable_of
@@ -109,16 +109,33 @@ def progress_shown(options: RunOptions) -> Iterator[Progress | None]:
 
 
 def environment_observers() -> tuple[Any, ...]:
-    """Return the observers that ``HEADRACE_LOG`` and ``HEADRACE_METRICS_PORT`` ask for."""
-    return tuple(observer_from_text(name, text) for name in _FROM_TEXT if (text := variable(name)))
+    """Return the observers that ``HEADRACE_LOG``, ``HEADRACE_METRICS_PORT`` and ``HEADRACE_OBSERVERS`` ask for."""
+    found = (observers_from_text(name, text) for name in _FROM_TEXT if (text := variable(name)))
+    return tuple(observer for each in found for observer in each)
 
 
-def observer_from_text(name: str, text: str, place: str = "") -> Any:
-    """Return the observer that ``log`` or ``metrics_port`` asks for, in a variable or at another ``place``."""
+def observers_from_text(name: str, text: str, place: str = "") -> tuple[Any, ...]:
+    """Return what ``log``, ``metrics_port`` or ``observers`` asks for, in a variable or at another ``place``."""
     try:
         return _FROM_TEXT[name](text)
     except ArgumentError as error:
         raise ArgumentError(f"{place or variable_of(name)} is {text!r}: {error}") from None
+
+
+def _by_name(text: str) -> tuple[Any, ...]:
+    """Return observers that need no arguments, by their names."""
+    from headrace.observers import OBSERVERS
+
+    found = []
+    for name in filter(None, map(str.strip, text.split(","))):
+        kind = OBSERVERS.get(name)
+        if kind is None:
+            raise ArgumentError(f"there is no observer {name!r}.{nearest(name, OBSERVERS.names())}")
+        try:
+            found.append(kind())
+        except TypeError as error:
+            raise ArgumentError(f"{name} has to be given in a script, with its arguments: {error}") from None
+    return tuple(found)
 
 
 def _prometheus(text: str) -> Any:
@@ -131,4 +148,8 @@ def _prometheus(text: str) -> Any:
     return Prometheus(port=port)
 
 
-_FROM_TEXT: dict[str, Callable[[str], Any]] = {"log": Log, "metrics_port": _prometheus}
+_FROM_TEXT: dict[str, Callable[[str], tuple[Any, ...]]] = {
+    "log": lambda text: (Log(text),),
+    "metrics_port": lambda text: (_prometheus(text),),
+    "observers": _by_name,
+}

@@ -13,7 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import headrace as hr
-from headrace.errors import RequirementNotMet, StepError
+from headrace.annex.cli import main
+from headrace.errors import ArgumentError, RequirementNotMet, StepError
 
 pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
 
@@ -164,3 +165,23 @@ def test_nobody_answers(
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "0.2")
     assert write(tmp_path / "out", observers=[hr.observers.OpenTelemetry()]).rows == 100
     assert "Failed to export" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [("OpenTelemetri", "Did you mean 'OpenTelemetry'"), ("Log", "has to be given in a script")],
+)
+def test_names_that_make_no_sense(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    names: str,
+    words: str,
+) -> None:
+    monkeypatch.setenv("HEADRACE_OBSERVERS", names)
+    with pytest.raises(ArgumentError, match=f"HEADRACE_OBSERVERS is '{names}': .*{words}"):
+        write(tmp_path / "out")
+    monkeypatch.delenv("HEADRACE_OBSERVERS")
+    (tmp_path / "job.py").write_text("import headrace as hr\ndataset = hr.range(3)\n")
+    assert main(["run", str(tmp_path / "job.py"), "-o", str(tmp_path / "x"), "-O", f"observers={names}"]) == 2
+    assert words in capsys.readouterr().err.replace("\n", " ")

@@ -140,17 +140,19 @@ class Flags:
         """Return the options that were given, by the names of ``RunOptions``."""
         from headrace.core.ray_cluster import Ray
         from headrace.options import RunOptions, option_from_text, ray_setting, ray_settings
-        from headrace.session.event_bus import observer_from_text
+        from headrace.session.event_bus import observers_from_text
 
         texts = self._texts()
         given = {name: option_from_text(name, text) for name, text in texts.items() if name not in _PARTS}
         parts = {name: text for name, text in texts.items() if name in _PARTS}
-        if observers := [
-            observer_from_text(name, text, f"--{name.replace('_', '-')}")
+        observers = [
+            observer
             for name, text in parts.items()
             if name in _OBSERVERS
-        ]:
-            given["observers"] = [*given.get("observers", ()), *observers]
+            for observer in observers_from_text(name, text, _PLACES[name])
+        ]
+        if observers:
+            given["observers"] = observers
         if of_ray := {name: ray_setting(name, text) for name, text in parts.items() if name in _OF_RAY}:
             engine = given.get("engine", RunOptions.from_environment().engine)
             address = engine if str(engine).startswith("ray://") else None
@@ -185,7 +187,8 @@ class Flags:
         return given
 
 
-_OBSERVERS = ("log", "metrics_port")
+_PLACES = {"log": "--log", "metrics_port": "--metrics-port", "observers": "-O observers"}
+_OBSERVERS = tuple(_PLACES)
 _OF_RAY = ("pool_timeout", "allow_unauthenticated")
 _PARTS = (*_OBSERVERS, *_OF_RAY)
 """Settings of an observer or of the cluster, by a command line or the environment."""
