@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from headrace.core.files import safe_files
-from headrace.core.files.paths import absolute
-from headrace.core.stores.addresses import is_address
+from headrace.core.files.storage import output_at
 from headrace.core.stores.options import Options
 from headrace.core.uploading.names import PARTS, is_uploaded, uploaded_name
 from headrace.core.warn import warn
@@ -125,15 +124,22 @@ def outputs_below(path: str | os.PathLike[str], options: Options) -> tuple[str, 
     What lies in an output is passed over, and so are links and folders whose names begin with a dot. Raises
     ``NothingMatched`` if there is no such folder.
     """
-    text = os.fspath(path)
-    if is_address(text):
-        from headrace.output.places.store import stores_below  # only where outputs lie in stores
+    storage = output_at(path)
+    below: Callable[[str, Options], tuple[str, list[Place]]] = storage.pick(_folders, _stores)
+    return below(storage.path, options or storage.options)
 
-        name, stores = stores_below(text, options)
-        return name, list(stores)
-    root = Path(absolute(text, "The place"))
+
+def _stores(address: str, options: Options) -> tuple[str, list[Place]]:
+    from headrace.output.places.store import stores_below  # only where outputs lie in stores
+
+    name, stores = stores_below(address, options)
+    return name, list(stores)
+
+
+def _folders(path: str, options: Options) -> tuple[str, list[Place]]:
+    root = Path(path)
     _check_is_folder(root)
-    return str(root), list(_folders_below(root))
+    return path, list(_folders_below(root))
 
 
 def _folders_below(folder: Path) -> Iterator[Place]:

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from headrace.core.files import safe_files
 from headrace.core.files.formats import WRITTEN
-from headrace.core.stores.addresses import is_address
+from headrace.core.files.storage import storage_at
 from headrace.core.stores.options import checked
 from headrace.dataset.dataset import Dataset
 from headrace.errors import ArgumentError, NothingMatched, PlanError
@@ -106,10 +106,11 @@ def opened(what: Any, side: str, options: Mapping[str, Any] | None = None) -> It
             f"compare: {side} is {type(what).__name__}. It is the path or address of an output, a table or a file, "
             "or a dataset, such as hr.read_sql(…)."
         )
-    path = os.fspath(what) if is_address(os.fspath(what)) else str(Path(what).expanduser())
+    storage = storage_at(os.fspath(what))
+    path = storage.pick(str(Path(what).expanduser()), storage.path)
     with contextlib.ExitStack() as stack:
         place = None
-        if not _table_of(path) and (is_address(path) or is_output(Path(path))):
+        if not _table_of(path) and storage.pick(is_output(Path(path)), True):
             with contextlib.suppress(NothingMatched):
                 place = stack.enter_context(looked_at(path, checked(options)))
         yield OfDataset(path, _dataset(path, options)) if place is None else _last_run(place, side)
@@ -150,12 +151,11 @@ def of_run(place: Place, run: SavedRun) -> Rows:
 
 def _table_of(path: str) -> str:
     """Return which table a folder is, by the name of its reader; "" for none."""
-    if is_address(path):
-        return ""
     folder = Path(path)
     if (folder / "_delta_log").is_dir():
         return "delta"
-    return "lance" if path.rstrip("/").endswith(".lance") or (folder / "_versions").is_dir() else ""
+    lance = path.rstrip("/").endswith(".lance") or (folder / "_versions").is_dir()
+    return storage_at(path).pick("lance" if lance else "", "")
 
 
 def _dataset(path: str, options: Mapping[str, Any] | None) -> Dataset:
