@@ -18,7 +18,9 @@ from headrace.core.ports import Moment, Sink, Target
 from headrace.core.work import CommitRecord, Ledger, Shard, StagedFile, Task
 from headrace.errors import OutputWriteFailed
 from headrace.output import commit as committing
+from headrace.output import journal as journals
 from headrace.output.commit import ShardCommitter
+from headrace.output.journal import Swapping
 from headrace.output.layout import open_output
 from headrace.output.recover import begin, recover
 from headrace.output.saved_plan import read_plan
@@ -247,9 +249,35 @@ def test_a_run_that_takes_the_place_of_another(tmp_path: Path) -> None:
     failpoints.activate({})
     new.again().finish(4.0, {"x": 1})
     assert new.seen() == names(*records) and new.is_complete
+    decisions = [
+        note for note in journals.read(new.committer.folder / "journal") if isinstance(note, Swapping)
+    ]
+    assert len(decisions) == 1  # what one driver has decided, the others carry out
     assert (new.output.current(), new.output.next()) == ("bbbbbbbb", None)
     assert [path.name for path in (new.folder / "_headrace").iterdir() if path.is_dir()] == ["bbbbbbbb"]
     new.end()
+
+
+def test_what_is_withheld_is_kept_with_what_it_would_be_finished_with(tmp_path: Path) -> None:
+    finished(tmp_path / "out").end()
+    run = Run(tmp_path / "out", "bbbbbbbb")
+    old, records = run.seen(), [*run.commit(0, 1), run.record(2)]
+    run.committer.withhold(3.0, {"x": 1})
+    withheld = run.again().state.withheld
+    assert withheld is not None and (withheld.seconds, withheld.summary) == (3.0, {"x": 1})
+    assert names(*run.committer.committed()) == names(*records)
+    assert run.seen() == old and run.is_complete
+    run.committer.finish(withheld.seconds, withheld.summary)
+    assert run.seen() == names(*records) and run.again().state.withheld is None
+    run.end()
+
+
+def test_the_part_that_shows_the_columns_is_taken_back(run: Run) -> None:
+    record = run.record(3, rows=0)
+    run.committer.commit_accepted()
+    assert run.seen() == names(record)
+    run.committer.revoke_unread([record])
+    assert run.seen() == [] == list(run.again().committed())
 
 
 def watched(run: Run, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
