@@ -12,6 +12,7 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Iterator
+from operator import attrgetter
 from typing import NamedTuple, Protocol, Self, TypeVar
 
 from headrace.core.files.formats import reader_of
@@ -55,9 +56,8 @@ def chosen(root: N, pattern: list[str], suffixes: tuple[str, ...] | None) -> Ite
     if pattern:
         spelt = tuple(mark for mark in "_." if any(part.startswith(mark) for part in pattern))
         matching = _glob(root, pattern, spelt, (root.real,))
-        found = dict.fromkeys(
-            file for node in matching for file in (walk(node) if node.is_folder else [node])
-        )
+        found = (file for node in matching for file in (walk(node) if node.is_folder else (node,)))
+        found = dict.fromkeys(found) if "**" in pattern else found  # which may lead to a file twice
         suffixes = None if pattern[-1].strip("*") else suffixes
     if suffixes is None:
         return found
@@ -101,7 +101,7 @@ def _glob(folder: N, parts: list[str], spelt: tuple[str, ...], above: tuple[obje
 
 def _shown(folder: N, spelt: tuple[str, ...]) -> list[N]:
     found = [node for node in folder.inside() if not _hidden(node, spelt)]
-    return sorted(found, key=lambda node: (node.name, node.is_folder))
+    return sorted(found, key=attrgetter("name"))
 
 
 def _hidden(node: Node, spelt: tuple[str, ...]) -> bool:

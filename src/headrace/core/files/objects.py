@@ -28,7 +28,7 @@ class _Node:
         self.is_folder, self.real = entry is None, self
 
     def inside(self) -> Iterable[_Node]:
-        return self.nodes.values()
+        return [self.nodes[key] for key in sorted(self.nodes)]
 
 
 def record(path: str, options: Options) -> InputFile:
