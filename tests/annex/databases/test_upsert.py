@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from typing import Any
@@ -226,3 +227,43 @@ def test_arguments_that_make_no_sense(sqlite: Store, tmp_path: Path) -> None:
     ):
         with pytest.raises(ArgumentError, match=said):
             keyed().write_sql("t", sqlite.uri, output=os.fspath(tmp_path / "a"), **given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("point", ["", "table.filled", "finish.success"])
+def test_an_update_writes_to_rows_that_are_there(store: Store, tmp_path: Path, point: str) -> None:
+    """Once, wherever the run fails; rows that others delete before the commit are not brought back."""
+    store.run(MADE, "INSERT INTO t VALUES (1, -1, 'old'), (30, -1, 'old'), (1000, -1, 'old'), (7, -1, 'old')")
+
+    def write() -> hr.Result:
+        return keyed().write_sql("t", store.uri, mode="update", key="k", output=tmp_path / "a")
+
+    if point:
+        with (
+            pytest.warns(UserWarning, match="no row with 97 of the keys")
+            if point != "table.filled"
+            else contextlib.nullcontext()
+        ):
+            broken(point, "ENOSPC", write)
+    if point != "finish.success":
+        assert {y for _, y, _ in store.run("SELECT * FROM t")} == {-1}
+        store.run("DELETE FROM t WHERE k = 7")
+        with pytest.warns(UserWarning, match="no row with 98 of the keys"):
+            write()
+    else:
+        store.run("UPDATE t SET y = 5 WHERE k = 7")
+        write()
+    expected = [(1, 1, "old"), (30, 30, "old"), (1000, -1, "old")]
+    expected += [(7, 5, "old")] if point == "finish.success" else []
+    assert sorted(store.run("SELECT k, y, kept FROM t")) == sorted(expected)
+    assert write().resumed and sorted(store.run("SELECT k, y, kept FROM t")) == sorted(expected)
+
+
+def test_updates_that_make_no_sense(store: Store, tmp_path: Path) -> None:
+    with pytest.raises(SinkError, match="There is no table t in"):
+        keyed().write_sql("t", store.uri, mode="update", key="k", output=tmp_path / "a")
+    store.run(MADE)
+    with pytest.raises(SinkError, match="nothing to write"):
+        data = keyed().select_columns(["k"])
+        data.write_sql("t", store.uri, mode="update", key="k", output=tmp_path / "b")
+    with pytest.raises(ArgumentError, match=r"mode='update' needs key="):
+        keyed().write_sql("t", store.uri, mode="update", output=tmp_path / "c")

@@ -43,8 +43,8 @@ class SqlTable(TableOfDatabase):
 
     ``append``: each part's rows and its row in ``headrace_commits`` are one transaction. ``overwrite``: when all
     parts are there, one transaction replaces all rows of the table. ``upsert``: one transaction then merges the rows
-    of all parts, in their order, by ``key``, and notes each part. A part that the table of commits names is never
-    inserted again, so the database's own word decides what is done.
+    of all parts, in their order, by ``key``, and notes each part; ``update``: only into rows that are there. A part
+    that the table of commits names is never inserted again, so the database's own word decides what is done.
     """
 
     by_part: ClassVar[bool] = True
@@ -91,7 +91,7 @@ class SqlTable(TableOfDatabase):
             for file in files:
                 if not self._is_published(file):
                     self._insert_part(file)
-        elif self.table_mode == "upsert":
+        elif self.key:
             self._upsert(sum(file.rows for file in files))
         else:
             self._replace(sum(file.rows for file in files))
@@ -184,11 +184,10 @@ class SqlTable(TableOfDatabase):
 
     def _upsert(self, rows: int) -> None:
         """Merge the rows of the parts that are not noted yet, all in one transaction."""
-        again = 0
         with self._transaction("merge rows into") as transaction:
             make_commits(transaction)
             with self._undone("merge"):
-                again = self._merge(transaction)
+                again, unknown = self._merge(transaction)
             self._check_noted(transaction, rows)
             failpoints.hit("table.filled")
             transaction.commit()
@@ -197,8 +196,14 @@ class SqlTable(TableOfDatabase):
                 f"{again:,} of the rows that were merged into {self.table} have the same key ({', '.join(self.key)}) "
                 "as a later row. The table has the last row of each key, in the order of the input."
             )
+        if unknown:
+            warn(
+                f"The table {self.table} has no row with {unknown:,} of the keys ({', '.join(self.key)}). "
+                "Their values were not written: others deleted such rows, or there were none. mode='upsert' inserts "
+                "them."
+            )
 
-    def _merge(self, transaction: Transaction) -> int:
+    def _merge(self, transaction: Transaction) -> tuple[int, int]:
         upsert: Upsert | None = None
         for name in self._parts():
             with self._opened(os.path.join(self.files.root, name)) as file:
@@ -211,9 +216,10 @@ class SqlTable(TableOfDatabase):
                     check_key(
                         self.database, self.table, self.key, transaction.columns(self.table) or (), unique
                     )
-                    upsert = Upsert(transaction, self.table, target, self.key)
+                    inserts = self.table_mode == "upsert"
+                    upsert = Upsert(transaction, self.table, target, self.key, inserts=inserts)
                 upsert.collect(converted(file, target))
-        return 0 if upsert is None else upsert.merge()
+        return (0, 0) if upsert is None else upsert.merge()
 
     # ------------------------------------------------------------ what is in the table still
 
@@ -250,6 +256,8 @@ class SqlTable(TableOfDatabase):
             gone = [column for column in self._columns_of(files) if column not in there]
             if gone:
                 return Lost("none", f"{name} has no column {gone[0]!r} any more, which this run wrote")
+            if self.table_mode == "update":  # rows of others, who may have deleted some since
+                return None
             total, lost = self._counted(transaction, files)
         others = f"others deleted {'' if self.key else 'or changed '}"
         if lost and lost >= total:

@@ -44,7 +44,9 @@ class TableOfDatabase(TableOfFiles):
 
     database: Database = field(kw_only=True, repr=False)
     table: str = field(kw_only=True)
-    table_mode: Literal["append", "overwrite", "error", "upsert"] = field(default="append", kw_only=True)
+    table_mode: Literal["append", "overwrite", "error", "upsert", "update"] = field(
+        default="append", kw_only=True
+    )
     key: tuple[str, ...] = field(default=(), kw_only=True)
     _there: dict[str, pa.DataType | None] | None = field(default=None, kw_only=True, repr=False)  # when bound
     _connections: Connections = field(default_factory=Connections, kw_only=True, repr=False, compare=False)
@@ -88,6 +90,11 @@ class TableOfDatabase(TableOfFiles):
                 f"The rows have no column {missing[0]!r}, which key={list(self.key)} names; they have "
                 f"{', '.join(schema.names[:20])}."
             )
+        if self.table_mode == "update" and len(schema.names) == len(self.key):
+            raise SinkError(
+                f"The rows have no column besides key={list(self.key)}, so mode='update' has nothing to write. "
+                "Add the columns that are to be updated."
+            )
         if self.database.scheme != "postgresql" and (same := same_names(schema.names)):
             raise SinkError(
                 f"The rows have the columns {same[0]!r} and {same[1]!r}, which are the same name in {self.database}. "
@@ -115,6 +122,11 @@ class TableOfDatabase(TableOfFiles):
 
     def _check_columns(self, there: dict[str, pa.DataType | None] | None, schema: pa.Schema) -> None:
         if there is None:
+            if self.table_mode == "update":
+                raise SinkError(
+                    f"There is no table {self.table} in {self.database}, so mode='update' has no rows to update. "
+                    "Check the name; mode='append' makes a table."
+                )
             return
         for column in schema:
             if column.name not in there:
@@ -161,6 +173,7 @@ class TableOfDatabase(TableOfFiles):
         """Return the types in which rows are inserted; make the table if there is none."""
         there = transaction.columns(self.table)
         if there is None:
+            self._check_columns(there, schema)
             self._check_not_dropped(transaction)
             transaction.create(self.table, schema, self.key)
             there = transaction.columns(self.table) or {}

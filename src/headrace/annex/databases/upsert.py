@@ -37,12 +37,23 @@ def check_key(
 class Upsert:
     """Collects the rows of all parts in a temporary table, then merges them into the table that they are for.
 
-    A key of several rows gets the last of them, in the order in which rows were collected.
+    A key of several rows gets the last of them, in the order in which rows were collected. With ``inserts`` False,
+    only rows that are there are updated.
     """
 
-    def __init__(self, transaction: Transaction, table: str, schema: pa.Schema, key: Sequence[str]) -> None:
+    def __init__(
+        self,
+        transaction: Transaction,
+        table: str,
+        schema: pa.Schema,
+        key: Sequence[str],
+        *,
+        inserts: bool = True,
+    ) -> None:
         self._transaction = transaction
         self._table = table
+        self._inserts = inserts
+        self._same = " AND ".join(f"u.{name} = r.{name}" for name in map(quoted_name, key))
         self._key = ", ".join(map(quoted_name, key))
         self._names = [quoted_name(name) for name in schema.names]
         self._others = [quoted_name(name) for name in schema.names if name not in key]
@@ -63,8 +74,8 @@ class Upsert:
         self._rows += batch.num_rows
         return pa.RecordBatch.from_arrays([*batch.columns, places], schema=self._schema)
 
-    def merge(self) -> int:
-        """Merge, and return how many rows gave way to a later one of their key."""
+    def merge(self) -> tuple[int, int]:
+        """Merge; return how many rows gave way to a later one of their key, and how many keys no row has."""
         run, names = self._transaction.execute, ", ".join(self._names)
         sql = (
             f"SELECT CAST(count(*) AS BIGINT) FROM (SELECT DISTINCT {self._key} FROM {self._temporary}) AS k"
@@ -74,14 +85,22 @@ class Upsert:
         if again:
             number = f"row_number() OVER (PARTITION BY {self._key} ORDER BY {self._place} DESC)"
             rows = f"(SELECT *, {number} AS {self._number} FROM {rows}) AS r WHERE {self._number} = 1"
-        taken = ", ".join(f"{name} = excluded.{name}" for name in self._others)
-        run(
-            f"INSERT INTO {quoted_table(self._table)} ({names}) "
-            f"SELECT {names} FROM {rows}{'' if again else ' WHERE true'} "
-            f"ORDER BY {self._place} ON CONFLICT ({self._key}) DO {f'UPDATE SET {taken}' if taken else 'NOTHING'}"
-        )
+        table, unknown = quoted_table(self._table), 0
+        if self._inserts:
+            taken = ", ".join(f"{name} = excluded.{name}" for name in self._others)
+            run(
+                f"INSERT INTO {table} ({names}) SELECT {names} FROM {rows}{'' if again else ' WHERE true'} "
+                f"ORDER BY {self._place} ON CONFLICT ({self._key}) DO {f'UPDATE SET {taken}' if taken else 'NOTHING'}"
+            )
+        else:
+            keys = f"(SELECT DISTINCT {self._key} FROM {self._temporary}) AS r"
+            there = f"SELECT 1 FROM {table} AS u WHERE {self._same}"
+            sql = f"SELECT CAST(count(*) AS BIGINT) FROM {keys} WHERE NOT EXISTS ({there})"
+            unknown = int(self._transaction.rows(sql)[0][0])
+            taken = ", ".join(f"{name} = r.{name}" for name in self._others)
+            run(f"UPDATE {table} AS u SET {taken} FROM (SELECT * FROM {rows}) AS r WHERE {self._same}")
         run(f"DROP TABLE {self._temporary}")
-        return again
+        return again, unknown
 
 
 def _free(name: str, taken: Iterable[str]) -> str:

@@ -28,6 +28,7 @@ _MODES: dict[str, Mode] = {
     "overwrite": "overwrite",
     "error": "error",
     "upsert": "resume",
+    "update": "resume",
 }
 
 
@@ -42,7 +43,7 @@ class DatabaseWriteVerbs(WriteVerbs):
         table: str,
         uri: str,
         *,
-        mode: Literal["append", "overwrite", "error", "upsert"] = "append",
+        mode: Literal["append", "overwrite", "error", "upsert", "update"] = "append",
         key: str | Sequence[str] | None = None,
         output: str | os.PathLike[str] | None = None,
         **options: Unpack[WriteOptions],
@@ -66,11 +67,12 @@ class DatabaseWriteVerbs(WriteVerbs):
             when all parts are there. ``"error"`` refuses a table that has rows of others. ``"upsert"`` inserts each
             row, or updates the row of the table that has its key: all in one transaction, when all parts are there.
             Of several rows with one key, the last in the order of the input stays, and a warning says how many gave
-            way.
+            way. ``"update"`` is the same, and inserts no row: it writes the columns that the output has into rows
+            that are there. A warning says how many keys the table has not.
         key
-            With ``"upsert"``: the column or columns that tell rows apart. The table must have a unique constraint, or
-            index, or primary key on just these; a table that is made gets a primary key. Rows without a key (nulls)
-            are refused.
+            With ``"upsert"`` and ``"update"``: the column or columns that tell rows apart. The table must have a
+            unique constraint, or index, or primary key on just these; a table that is made gets a primary key. Rows
+            without a key (nulls) are refused.
         output
             The folder of the run: new, empty, or of an earlier run of the same plan into the same table. Another run
             that adds rows needs another folder. Default: ``"<table>-in-<database>-output"`` in the working directory;
@@ -104,7 +106,7 @@ class DatabaseWriteVerbs(WriteVerbs):
         name, asked = _table(table), str(mode)
         if asked not in _MODES:
             raise ArgumentError(
-                f"write_sql: mode= is 'append', 'overwrite', 'error' or 'upsert', not {mode!r}."
+                f"write_sql: mode= is 'append', 'overwrite', 'error', 'upsert' or 'update', not {mode!r}."
                 f"{nearest(asked, list(_MODES))}"
             )
         matched = _key(asked, key)
@@ -155,10 +157,15 @@ def _key(mode: str, key: Any) -> tuple[str, ...]:
         names = (key,)
     if any(not isinstance(name, str) or not name for name in names) or len(set(names)) < len(names):
         raise ArgumentError(f"write_sql: key= is the name of a column, or several names, not {key!r}.")
-    if mode == "upsert" and not names:
-        raise ArgumentError("write_sql: mode='upsert' needs key=, the column or columns that identify a row.")
-    if mode != "upsert" and names:
-        raise ArgumentError(f"write_sql: key= is for mode='upsert'; with mode={mode!r} rows are not matched.")
+    matches = mode in ("upsert", "update")
+    if matches and not names:
+        raise ArgumentError(
+            f"write_sql: mode={mode!r} needs key=, the column or columns that identify a row."
+        )
+    if not matches and names:
+        raise ArgumentError(
+            f"write_sql: key= is for mode='upsert' and mode='update'; with mode={mode!r} rows are not matched."
+        )
     return names
 
 
