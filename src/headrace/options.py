@@ -17,7 +17,8 @@ from headrace.errors import ArgumentError, UnknownArgument, nearest
 
 Mode = Literal["resume", "overwrite", "ignore", "error", "append"]
 OnChange = Literal["refuse", "continue", "restart"]
-Refresh = Literal["changed"]
+Refresh = Literal["changed", "rejected"]
+Fix = str | os.PathLike[str] | Callable[[Any], Any]
 WorkerStart = Literal["fork", "spawn"]
 
 
@@ -84,7 +85,14 @@ class RunOptions:
         docs/incremental.md.
     refresh
         ``"changed"``, with ``incremental``: rows that older functions or an older model have made are made again in
-        the next run. Readers see the old rows until all new ones are there.
+        the next run. Readers see the old rows until all new ones are there. ``"rejected"``: the rows that the run in
+        the output has set aside are tried again, and nothing else. Those that succeed get their places in the order
+        of the input, the others stay rejected. See docs/errors.md.
+    fix
+        With ``refresh="rejected"``: what repairs the rows. A function that gets rejected rows as a dict of arrays,
+        the columns of the input and those of ``read_rejected``, and returns as many rows, with columns of the input.
+        Or the file that ``headrace rejected OUT --to FILE`` wrote, with other values in it. Rows that are not in the
+        file are not tried.
     key
         With ``incremental``: the columns of the input that identify a row; a name, or several. Queries, and files
         that were written again, are read again. Of their rows, only those with new keys are processed.
@@ -160,6 +168,7 @@ class RunOptions:
     on_change: OnChange = "refuse"
     incremental: bool = False
     refresh: Refresh | None = None
+    fix: Fix | None = None
     key: str | Sequence[str] = ()
     durability: Durability = "power"
     max_attempts: int = 3

@@ -38,6 +38,7 @@ NAMES = {
 NOT_MADE = {  # by these exhibits
     "_headrace/<run>/comparison.html",
     "_headrace/<run>/kept/<any>",
+    "_headrace/<run>/retried",
     "_headrace/uploads/<any>",
     "part-<shard>-<item>-<run>.<suffix>",
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
+import os
 from enum import Enum
 from typing import Any, get_args
 
@@ -64,10 +65,15 @@ def _check_observers(value: Any) -> None:
 
 
 def _check_refresh(value: Any) -> None:
-    if value not in (None, "changed"):
+    if value not in (None, "changed", "rejected"):
         raise ArgumentError(
-            f"refresh={value!r}: it is 'changed', or left out; on_change='restart' makes all rows again."
+            f"refresh={value!r}: it is 'changed', 'rejected', or left out; on_change='restart' makes all rows again."
         )
+
+
+def _check_fix(value: Any) -> None:
+    if not (value is None or isinstance(value, str | os.PathLike) or callable(value)) or value == "":
+        raise ArgumentError(f"fix={value!r}: it is a function, or the path of a file of repaired rows.")
 
 
 def _check_key(value: Any) -> None:
@@ -137,5 +143,6 @@ _CHECKS = {
     "observers": _check_observers,
     "key": _check_key,
     "refresh": _check_refresh,
+    "fix": _check_fix,
     "retry_on": _check_retry_on,
 }

@@ -348,6 +348,13 @@ class Format(Protocol):
         """
         return None
 
+    def rows_back(self, path: Path) -> Iterator[pa.RecordBatch] | None:
+        """Read the rows of a part of this format back, with the values that were written. Default: None, it cannot.
+
+        So that rows which were rejected get their places among them when they are tried again.
+        """
+        return None
+
     def why_not_joined(self) -> str:
         """Say why no column chunks of Parquet files can be copied into parts; "" if some may. Default: none can.
 

@@ -17,6 +17,7 @@ ERROR_FIELDS = (
     pa.field("_file", pa.string()),
     pa.field("_row", pa.int64()),
     pa.field("_attempts", pa.int32()),
+    pa.field("_place", pa.int64()),  # how many rows of its part stand before it; null if that is not known
 )
 
 

@@ -39,7 +39,8 @@ class SampleWriteVerbs(WriteVerbs):
 
         Parameters
         ----------
-        path, schema, min_rows_per_file, max_rows_per_file, mode, on_change, incremental, refresh, key, durability
+        path, schema, min_rows_per_file, max_rows_per_file, mode, on_change, incremental, refresh, fix, key,
+        durability
             As in ``write_parquet``.
         storage_options
             As in ``write_parquet``.
@@ -85,7 +86,7 @@ class SampleWriteVerbs(WriteVerbs):
 
         Parameters
         ----------
-        path, schema, mode, on_change, incremental, refresh, key, durability, storage_options
+        path, schema, mode, on_change, incremental, refresh, fix, key, durability, storage_options
             As in ``write_parquet``.
         column
             The column of pixels: uint8, of shape (height, width) or (height, width, channels), 1 to 4 of these.

@@ -72,7 +72,7 @@ class WriteVerbs(DatasetBase):
             rows.
         max_rows_per_file
             No file has more rows; a shard that has more becomes several files.
-        mode, on_change, incremental, refresh, key, durability
+        mode, on_change, incremental, refresh, fix, key, durability
             See ``RunOptions``; here they override ``with_options``.
         key
             With ``incremental``: columns of the input that identify a row. Files that were written again are read
@@ -124,7 +124,7 @@ class WriteVerbs(DatasetBase):
         Parameters
         ----------
         path, schema, partition_by, partition_cols, min_rows_per_file, max_rows_per_file, mode, on_change,
-        incremental, refresh, key, durability
+        incremental, refresh, fix, key, durability
             As in ``write_parquet``.
         storage_options
             As in ``write_parquet``.
@@ -175,7 +175,7 @@ class WriteVerbs(DatasetBase):
         Parameters
         ----------
         path, schema, partition_by, partition_cols, min_rows_per_file, max_rows_per_file, mode, on_change,
-        incremental, refresh, key, durability
+        incremental, refresh, fix, key, durability
             As in ``write_parquet``.
         storage_options
             As in ``write_parquet``.
@@ -207,7 +207,7 @@ class WriteVerbs(DatasetBase):
         ----------
         sink
             Where the rows go: ``FileSink(folder, format)`` of ``headrace.sinks.files``, maybe with a ``target``.
-        schema, mode, on_change, incremental, refresh, key, durability
+        schema, mode, on_change, incremental, refresh, fix, key, durability
             As in ``write_parquet``.
 
         Raises

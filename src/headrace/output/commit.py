@@ -7,7 +7,7 @@ moment that is the run's. Whatever a crash leaves between two of these steps, ``
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -21,8 +21,8 @@ from headrace.output import journal as journals
 from headrace.output.journal_state import JournalState
 from headrace.output.layout import Output
 from headrace.output.revealing import Revealing, bind_sink
-from headrace.output.run_list import RunTotals
-from headrace.output.saved_plan import write_plan
+from headrace.output.run_list import RunEntry, RunTotals
+from headrace.output.saved_plan import successors, write_plan
 from headrace.output.small_files import remove_unlisted_states, sync_folder
 from headrace.plan.physical import InputVersion, SavedPlan
 
@@ -98,12 +98,14 @@ class ShardCommitter:
         replaces: Sequence[int] = (),
         again: int = 0,
         reached: InputVersion | None = None,
+        *,
+        together: bool = False,
     ) -> None:
         """Record that later input files are taken in as further shards; a finished run becomes unfinished.
 
         If it had finished, they begin a further run of the output, which is revealed once it is complete. The first
         of the shards may take the places of those that are done, ``replaces``, of ``again`` files. ``reached``: the
-        version of the input that has these files.
+        version of the input that has these files. ``together``: it becomes durable with the commits that follow.
         """
         state = self.state
         beyond = [record for record in self.committed() if record.shard >= len(self.plan.shards)]
@@ -115,8 +117,10 @@ class ShardCommitter:
         grown_by = journals.Renewed(*about, tuple(replaces), again) if replaces else journals.Grown(*about)
         gone = [
             journals.Revoked(record.shard) for record in beyond
-        ]  # the part without rows: there may be some now
-        self._note(*gone, grown_by, *([] if reached is None else [journals.Reached(reached)]))
+        ]  # the part without rows: there may be rows now
+        self._append(*gone, grown_by, *([] if reached is None else [journals.Reached(reached)]))
+        if not together:
+            self._journal.sync()
         for record in beyond:
             self.output.place.remove([file.name for file in record.files])
         if beyond or replaces:
@@ -126,6 +130,47 @@ class ShardCommitter:
         moment = Moment.END if aside else self.revealing.moment
         self.revealing.close()
         self.revealing = Revealing(self.output, self.plan.run, self.sink, state, moment)
+
+    def replacing(self, shards: Sequence[int]) -> tuple[Sink, dict[int, Shard]]:
+        """Return the sink for records that take the places of those of some shards, and the shard of each.
+
+        Where readers have seen a shard, that is a further one; else it is the same.
+        """
+        self.output.make(self.plan.run)
+        runs, unread = self.state.runs, self._first_unread
+        if runs[-1].ended:
+            runs = [*runs, RunEntry(len(runs) + 1, 0, 0.0, 0)]
+        seen = [shard for shard in shards if shard < unread]
+        found = {shard: self.plan.shards[shard] for shard in shards if shard >= unread}
+        found |= successors(self.plan.shards, seen)
+        return bind_sink(self.sink, self.output, self.plan, self.durability, runs), found
+
+    @property
+    def _first_unread(self) -> int:
+        unread = self.revealing.aside and not self.state.finished
+        return self.state.runs[-1].shard if unread else len(self.plan.shards)
+
+    def replace(self, records: Mapping[int, CommitRecord]) -> None:
+        """Let records, of what ``replacing`` returned, take the places of those of shards: all of them, or none."""
+        self.gated = True  # they are hidden until all of it is looked at
+        unread = self._first_unread
+        again = [record for record in self.committed() if record.shard in records and record.shard >= unread]
+        seen = successors(self.plan.shards, [shard for shard in records if shard < unread])
+        try:
+            self._append(*(journals.Revoked(record.shard) for record in again))
+            if seen:
+                self.grow((), list(seen.values()), list(seen), together=True)
+            self.state.recount(record for record in self.committed() if record not in again)
+            for record in records.values():
+                self.accept(record)
+            self.revealing.publisher.arrive()
+            self.commit_accepted()
+        except BaseException:
+            self._journal.abandon()
+            raise
+        self.state.recount(self.committed())
+        for file in (file for record in again for file in record.files if not is_uploaded(file)):
+            (self.folder / "staging" / file.staged).unlink(missing_ok=True)
 
     def plan_anew(self, files: Sequence[tuple[str, int, int]], shards: Sequence[Shard]) -> None:
         """Save other shards for the last run, none of which is done; there are as many as before, or more."""

@@ -18,7 +18,8 @@ from headrace.core.work import Shard, Split
 from headrace.errors import ArgumentError, ForeignOutput, InputChanged, PlanChanged
 from headrace.output.commit import ShardCommitter
 from headrace.output.input_versions import further_version
-from headrace.output.refresh import files_in, older_shards, revoke_unread, successors
+from headrace.output.refresh import files_in, older_shards, revoke_unread
+from headrace.output.saved_plan import successors
 from headrace.output.seen_keys import check_kinds, key_step
 from headrace.plan.logical import Plan
 from headrace.plan.partitioning import Partitioning
@@ -184,7 +185,8 @@ def _add_shards(
             "another folder, or make the output again with mode='overwrite'."
         )
     splits = (whole.splits_from(first) if len(paths) > first else ()) or ()
-    shards, again = successors(whole, committer.plan.shards, older)
+    known = committer.plan.shards
+    shards, again = list(successors(known, older).values()), len(files_in(whole, [known[i] for i in older]))
     count = len(committer.plan.shards) + len(shards)
     shards += [Shard(count + i, shard.splits) for i, shard in enumerate(partitioning.shards_of(splits))]
     if shards:

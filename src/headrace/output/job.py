@@ -28,6 +28,7 @@ class OpenRequest(msgspec.Struct, frozen=True):
     incremental: bool = False
     refresh: bool = False
     gated: bool = False  # nothing is revealed before requirements were asked
+    retries: bool = False  # rejected rows are tried again, and the input is left alone
 
 
 class Job:

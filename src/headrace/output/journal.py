@@ -424,6 +424,10 @@ class Journal:
         self._synced = self._length
         failpoints.hit("journal.synced")
 
+    def abandon(self) -> None:
+        """Drop what was not synced, and take no more."""
+        self._buffer, self._broken = [], True
+
     def close(self) -> None:
         """Let go of the file; what was not synced is dropped."""
         self._file.close()

@@ -73,6 +73,11 @@ class Publisher:
         self._journalled = time.monotonic()
         return records
 
+    def arrive(self) -> None:
+        """Wait until the files of all records have come, or raise why one has not."""
+        for each in (each for _, arriving in self._waiting for each in arriving):
+            each.result()
+
     @property
     def pending(self) -> bool:
         """True while records wait for ``ready``."""

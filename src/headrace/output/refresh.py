@@ -66,14 +66,6 @@ def revoke_unread(committer: ShardCommitter, older: Sequence[CommitRecord]) -> l
     return [record for record in older if record.shard < first]
 
 
-def successors(source: Source, plan_shards: Sequence[Shard], older: Sequence[int]) -> tuple[list[Shard], int]:
-    """Return a shard of the same rows and place for each of ``older``, and of how many files these are."""
-    old = sorted((plan_shards[number] for number in older), key=lambda shard: shard.place)
-    count = len(plan_shards)
-    made = [Shard(count + i, shard.splits, shard.name or str(shard.index)) for i, shard in enumerate(old)]
-    return made, len(files_in(source, old))
-
-
 def files_in(source: Source, shards: Iterable[Shard]) -> set[int]:
     """Return the numbers of the files that some shards read."""
     return {file for shard in shards for split in shard.splits for file in source.files_of(split)}

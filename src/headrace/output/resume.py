@@ -18,7 +18,7 @@ from headrace.core.arrow.output_schema import describe_difference
 from headrace.core.files import safe_files
 from headrace.core.ports import Sink
 from headrace.core.warn import warn
-from headrace.errors import OutputExists, PlanChanged
+from headrace.errors import NothingMatched, OutputExists, PlanChanged
 from headrace.output import input_marks
 from headrace.output.commit import ShardCommitter
 from headrace.output.input_changes import (
@@ -159,6 +159,11 @@ class _JobOpener:
             output.forget(hidden)  # an overwrite that was abandoned
         if first is not None and keep:
             return self._resume(first, hidden=first == hidden)
+        if self._request.retries:
+            raise NothingMatched(
+                f"refresh='rejected': there is no run of this plan in {output}, so there are no rejected rows. Run "
+                "the program without it first."
+            )
         if first is not None:
             self._check_not_in_table(first)
             output.forget(first)
@@ -399,9 +404,11 @@ class _JobOpener:
         interrupted = not state.finished
         try:
             request = self._request
+            if request.retries and all(state.done):  # the input is not read
+                return Job(self._plan, self._output, committer, resumed=True, interrupted=interrupted)
             if state.finished and not hidden:
                 check_in_table(committer, incremental=request.incremental)
-            grows = request.incremental or request.on_change == "continue"
+            grows = request.incremental or (request.on_change == "continue" and not request.retries)
             partitioning = request.partitioning if grows else None
             plan, files = self._plan, self._files
             if self._further and plan.source.position():

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from headrace.core.files import safe_files
+from headrace.core.work import Shard
 from headrace.errors import JournalDamaged
 from headrace.output.journal import Divided, Grown
 from headrace.output.layout import Output
@@ -34,6 +36,13 @@ def grown(plan: SavedPlan, record: Grown) -> SavedPlan:
     return msgspec.structs.replace(
         plan, files=[*plan.files, *record.files], shards=[*plan.shards, *record.shards]
     )
+
+
+def successors(shards: Sequence[Shard], older: Sequence[int]) -> dict[int, Shard]:
+    """Return, for each of some shards, a further one of the same rows and place."""
+    old = sorted((shards[number] for number in older), key=lambda shard: shard.place)
+    made = (Shard(len(shards) + i, each.splits, each.name or str(each.index)) for i, each in enumerate(old))
+    return {each.index: shard for each, shard in zip(old, made, strict=True)}
 
 
 def write_plan(output: Output, plan: SavedPlan, *, named: bool = True) -> None:

@@ -250,7 +250,7 @@ WRITE: dict[str, Unsupported] = {
     **{
         field.name: _OPTION
         for field in fields(RunOptions)
-        if field.name not in ("mode", "on_change", "incremental", "refresh", "key", "durability")
+        if field.name not in ("mode", "on_change", "incremental", "refresh", "fix", "key", "durability")
     },
     "arrow_open_stream_args": _unset("files are opened by Headrace."),
     "arrow_parquet_args_fn": _unset("compression= and compression_level= are what there is to choose."),

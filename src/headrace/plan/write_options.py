@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from headrace.core.work import Durability
-    from headrace.options import Mode, OnChange, Refresh
+    from headrace.options import Fix, Mode, OnChange, Refresh
 
 
 class WriteOptions(TypedDict, total=False):
@@ -35,6 +35,7 @@ class OutputOptions(LakeOptions, total=False):
 
     mode: Mode | None
     refresh: Refresh | None
+    fix: Fix | None
 
 
 OF_RUNS = {
@@ -42,7 +43,9 @@ OF_RUNS = {
     "leaves it and error refuses.",
     "on_change": "If the model or code has changed: refuse (default), continue or restart.",
     "incremental": "Add the rows of input files that are new since the last run into OUT; nothing new, no work.",
-    "refresh": "With --incremental: changed makes those rows again that an older model or code made.",
+    "refresh": "changed, with --incremental: make those rows again that an older model or code made. rejected: try "
+    "rows again that were set aside, and no others.",
+    "fix": "With --refresh rejected: what `headrace rejected OUT --to FILE` wrote, with other values in it.",
     "key": "With --incremental: key columns, with commas. Files that were written again are read again, and only "
     "rows with new keys are processed.",
     "durability": "power (default), or process: what is committed outlives a kill.",

@@ -100,6 +100,8 @@ def notes_of(job: Job) -> list[str]:
 def _taken_in(run: RunEntry) -> str:
     new = plural(run.files, "new input file")
     again = f"{plural(run.again, 'input file')} that {'was' if run.again == 1 else 'were'} done before"
+    if not (run.files or run.again):
+        return "rejected rows that were tried again"
     words = f"{new} and {again}" if run.files and run.again else again if run.again else new
     return taken_in(words, position_text(run.input))
 

@@ -20,6 +20,7 @@ from headrace.errors import (
     REFUSALS,
     HeadraceError,
     OutputSchemaChanged,
+    RequirementNotMet,
     SinkError,
     SourceError,
     StepError,
@@ -74,6 +75,7 @@ def write(context: RunContext, complete: Callable[[Plan], Plan], started: float)
         from headrace.output.job import OpenRequest
         from headrace.output.resume import open_job
         from headrace.output.seen_keys import prepare_keys
+        from headrace.session.retrying import check_retry
 
         partitioning = context.execution.partitioning
         request = OpenRequest(
@@ -85,8 +87,13 @@ def write(context: RunContext, complete: Callable[[Plan], Plan], started: float)
             options.incremental,
             options.refresh == "changed",
             bool(plan.requirements),
+            options.refresh == "rejected",
         )
+        if request.retries:
+            check_retry(plan, options)
         with open_job(plan, request) as job:
+            if request.retries:
+                context = _retry(job, context, options, progress, started)
             if job.complete:
                 result = _finished_before(job, options)
             else:
@@ -97,6 +104,33 @@ def write(context: RunContext, complete: Callable[[Plan], Plan], started: float)
             if command is not None:
                 command.results.append(result)
             return result
+
+
+def _retry(
+    job: Job, context: RunContext, options: RunOptions, progress: Progress | None, started: float
+) -> RunContext:
+    """Complete the run first, if it is not; then try its rejected rows again. Return what finishes it."""
+    from headrace.session.retrying import retry
+
+    hidden, open_shards = job.committer.revealing.aside, not all(job.committer.state.done)
+    if not job.complete and (open_shards or not hidden):
+        with contextlib.suppress(RequirementNotMet):  # all are asked for in the end
+            _write(job, context, options, progress, started)
+
+    def drive(inner: Job, context: RunContext) -> None:
+        with contextlib.closing(EventBus.of(context.options, inner.committer.folder, progress)) as events:
+            run = _composed(inner, context, events, time.monotonic())
+            with _committing(run, options):
+                run.drive()
+
+    succeeded, tried = retry(job, options, drive)
+    if job.complete:  # nothing is another
+        job.output.tidy(job.committer.plan.run)
+    if tried:
+        _say(options, f"{plural(tried, 'rejected row')} tried again: {plural(succeeded, 'row')} succeeded")
+    fresh = RunContext.open(context.execution.plan, options)
+    context.engine.close(kill=True)
+    return fresh
 
 
 def _finished_before(job: Job, options: RunOptions) -> Result:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -24,6 +24,11 @@ class Arrow(Format):
 
     def open(self, stream: StagedStream, schema: pa.Schema) -> ArrowEncoder:
         return ArrowEncoder(stream, schema)
+
+    def rows_back(self, path: Path) -> Iterator[pa.RecordBatch]:
+        with pa.BufferReader(safe_files.mapped(path)) as file:
+            reader = pa.ipc.open_file(file)
+            yield from (reader.get_batch(i) for i in range(reader.num_record_batches))
 
     @classmethod
     def rows_in(cls, path: Path, described: Mapping[str, Any]) -> int:

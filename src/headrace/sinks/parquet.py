@@ -169,6 +169,10 @@ class Parquet(Format):
         with safe_files.file(path) as file:
             return int(pq.read_metadata(file).num_rows)
 
+    def rows_back(self, path: Path) -> Iterator[pa.RecordBatch]:
+        with safe_files.file(path) as file:
+            yield from pq.ParquetFile(file).iter_batches()
+
     def open_writer(
         self,
         stream: pa.NativeFile,

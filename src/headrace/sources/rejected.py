@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -16,8 +18,9 @@ from headrace.core.rejected import COLUMNS, rejected_schema
 from headrace.core.stores.addresses import parse_output
 from headrace.core.stores.options import Options
 from headrace.core.stores.writing import StoreWriter
-from headrace.core.work import REJECTED
+from headrace.core.work import REJECTED, Split
 from headrace.errors import ArgumentError, NothingMatched, UnreadableFile
+from headrace.sources.memory import MemorySource
 
 
 def rejected_table(output: str | os.PathLike[str], options: Options = ()) -> pa.Table:
@@ -37,7 +40,7 @@ def _table_of_folder(path: str, options: Options) -> pa.Table:
         )
     rejected = root / REJECTED
     found = rejected.glob("part-*.arrow") if safe_files.is_folder(rejected) else ()
-    tables = [_table(path) for path in sorted(found)]
+    tables = [table_of(path) for path in sorted(found)]
     if not tables:
         return rejected_schema(_columns(root / "_headrace")).empty_table()
     return pa.concat_tables(tables, promote_options="permissive")
@@ -45,7 +48,7 @@ def _table_of_folder(path: str, options: Options) -> pa.Table:
 
 def table_of_files(paths: Sequence[Path]) -> pa.Table:
     """Read the rejected rows in some files, which may have no names yet."""
-    return pa.concat_tables([_table(path) for path in paths], promote_options="permissive")
+    return pa.concat_tables([table_of(path) for path in paths], promote_options="permissive")
 
 
 def _table_of_store(address: str, options: Options) -> pa.Table:
@@ -68,7 +71,7 @@ def _of_object(store: StoreWriter, name: str) -> pa.Table:
     found = store.get(name)
     if found is None:
         raise UnreadableFile(f"{store.url(name)} is gone. It held rejected rows of a run.")
-    return _table(store.url(name), pa.BufferReader(found[0]))
+    return table_of(store.url(name), pa.BufferReader(found[0]))
 
 
 def _columns(home: Path) -> pa.Schema:
@@ -80,7 +83,8 @@ def _columns(home: Path) -> pa.Schema:
         return pa.schema([])
 
 
-def _table(path: Path | str, data: pa.BufferReader | None = None) -> pa.Table:
+def table_of(path: Path | str, data: pa.BufferReader | None = None) -> pa.Table:
+    """Read the rejected rows in a file."""
     try:
         with data or pa.BufferReader(safe_files.mapped(path)) as file:
             table = pa.ipc.open_file(file).read_all()
@@ -88,3 +92,25 @@ def _table(path: Path | str, data: pa.BufferReader | None = None) -> pa.Table:
         return table
     except (OSError, pa.ArrowException) as error:
         raise UnreadableFile(f"{path} cannot be read: {error}. It holds rejected rows of a run.") from error
+
+
+class RejectedSource(MemorySource):
+    """Rows that were rejected, with the columns of their source; those of each shard are one split."""
+
+    def __init__(self, table: pa.Table, ends: Sequence[int], forms: Mapping[str, str]) -> None:
+        super().__init__(table, "rejected rows")
+        self._ends = tuple(ends)
+        self._as_before = dict(forms)
+
+    def describe(self) -> dict[str, Any]:
+        """Return what the rows are, and where those of a shard end."""
+        return {**super().describe(), "ends": list(self._ends)}
+
+    def forms(self) -> Mapping[str, str]:
+        """Return the forms that functions have seen before."""
+        return self._as_before
+
+    def splits_in_batches(self, rows: int) -> list[Split]:
+        """Return a split for each shard."""
+        bounds = pairwise((0, *self._ends))
+        return [Split(0, start, end, end - start, first=start) for start, end in bounds]

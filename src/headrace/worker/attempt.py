@@ -38,7 +38,7 @@ from headrace.errors import NodeLost
 from headrace.plan.physical import Program
 from headrace.plan.steps.union import goes_through
 from headrace.worker.blocks import BLOCK_BYTES, BlockSize, packed_for, rows_of_task, shared_blocks
-from headrace.worker.coordinates import UndeliveredRows, delivered_after
+from headrace.worker.coordinates import PlacesInPart, UndeliveredRows, delivered_after
 from headrace.worker.copied_columns import CopiedColumns, read_for_copying
 from headrace.worker.copying import CannotCopy
 from headrace.worker.early_end import EarlyEnd, PlaceLost, Speed
@@ -136,6 +136,7 @@ class Attempt:
         self._seen_schema: pa.Schema | None = None
         self._output = StagedOutput(program, task, self._meter)
         self._written = 0
+        self._places = PlacesInPart(task.shard.splits)
         self._counting = MetricsCounter(program.metrics, self._where, show_data=program.policy.show_data)
         self._states: tuple[bytes, ...] = ()
         self._delivered = task.after
@@ -179,7 +180,7 @@ class Attempt:
             self._write(rows)
         else:
             yield from self._give_blocks(rows)
-        self._output.end(self._inputs)
+        self._output.end(self._inputs, self._places)
         self._states = self._counting.states()
         self._inputs.check()
         if self._early_end.rest is not None:
@@ -193,6 +194,7 @@ class Attempt:
         after = self._task.after
         undelivered = UndeliveredRows(self._task.shard, after) if after is not None else None
         for part in rows:
+            self._places.note(self._meter.rejects, part)
             self._written += len(part)
             if self._program.metrics:
                 with self._meter.timing("metrics"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 
 import msgspec
@@ -9,7 +10,7 @@ import numpy as np
 
 from headrace.core.ports import Source
 from headrace.core.row_keys import row_range
-from headrace.core.work import Delivered, Shard, Split
+from headrace.core.work import Delivered, Reject, Shard, Split
 from headrace.errors import ShardFailed
 from headrace.worker.rows import Rows, RowSpan
 
@@ -139,3 +140,54 @@ def _tail(span: RowSpan) -> tuple[int, int]:
     numbers = span.numbers()
     last = int(numbers[-1])
     return last, span.count - int(np.searchsorted(numbers, last))
+
+
+class PlacesInPart:
+    """Where in the part of an attempt rows stand that were rejected: how many of its rows come before each.
+
+    Rows leave the steps in their order, and what became of a row is known before any behind it leaves them. One of
+    which that turns out to be otherwise has no place.
+    """
+
+    def __init__(self, splits: Sequence[Split]) -> None:
+        self._order = {split: at for at, split in enumerate(splits)}
+        self._seen = 0  # rejects
+        self._waiting: list[tuple[int, int]] = []  # those beyond the rows that have come, in order
+        self._last = (-1, -1)  # the row that came last
+        self._places: dict[tuple[int, int], int | None] = {}
+        self._rows = 0
+
+    def note(self, rejects: Sequence[Reject], part: Rows) -> None:
+        """Take the next rows of the part, and all rejects until now."""
+        self._take(rejects)
+        for span in part.spans:
+            if not span.count:
+                continue
+            split, (first, last) = self._order.get(span.split, -1), span.bounds()
+            count = bisect_right(self._waiting, (split, last)) if self._waiting else 0
+            for key in self._waiting[:count]:
+                within = key >= (split, first)
+                at = int(np.searchsorted(span.numbers(), key[1])) if within else 0
+                self._places[key] = None if within and span.last is not None else self._rows + at
+            del self._waiting[:count]
+            self._last = split, last
+            self._rows += span.count
+
+    def end(self, rejects: Sequence[Reject]) -> None:
+        """All rows have come."""
+        self._take(rejects)
+        self._places.update(dict.fromkeys(self._waiting, self._rows))
+
+    def of(self, reject: Reject) -> int | None:
+        """Return the place of a reject; None if it is not known."""
+        return self._places[self._key(reject)]
+
+    def _take(self, rejects: Sequence[Reject]) -> None:
+        new = [self._key(reject) for reject in rejects[self._seen :]]
+        self._seen = len(rejects)
+        self._places.update(dict.fromkeys((key for key in new if key <= self._last), None))
+        if new:
+            self._waiting = sorted([*self._waiting, *(key for key in new if key > self._last)])
+
+    def _key(self, reject: Reject) -> tuple[int, int]:
+        return self._order.get(reject.split, -1), reject.row

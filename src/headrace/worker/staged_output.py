@@ -22,6 +22,7 @@ from headrace.core.ports import JoinedWriter, Sink, Source, Writer
 from headrace.core.rejected import ERROR_FIELDS, rejected_schema
 from headrace.core.work import Reject, SideFile, Split, StagedFile, Task
 from headrace.plan.physical import Program
+from headrace.worker.coordinates import PlacesInPart
 from headrace.worker.meter import Meter
 from headrace.worker.reading import InputCheck, SplitReader
 
@@ -81,7 +82,7 @@ class StagedOutput:
             self._begin(self._sink().open_joined(self._task, schema, copied, old_times))
         return cast("JoinedWriter", self._writer)
 
-    def end(self, inputs: InputCheck) -> None:
+    def end(self, inputs: InputCheck, places: PlacesInPart) -> None:
         """No more rows come: encode the rest, unless the finishing thread does; write the rejected rows."""
         if self._writer is not None and not self._program.overlapped:
             self._close_part()
@@ -89,7 +90,8 @@ class StagedOutput:
             with self._meter.timing("write"):
                 for split in {reject.split for reject in self._meter.rejects}:
                     inputs.begin(split)  # they are read again
-                self._rejects_writer = write_rejected(self._program, self._task, self._meter.rejects)
+                places.end(self._meter.rejects)
+                self._rejects_writer = write_rejected(self._program, self._task, self._meter.rejects, places)
 
     def finish(self) -> None:
         """Close and sync the files; runs in a thread of its own."""
@@ -188,7 +190,7 @@ class AsyncWriter:
 # ---------------------------------------------------------------- rejected rows
 
 
-def write_rejected(program: Program, task: Task, rejects: Sequence[Reject]) -> Writer:
+def write_rejected(program: Program, task: Task, rejects: Sequence[Reject], places: PlacesInPart) -> Writer:
     """Write what an attempt rejected, in the order of the source; the caller closes the writer."""
     assert program.sink is not None
     schema = rejected_schema(program.source.schema())
@@ -197,7 +199,7 @@ def write_rejected(program: Program, task: Task, rejects: Sequence[Reject]) -> W
     try:
         ordered = sorted(rejects, key=lambda reject: (place.get(reject.split, len(place)), reject.row))
         for split, of_split in groupby(ordered, key=lambda reject: reject.split):
-            for batch in _batches(program.source, split, list(of_split), schema, task.attempt + 1):
+            for batch in _batches(program.source, split, list(of_split), schema, task.attempt + 1, places):
                 writer.write(batch)
     except BaseException:
         writer.abort()
@@ -206,7 +208,12 @@ def write_rejected(program: Program, task: Task, rejects: Sequence[Reject]) -> W
 
 
 def _batches(
-    source: Source, split: Split, rejects: list[Reject], schema: pa.Schema, attempts: int
+    source: Source,
+    split: Split,
+    rejects: list[Reject],
+    schema: pa.Schema,
+    attempts: int,
+    in_part: PlacesInPart,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rejected rows of one split. Their columns are read from the source again, whatever was projected."""
     numbers = np.concatenate([np.arange(each.row, each.row + each.count) for each in rejects])
@@ -226,6 +233,7 @@ def _batches(
             files,
             rows,
             [attempts] * len(chosen),
+            [in_part.of(each) if known else None for each, known in zip(chosen, exact[part], strict=True)],
         ]
         columns += [pa.array(values, field.type) for values, field in zip(ours, ERROR_FIELDS, strict=True)]
         yield pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -27,30 +27,75 @@ EXAMPLES = """\
   headrace resume fares/ --on-change continue         the code was fixed since
 """
 
+RETRY_EXAMPLES = """\
+  headrace rejected fares/ --to repaired.csv
+  headrace retry-rejected fares/ --fix repaired.csv      once it was edited
+  headrace retry-rejected fares/ --on-change continue    the code was corrected
+"""
+
 _MAY = ("predict", "run")
+
+Out = Annotated[Path, typer.Argument(metavar="OUT", help="An output folder.", show_default=False)]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the command, and do nothing.")]
+Workers = Annotated[
+    str | None,
+    typer.Option("--workers", "-w", metavar="N", help="Another number of workers than before."),
+]
+OnChange = Annotated[
+    str,
+    typer.Option(
+        "--on-change",
+        metavar="WHAT",
+        help=OF_RUNS["on_change"],
+        show_default=False,
+    ),
+]
+Json = Annotated[
+    bool, typer.Option("--json", help="As for the command that is carried out: one JSON object.")
+]
+
+
+def retry_rejected(
+    context: typer.Context,
+    out: Out,
+    *,
+    fix: Annotated[
+        Path | None,
+        typer.Option(
+            "--fix",
+            metavar="FILE",
+            help="What `headrace rejected OUT --to FILE` wrote, with other values in it.",
+            show_default=False,
+        ),
+    ] = None,
+    dry_run: DryRun = False,
+    workers: Workers = None,
+    on_change: OnChange = "refuse",
+    json: Json = False,
+) -> Answer | int:
+    """Try the rejected rows of an output again, and no others: those that succeed get their places.
+
+    The command that OUT was written with is given again, with --refresh rejected; `headrace resume` says how it is
+    read, and what is refused. Rows that fail again stay rejected. --require asks again.
+    """
+    root = _output(out)
+    known = _known(_last_run(root).folder, root)
+    repaired = [] if fix is None else ["--fix", absolute(str(fix), "--fix")]
+    more = ["--mode", "resume", "--refresh", "rejected", *repaired, *_more(known, json=json, workers=workers)]
+    end = _end(known["argv"])
+    argv = [word for i, word in enumerate(known["argv"]) if word != "--incremental" or i > end]
+    argv = _with(argv, [*more, "--on-change", on_change])
+    return _carry_out(context, "retry-rejected", root, known, argv, dry_run=dry_run)
 
 
 def resume(
     context: typer.Context,
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="An output folder.", show_default=False)],
+    out: Out,
     *,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the command, and do nothing.")] = False,
-    workers: Annotated[
-        str | None,
-        typer.Option("--workers", "-w", metavar="N", help="Another number of workers than before."),
-    ] = None,
-    on_change: Annotated[
-        str,
-        typer.Option(
-            "--on-change",
-            metavar="WHAT",
-            help=OF_RUNS["on_change"],
-            show_default=False,
-        ),
-    ] = "refuse",
-    json: Annotated[
-        bool, typer.Option("--json", help="As for the command that is carried out: one JSON object.")
-    ] = False,
+    dry_run: DryRun = False,
+    workers: Workers = None,
+    on_change: OnChange = "refuse",
+    json: Json = False,
 ) -> Answer | int:
     """Go on with a run that was killed or failed: the command that OUT was written with is given again.
 
@@ -74,13 +119,24 @@ def resume(
         }
         return Answer(code, data, f"{out} is complete: there is nothing left to do.")
     known = _known(run.folder, root)
-    more = ["--json"] if json and "--json" not in known["argv"] else []
-    more += ["--workers", workers] if workers is not None else []
+    more = _more(known, json=json, workers=workers)
     argv = _with(known["argv"], [*more, "--on-change", on_change])
+    return _carry_out(context, "resume", root, known, argv, dry_run=dry_run)
+
+
+def _more(known: dict[str, Any], *, json: bool, workers: str | None) -> list[str]:
+    more = ["--json"] if json and "--json" not in known["argv"] else []
+    return [*more, "--workers", workers] if workers is not None else more
+
+
+def _carry_out(
+    context: typer.Context, command: str, root: Path, known: dict[str, Any], argv: list[str], *, dry_run: bool
+) -> Answer | int:
+    """Show a command line, and carry it out where the known one was given."""
     say(f"cd {in_shell([known['cwd']])} && headrace {in_shell(argv)}", sys.stderr)
     if dry_run:
         data = {
-            "command": "resume",
+            "command": command,
             "status": "dry run",
             "exit_code": DONE,
             "argv": argv,
@@ -175,7 +231,11 @@ def _real(path: str) -> str:
         return ""
 
 
+def _end(argv: list[str]) -> int:
+    return argv.index("--") if "--" in argv else len(argv)
+
+
 def _with(argv: list[str], more: list[str]) -> list[str]:
     """Add options; the last one of a name counts, and what stands behind ``--`` is the script's."""
-    end = argv.index("--") if "--" in argv else len(argv)
+    end = _end(argv)
     return [*argv[:end], *more, *argv[end:]]

@@ -80,8 +80,10 @@ class Output:
         None
     )
     refresh: Annotated[
-        Text, flag("--refresh", metavar="WHAT", help=OF_RUNS["refresh"], panel=_PANEL, one_of="changed")
+        Text,
+        flag("--refresh", metavar="WHAT", help=OF_RUNS["refresh"], panel=_PANEL, one_of="changed rejected"),
     ] = None
+    fix: Annotated[Text, flag("--fix", metavar="FILE", help=OF_RUNS["fix"], panel=_PANEL)] = None
     incremental_key: Annotated[
         Text, flag("--incremental-key", metavar="COLUMNS", help=OF_RUNS["key"], panel=_PANEL)
     ] = None

@@ -36,7 +36,8 @@ class FormatWriteVerbs(WriteVerbs):
 
         Parameters
         ----------
-        path, schema, min_rows_per_file, max_rows_per_file, mode, on_change, incremental, refresh, key, durability
+        path, schema, min_rows_per_file, max_rows_per_file, mode, on_change, incremental, refresh, fix, key,
+        durability
             As in ``write_parquet``.
         storage_options
             As in ``write_parquet``.
@@ -75,7 +76,8 @@ class FormatWriteVerbs(WriteVerbs):
 
         Parameters
         ----------
-        path, schema, min_rows_per_file, max_rows_per_file, mode, on_change, incremental, refresh, key, durability
+        path, schema, min_rows_per_file, max_rows_per_file, mode, on_change, incremental, refresh, fix, key,
+        durability
             As in ``write_parquet``.
         storage_options
             As in ``write_parquet``.
