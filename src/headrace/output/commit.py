@@ -118,9 +118,8 @@ class ShardCommitter:
         gone = [
             journals.Revoked(record.shard) for record in beyond
         ]  # the part without rows: there may be rows now
-        self._append(*gone, grown_by, *([] if reached is None else [journals.Reached(reached)]))
-        if not together:
-            self._journal.sync()
+        until = [] if reached is None else [journals.Reached(reached)]
+        self._note(*gone, grown_by, *until, synced=not together)
         for record in beyond:
             self.output.place.remove([file.name for file in record.files])
         if beyond or replaces:
@@ -157,7 +156,7 @@ class ShardCommitter:
         again = [record for record in self.committed() if record.shard in records and record.shard >= unread]
         seen = successors(self.plan.shards, [shard for shard in records if shard < unread])
         try:
-            self._append(*(journals.Revoked(record.shard) for record in again))
+            self._note(*(journals.Revoked(record.shard) for record in again), synced=False)
             if seen:
                 self.grow((), list(seen.values()), list(seen), together=True)
             self.state.recount(record for record in self.committed() if record not in again)

@@ -74,6 +74,12 @@ class RunContext(msgspec.Struct):
         if self.sink and self.execution.begins_here:  # no pool was started yet
             self.engine = _workers(self.execution, self.sink, warm=0)
 
+    def begin_again(self) -> None:
+        """Get ready for another run of the plan."""
+        self.engine.close(kill=True)
+        self.execution = ExecutionPlan(self.execution.plan, self.options)
+        self.engine = _engine(self.execution, self.sink)
+
     def compose(
         self,
         plan: Plan,

@@ -75,7 +75,6 @@ def write(context: RunContext, complete: Callable[[Plan], Plan], started: float)
         from headrace.output.job import OpenRequest
         from headrace.output.resume import open_job
         from headrace.output.seen_keys import prepare_keys
-        from headrace.session.retrying import check_retry
 
         partitioning = context.execution.partitioning
         request = OpenRequest(
@@ -90,10 +89,12 @@ def write(context: RunContext, complete: Callable[[Plan], Plan], started: float)
             options.refresh == "rejected",
         )
         if request.retries:
+            from headrace.session.retrying import check_retry
+
             check_retry(plan, options)
         with open_job(plan, request) as job:
             if request.retries:
-                context = _retry(job, context, options, progress, started)
+                _retry(job, context, options, progress, started)
             if job.complete:
                 result = _finished_before(job, options)
             else:
@@ -108,8 +109,8 @@ def write(context: RunContext, complete: Callable[[Plan], Plan], started: float)
 
 def _retry(
     job: Job, context: RunContext, options: RunOptions, progress: Progress | None, started: float
-) -> RunContext:
-    """Complete the run first, if it is not; then try its rejected rows again. Return what finishes it."""
+) -> None:
+    """Complete the run first, if it is not; then try its rejected rows again. What came of them is not shown yet."""
     from headrace.session.retrying import retry
 
     hidden, open_shards = job.committer.revealing.aside, not all(job.committer.state.done)
@@ -128,9 +129,7 @@ def _retry(
         job.output.tidy(job.committer.plan.run)
     if tried:
         _say(options, f"{plural(tried, 'rejected row')} tried again: {plural(succeeded, 'row')} succeeded")
-    fresh = RunContext.open(context.execution.plan, options)
-    context.engine.close(kill=True)
-    return fresh
+    context.begin_again()
 
 
 def _finished_before(job: Job, options: RunOptions) -> Result:
