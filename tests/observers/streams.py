@@ -55,8 +55,7 @@ class Stream:
     - What chance does to the last batches: a worker says how far it is after each, and nothing in those before tells
       that the last three are long or short all together. With batches of a second and a deviation of 20 %, that is
       more than a second in one run of 130, with 30 % in one of 50; hence the 0.1 s above.
-    - The rows of each shard, where neither these nor the rows in all are known before: shards are alike there, and
-      each worker has done one by a third of the run.
+    - The length of rows in bytes, where their number is not known before: it is much the same in the whole input.
     """
 
     sizes: tuple[int, ...]  # rows of each shard
@@ -86,6 +85,10 @@ class Stream:
             self.told.extend(sorted(found, key=lambda each: each[0]))
         return self.told
 
+    def bytes(self, shard: int) -> int:
+        """Return the bytes of a shard's input: rows are not all of one length."""
+        return round(self.sizes[shard] * (9 + shard % 3))
+
     def _ready(self) -> list[float]:
         first, last = self.start * self.seconds, self.late * self.seconds
         return [first + (last - first) * i / max(1, self.workers - 1) for i in range(self.workers)]
@@ -101,7 +104,8 @@ class Stream:
             for rows, end in self._batches(shard, began, dice):
                 if rows < self.sizes[shard]:
                     of = self.sizes[shard] if self.known else -1
-                    found.append((end, RowsRead(worker, shard, rows, of=of)))
+                    size = round(self.bytes(shard) * rows / self.sizes[shard])
+                    found.append((end, RowsRead(worker, shard, rows, of=of, size=size)))
             found += self._ended(shard, worker, 0, end, end - began)
             heapq.heappush(free, (end, worker))
         return found
@@ -170,6 +174,8 @@ class Stream:
         ]
         bus.on_event(described(*names, elapsed=0.0))
         rows = sum(self.sizes) if self.known else -1
+        sizes = {} if self.known else {i: self.bytes(i) for i in range(len(self.sizes))}
+        left = {i: size for i, size in sizes.items() if i >= self.done}
         bus.on_event(
             RunStarted(
                 "r",
@@ -179,7 +185,10 @@ class Stream:
                 sum(self.sizes[: self.done]),
                 rows,
                 self.workers,
-                last_shards=self.sizes[-LAST_SHARDS:] if self.known else (-1,),
+                last_shards=self.sizes[-LAST_SHARDS:] if self.known else tuple(sizes.values())[-LAST_SHARDS:],
+                size=sum(sizes.values()),
+                size_done=sum(sizes.values()) - sum(left.values()),
+                sizes=left,
             )
         )
         began, every = clock.now, min(1.0, max(0.2, events[-1][0] / 300))
@@ -232,7 +241,7 @@ def drawn(dice: random.Random) -> Stream:
             found["late"] = dice.uniform(0, TWO_STAGES_READY)
             found["sizes"] = (max(rows, 10 * pace * workers // shards + 1),) * shards
         case "unknown":
-            found["known"] = False
+            found |= {"known": False, "done": dice.randint(0, shards // 4)}
         case "resumed":
             found["done"] = dice.randint(0, shards // 2)
         case "batches":
@@ -240,7 +249,7 @@ def drawn(dice: random.Random) -> Stream:
         case "all":
             found |= {"noise": NOISE / 3, "swell": SWELL, "done": dice.randint(0, shards // 4)}
             found |= {"start": dice.uniform(0, 0.125), "late": dice.uniform(0, 0.25)}
-    if kind in ("sizes", "all"):
+    if kind in ("sizes", "all", "unknown"):
         found["sizes"] = tuple(round(dice.uniform(0.25, 1.75) * rows) for _ in range(shards))
     work = sum(found["sizes"][found.get("done", 0) :]) / pace / workers
     found["batch"] = min(found["batch"], work / LEAST_BATCHES)

@@ -20,12 +20,14 @@ from headrace.core.events import (
     RunFinished,
     RunStarted,
     ShardCommitted,
+    ShardDivided,
     ShardRetried,
     WorkerReady,
 )
 from headrace.core.work import Fault, Faults, Ledger, Timings
 from headrace.observers.live_lines import ForgivingStream, LiveLines
 from headrace.observers.progress import Progress, TerminalView
+from headrace.observers.progress_text import progress_line
 from headrace.observers.run_state import RunState
 from headrace.session.event_bus import EventBus
 from observers.histories import described
@@ -43,8 +45,10 @@ class Clock:
         return self.now
 
 
-def started(*, rows: int = 1000, shards: int = 10, done: int = 0, rows_done: int = 0) -> RunStarted:
-    return RunStarted("r1", "/out", shards, done, rows_done, rows, 2)
+def started(
+    *, rows: int = 1000, shards: int = 10, done: int = 0, rows_done: int = 0, **others: Any
+) -> RunStarted:
+    return RunStarted("r1", "/out", shards, done, rows_done, rows, 2, **others)
 
 
 def committed(shard: int, rows: int = 100) -> ShardCommitted:
@@ -85,6 +89,44 @@ class TestLines:
         progress.tick()
         assert stream.getvalue() == (
             "headrace: running, 35.0 %, 350 of 1,000 rows, 30 rows/s, 0:10 elapsed, 0:16 left, 1 retry\n"
+        )
+
+    def test_rows_that_only_reading_tells_are_estimated_from_bytes(self) -> None:
+        clock, stream = Clock(), io.StringIO()
+        progress = EventBus([Progress(stream)], clock=clock)
+        progress.on_event(described())
+        progress.on_event(
+            started(rows=-1, shards=3, rows_done=0, size=100_000, sizes={0: 50_000, 1: 30_000, 2: 20_000})
+        )
+        told = []
+        for event in (
+            RowsRead(0, 0, 600),
+            RowsRead(0, 0, 1200, size=12_000),
+            RowsRead(1, 1, 1300, size=10_000),
+            ShardRetried(1, 2, "a worker died"),
+            ShardDivided(0, 2, early=True, sizes={0: 20_000, 3: 30_000}),
+            committed(0, 2_000),
+            committed(1, 3_000),
+            committed(3, 3_000),
+            committed(2, 1_000),
+        ):
+            progress.on_event(event)
+            clock.now += 2.0
+            progress.tick()
+            told.append(" ".join(progress_line(progress.state, clock.now).split(", ")[1:3]))
+        assert (
+            told
+            == [
+                "0.0 % 600 rows",
+                "12.0 % 1,200 of about 10,000 rows",
+                "21.9 % 2,500 of about 11,400 rows",
+                "25.0 % 2,500 of about 10,000 rows",  # the rows of the lost worker count no more, and it never falls
+                "25.0 % 2,500 of about 10,000 rows",
+                "25.0 % 2,500 of about 10,000 rows",
+                "50.0 % 5,000 of about 10,000 rows",
+                "80.0 % 8,000 of about 10,000 rows",
+                "100.0 % 9,000 of about 9,000 rows",
+            ]
         )
 
     def test_lines_for_machines(self) -> None:

@@ -65,7 +65,10 @@ class RunDescribed(msgspec.Struct, frozen=True):
 class RunStarted(msgspec.Struct, frozen=True):
     """A run begins or goes on: ``shards_done`` of ``shards`` were committed before, with so many rows and bytes.
 
-    ``last_shards``: how many rows the last shards have, -1 where that is not known.
+    ``last_shards``: how many rows the last shards have, -1 where that is not known, or their bytes if ``size`` is not
+    0. ``size``: the bytes of the
+    input, where only reading tells how many rows it has; ``size_done`` of them were done before, and ``sizes`` has
+    those of the shards that are left.
     """
 
     run: str
@@ -82,16 +85,23 @@ class RunStarted(msgspec.Struct, frozen=True):
     last_shards: tuple[int, ...] = ()
     number: int = 1  # of the runs of this output
     answered_done: Answered | None = None
+    size: int = 0
+    size_done: int = 0
+    sizes: dict[int, int] = {}
 
 
 class RowsRead(msgspec.Struct, frozen=True):
-    """A worker got on inside its shard of ``of`` rows (-1 if that is not known); may be told again after a retry."""
+    """A worker got on inside its shard of ``of`` rows (-1 if that is not known); may be told again after a retry.
+
+    ``size``: the bytes of the input that these rows are of; 0 where that is not known yet.
+    """
 
     worker: int
     shard: int
     rows: int
     faults: Faults = Faults()
     of: int = -1
+    size: int = 0
 
 
 class WorkerReady(msgspec.Struct, frozen=True):
@@ -233,11 +243,15 @@ class WorkerRetired(msgspec.Struct, frozen=True):
 
 
 class ShardDivided(msgspec.Struct, frozen=True):
-    """A shard is in ``parts`` now: it did not fit into memory; or, ``early``, the first of them is done already."""
+    """A shard is in ``parts`` now: it did not fit into memory; or, ``early``, the first of them is done already.
+
+    ``sizes`` are the bytes of the input of each.
+    """
 
     shard: int
     parts: int
     early: bool = False
+    sizes: dict[int, int] = {}
 
 
 class PoolResized(msgspec.Struct, frozen=True):

@@ -74,6 +74,11 @@ class Shard(msgspec.Struct, frozen=True, array_like=True):
             total += split.length
         return total
 
+    @property
+    def size(self) -> int:
+        """Bytes of its input, as the source estimates them; a split that shards share is in the first of them."""
+        return sum(split.bytes for split in self.splits if not split.low)
+
 
 class BlockRef(msgspec.Struct, frozen=True, array_like=True):
     """Where a block lies; only the engine interprets it.

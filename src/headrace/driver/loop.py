@@ -288,4 +288,8 @@ class Runner:
         parts = division.parts
         self._committer.divide(parts, early=division.early)
         self.scheduler.divide(parts)
-        self._emit(ShardDivided(parts[0].index, len(parts), early=division.early))
+        self._emit(
+            ShardDivided(
+                parts[0].index, len(parts), division.early, {part.index: part.size for part in parts}
+            )
+        )

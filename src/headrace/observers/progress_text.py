@@ -103,12 +103,22 @@ def share_text(share: float) -> str:
     return f"{math.floor(share * 1000 + 1e-9) / 10:.1f} %"
 
 
+def rows_in_all(state: RunState) -> str:
+    """Return how many rows there are, or about how many; empty where nothing tells."""
+    if state.rows_expected is not None:
+        return f"{state.rows_expected:,}"
+    likely = state.sample.likely
+    return f"about {float(f'{likely:.3g}'):,.0f}" if likely else ""
+
+
 def rows_text(state: RunState) -> str:
-    """Return how many rows were read, of how many, or how many shards are done where rows are not known before."""
-    expected = state.rows_expected
-    if expected is not None:
-        return f"{min(state.rows, expected):>{len(f'{expected:,}')},} of {plural(expected, 'row')}"
-    return f"{plural(state.rows, 'row')}, {state.shards_done:,} of {plural(state.shards, 'shard')}"
+    """Return how many rows were read, of how many; or how many shards are done where nothing tells that."""
+    if whole := rows_in_all(state):
+        rows = state.rows if state.rows_expected is None else min(state.rows, state.rows_expected)
+        return f"{rows:>{len(whole.removeprefix('about '))},} of {whole} row{'s' * (whole != '1')}"
+    by_size = state.started is not None and state.started.size
+    done = "" if by_size else f", {state.shards_done:,} of {plural(state.shards, 'shard')}"
+    return f"{plural(state.rows, 'row')}{done}"
 
 
 def fitting(found: list[Field], width: int) -> tuple[list[Field], int]:

@@ -267,6 +267,7 @@ def _fields(event: Event, steps: tuple[str, ...]) -> dict[str, Any]:
         }
     if isinstance(event, WorkerReady):
         return {**fields, "seconds": round(event.seconds, 4)}
+    fields.pop("sizes", None)  # what they tell is in the samples
     return fields
 
 

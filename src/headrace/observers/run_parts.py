@@ -106,6 +106,7 @@ class OpenShards:
         self.rows = self.failed = 0
         self.worked = 0.0
         self._shards: dict[int, UnderWay] = {}
+        self._sized: dict[int, tuple[int, int]] = {}  # shard → rows and their bytes, where these are known
         self._failed: dict[int, int] = {}  # shard → rows, where there are any
         self._news: dict[int, float] = {}  # worker → when it was ready, or said something last
         self._silence = 0.0  # the longest between two news of a worker
@@ -127,6 +128,8 @@ class OpenShards:
         self.news(event.worker, at)
         self._shards[event.shard] = UnderWay(event.worker, event.rows, event.of, at)
         self.rows += event.rows
+        if event.size:
+            self._sized[event.shard] = event.rows, event.size
         if failed := event.faults.total:
             self._failed[event.shard] = failed
             self.failed += failed
@@ -135,6 +138,7 @@ class OpenShards:
         """A shard is done, or begins anew."""
         if (known := self._shards.pop(shard, None)) is not None:
             self.rows -= known.rows
+            self._sized.pop(shard, None)
             self.failed = max(0, self.failed - self._failed.pop(shard, 0))
 
     def forget_worker(self, worker: int) -> None:
@@ -142,6 +146,10 @@ class OpenShards:
         self._news.pop(worker, None)
         for shard in [shard for shard, known in self._shards.items() if known.worker == worker]:
             self.forget(shard)
+
+    def sized(self) -> tuple[int, int]:
+        """Return rows, and the bytes of the input that they are, of the shards of which both are known."""
+        return sum(rows for rows, _ in self._sized.values()), sum(size for _, size in self._sized.values())
 
     def workers(self) -> tuple[int, ...]:
         """Return the workers that are at a shard, in their order."""
@@ -295,7 +303,8 @@ class ProgressSample(msgspec.Struct, frozen=True):
     Rows read and failed include those of shards that are not committed yet. ``working``: the workers of the last
     stage that are in the midst of one. In a run of one stage, ``worked`` has the seconds that workers have worked on
     these rows, added up, ``idle`` how many of them seem to have nothing to do, and ``last`` the shards under way,
-    once few are left.
+    once few are left. ``likely``: how many rows there are, by what was read of the input; 0 where that is known, or
+    nothing tells.
     """
 
     rows: _Count
@@ -306,6 +315,7 @@ class ProgressSample(msgspec.Struct, frozen=True):
     worked: _Seconds = 0.0
     idle: _Count = 0
     last: tuple[UnderWay, ...] = ()
+    likely: _Count = 0
 
 
 class Unlisted(msgspec.Struct, frozen=True):

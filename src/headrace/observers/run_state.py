@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Literal, NoReturn
 
+import msgspec
+
 from headrace.core.events import (
     Batches,
     BatchShrunk,
@@ -73,6 +75,7 @@ _Incident = (
 )
 
 RETRIED_CALLS, RETRIED_SHARDS = "call tried again", "shard tried again"
+_NEARLY = 0.999  # of the rows that there likely are: whether they are all is known in the end
 LOST, RETIRED, DIVIDED, DIVIDED_EARLY = (
     "worker lost",
     "worker retired",
@@ -118,7 +121,9 @@ class RunState:
         self._open = OpenShards()
         self._working: tuple[int, ...] = ()  # in the midst of a shard, as the last sample of a record has it
         self._read_back: ProgressSample | None = None  # the last sample of a record
-        self._share = 0.0
+        self._share = self._share_before = 0.0
+        self._size = self._size_done = 0  # bytes of the input, where they tell how many rows there are
+        self._left: dict[int, int] = {}  # shard that is not committed → those of its input
         self._ceilings: dict[str, int] = {}
         self._sizes: dict[str, dict[int, int]] = {}
         self._last: dict[int, tuple[int, float, bool]] = {}  # worker → (stage, end, lost) of its last call
@@ -143,10 +148,14 @@ class RunState:
             case RunStarted():
                 self._start(event, at)
             case RowsRead():
+                if event.of < 0 and event.size and event.shard in self._left:
+                    likely = round(event.rows * self._left[event.shard] / event.size)
+                    event = msgspec.structs.replace(event, of=likely)
                 self._open.put(event, at)
                 self._reach(0)
             case ShardCommitted():
                 self._open.forget(event.shard)
+                self._size_done += self._left.pop(event.shard, 0)
                 self._commit(CommitSum.of(event))
             case CommitSum():
                 self._open.failed = max(0, self._open.failed - event.rejected - event.nulled)
@@ -207,9 +216,11 @@ class RunState:
         self.shards, self.shards_done = event.shards, event.shards_done
         self._open = OpenShards()
         self._working, self._read_back = (), None
+        self._size, self._size_done, self._left = event.size, event.size_done, dict(event.sizes)
         self._share = 0.0
         self._reach(0)
         self._count_from_here(at)
+        self._share_before = self._share
 
     def _worker_ready(self, event: WorkerReady, at: float) -> None:
         if self._pace.begun:
@@ -249,9 +260,12 @@ class RunState:
 
     def _reach(self, rows: int) -> None:
         self.rows = max(self.rows, rows, self.read + self._open.rows)
-        done, total = (self.rows, self.rows_expected) if self._by_rows else (self.shards_done, self.shards)
-        if total:
-            self._share = max(self._share, min(1.0, done / total))
+        if not self._size or self.shards_done >= self.shards:
+            done, total = (
+                (self.rows, self.rows_expected) if self._by_rows else (self.shards_done, self.shards)
+            )
+            if total:
+                self._share = max(self._share, min(1.0, done / total))
 
     def _work(self, work: WorkSum) -> None:
         stage = self.stages.setdefault(work.stage, StageState())
@@ -297,6 +311,8 @@ class RunState:
                 self._count(RETRIED_SHARDS, f"shard {event.shard}: {event.reason}")
             case ShardDivided():
                 self.shards += max(0, event.parts - 1)
+                if self._size:
+                    self._left |= event.sizes
                 if not event.early:  # early ones are usual, and no incident
                     self._count(DIVIDED, f"shard {event.shard} is {event.parts} shards now")
             case WorkerLost():
@@ -342,11 +358,25 @@ class RunState:
     def _take_sample(self, at: float) -> None:
         self.sample, self.sampled_at = self._present(), at
         self._pace.note(at, self.rows, self.shards_done, self.sample.worked)
+        if self.sample.likely:
+            self._share = max(self._share, min(_NEARLY, self.rows / self.sample.likely))
 
     def _present(self) -> ProgressSample:
         return ProgressSample(
-            *(self.rows, self.shards_done, self.shards, self.failed, self.working), *self._near_the_end()
+            *(self.rows, self.shards_done, self.shards, self.failed, self.working),
+            *self._near_the_end(),
+            self._likely(),
         )
+
+    def _likely(self) -> int:
+        """Return how many rows there are, if all of the input is like what was read of it; 0 where nothing tells."""
+        if self._read_back is not None:
+            return self._read_back.likely
+        if not self._size:
+            return 0
+        rows, size = self._open.sized()
+        rows, size = rows + self.read, size + self._size_done
+        return max(self.rows, round(rows / size * self._size)) if size else 0
 
     def _near_the_end(self) -> tuple[float, int, tuple[UnderWay, ...]]:
         """Return how long workers have worked, how many are idle, and what they are at if few shards are left."""
@@ -439,6 +469,8 @@ class RunState:
         left = max(0.0, total - sample.rows) if total is not None else shards
         if total is not None and of_one and sample.last:
             planned = self.started.last_shards if self.started is not None else ()
+            if self._size:
+                planned = tuple(round(each * total / self._size) for each in planned)
             under_way, waiting = sized(sample.last, shards, left, planned)
             return time_of_the_last(under_way, waiting, workers=workers, rate=of_one, now=now)
         return max(0.0, left / rate - waited)
@@ -446,18 +478,16 @@ class RunState:
     @property
     def cost_expected(self) -> float | None:
         """What the answers of language models will have cost in the end; None where that is not known."""
-        started = self.started
         total = self.rows_expected if self._by_rows else self.shards
-        if started is None or not total:
-            return None
-        done = started.rows_done if self._by_rows else started.shards_done
-        return self.models.expected_cost(self.share, done / total)
+        return self.models.expected_cost(self.share, self._share_before) if total else None
 
     @property
     def _rows_in_all(self) -> float | None:
         """Rows of the input, or how many they will be if the rest is as what was committed; None before that."""
         if self._by_rows:
             return self.rows_expected
+        if self._size:
+            return self.sample.likely or None
         return self.shards * self.read / self.shards_done if self.shards_done else None
 
     @property

@@ -16,7 +16,7 @@ from headrace.output.run_list import older_rows
 from headrace.output.runs import success_of
 from headrace.output.seen_keys import key_step
 from headrace.result import Metrics, Result
-from headrace.session.read import rows_expected
+from headrace.session.read import rows_expected, sizes_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,6 +30,8 @@ def started(job: Job, workers: int) -> RunStarted:
     """Return the event that a driver begins: what the run has to do, and what earlier drivers did of it."""
     state, planned = job.committer.state, job.planned
     before = state.ledger
+    sizes = sizes_of(job.plan, planned)
+    left = {index: size for index, size in sizes.items() if not state.done[index]}
     return RunStarted(
         job.committer.plan.run,
         str(job.output),
@@ -42,9 +44,12 @@ def started(job: Job, workers: int) -> RunStarted:
         before.rejected,
         before.nulled,
         state.bytes,
-        tuple(shard.rows for shard in planned[-LAST_SHARDS:]),
+        tuple(sizes.get(shard.index, shard.rows) for shard in planned[-LAST_SHARDS:]),
         len(state.runs),
         before.answered,
+        sum(sizes.values()),
+        sum(sizes.values()) - sum(left.values()),
+        left,
     )
 
 

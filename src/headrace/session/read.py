@@ -166,8 +166,22 @@ def _announce(plan: Plan, context: RunContext, shards: list[Shard], events: Even
     execution = context.execution
     events.on_event(describe_reading(plan, execution, elapsed=time.monotonic() - started))
     rows = rows_expected(plan, shards)
-    last = tuple(shard.rows for shard in shards[-LAST_SHARDS:])
-    events.on_event(RunStarted("", "", len(shards), 0, 0, rows, execution.workers, last_shards=last))
+    sizes = sizes_of(plan, shards)
+    last = tuple(sizes.get(shard.index, shard.rows) for shard in shards[-LAST_SHARDS:])
+    events.on_event(
+        RunStarted(
+            "",
+            "",
+            len(shards),
+            0,
+            0,
+            rows,
+            execution.workers,
+            last_shards=last,
+            size=sum(sizes.values()),
+            sizes=sizes,
+        )
+    )
 
 
 def committed(record: CommitRecord) -> ShardCommitted:
@@ -186,6 +200,13 @@ def rows_expected(plan: Plan, shards: Sequence[Shard]) -> int:
     # With a limit, fewer than there are.
     known = _rows_after(plan, [split for shard in shards for split in shard.splits])
     return rows if known is None else min(rows, known)
+
+
+def sizes_of(plan: Plan, shards: Sequence[Shard]) -> dict[int, int]:
+    """Return the bytes of each shard, if they tell how many rows will be read, and nothing better does."""
+    tells = rows_expected(plan, shards) < 0 and not any(step.row_limit is not None for step in plan.steps)
+    sizes = {shard.index: shard.size for shard in shards} if tells else {}
+    return sizes if all(sizes.values()) else {}
 
 
 def _warn_of_rejects(tally: InMemoryCommitter) -> None:

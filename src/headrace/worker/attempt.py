@@ -367,6 +367,7 @@ class Attempt:
                     self._meter.done_rows,
                     self._meter.faults(words=self._program.policy.show_data),
                     self._early_end.shard_rows,
+                    self._meter.done_size,
                 )
             )
 

@@ -24,6 +24,7 @@ from headrace.core.work import (
     Ledger,
     PoisonRows,
     Reject,
+    Split,
     Timings,
 )
 from headrace.plan.accounts import cut_short
@@ -66,6 +67,8 @@ class Meter:
         self.steps = [StepCounts() for _ in range(steps)]
         self.cut = -1
         self.read_rows = 0
+        self._split: Split | None = None  # that rows were read of last
+        self._before = (0, 0)  # the rows and bytes of all splits before it
         self.block_source_rows: float | None = None  # of the source, for the rows of blocks that were read
         self.unreadable = 0  # rows that the source could not make sense of
         self.nulled = 0
@@ -105,6 +108,18 @@ class Meter:
             if self.block_source_rows is None
             else int(self.block_source_rows * min(1.0, done / max(1, self.read_rows)))
         )
+
+    def begin_split(self, split: Split) -> None:
+        """Note that the next rows that count as read are of this split."""
+        if split != self._split:
+            size = self._split.bytes if self._split is not None and not self._split.low else 0
+            self._split, self._before = split, (self.read_rows, self._before[1] + size)
+
+    @property
+    def done_size(self) -> int:
+        """How many bytes of the input ``done_rows`` are, by the splits that were read; 0 in the first of them."""
+        rows, size = self._before
+        return round(size * self.done_rows / rows) if rows else 0
 
     def read_block(self, block: Block, rows: int) -> None:
         """Count rows of a block as they are taken, and those of the source that became them."""

@@ -104,6 +104,8 @@ def rejects_in_rows(rejects: Sequence[Reject], first: int, stop: int) -> tuple[R
 def count_read(reads: Iterator[Read], meter: Meter) -> Iterator[Rows]:
     """Count rows as read when they are consumed: rows prefetched after a ``limit`` was reached do not count."""
     for read in reads:
+        if read.rows.spans:
+            meter.begin_split(read.rows.spans[0].split)
         if read.rejects:
             lost = sum(reject.count for reject in read.rejects)
             meter.add_rejects(read.rejects)

@@ -99,8 +99,6 @@ def _drawn(found: RunStatus) -> Group:
     table = Table.grid(padding=(0, 2))
     for name, words in found.lines():
         table.add_row(Text(name, style="dim"), Text(one_line(words)))
-    whole = found.rows_expected
-    done, shards = (found.rows, whole) if whole is not None else found.facts.shards
     bar = Table.grid()
-    bar.add_row(ProgressBar(total=max(shards, 1), completed=min(done, shards), width=60))
+    bar.add_row(ProgressBar(total=1.0, completed=found.state.share or 0.0, width=60))
     return Group(Text(one_line(found.facts.output), style="bold"), bar, table)

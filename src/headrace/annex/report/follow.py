@@ -28,6 +28,7 @@ from headrace.observers.model_text import (
 )
 from headrace.observers.output_runs import lines_of as lines_of_runs
 from headrace.observers.output_runs import runs_in
+from headrace.observers.progress_text import rows_in_all
 from headrace.observers.record import EVENTS
 from headrace.observers.record_reader import lines_of, replay
 from headrace.observers.run_state import RunState, memory_of
@@ -261,9 +262,9 @@ class RunStatus:
         if number_in(state) > 1:
             found.append(("run", f"number {number_in(state)} of this output"))
         rows = f"{self.rows:,}"
-        if self.rows_expected is not None and not self.ended:
+        if (whole := rows_in_all(state)) and not self.ended:
             share = math.floor(100 * (state.share or 0.0)) / 100
-            rows += f" of {self.rows_expected:,} ({percent(share)})"
+            rows += f" of {whole} ({percent(share)})"
         left = self.seconds_left
         speed = [per_second(self.rows_per_second)] if self.rows_per_second > 0 else []
         speed += [f"{clock(left)} left"] if left is not None else []
