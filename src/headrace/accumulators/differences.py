@@ -120,25 +120,28 @@ class Differences(Metric):
         if not (_has_classes(old.type) and _has_classes(new.type)) or self._cells is None:
             self._cells = None
             return
-        codes, labels = _codes(old)
-        if len(labels) > self.classes:
+        codes, labels = self._codes(old)
+        to, others = self._codes(new.filter(pa.array(changed)))
+        if labels is None or others is None:
             self._cells = None
             return
-        found = [
-            (label, label, count)
-            for label, count in zip(labels, _counts(codes[~changed], labels), strict=True)
+        same = np.bincount(codes[~changed], minlength=len(labels)).tolist()
+        joint = np.bincount(codes[changed] * len(others) + to, minlength=len(labels) * len(others))
+        found = [(label, label, count) for label, count in zip(labels, same, strict=True)]
+        found += [
+            (labels[at // len(others)], others[at % len(others)], int(joint[at]))
+            for at in np.flatnonzero(joint).tolist()
         ]
-        if changed.any():
-            to, others = _codes(new.filter(pa.array(changed)))
-            if len(others) > self.classes:
-                self._cells = None
-                return
-            joint = np.bincount(codes[changed] * len(others) + to, minlength=len(labels) * len(others))
-            found += [
-                (labels[at // len(others)], others[at % len(others)], int(joint[at]))
-                for at in np.flatnonzero(joint).tolist()
-            ]
         self._count_cells(found)
+
+    def _codes(self, column: pa.Array) -> tuple[Array, list[Any] | None]:
+        """Return the number of each row's value among the different ones, and these; None if there are too many."""
+        column = column.dictionary_encode(null_encoding="encode")
+        labels = column.dictionary
+        few = len(labels) <= self.classes
+        return to_numpy(column.indices).astype(np.int64), [
+            *map(plain_key, labels.to_pylist())
+        ] if few else None
 
     def _count_cells(self, found: Any) -> None:
         assert self._cells is not None
@@ -280,16 +283,3 @@ def _difference(old: pa.Array, new: pa.Array) -> Array:
 
 def _has_classes(type_: pa.DataType) -> bool:
     return kind_of(type_) in ("text", "boolean", "null") or bool(pa.types.is_integer(type_))
-
-
-def _codes(column: pa.Array) -> tuple[Array, list[Any]]:
-    """Return the number of each row's value among the different ones, null included, and these."""
-    column = column.dictionary_encode(null_encoding="encode")
-    return to_numpy(column.indices).astype(np.int64), [
-        plain_key(value) for value in column.dictionary.to_pylist()
-    ]
-
-
-def _counts(codes: Array, labels: list[Any]) -> list[int]:
-    found: list[int] = np.bincount(codes, minlength=len(labels)).tolist()
-    return found

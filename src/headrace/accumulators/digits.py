@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 
 from headrace.accumulators.base import Array
-from headrace.accumulators.scores import by_digits, packed, unpacked
+from headrace.accumulators.scores import by_bits, packed, unpacked
 
-_JOINED = 2  # so many bits of a bin's number are left out: a bin is about 0.2 % of its numbers wide
-_BITS = 18
+_BITS = 18  # of a float32: a bin is about 0.2 % of its numbers wide
 _INFINITE = 0x7F800000  # the bits of a float32
 _HALF = 1 << (_BITS - 1)
 
@@ -23,7 +22,7 @@ def binned(values: Array) -> Binned:
     """Count numbers by bin, the infinities included; NaN is not to be among them."""
     if not len(values):
         return 0, np.zeros(0, np.int64)
-    keys = by_digits(values) >> _JOINED
+    keys = by_bits(values) >> (32 - _BITS)
     low = int(keys.min())
     return low + _HALF, np.bincount(keys - low)
 

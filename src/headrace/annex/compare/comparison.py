@@ -44,10 +44,10 @@ class Comparison:
     changed
         The share of all rows, also of those that one side alone has, that are not the same: from 0 to 1.
     columns
-        For each column that was compared what ``Differences`` counts, and ``types``, old and new; ``chart``, plain
-        data for drawing; ``worst``, the rows that changed most, each with ``row``, ``old``, ``new``, ``difference``
-        and ``inputs``, its other columns; and ``judged``, by the label: a dict with ``metric``, ``old``, ``new`` and
-        ``difference``, each with its interval of 95 %, ``p`` and ``significant``; None without a label.
+        For each column that was compared what ``Differences`` counts, and more. ``types``: old and new. ``chart``:
+        plain data for drawing. ``worst``: the rows that changed most, each with ``row`` (its position), ``old``,
+        ``new``, ``difference`` and ``inputs``, its other columns. ``judged``, by the label: a dict with ``metric``,
+        ``old``, ``new`` and ``difference``, each with its interval of 95 %, ``p`` and ``significant``; else None.
     left_out
         Columns that only ``"old"`` has, and those that only ``"new"`` has.
     lone
@@ -88,7 +88,7 @@ class Comparison:
                 "note": differences.note(),
                 "judged": judged,
                 "chart": differences.chart(),
-                "worst": [shown for *_, shown in measure.worst[name]],
+                "worst": [shown | ({"row": None} if keys else {}) for *_, shown in measure.worst[name]],
             }
         names = [set(side.schema.names) for side in (old, new)]
         return cls(

@@ -75,7 +75,8 @@ class Measure:
                 return
             at, far, by = at[some], far[some], None if by is None else by[some]
         if len(at) > self._sample:
-            some = np.sort(np.argsort(-far, kind="stable")[: self._sample])
+            some = np.flatnonzero(far >= np.partition(far, -self._sample)[-self._sample])
+            some = np.sort(some[np.argsort(-far[some], kind="stable")[: self._sample]])
             at, far, by = at[some], far[some], None if by is None else by[some]
         before = [row["old"] for row in rows_of(taken(pa.record_batch([old], ["old"]), at))]
         for i, row in enumerate(rows_of(taken(new, at))):

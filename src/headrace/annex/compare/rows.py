@@ -65,7 +65,7 @@ class OfParts(Rows):
         ] = []  # the file of each row group, its number there, its rows
         schema = None
         for path in files:
-            with safe_files.file(path) as opened, pq.ParquetFile(opened) as file:
+            with pq.ParquetFile(pa.BufferReader(safe_files.mapped(path))) as file:
                 schema = schema or file.schema_arrow
                 self._groups += [
                     (path, i, file.metadata.row_group(i).num_rows)
@@ -84,7 +84,7 @@ class OfParts(Rows):
         at = self.starts[first] if start < stop else stop
         for path, groups in groupby(self._groups[first:last], key=lambda each: each[0]):
             numbers = [number for _, number, _ in groups]
-            with safe_files.file(path) as opened, pq.ParquetFile(opened) as file:
+            with pq.ParquetFile(pa.BufferReader(safe_files.mapped(path))) as file:
                 for batch in file.iter_batches(BATCH, numbers, list(columns), use_threads=False):
                     low, high = max(start - at, 0), min(stop - at, batch.num_rows)
                     at += batch.num_rows

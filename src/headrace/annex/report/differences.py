@@ -65,26 +65,19 @@ def _left_out(names: list[str]) -> str:
 
 
 def _worst(columns: dict[str, Any]) -> Value | None:
+    head = ("Row", "Old", "New", "Difference", "Its other columns")
     tables = [
-        table(
-            name,
-            ("Row", "Old", "New", "Difference", "Its other columns"),
-            [
-                (
-                    f"{row['row']:,}",
-                    _short(row["old"]),
-                    _short(row["new"]),
-                    metrics.number(row.get("difference")) if "difference" in row else "–",
-                    row_text(row["inputs"]),
-                )
-                for row in each["worst"][:_ROWS]
-            ],
-            words=(1, 2, 4),
-        )
+        table(name, head, [*map(_cells, each["worst"][:_ROWS])], words=(1, 2, 4))
         for name, each in columns.items()
         if each["worst"]
     ]
     return plain(tables=tables) if tables else None
+
+
+def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+    number = "–" if row["row"] is None else f"{row['row']:,}"
+    by = metrics.number(row["difference"]) if row.get("difference") is not None else "–"
+    return number, _short(row["old"]), _short(row["new"]), by, row_text(row["inputs"])
 
 
 def _lone(rows: dict[str, Any]) -> Value | None:

@@ -124,6 +124,8 @@ def rich(name: str, value: Any, note: str, drawn: Value | None, figures: Value) 
     figures[key] = drawn
     short, words = _KINDS.get(str(drawn.get("kind")), ("", "Chart"))
     title, words = f"{name}: {short}" if short else name, f"{words}."
+    if "axes" in drawn:
+        title, words = f"{name}: changes of classes", "Old classes in rows, new ones in columns."
     left = drawn.get("left_out")
     if isinstance(left, int) and left > 0:
         words += f" {left:,} more are not shown."
