@@ -28,13 +28,13 @@ from headrace.output.journal_state import JournalState
 from headrace.output.layout import HOME, SUCCESS
 from headrace.output.names import LINEAGE, check_names, read_pointer
 from headrace.output.places.folder import Folder
-from headrace.output.places.place import Place, looked_at
+from headrace.output.places.place import Place
 from headrace.output.recover import replay
 from headrace.output.saved_plan import read_plan_at
 from headrace.plan.physical import SavedPlan
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,27 +194,6 @@ def current_run(root: Path) -> SavedRun | None:
     """Read the run whose parts are in the folder; None if there is none yet."""
     name = pointer(root, "current")
     return load(root, name) if name is not None else None
-
-
-def rejected_rows(path: str | os.PathLike[str], options: Options = ()) -> pa.Table:
-    """Read the rejected rows of an output in their order; of one that waits for its first publishing, those of it."""
-    from headrace.sources.rejected import rejected_table, table_of_files
-
-    table = rejected_table(path, options)
-    if table.num_rows:
-        return table
-    with _waiting_rejects(path, options) as files:
-        return table_of_files(files) if files else table
-
-
-@contextlib.contextmanager
-def _waiting_rejects(path: str | os.PathLike[str], options: Options) -> Iterator[list[Path]]:
-    """Yield the files of rejected rows of an output of which nothing is published yet; none of another output."""
-    with looked_at(path, options) as output, contextlib.ExitStack() as opened:
-        run = next_run(output.root) if pointer(output.root, "current") is None else None
-        records = () if run is None else run.records
-        files = [file for record in records for file in record.files if not file.is_part]
-        yield [opened.enter_context(output.opened(run.place_of(file, output))) for file in files if run]
 
 
 def next_run(root: Path) -> SavedRun | None:

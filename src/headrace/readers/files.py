@@ -375,7 +375,7 @@ def read_rejected(
     [{'item': 'two', '_error_type': 'ValueError', '_row': 1}]
     """
     from headrace.core.stores.options import checked
-    from headrace.output.runs import rejected_rows
+    from headrace.output.rejected import rejected_rows
     from headrace.sources.memory import MemorySource
 
     return Dataset.from_source(MemorySource(rejected_rows(output, checked(storage_options)), "rejected"))

@@ -35,7 +35,7 @@ def rejected(
     """
     from headrace.core.human import plural, row_text
     from headrace.core.rejected import ERROR_FIELDS, reason
-    from headrace.output.runs import rejected_rows
+    from headrace.output.rejected import rejected_rows
     from headrace.session.rejected_file import save
 
     root = output_of(out)
