@@ -20,8 +20,9 @@ from headrace.core.events import (
     RunFinished,
     RunStarted,
 )
+from headrace.core.files.storage import storage_at
 from headrace.core.install import library
-from headrace.core.stores.addresses import is_address, without_secrets_in
+from headrace.core.stores.addresses import without_secrets_in
 from headrace.core.work import HOME
 from headrace.errors import ArgumentError
 from headrace.observers.run_state import RunState
@@ -218,8 +219,8 @@ class _Logged:
             _log.warning("MLflow does not link the model %s: %s", uri, _first_line(error))
 
     def end(self, at: int) -> None:
-        if is_address(self._report):
-            self.tag("headrace.report", without_secrets_in(self._report))
+        if address := storage_at(self._report).pick("", self._report):
+            self.tag("headrace.report", without_secrets_in(address))
         elif os.path.isfile(self._report):
             self.do(lambda: self._client.log_artifact(self._id, self._report))
         self._calls.put(None)
