@@ -10,7 +10,7 @@ import contextlib
 import os
 import shlex
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -44,8 +44,9 @@ if TYPE_CHECKING:
     from headrace.output.journal import Contents
     from headrace.output.journal_state import JournalState
     from headrace.output.layout import Output
+    from headrace.plan.logical import Plan
     from headrace.plan.physical import SavedPlan
-    from headrace.plan.requirements import Against, Requirement
+    from headrace.plan.requirements import Against
 
 
 def ask(job: Job, metrics: Metrics, events: EventBus, seconds: float, summary: dict[str, Any]) -> None:
@@ -111,11 +112,11 @@ def _figures(
     return found, all(figure.met for figure in found)
 
 
-def check_others(requirements: Sequence[Requirement]) -> None:
-    """Refuse a plan whose output is to be compared with what is not there."""
-    for each in requirements:
-        if each.against is not None:
-            _comparing().check_against(each.against)
+def check_others(plan: Plan) -> None:
+    """Refuse a plan whose output is to be compared with what is not there, or cannot be compared."""
+    for each in plan.requirements:
+        if each.against is not None and plan.sink is not None:
+            _comparing().check_against(each.against, plan.sink.describe())
 
 
 def _comparing() -> ModuleType:

@@ -71,7 +71,7 @@ def write(context: RunContext, complete: Callable[[Plan], Plan], started: float)
         if plan.requirements:
             from headrace.session.publishing import check_others
 
-            check_others(plan.requirements)
+            check_others(plan)
         from headrace.output.job import OpenRequest
         from headrace.output.resume import open_job
         from headrace.output.seen_keys import prepare_keys

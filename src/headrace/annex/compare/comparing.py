@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.annex.compare.comparison import Comparison
 from headrace.annex.compare.measure import Measure
-from headrace.annex.compare.pairs import OnlyOne, by_key, by_position, why_not_by_position
-from headrace.annex.compare.rows import Rows, of_run, opened
+from headrace.annex.compare.pairs import OnlyOne, by_key, by_position, why_divided, why_not_by_position
+from headrace.annex.compare.rows import Rows, kind_read, of_run, opened
 from headrace.core.arguments import known_arguments
 from headrace.core.install import library
 from headrace.errors import ArgumentError, UnknownColumn, nearest
@@ -97,10 +97,7 @@ def compared(
     if not keys:
         why = why_not_by_position(old, new)
         if why:
-            raise ArgumentError(
-                f"compare: rows cannot be paired by their position, as {why}. Say which column or columns tell a "
-                "row: on='key'."
-            )
+            raise ArgumentError(_by_key(why))
     common = [name for name in new.schema.names if name in old.schema.names and name not in keys]
     chosen = columns or [name for name in common if name != label]
     if not chosen:
@@ -124,8 +121,18 @@ def compared(
     return Comparison.of(old, new, keys, measure, only)
 
 
-def check_against(against: Against) -> None:
-    """Raise what comparing with an output would, as far as it is known before there is a new one."""
+def _by_key(why: str) -> str:
+    return (
+        f"compare: rows cannot be paired by their position, as {why}. Say which column or columns tell a row: "
+        "on='key'."
+    )
+
+
+def check_against(against: Against, sink: Mapping[str, Any]) -> None:
+    """Raise what comparing with an output would, as far as it is known before there is a new one in ``sink``."""
+    kind_read(sink, "the output")
+    if not against.on and why_divided(sink):
+        raise ArgumentError(_by_key(f"in the output, {why_divided(sink)}"))
     with opened(against.path, "old") as old:
         _check(old, old, against.on, None)
     if against.on:

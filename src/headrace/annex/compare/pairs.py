@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from headrace.engines.local.machine import capacity
 from headrace.errors import ArgumentError
 from headrace.output.runs import SavedRun
 from headrace.output.verification import verbs
+from headrace.output.verify_tables import TABLES
 
 _MEMORY = "600MB"  # of the query engine; beyond it, it spills to the temporary folder
 _PIECE = 1 << 20  # rows that a thread compares before it takes others
@@ -52,22 +53,29 @@ def why_not_by_position(old: Rows, new: Rows) -> str:
 def _moved(run: SavedRun) -> str:
     """Say why the rows of an output may not stand where they stood in the input."""
     shape, ledger = msgspec.json.decode(run.plan.shape), run.state.ledger
-    sink = shape.get("sink") or {}
-    if sink.get("partition_by"):
-        return "rows are divided by partition_by"
-    if sink.get("kind") in ("Iceberg table", "Lance table", "Delta table", "table"):
-        return "rows are those of a table, which others may change"
-    if run.state.ledger.rejected:
+    divided = why_divided(shape.get("sink") or {})
+    if divided:
+        return divided
+    if ledger.rejected:
         return f"{plural(ledger.rejected, 'row')} were rejected"
-    if ledger.read != ledger.written or any(taken != given for taken, given in ledger.steps):
+    moved = any(map(any, (ledger.dropped, ledger.added)))
+    if moved or ledger.read != ledger.written or any(taken != given for taken, given in ledger.steps):
         return f"{ledger.written:,} rows were made of {ledger.read:,}"
     odd = verbs(shape) & {"union", "flat_map"}
-    return f"{min(odd)} may have moved rows" if odd or any(map(any, (ledger.dropped, ledger.added))) else ""
+    return f"{min(odd)} may have moved rows" if odd else ""
+
+
+def why_divided(sink: Mapping[str, Any]) -> str:
+    """Say why rows that are written there do not come in the order of the input; "" if they do."""
+    if sink.get("partition_by"):
+        return "rows are divided by partition_by"
+    return "rows are those of a table, which others may change" if sink.get("kind") in TABLES else ""
 
 
 def _input_of(run: SavedRun) -> Any:
     source = msgspec.json.decode(run.plan.shape).get("source")
-    return source, run.plan.files, msgspec.to_builtins(run.plan.input)
+    digests = [mark.digest for mark in run.plan.marks]
+    return source, run.plan.files, digests, msgspec.to_builtins(run.plan.input)
 
 
 def by_position(old: Rows, new: Rows, columns: tuple[list[str], list[str]], measure: Measure) -> None:

@@ -133,20 +133,25 @@ def _last_run(place: Place, side: str) -> Rows:
 def of_run(place: Place, run: SavedRun) -> Rows:
     """Return the rows of a run, whose files have their names, or wait to get them."""
     sink = msgspec.json.decode(run.plan.shape).get("sink") or {}
-    kind = str(sink.get("kind"))
+    kind = kind_read(sink, place.name)
     names = [run.place_of(file, place) for file in parts_of(run.in_order())]
-    if (
-        kind in ("Parquet", "Delta table", "Iceberg table")
-        and not place.copied
-        and not sink.get("partition_by")
-    ):
+    if kind == "parquet" and not place.copied and not sink.get("partition_by"):
         return OfParts(place.name, [place.root / name for name in names], run)
-    if kind.lower() not in WRITTEN:
-        raise PlanError(
-            f"compare: the rows of {place.name} are in a {kind}. Give the table itself, such as hr.read_sql(…)."
-        )
-    data = dataset_of([str(place.at(name)) for name in names], kind.lower(), {})
+    data = dataset_of([str(place.at(name)) for name in names], kind, {})
     return OfDataset(place.name, data, run)
+
+
+def kind_read(sink: Mapping[str, Any], name: str) -> str:
+    """Return the format of the files of an output; raises ``PlanError`` for one whose rows are elsewhere."""
+    kind = str(sink.get("kind"))
+    if kind in ("Delta table", "Iceberg table"):
+        return "parquet"
+    if kind.lower() in WRITTEN:
+        return kind.lower()
+    raise PlanError(
+        f"compare: the rows of {name} are in a {kind}, and not in files. Compare the table itself, such as "
+        "hr.read_sql(…), once it has them."
+    )
 
 
 def _table_of(path: str) -> str:
