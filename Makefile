@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test core programs test-ray test-with test-llm check lint docs docs-version wheel audit bench bench-gpu soak clean
+.PHONY: help demo test core programs test-ray test-with test-llm test-orchestrators check lint docs docs-version wheel audit bench bench-gpu soak clean
 
 help:  ## show this list
 	@echo 'New here? `make demo` shows what it does, docs/how-it-works.md how, CONTRIBUTING.md how to change it.'
@@ -94,6 +94,16 @@ WHEELS   ?=
 
 test-llm: $(LLM_VENV)/.created  ## run the tests with a real vLLM and a small model, on CPUs with AVX-512 (gigabytes)
 	VLLM_CPU_KVCACHE_SPACE=1 HEADRACE_TEST_LLM=$(abspath $(LLM_VENV))/smollm2 $(LLM_VENV)/bin/python -m pytest -m llm -p no:cacheprovider -W default tests/annex/llm/test_real_vllm.py
+
+# Environments of their own: Airflow and Dagster pin what others of our tests have in later releases.
+ORCHESTRATORS := apache-airflow dagster
+
+test-orchestrators:  ## run the examples for Airflow and Dagster with the real packages (a gigabyte)
+	for name in $(ORCHESTRATORS); do \
+	  $(PYTHON) -m venv --clear build/orchestrators/$$name && \
+	  build/orchestrators/$$name/bin/python -m pip --disable-pip-version-check install --quiet $(PIP_FLAGS) $$name pytest pytest-timeout hypothesis -e . && \
+	  build/orchestrators/$$name/bin/python -m pytest -m orchestrators -p no:cacheprovider -W default tests/annex/together/test_orchestrators.py || exit 1; \
+	done
 
 soak: $(VENV)/.dev  ## kill runs at random and lose power everywhere, for hours if need be
 	$(BIN)/python -m pytest -m soak --timeout 0 -o faulthandler_timeout=0

@@ -25,7 +25,9 @@ class HeadraceOperator(BaseOperator):
 
     template_fields = ("source", "out")
 
-    def __init__(self, *, job: Callable[[str, str], hr.Result], source: str, out: str, **options: Any) -> None:
+    def __init__(
+        self, *, job: Callable[[str, str], hr.Result], source: str, out: str, **options: Any
+    ) -> None:
         super().__init__(**options)
         self.job, self.source, self.out = job, source, out
 

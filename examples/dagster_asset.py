@@ -29,7 +29,7 @@ def materialized(result: hr.Result) -> dg.MaterializeResult:
         "rejected": result.rejected,
         "seconds": result.seconds,
         "report": dg.MetadataValue.path(str(result.report)),
-        **{name: dg.MetadataValue.json(value) for name, value in result.metrics.items()},
+        **{name: value for name, value in result.metrics.items() if value is not None},
     }
     return dg.MaterializeResult(metadata=metadata, data_version=dg.DataVersion(result.runs[-1]["run"]))
 
