@@ -172,7 +172,8 @@ def test_states_are_read_in_the_order_of_shards(run: Run) -> None:
     for shard in (2, 0, 1):
         run.record(shard, states=(f"{shard}".encode(),) if shard else ())
     run.committer.commit_accepted()
-    assert list(run.committer.states(run.committer.plan.shards)) == [(b"1",), (b"2",)]
+    shards = run.committer.plan.shards
+    assert [record.states for record in run.committer.in_order(shards)] == [(), (b"1",), (b"2",)]
 
 
 # ------------------------------------------------------------ the end
@@ -364,9 +365,9 @@ def test_rows_that_come_to_an_output_without_any(tmp_path: Path) -> None:
 
 
 def test_other_shards_for_a_run_that_has_done_none(run: Run) -> None:
-    run.committer.plan_anew([("other", 2, 2)], [Shard(i, ()) for i in range(5)])
-    for committer in (run.committer, run.again()):
-        assert committer.plan.files == [("other", 2, 2)] and len(committer.state.done) == 5
+    run.committer.save_plan(files=[("other", 2, 2)], shards=[Shard(i, ()) for i in range(5)])
+    committer = run.again()
+    assert committer.plan.files == [("other", 2, 2)] and len(committer.state.done) == 5
 
 
 # ------------------------------------------------------------ taken back

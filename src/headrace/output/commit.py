@@ -7,7 +7,7 @@ moment that is the run's. Whatever a crash leaves between two of these steps, ``
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -16,13 +16,13 @@ from headrace.core import failpoints
 from headrace.core.metric_states import STATES, side_files
 from headrace.core.ports import Moment, Sink
 from headrace.core.uploading.names import is_uploaded
-from headrace.core.work import CommitRecord, Durability, Shard, SideFile
+from headrace.core.work import CommitRecord, Durability, Shard
 from headrace.output import journal as journals
 from headrace.output.journal_state import JournalState
 from headrace.output.layout import Output
 from headrace.output.revealing import Revealing, bind_sink
-from headrace.output.run_list import RunEntry, RunTotals
-from headrace.output.saved_plan import successors, write_plan
+from headrace.output.run_list import RunTotals
+from headrace.output.saved_plan import write_plan
 from headrace.output.small_files import remove_unlisted_states, sync_folder
 from headrace.plan.physical import InputVersion, SavedPlan
 
@@ -57,7 +57,7 @@ class ShardCommitter:
         self.gone: tuple[str, ...] = ()  # input files that are not there any more; their rows stay
         self.on_published: Callable[[CommitRecord], None] = lambda record: None
 
-    def _note(self, *records: journals.Record, synced: bool = True) -> None:
+    def note(self, *records: journals.Record, synced: bool = True) -> None:
         """Record something, and take in what it changes; it is durable then, if ``synced``."""
         for record in records:
             self._journal.append(record)
@@ -67,7 +67,7 @@ class ShardCommitter:
 
     def settle(self, schema: bytes) -> None:
         """Record the output schema, and make it durable before another writer opens."""
-        self._note(journals.Settled(schema))
+        self.note(journals.Settled(schema))
 
     @property
     def ceilings(self) -> dict[str, int]:
@@ -76,11 +76,11 @@ class ShardCommitter:
 
     def lower(self, step: str, rows: int) -> None:
         """Record how many rows at a time fit into memory; it is durable from the next ``commit_accepted`` on."""
-        self._note(journals.Lowered(step, rows), synced=False)
+        self.note(journals.Lowered(step, rows), synced=False)
 
     def revise(self, code: dict[str, str]) -> None:
         """Record that shards are made by other code from here on."""
-        self._note(journals.Revision(self.state.revision + 1, code))
+        self.note(journals.Revision(self.state.revision + 1, code))
 
     def divide(self, parts: Sequence[Shard], *, early: bool = False) -> None:
         """Record that a shard is done in parts.
@@ -88,7 +88,7 @@ class ShardCommitter:
         If it does not fit into memory, that is durable at once, for a later driver. ``early``: the first
         part is done and about to be committed; ``commit_accepted`` makes both durable, this record first.
         """
-        self._note(journals.Divided(tuple(parts), early), synced=not early)
+        self.note(journals.Divided(tuple(parts), early), synced=not early)
         failpoints.hit("shard.divided")
 
     def grow(
@@ -115,11 +115,10 @@ class ShardCommitter:
             self.output.remove_success()
         about = tuple(files), tuple(shards), number, aside or state.hidden, time.time()
         grown_by = journals.Renewed(*about, tuple(replaces), again) if replaces else journals.Grown(*about)
-        gone = [
-            journals.Revoked(record.shard) for record in beyond
-        ]  # the part without rows: there may be rows now
+        # The part without rows: there may be rows now.
+        gone = [journals.Revoked(record.shard) for record in beyond]
         until = [] if reached is None else [journals.Reached(reached)]
-        self._note(*gone, grown_by, *until, synced=not together)
+        self.note(*gone, grown_by, *until, synced=not together)
         for record in beyond:
             self.output.place.remove([file.name for file in record.files])
         if beyond or replaces:
@@ -130,52 +129,6 @@ class ShardCommitter:
         self.revealing.close()
         self.revealing = Revealing(self.output, self.plan.run, self.sink, state, moment)
 
-    def replacing(self, shards: Sequence[int]) -> tuple[Sink, dict[int, Shard]]:
-        """Return the sink for records that take the places of those of some shards, and the shard of each.
-
-        Where readers have seen a shard, that is a further one; else it is the same.
-        """
-        self.output.make(self.plan.run)
-        runs, unread = self.state.runs, self._first_unread
-        if runs[-1].ended:
-            runs = [*runs, RunEntry(len(runs) + 1, 0, 0.0, 0)]
-        seen = [shard for shard in shards if shard < unread]
-        found = {shard: self.plan.shards[shard] for shard in shards if shard >= unread}
-        found |= successors(self.plan.shards, seen)
-        return bind_sink(self.sink, self.output, self.plan, self.durability, runs), found
-
-    @property
-    def _first_unread(self) -> int:
-        unread = self.revealing.aside and not self.state.finished
-        return self.state.runs[-1].shard if unread else len(self.plan.shards)
-
-    def replace(self, records: Mapping[int, CommitRecord]) -> None:
-        """Let records, of what ``replacing`` returned, take the places of those of shards: all of them, or none."""
-        self.gated = True  # they are hidden until all of it is looked at
-        unread = self._first_unread
-        again = [record for record in self.committed() if record.shard in records and record.shard >= unread]
-        seen = successors(self.plan.shards, [shard for shard in records if shard < unread])
-        try:
-            self._note(*(journals.Revoked(record.shard) for record in again), synced=False)
-            if seen:
-                self.grow((), list(seen.values()), list(seen), together=True)
-            self.state.recount(record for record in self.committed() if record not in again)
-            for record in records.values():
-                self.accept(record)
-            self.revealing.publisher.arrive()
-            self.commit_accepted()
-        except BaseException:
-            self._journal.abandon()
-            raise
-        self.state.recount(self.committed())
-        for file in (file for record in again for file in record.files if not is_uploaded(file)):
-            (self.folder / "staging" / file.staged).unlink(missing_ok=True)
-
-    def plan_anew(self, files: Sequence[tuple[str, int, int]], shards: Sequence[Shard]) -> None:
-        """Save other shards for the last run, none of which is done; there are as many as before, or more."""
-        self.save_plan(files=list(files), shards=list(shards))
-        self.state.done.extend(bytes(len(shards) - len(self.state.done)))
-
     def save_plan(self, **changed: Any) -> None:
         """Save the plan with other values of some of its fields."""
         self.plan = msgspec.structs.replace(self.plan, **changed)
@@ -183,7 +136,7 @@ class ShardCommitter:
 
     def reach(self, version: InputVersion) -> None:
         """Record up to where the input was read, once what is new until there was taken in."""
-        self._note(journals.Reached(version))
+        self.note(journals.Reached(version))
 
     def of_last_run(self) -> Iterator[CommitRecord]:
         """Read the records of the last run back from the journal."""
@@ -204,7 +157,7 @@ class ShardCommitter:
         """Take back commits whose files are gone, so that their shards are run again."""
         if not self.revealing.aside or any(record.shard < self.state.runs[-1].shard for record in records):
             self.output.remove_success()
-        self._note(*(journals.Revoked(record.shard) for record in records))
+        self.note(*(journals.Revoked(record.shard) for record in records))
 
     def revoke_unread(self, records: Sequence[CommitRecord]) -> None:
         """Take back commits that no reader knows of yet; their shards are run again."""
@@ -214,17 +167,20 @@ class ShardCommitter:
                 self.state.done[record.shard] = 0
             if not self.revealing.aside:
                 self.output.place.remove([file.name for file in record.files])
-            for file in record.files:
-                if not is_uploaded(file):
-                    (self.folder / "staging" / file.staged).unlink(missing_ok=True)
+        self.drop_staged(records)
         self.state.recount(self.committed())
+
+    def drop_staged(self, records: Iterable[CommitRecord]) -> None:
+        """Remove files that are staged yet, of records that count no more."""
+        for file in (file for record in records for file in record.files if not is_uploaded(file)):
+            (self.folder / "staging" / file.staged).unlink(missing_ok=True)
 
     def commit_accepted(self, *, wait: bool = True) -> None:
         """Make commits durable, then reveal them; without ``wait``, only those whose files are ready."""
         records = self.revealing.publisher.ready(wait=wait)
         if self.durability == "power" and any(record.files for record in records):
             sync_folder(self.folder / "staging")
-        self._note(*records)
+        self.note(*records)
         self.empty = self.empty and not records
         self.revealing.reveal(records)
         for record in records:
@@ -238,7 +194,7 @@ class ShardCommitter:
     def withhold(self, seconds: float, summary: dict[str, Any]) -> None:
         """Everything is committed, and is not to be revealed: keep what ``finish`` would be called with."""
         self.commit_accepted()
-        self._note(journals.Withheld(seconds, summary))
+        self.note(journals.Withheld(seconds, summary))
         failpoints.hit("finish.withheld")
 
     def finish(self, seconds: float, summary: dict[str, Any]) -> None:
@@ -256,7 +212,7 @@ class ShardCommitter:
             self._save_manifest(manifest)
         if self.revealing.aside:
             if state.swapping is None:
-                self._note(journals.Swapping(self.output.current() or "", seconds, summary))
+                self.note(journals.Swapping(self.output.current() or "", seconds, summary))
             failpoints.hit("swap.recorded")
             self.revealing.take_over(self.committed)
         if further:
@@ -279,11 +235,13 @@ class ShardCommitter:
         """Read the records that count back from the journal."""
         return journals.read(self.folder / "journal").lasting()
 
-    def states(self, shards: Sequence[Shard]) -> Iterator[tuple[bytes | SideFile, ...]]:
-        """Read the metric states of committed shards from the journal, in the order of the shards."""
-        for record in journals.read(self.folder / "journal").in_order([shard.place for shard in shards]):
-            if record.states:
-                yield record.states
+    def in_order(self, shards: Sequence[Shard]) -> Iterator[CommitRecord]:
+        """Read these records back in the order of the shards."""
+        return journals.read(self.folder / "journal").in_order([shard.place for shard in shards])
+
+    def abandon(self) -> None:
+        """Give up what was noted and is not durable yet; nothing more is committed."""
+        self._journal.abandon()
 
     def close(self) -> None:
         """Close the journal; unsynced commits are lost and will be done again."""

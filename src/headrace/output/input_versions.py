@@ -127,7 +127,9 @@ def _plan_anew(committer: ShardCommitter, source: Source, partitioning: Partitio
         Shard(first + number, made[number].splits if number < len(made) else ())
         for number in range(max(len(made), len(plan.shards) - first))  # never fewer than the journal knows of
     ]
-    committer.plan_anew([*plan.files[:last], source.files()[last]], [*plan.shards[:first], *shards])
+    shards = [*plan.shards[:first], *shards]
+    committer.save_plan(files=[*plan.files[:last], source.files()[last]], shards=shards)
+    state.done.extend(bytes(len(shards) - len(state.done)))
 
 
 def _is_further(source: Source, last: InputVersion) -> bool:

@@ -1,13 +1,17 @@
-"""``refresh="changed"``: which shards are made again because other code made them, and in whose place."""
+"""``refresh=``: which shards are made again because other code made them, and records in the places of others."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from headrace.core.ports import Source
+from headrace.core.ports import Sink, Source
 from headrace.core.work import CommitRecord, Shard
 from headrace.errors import ArgumentError, PlanChanged
 from headrace.output.commit import ShardCommitter
+from headrace.output.journal import Revoked
+from headrace.output.revealing import bind_sink
+from headrace.output.run_list import RunEntry
+from headrace.output.saved_plan import successors
 from headrace.plan.identity import unrecognised
 from headrace.plan.logical import Plan
 
@@ -64,6 +68,52 @@ def revoke_unread(committer: ShardCommitter, older: Sequence[CommitRecord]) -> l
     if unread:
         committer.revoke_unread(unread)
     return [record for record in older if record.shard < first]
+
+
+def replacing(committer: ShardCommitter, shards: Sequence[int]) -> tuple[Sink, dict[int, Shard]]:
+    """Return the sink for records that take the places of those of some shards, and the shard of each.
+
+    Where readers have seen a shard, that is a further one; else it is the same.
+    """
+    output, plan, runs, unread = (
+        committer.output,
+        committer.plan,
+        committer.state.runs,
+        _first_unread(committer),
+    )
+    output.make(plan.run)
+    if runs[-1].ended:
+        runs = [*runs, RunEntry(len(runs) + 1, 0, 0.0, 0)]
+    found = {shard: plan.shards[shard] for shard in shards if shard >= unread}
+    found |= successors(plan.shards, [shard for shard in shards if shard < unread])
+    return bind_sink(committer.sink, output, plan, committer.durability, runs), found
+
+
+def replace_shards(committer: ShardCommitter, records: Mapping[int, CommitRecord]) -> None:
+    """Let records, of what ``replacing`` returned, take the places of those of shards: all of them, or none."""
+    committer.gated = True  # they are hidden until all of it is looked at
+    state, unread = committer.state, _first_unread(committer)
+    again = [record for record in committer.committed() if record.shard in records and record.shard >= unread]
+    seen = successors(committer.plan.shards, [shard for shard in records if shard < unread])
+    try:
+        committer.note(*(Revoked(record.shard) for record in again), synced=False)
+        if seen:
+            committer.grow((), list(seen.values()), list(seen), together=True)
+        state.recount(record for record in committer.committed() if record not in again)
+        for record in records.values():
+            committer.accept(record)
+        committer.revealing.publisher.arrive()
+        committer.commit_accepted()
+    except BaseException:
+        committer.abandon()
+        raise
+    state.recount(committer.committed())
+    committer.drop_staged(again)
+
+
+def _first_unread(committer: ShardCommitter) -> int:
+    unread = committer.revealing.aside and not committer.state.finished
+    return committer.state.runs[-1].shard if unread else len(committer.plan.shards)
 
 
 def files_in(source: Source, shards: Iterable[Shard]) -> set[int]:

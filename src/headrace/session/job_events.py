@@ -121,7 +121,8 @@ def metrics_of(job: Job) -> tuple[Metrics, dict[str, Any]]:
     from headrace.core.metric_states import merged
     from headrace.output.metric_results import charts, collected
 
-    totals = merged(metrics, committer.states(job.shards), committer.folder)
+    states = (record.states for record in committer.in_order(job.shards) if record.states)
+    totals = merged(metrics, states, committer.folder)
     return collected(metrics, totals), charts(metrics, totals)
 
 

@@ -32,6 +32,7 @@ from headrace.errors import ArgumentError, InputChanged
 from headrace.options import RunOptions
 from headrace.output.job import OpenRequest
 from headrace.output.mending import Aside, Retried, mended, place_of
+from headrace.output.refresh import replace_shards, replacing
 from headrace.output.resume import open_job
 from headrace.plan.logical import Plan
 from headrace.plan.partitioning import Partitioning
@@ -283,7 +284,7 @@ def _mend(
     changed = [(old, new) for old, new in zip(asides, retried, strict=True) if new.changes(old)]
     if not changed:
         return 0, ends[-1]
-    sink, shards = committer.replacing([old.record.shard for old, _ in changed])
+    sink, shards = replacing(committer, [old.record.shard for old, _ in changed])
     schema = committer.state.schema
     records = {
         old.record.shard: mended(
@@ -307,5 +308,5 @@ def _mend(
     with pa.ipc.new_file(stream, _PLACES) as writer:
         writer.write_table(pa.concat_tables([_done(committer), *gone]).combine_chunks())
     committer.output.save(committer.plan.run, RETRIED, stream.getvalue().to_pybytes())
-    committer.replace(records)
+    replace_shards(committer, records)
     return sum(len(new.which) - len(new.failed()) for _, new in changed), ends[-1]
