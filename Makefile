@@ -122,6 +122,7 @@ bench: $(VENV)/.bench  ## compare with a hand-written loop, Ray Data, Daft and S
 	-$(BIN)/python -m bench.uneven
 	-$(BIN)/python -m bench.sql
 	-$(BIN)/python -m bench.compare
+	-$(BIN)/python -m bench.columns
 	-$(BIN)/python -m bench.watching
 	$(BIN)/python -m bench.stages
 	$(BIN)/python -m bench.blocks

@@ -482,6 +482,49 @@ def stored(path: str) -> tuple[int, ...]:
     return tuple(found)
 
 
+@pytest.mark.parametrize("what", ["delete", "append", "update", "fill", "compact"])
+def test_rows_change_while_a_column_is_filled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """The library may take up such a commit in its own: what others did is there, or the run is refused."""
+    lance = pytest.importorskip("lance")
+    from headrace.annex.lakes.lance.sink import LanceTable
+
+    lake = Lance(str(tmp_path / "t"))
+    lake.make([5, 5, 5])
+    lance.dataset(lake.place).add_columns(pa.schema([("half", pa.float64())]))
+    acts: dict[str, Callable[[], object]] = {
+        "delete": lambda: lake.delete([1, 7]),
+        "append": lambda: lance.write_dataset(some(900, 2), lake.place, mode="append"),
+        "update": lambda: lance.dataset(lake.place).update({"text": "'u'"}, where="id = 7"),
+        "fill": lambda: lance.dataset(lake.place).update({"half": "-1.0"}, where="id = 7"),
+        "compact": lake.compact,
+    }
+    send, left = LanceTable._send, [acts[what]]
+
+    def late(self: LanceTable, transaction: Any) -> Any:
+        if left:
+            left.pop()()
+        return send(self, transaction)
+
+    monkeypatch.setattr(LanceTable, "_send", late)
+    data = lake.read().with_options(**QUIET).predict(half, inputs=["id"], output="half", replace=True)
+    if what == "compact":
+        with pytest.raises(SinkError, match=r"\(Rewrite\) put the rows of fragment 0 into other files"):
+            lake.write(data, where="half IS NULL")
+    elif what in ("update", "fill"):
+        with pytest.warns(UserWarning, match="1 row that others added"):
+            lake.write(data, where="half IS NULL")
+    else:
+        lake.write(data, where="half IS NULL")
+    theirs = {"update": {7: ("u", None)}, "fill": {7: ("t7", -1.0)}}.get(what, {})
+    for row in lake.rows():
+        kept = None if what == "compact" or row["id"] >= 900 else row["id"] / 2
+        text, value = theirs.get(row["id"], (row["text"], kept))
+        assert (row["text"], row["half"]) == (text, value)
+    assert len(lake.rows()) == {"delete": 13, "append": 17}.get(what, 15)
+
+
 REFUSED: dict[str, tuple[Callable[[hr.Dataset], hr.Dataset], dict[str, Any], type[HeadraceError], str]] = {
     "filter": (lambda d: d.filter(expr="id > 1"), {}, PlanError, "may change which rows"),
     "limit": (lambda d: d.limit(3), {}, PlanError, "may change which rows"),

@@ -105,8 +105,13 @@ class IcebergNewColumns(AddsColumns, IcebergTable):
         for column in (column for footer in footers for column in footer.schema.to_arrow_schema()):
             if int(column.metadata[NUMBER.encode()]) != schema.find_field(column.name).field_id:
                 raise self.changed(f"others added columns, and {column.name!r} has another number now")
-        found = [_SHARD.match(file.name) for file in files]
-        return [read[int(each.group(1))].file for each in found if each]
+        found = [read[int(each.group(1))] for each in (_SHARD.match(file.name) for file in files) if each]
+        counted = {id(task): 0 for task in read}
+        for task, file in zip(found, files, strict=True):
+            counted[id(task)] += file.rows
+        if any(counted[id(task)] != task.file.record_count for task in read if not task.delete_files):
+            raise self.changed("its files have not the rows that were read")
+        return [task.file for task in found]
 
 
 def _tasks(table: Any) -> Mapping[str, Any]:

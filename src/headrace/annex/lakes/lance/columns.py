@@ -164,12 +164,12 @@ class LanceNewColumns(AddsColumns, LanceTable):
         self, fragment: _Fragment, base: Any, schema: pa.Schema, old: Sequence[str]
     ) -> Iterator[pa.Table]:
         """Yield the rows of a new file as they stand in the fragment, block by block."""
-        scanned = base.get_fragment(fragment.about.id)
+        scanned, readers = base.get_fragment(fragment.about.id), self._readers(fragment.pieces)
         nulls = pa.table([pa.nulls(1, each.type) for each in schema], schema=schema)
         ends = [*range(0, fragment.about.physical_rows, _BLOCK), fragment.about.physical_rows]
         for low, high in pairwise(ends):
             first, last = np.searchsorted(fragment.places, [low, high])
-            new = self._read_rows(fragment.pieces, int(first), int(last - first), schema)
+            new = _rows_from(readers, int(first), int(last - first), schema)
             chosen = np.full(high - low, new.num_rows)
             chosen[fragment.places[first:last] - low] = np.arange(new.num_rows)
             every = pa.concat_tables([new, nulls])
@@ -201,20 +201,15 @@ class LanceNewColumns(AddsColumns, LanceTable):
                 made = made.set_column(number, made.schema.field(number), both.take(pa.array(takes)))
         return made
 
-    def _read_rows(self, pieces: Sequence[_Piece], first: int, count: int, schema: pa.Schema) -> pa.Table:
+    def _readers(self, pieces: Sequence[_Piece]) -> list[tuple[_Piece, Any]]:
         from lance.file import LanceFileReader
 
-        found: list[pa.Table] = []
-        for piece in pieces:
-            here = min(count, piece.rows - first)
-            if here > 0:
-                path = path_of(self, piece.part.file)
-                options = storage(path, self.files.storage.options) or None
-                reader = LanceFileReader(path, storage_options=options)
-                found.append(reader.read_range(piece.start + first, here, batch_size=_BLOCK).to_table())
-                count -= here
-            first = max(0, first - piece.rows)
-        return pa.concat_tables(found).cast(schema) if found else schema.empty_table()
+        paths = [path_of(self, piece.part.file) for piece in pieces]
+        options = storage(self.place, self.files.storage.options) or None
+        return [
+            (piece, LanceFileReader(path, storage_options=options))
+            for piece, path in zip(pieces, paths, strict=True)
+        ]
 
     # ------------------------------------------------------------ one commit
 
@@ -258,25 +253,39 @@ class LanceNewColumns(AddsColumns, LanceTable):
         self, table: Any, base: Mapping[int, Any], there: Mapping[int, Any], made: Mapping[int, LancePart]
     ) -> None:
         """Refuse if rows for which values were computed are elsewhere since, or have other values."""
-        with told(self.place, "read the history of"):
-            done = {
-                version: operation_of(table, version)
-                for version in range((self.base or 0) + 1, int(table.version) + 1)
-            }
-        for version, operation in done.items():
-            if operation not in _ROWS_STAY:
-                raise self.changed(
-                    f"its version {version} ({operation or 'unknown'}) puts rows into other files"
-                )
+        gone = []
         for number in made:
-            was, now = base[number], there.get(number)
-            if now is not None and not _files(was) <= _files(now):
+            now = there.get(number)
+            if now is not None and not _files(base[number]) <= _files(now):
                 raise self.changed(f"fragment {number}, for which values were computed, has other values")
+            if now is None:
+                gone.append(number)
+        if not gone:
+            return
+        with told(self.place, "read the history of"):  # all its rows were deleted, or they are elsewhere now
+            for version in range(int(table.version), self.base or 0, -1):
+                operation = operation_of(table, version)
+                if operation not in _ROWS_STAY:
+                    raise self.changed(
+                        f"version {version} ({operation or 'unknown'}) put the rows of fragment "
+                        f"{gone[0]} into other files"
+                    )
 
 
 def replace_part(like: LancePart, file: str, rows: int, size: int) -> LancePart:
     """Return what is to say of a file with the columns of another."""
     return LancePart(file, rows, size, like.format, like.fields, like.columns, like.arrow)
+
+
+def _rows_from(readers: Sequence[tuple[_Piece, Any]], first: int, count: int, schema: pa.Schema) -> pa.Table:
+    found: list[pa.Table] = []
+    for piece, reader in readers:
+        here = min(count, piece.rows - first)
+        if here > 0:
+            found.append(reader.read_range(piece.start + first, here, batch_size=_BLOCK).to_table())
+            count -= here
+        first = max(0, first - piece.rows)
+    return pa.concat_tables(found).cast(schema) if found else schema.empty_table()
 
 
 def _files(fragment: Any) -> set[tuple[str, tuple[int, ...]]]:
