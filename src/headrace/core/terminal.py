@@ -23,6 +23,7 @@ _UNSEEN = re.compile(
     "]"
 )
 _BREAKS = re.compile(r"[\t\n]")
+_ADDRESS = re.compile(r"(?<=[^ ]) ([^ ]*/(?!s\b).*)")  # but for that of a speed
 _USUAL = (80, 24)  # columns and lines
 
 
@@ -79,18 +80,23 @@ def say(text: str, stream: TextIO | None, *, lead: str = "", end: str = "\n") ->
 def wrapped(text: str, columns: int) -> str:
     r"""Return lines of ours that fit a terminal: a longer one goes on in the next, behind a comma if there is one.
 
-    One with an address stays as it is, so that people can copy it as a whole.
+    One with an address is broken only before that, so that people can copy it as a whole.
 
     >>> print(wrapped("workers: 63 % predict(Fare), 16 % loading models, 14 % starting", 40))
     workers: 63 % predict(Fare),
       16 % loading models, 14 % starting
+    >>> print(wrapped("1 file, 79.3 KiB in /home/you/predictions of May", 30))
+    1 file, 79.3 KiB in
+      /home/you/predictions of May
     """
     return "\n".join(part for line in text.split("\n") for part in _wrapped(line, columns))
 
 
 def _wrapped(line: str, columns: int) -> list[str]:
     found, rest = list[str](), line
-    while len(rest) > columns and "/" not in line.replace("rows/s", ""):
+    if len(rest) > columns and (address := _ADDRESS.search(rest)):
+        return [*_wrapped(rest[: address.start()], columns), f"  {address[1]}"]
+    while len(rest) > columns:
         ends = [match.start() for match in re.finditer(r"(?<=[^ ]) ", rest)]
         fitting = [end for end in ends if end <= columns]
         behind = [end for end in fitting if rest[end - 1] in ",;:)" and end > columns // 2]

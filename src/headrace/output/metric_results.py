@@ -9,7 +9,7 @@ from typing import Any
 
 from headrace.core.files.artifacts import shortened
 from headrace.core.ports import Accumulator
-from headrace.core.terminal import one_line
+from headrace.core.terminal import one_line, width
 from headrace.errors import StepError
 from headrace.result import Metrics
 
@@ -80,14 +80,18 @@ def lines(found: Metrics) -> list[str]:
     """Return a line for each metric.
 
     >>> lines(Metrics({"auc": 0.8312345678, "loss": None}, notes={"loss": "no rows"}))
-    ['auc: 0.831235', 'loss: none (no rows)']
+    ['auc:  0.831235', 'loss: none (no rows)']
     """
-    texts = []
+    rows = []
     for name, value in found.items():
         note = found.notes.get(name, "")
-        line = f"{name}: {shortened(_text(value), _LINE)}" + (f" ({note})" if note else "")
-        texts.append(one_line(line))
-    return texts
+        rows.append((name, shortened(_text(value), _LINE) + (f" ({note})" if note else "")))
+    names = [f"{one_line(name)}: " for name, _ in rows]
+    wide = max(map(width, names), default=0)
+    return [
+        name + " " * (wide - width(name)) + one_line(text)
+        for name, (_, text) in zip(names, rows, strict=True)
+    ]
 
 
 def _text(value: Any) -> str:
