@@ -134,7 +134,7 @@ def test_a_sink_that_raises(tmp_path: Path, options: dict[str, Any], when: str) 
     with pytest.raises(SinkError) as caught:
         data.write_to(FileSink(str(tmp_path / "out"), Picky(when)))
     assert str(caught.value).startswith(
-        f"Picky raised ValueError: no 3s here, while writing shard 0 to {tmp_path}/out."
+        f"Picky raised ValueError: no 3s here, while writing part 0 to {tmp_path}/out."
     )
     assert f"in {when}" in str(caught.value.__cause__)
 

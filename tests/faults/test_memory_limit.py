@@ -185,7 +185,7 @@ def main() -> None:
 def test_where_shards_cannot_be_divided_it_says_so(tmp_path: Path, plan: str) -> None:
     rows = leaking(source(tmp_path / "in", 2))
     with pytest.raises(
-        OutOfMemory, match=r"shard 0 does not fit .* [MG]iB.*memory_limit of .*no shard divided"
+        OutOfMemory, match=r"part 0 of the input does not fit .* [MG]iB.*memory_limit of .*it is not divided"
     ):
         if plan == "limited":
             rows.limit(2 * ROWS - 1).write_parquet(tmp_path / "out")

@@ -108,7 +108,7 @@ def test_two_commits_of_a_shard_that_differ_are_damage(tmp_path: Path) -> None:
     write(tmp_path / "journal", [[Opened("abcdefgh"), commit(0)], [commit(0, files=2)]])
     contents = journals.read(tmp_path / "journal")
     for records in (contents.in_force(), contents.in_order([(0,)])):
-        with pytest.raises(JournalDamaged, match="records shard 0 twice"):
+        with pytest.raises(JournalDamaged, match="records part 0 of the input twice"):
             list(records)
 
 

@@ -76,7 +76,9 @@ class TestSteps:
         right = predict.predict
         monkeypatch.setattr(predict, "predict", lambda *args, **options: change(right(*args, **options)))
         plan = data().map_batches(same, batch_size=100).predict(double, inputs=["id"], output="twice")
-        with pytest.raises(LedgerMismatch, match=r"in shard 0, 1,000 rows came to predict\(double\) and"):
+        with pytest.raises(
+            LedgerMismatch, match=r"in part 0 of the input, 1,000 rows came to predict\(double\) and"
+        ):
             plan.write_parquet(tmp_path / "out")
         assert kept(tmp_path / "out") == 0
 
@@ -192,12 +194,12 @@ class TestSinks:
         plan = Dataset(Plan(source), data(shard_rows=250)._options).map_batches(same, batch_size=50)
         with monkeypatch.context() as broken:
             forgets(broken, loses, "part-00002")
-            with pytest.raises(LedgerMismatch, match="in shard 2, 250 rows came to the writer"):
+            with pytest.raises(LedgerMismatch, match="in part 2 of the input, 250 rows came to the writer"):
                 plan.write_parquet(tmp_path / "out")
         assert kept(tmp_path / "out") == 500
         with monkeypatch.context() as broken:  # on resume as well
             forgets(broken, repeats, "part-00003")
-            with pytest.raises(LedgerMismatch, match="in shard 3, 250 rows came to the writer"):
+            with pytest.raises(LedgerMismatch, match="in part 3 of the input, 250 rows came to the writer"):
                 plan.write_parquet(tmp_path / "out")
         result = plan.write_parquet(tmp_path / "out")
         assert (result.rows, result.resumed) == (1000, True)
@@ -282,7 +284,10 @@ def test_parts_of_a_shard_have_its_rows() -> None:
         told = accounts.check(part, Done(part.index, 0, (), Ledger(150, 150), Timings()))
         assert told is not None and "the source has 30 rows and 150 were read" in told.message
     whole = accounts.check(shard, Done(3, 0, (), Ledger(30, 30), Timings()))
-    assert whole is not None and "in shard 3, the source has 150 rows and 30 were read" in whole.message
+    assert (
+        whole is not None
+        and "in part 3 of the input, the source has 150 rows and 30 were read" in whole.message
+    )
 
 
 class TestVerify:

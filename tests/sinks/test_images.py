@@ -97,7 +97,7 @@ def test_grey_alpha_and_no_rows(tmp_path: Path) -> None:
         ({}, {"column": "pixels", "file_format": "svg"}, ArgumentError, "svg"),
         ({"x": [1.5] * 6}, {"column": "x"}, SinkError, "uint8"),
         ({"n": [1.5] * 6}, {"column": "pixels", "names": "n"}, SinkError, "texts or whole numbers"),
-        ({"n": ["a"] * 6}, {"column": "pixels", "names": "n"}, SinkError, "another row of its shard"),
+        ({"n": ["a"] * 6}, {"column": "pixels", "names": "n"}, SinkError, "another row of the same part"),
         ({"n": [None, *"abcde"]}, {"column": "pixels", "names": "n"}, SinkError, "null or empty"),
         ({"n": ["x" * 200, *"abcde"]}, {"column": "pixels", "names": "n"}, SinkError, "150 characters"),
     ],

@@ -245,7 +245,7 @@ def test_few_files_are_open_and_few_rows_held(tmp_path: Path, monkeypatch: pytes
 def test_too_many_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dividing, "MOST_FOLDERS", 100)
     with pytest.raises(
-        SinkError, match=r"partition_by=\['id'\]: a shard's rows have more than 100 different values"
+        SinkError, match=r"partition_by=\['id'\]: the rows of one part have more than 100 different values"
     ):
         quiet(hr.from_arrow(table_of(101))).write_parquet(tmp_path / "out", partition_by=["id"])
 

@@ -196,7 +196,7 @@ def errors_of_sink(sink: Sink, task: Task, *, show_data: bool = True) -> Iterato
         adapter = next((each for each in (sink.format, sink.target) if each and is_foreign(each)), None)
         if adapter is None or not _is_theirs(adapter, error):
             raise
-        doing = f"writing shard {task.shard.index} to {sink.root}"
+        doing = f"writing part {task.shard.index} to {sink.root}"
         raise _located(SinkError, adapter, error, doing, show_data)  # noqa: B904 - has its cause
 
 

@@ -324,7 +324,7 @@ class BlockTasks:
             key = task.task.shard.index, task.stage, task.index
             deaths = self._deaths[key] = self._deaths.get(key, 0) + 1
             if deaths >= self._max_attempts:
-                what = f"A part of shard {task.task.shard.index}"
+                what = f"A piece of part {task.task.shard.index} of the input"
                 self.error = ends_its_workers(what, deaths, gone.reason)
         if task.ended is None:
             self._restart(task, gone.reason)

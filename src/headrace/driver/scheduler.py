@@ -469,7 +469,7 @@ class Scheduler:
                 alone = attempt.worker not in self._charged and self.shard_at_death(attempt.worker) is None
                 charged = attempt.paused and alone
                 del self._open[shard]
-                self._retry(shard, "the worker ended while the attempt waited", charged=charged)
+                self._retry(shard, "the worker ended while it waited", charged=charged)
 
     def _retry(self, shard: int, reason: str, *, charged: bool = True) -> None:
         deaths = self._deaths[shard] = self._deaths.get(shard, 0) + charged

@@ -160,12 +160,12 @@ def does_not_fit(shard: Shard, reason: str, why: str = "", row: str = "") -> Err
             f"Even a single row does not fit into a worker's memory: {reason}. It was {row}. Raise memory_limit=, "
             "leave the row out, or set such rows aside (on_error='reject'). Finished work is kept.",
         )
-    what = f"shard {shard.label()}"
+    what = f"part {shard.label()} of the input"
     return ErrorReport(
         "OutOfMemory",
         f"A worker that works on {what} does not fit into memory: {reason}. "
         + (f"{why} " if why else "")
-        + "Give the step smaller batches (batch_size=), make smaller shards (shard_rows=) in a new output, or raise "
+        + "Give the step smaller batches (batch_size=), make smaller parts (shard_rows=) in a new output, or raise "
         "memory_limit=. Finished work is kept.",
     )
 

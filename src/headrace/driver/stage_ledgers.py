@@ -41,7 +41,7 @@ def with_earlier_stages(done: Done, attempt: AttemptQueue, stages: EarlierStages
     per_step = _per_plan_step(ledger, stages.origins)
     wrong = wrong_in(ledger, labels)
     if wrong and not wrong_in(per_step, labels):  # else whoever knows the steps says it better
-        wrong = f"in shard {attempt.shard.label()}, between stages, {wrong}"
+        wrong = f"in part {attempt.shard.label()} of the input, between stages, {wrong}"
         return Failed(done.shard, done.attempt, ErrorReport("LedgerMismatch", mismatch(wrong)))
     return msgspec.structs.replace(
         done,

@@ -117,7 +117,7 @@ def rows_text(state: RunState) -> str:
         rows = state.rows if state.rows_expected is None else min(state.rows, state.rows_expected)
         return f"{rows:>{len(whole.removeprefix('about '))},} of {whole} row{'s' * (whole != '1')}"
     by_size = state.started is not None and state.started.size
-    done = "" if by_size else f", {state.shards_done:,} of {plural(state.shards, 'shard')}"
+    done = "" if by_size else f", {state.shards_done:,} of {plural(state.shards, 'part')} of the input"
     return f"{plural(state.rows, 'row')}{done}"
 
 

@@ -197,9 +197,9 @@ def pressure_lines(event: RunFinished) -> list[str]:
         return [
             f"{done} to stay within memory_limit: fewer of them (workers=, concurrency=) would avoid that"
         ]
-    shards = plural(event.divided, "shard")
+    parts = plural(event.divided, "part") + " of the input"
     return [
-        f"{done}, {shards} divided to stay within memory_limit: a step keeps more with each batch, or its batches "
+        f"{done}, {parts} divided to stay within memory_limit: a step keeps more with each batch, or its batches "
         "are too big (batch_size=)"
     ]
 
@@ -278,7 +278,7 @@ def shares(timings: Timings) -> str:
 
 def _failed(event: RunFinished) -> str:
     reason = event.error.strip().split("\n")[0]
-    kept = f"nothing was committed to {event.output}"
+    kept = f"no rows were written to {event.output}"
     if event.ledger.read:
         rows = plural(event.ledger.written, "row")
         kept = f"{rows} are safe in {event.output}: the same command, run again, resumes from there"

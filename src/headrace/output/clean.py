@@ -128,8 +128,8 @@ def _unneeded(output: Place, *, unfinished: bool) -> Iterator[tuple[str, str]]:
     if unfinished:
         for run in runs:
             if not run.standing(root):
-                parts = "the plan, journal and staged parts of a run that is not complete"
-                report = "the record and report of a run that ended before it committed anything"
+                parts = "the plan, records and unfinished parts of a run that is not complete"
+                report = "the record and report of a run that ended before it had written anything"
                 yield f"{HOME}/{run.name}", parts if run.records else report
                 yield from (
                     (name, "a part of a run that is not complete") for name in _parts(output, {run.name})
@@ -182,7 +182,7 @@ def _all(output: Place) -> Iterator[tuple[str, str]]:
         yield SUCCESS, "the file that marks the output as complete"
     for name in _parts(output, {*output.folders(HOME), *filter(None, pointers)}):
         yield name, "rejected rows" if name.startswith(f"{REJECTED}/") else "a part"
-    yield HOME, "plans and journals"
+    yield HOME, "plans and records of runs"
 
 
 def _parts(output: Place, runs: set[str]) -> list[str]:

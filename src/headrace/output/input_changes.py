@@ -201,7 +201,7 @@ def _refuse_changed(source: Source, committer: ShardCommitter, changed: set[int]
         for file in sorted(files_in(source, [shard]) & changed):
             raise InputChanged(
                 f"The input file {committer.plan.files[file][0]} changed, or is gone, since rows of "
-                f"{committer.output} were made from it (shard {shard.index}). Nothing was touched: bring the old "
+                f"{committer.output} were made from it (part {shard.index}). Nothing was touched: bring the old "
                 "file back, write to another folder, or make the output again with mode='overwrite'."
             )
 

@@ -261,8 +261,9 @@ class Contents:
                 twice.discard(shard)
         if twice:
             raise JournalDamaged(
-                f"{self._path} records shard {min(twice)} twice, with different contents. It is not known which of "
-                "the two is right: restore the output from a copy, or make it again with mode='overwrite'."
+                f"{self._path} records part {min(twice)} of the input twice, with different contents. It is not "
+                "known which of the two is right: restore the output from a copy, or make it again with "
+                "mode='overwrite'."
             )
         return found
 

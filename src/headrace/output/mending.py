@@ -126,7 +126,7 @@ def mended(
         ),
     )
     if wrong := wrong_in_record(record, labels):
-        raise LedgerMismatch(mismatch(f"in shard {shard.label()}, {wrong}"))
+        raise LedgerMismatch(mismatch(f"in part {shard.label()} of the input, {wrong}"))
     return record
 
 

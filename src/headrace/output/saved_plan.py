@@ -85,6 +85,6 @@ def _of_another_version(path: Path, data: bytes) -> str:
 
 def _unreadable_plan(how: str, path: str) -> str:
     return (
-        f"The saved plan {path} {how}. Without it, it is not known which rows its shards hold, so nothing was "
+        f"The saved plan {path} {how}. Without it, it is not known which rows are in which file, so nothing was "
         "changed. Restore the file from a copy, or write to a new folder."
     )

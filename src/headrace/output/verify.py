@@ -307,28 +307,34 @@ class _Verifier:
         elif not run.finished:
             left = run.state.done.count(0)
             words = (
-                f"{left:,} of {len(run.state.done):,} shards are still to do" if left else "it was not closed"
+                f"{left:,} of {len(run.state.done):,} parts of the input are still to do"
+                if left
+                else "it was not closed"
             )
             how = "the same command, given again," if self._output.copied else "`headrace resume`"
             self._add_finding(
                 "unfinished", "_SUCCESS", f"the run is not finished: {words}. {how} resumes it."
             )
         if run.finished and 0 in run.state.done and not self._limited:
-            self._add_finding("shards", file, f"{run.state.done.count(0):,} shards have no record.")
+            self._add_finding(
+                "shards", file, f"{run.state.done.count(0):,} parts of the input have no record."
+            )
         for record in run.records:
             self._check_record(record)
 
     def _check_record(self, record: CommitRecord) -> None:
         wrong = wrong_in_record(record, [f"step {i}" for i in range(1, len(record.ledger.steps) + 1)])
         if wrong:
-            name = next((file.name for file in record.files if file.is_part), f"shard {record.shard}")
+            name = next((file.name for file in record.files if file.is_part), f"part {record.shard}")
             self._add_finding("rows", name, f"its counts of rows do not agree: {wrong}.")
         shards, read = self._run.plan.shards, record.ledger.read
         planned = shards[record.shard].rows if record.shard < len(shards) else read
         more = read > planned or not self._limited
         if planned >= 0 and read != planned and more:
             self._add_finding(
-                "rows", f"shard {record.shard}", f"it has {planned:,} rows, and {read:,} were read."
+                "rows",
+                f"part {record.shard} of the input",
+                f"it has {planned:,} rows, and {read:,} were read.",
             )
 
     def _check_manifest(self, success: dict[str, Any]) -> None:

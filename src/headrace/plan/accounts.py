@@ -143,7 +143,7 @@ class Accounts:
         wrong, number = self._wrong(shard, done)
         if not wrong:
             return None
-        wrong = f"in shard {shard.label()}, {wrong}"
+        wrong = f"in part {shard.label()} of the input, {wrong}"
         if number is None or is_of_headrace(kind := type(innermost(self._steps[number]))):
             return ErrorReport("LedgerMismatch", mismatch(wrong))
         return ErrorReport("LedgerMismatch", uncounted(wrong, kind))

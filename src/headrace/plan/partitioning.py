@@ -282,8 +282,8 @@ def oversized_shards(shards: Sequence[Shard], shard_rows: int | None) -> str:
         return ""
     return (
         f"shard_rows={shard_rows:,} is less than the smallest part that the source can be read in. A row group, or "
-        f"part of a file, is not cut, so shards have up to {biggest:,} rows. Smaller row groups in the input make "
-        "smaller shards."
+        f"part of a file, is not cut, so a file of the output has up to {biggest:,} rows. Smaller row groups in "
+        "the input make smaller files."
     )
 
 

@@ -48,7 +48,7 @@ OF_RUNS = {
     "fix": "With --refresh rejected: what `headrace rejected OUT --to FILE` wrote, with other values in it.",
     "key": "With --incremental: key columns, with commas. Files that were written again are read again, and only "
     "rows with new keys are processed.",
-    "durability": "power (default), or process: what is committed outlives a kill.",
+    "durability": "power (default), or process: what is finished outlives a kill.",
 }
 """Those that are options of runs, too; here they override ``with_options``. Each as the command line explains it."""
 

@@ -326,7 +326,7 @@ class PartitionedWriter:
         known = len(self._numbers.keys() | self._held.keys())
         if known > MOST_FOLDERS:
             raise SinkError(
-                f"{self._folders.told}: a shard's rows have more than {MOST_FOLDERS:,} "
+                f"{self._folders.told}: the rows of one part have more than {MOST_FOLDERS:,} "
                 "different values, and each would become a folder with a tiny file. Partition by a column of few "
                 "values, such as a day or a country, or by a hash of it."
             )

@@ -110,7 +110,7 @@ class _Names:
         if not name or len(name) > _LONGEST or name in self._names:
             why = "it is null or empty" if not name else f"it has more than {_LONGEST} characters"
             if name in self._names:
-                why = f"another row of its shard has the name {name!r}, too"
+                why = f"another row of the same part has the name {name!r}, too"
             raise SinkError(
                 f"Cannot name an image by {value!r} of column {column!r}: {why}. Only the last part of a name is "
                 "used, and in it only letters, digits, - and _."

@@ -117,10 +117,10 @@ class UndeliveredRows:
         if span.last is not None:
             if span.first <= after.row < span.last:
                 raise ShardFailed(
-                    f"A worker died at shard {self._shard.label()}, after some of its rows had been given to the "
-                    "reader. The function does not return one row per row, and got other batches the second time. So "
-                    "it is not known which rows the reader has already. Set batch_size to a number; or write the "
-                    "rows to a folder, where unfinished work does not count."
+                    f"A worker died at part {self._shard.label()} of the input, after some of its rows had been "
+                    "given to the reader. The function does not return one row per row, and got other batches the "
+                    "second time. So it is not known which rows the reader has already. Set batch_size to a number; "
+                    "or write the rows to a folder, where unfinished work does not count."
                 )
             earlier, equal = (span.count, 0) if span.last < after.row else (0, span.count)
             equal = equal if span.last == after.row else 0

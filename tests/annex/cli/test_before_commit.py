@@ -66,7 +66,7 @@ def test_the_report_has_the_users_own_traceback(
         "ZeroDivisionError: a mistake of mine"
     )
     assert "headrace/worker" not in last["trace"]
-    for words in ("Failed", "ZeroDivisionError: a mistake of mine", "in my_mistake", "nothing was committed"):
+    for words in ("Failed", "ZeroDivisionError: a mistake of mine", "in my_mistake", "no rows were written"):
         assert words in page, words
     code, told = said(capsys, "status", out)
     assert (code, told["status"], told["rows_written"], told["shards_done"]) == (1, "failed", 0, 0)
@@ -80,7 +80,7 @@ def test_an_interrupted_run_says_so(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "Interrupted; no rows were saved yet. Run the same command again" in capsys.readouterr().err
     code, told = said(capsys, "status", out)
     assert (code, told["status"]) == (1, "interrupted")
-    assert "; nothing was committed." in (home(out) / "report.html").read_text()
+    assert "; no rows were written." in (home(out) / "report.html").read_text()
 
 
 @pytest.mark.parametrize("mode", ["resume", "overwrite"])
@@ -162,7 +162,7 @@ def test_clean_knows_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert (code, told["items"]) == (0, [])
     code, told = said(capsys, "clean", out, "--unfinished", "--yes")
     (item,) = told["items"]
-    assert item["why"] == "the record and report of a run that ended before it committed anything"
+    assert item["why"] == "the record and report of a run that ended before it had written anything"
     assert code == 0 and not (out / "_headrace").exists()
 
 

@@ -232,7 +232,7 @@ def test_a_run_that_is_not_finished(place: Path, headrace: Headrace) -> None:
     said = headrace("verify", "out", "--json")
     assert (said.code, said.json["status"]) == (1, "unfinished")
     assert [finding["kind"] for finding in said.json["findings"]] == ["unfinished"]
-    assert "2 of 4 shards are still to do" in said.out
+    assert "2 of 4 parts of the input are still to do" in said.out
     flip(place / "out")
     assert headrace("verify", "out", "--json").json["status"] == "damaged"
 

@@ -358,7 +358,7 @@ class TestAdvice:
     def test_one_worker_works_on_alone(self) -> None:
         lines = [self.worked(0, i, 1.0, 99.0 if i == 0 else 40.0, steps=39.0) for i in range(4)]
         assert self.titles(self.run(*lines, stages=(("f", 4),), cores=4)) == [
-            "Cut the input into smaller shards"
+            "Cut the input into smaller parts"
         ]
 
     def test_memory_retries_and_rejects(self) -> None:

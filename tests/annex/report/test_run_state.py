@@ -332,7 +332,7 @@ def test_time_left_by_shards_where_rows_are_unknown() -> None:
     state.tick(2.0)
     assert (state.speed(2.0), state.time_left(2.0)) == (50.0, 6.0)
     assert progress_line(state, 2.0) == (
-        "running, 25.0 %, 100 rows, 1 of 4 shards, 50 rows/s, 0:02 elapsed, 0:06 left"
+        "running, 25.0 %, 100 rows, 1 of 4 parts of the input, 50 rows/s, 0:02 elapsed, 0:06 left"
     )
 
 

@@ -129,7 +129,7 @@ def test_where_shards_cannot_be_divided_the_run_ends() -> None:
     retired(memory)
     memory.on_death(lost())
     decision = memory.on_outcome(AttemptLost(0, 0, "", charged=False), view(1.0, dividable=False))
-    assert isinstance(decision, Failed) and "read in order, has no shard divided" in decision.error.message
+    assert isinstance(decision, Failed) and "read in order, it is not divided" in decision.error.message
 
 
 def test_a_single_row_that_does_not_fit_is_rejected_or_ends_the_run() -> None:

@@ -28,7 +28,10 @@ def test_a_long_silence_in_which_nobody_works_ends_the_run() -> None:
     dump, end = detector.after_schedule(FakeView(silence=10.0))
     assert dump == DumpStacks(DUMP)
     assert isinstance(end, EndRun) and end.error.kind == "Stalled"
-    assert "Nothing has happened for 10 s, no worker is at work, and no shard can begin." in end.error.message
+    assert (
+        "Nothing has happened for 10 s, no worker is at work, and nothing more can begin."
+        in end.error.message
+    )
 
 
 def test_a_worker_at_work_is_no_stall_however_long_it_takes() -> None:

@@ -127,7 +127,7 @@ def _text(found: Estimate, price: tuple[float, str] | None) -> str:
     rows = [
         (
             "sample",
-            f"{human.plural(found.sampled, 'row')} in {human.plural(found.shards, 'shard')}, "
+            f"{human.plural(found.sampled, 'row')} in {human.plural(found.shards, 'part')}, "
             f"{human.duration(found.took)}{whole}",
         ),
         ("rows", shown(found.rows, human.count)),

@@ -128,7 +128,7 @@ def _files(
     )
     lines = [
         f"{kind}: {human.plural(len(files), 'file')}, {human.size(size)}, {known}",
-        f"cut into {human.plural(len(splits), 'split')}, {human.plural(shards, 'shard')}",
+        f"read in {human.plural(len(splits), 'piece')}, processed in {human.plural(shards, 'part')}",
         "columns",
         *(
             f"  {line}"
@@ -207,7 +207,7 @@ def _run_lines(facts: dict[str, Any]) -> list[str]:
     aside = f", {human.count(rows['rejected'])} rejected" if rows["rejected"] else ""
     kind = "overwrite" if facts["overwrite"] else "run"
     lines = [
-        f"  {kind} {facts['run']}: {facts['state']}, {facts['shards_done']:,} of {facts['shards']:,} shards, "
+        f"  {kind} {facts['run']}: {facts['state']}, {facts['shards_done']:,} of {facts['shards']:,} parts, "
         f"{human.plural(rows['read'], 'row')} read, {human.count(rows['written'])} written{aside}, "
         f"{human.plural(facts['files'], 'file')}, {human.size(facts['bytes'])}",
         f"    begun {facts['created']}, by Headrace {facts['headrace']}"

@@ -175,7 +175,7 @@ class SqlSource(Source):
         if not keyed:
             raise ArgumentError(
                 "incremental=True for a query: a database does not say which of its rows are new. Reading only rows "
-                "above the last value would miss rows that are committed late. Name the columns that identify a row, "
+                "above the last value would miss rows that others write late. Name the columns that identify a row, "
                 "such as key='id': then rows with new keys are processed."
             )
         if not self._checksum:

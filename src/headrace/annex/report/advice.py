@@ -101,10 +101,10 @@ def _go_on(history: History, facts: Facts) -> list[Advice]:
         if not command or not command.startswith("headrace resume")
         else "Go on with it"
     )
-    kept = "it goes on behind what is committed" if facts.shards[0] else "it starts from the beginning"
+    kept = "it goes on behind what is finished" if facts.shards[0] else "it starts from the beginning"
     if facts.status in ("interrupted", "stopped"):
         left = max(0, facts.shards[1] - facts.shards[0])
-        why = f"{plural(left, 'shard')} of {facts.shards[1]:,} are left; {kept}."
+        why = f"{plural(left, 'part')} of {facts.shards[1]:,} are left; {kept}."
         return [Advice(again, why, command or "the same program")]
     if facts.status == "unpublished":
         why = "Its rows are kept out of sight until somebody decides, or the same run has other requirements."
@@ -127,7 +127,7 @@ def _go_on(history: History, facts: Facts) -> list[Advice]:
             )
         )
     changed = (
-        " If the code was changed: on_change='continue' keeps what is committed." if facts.shards[0] else ""
+        " If the code was changed: on_change='continue' keeps what is finished." if facts.shards[0] else ""
     )
     found.append(
         Advice(f"Then {again[0].lower()}{again[1:]}", f"{kept[0].upper()}{kept[1:]}.{changed}", command)
@@ -265,9 +265,9 @@ def _tail(history: History) -> list[Advice]:
     rows = max(1, history.read // (len(ends) * 8))
     why = (
         f"For the last {duration(alone)}, {percent(alone / driver.seconds)} of the time, half of the workers had "
-        "nothing left to do. With smaller shards all end at about the same time."
+        "nothing left to do. With smaller parts all end at about the same time."
     )
-    return [Advice("Cut the input into smaller shards", why, f"with_options(shard_rows={rows})", alone / 2)]
+    return [Advice("Cut the input into smaller parts", why, f"with_options(shard_rows={rows})", alone / 2)]
 
 
 def _lost(history: History) -> list[Advice]:
@@ -275,7 +275,9 @@ def _lost(history: History) -> list[Advice]:
     seconds = lost / max(1, sum(history.stage_workers))
     if not history.counts[LOST]:
         return []
-    why = f"{duration(lost)} of work came to nothing. Smaller shards lose less when a worker or the driver ends."
+    why = (
+        f"{duration(lost)} of work came to nothing. Smaller parts lose less when a worker or the driver ends."
+    )
     return [Advice("Lose less when something ends", why, "with_options(shard_rows=…)", seconds)]
 
 
@@ -307,8 +309,8 @@ def _trouble(history: History) -> list[Advice]:
     lost, retried = history.counts[LOST], history.counts[RETRIED_CALLS]
     if lost > history.counts[RETIRED]:
         why = (
-            f"{plural(lost, 'worker')} ended before the work did; shards were done again for it. The reasons are "
-            "listed under “What happened on the way”."
+            f"{plural(lost, 'worker')} ended before the work did; parts of the input were done again for it. The "
+            "reasons are listed under “What happened on the way”."
         )
         found.append(Advice("Find out why workers end", why))
     if retried >= _OFTEN:

@@ -272,7 +272,7 @@ class RunStatus:
         found += self._answers()
         done, shards = known.shards
         written = f"{plural(known.ledger.written, 'row')} and {size(known.bytes)} written"
-        found.append(("shards", f"{done:,} of {shards:,}, {written}"))
+        found.append(("parts", f"{done:,} of {shards:,} are finished, {written}"))
         if self.failed:
             found.append(
                 ("failed", f"{plural(self.failed, 'row')}, {percent(self.failed / max(self.rows, 1), 2)}")
@@ -288,9 +288,13 @@ class RunStatus:
         if state.memory is not None and not self.ended:
             limit = f" of {size(state.memory_limit)}" if state.memory_limit else ""
             found.append(("memory", size(memory_of(state.memory)) + limit))
-        if state.counts:
-            incidents = ", ".join(f"{what}: {number:,}" for what, number in sorted(state.counts.items()))
-            found.append(("trouble", incidents))
+        incidents = [
+            f"{what.replace('shard', 'part')}: {number:,}"
+            for what, number in sorted(state.counts.items())
+            if what != "pool resized"  # which is usual
+        ]
+        if incidents:
+            found.append(("trouble", ", ".join(incidents)))
         found += lines_of_runs(self.facts.runs)
         if self.ended and self.report:
             found.append(("report", str(self.report)))

@@ -114,7 +114,7 @@ def verdict(history: History, facts: Facts) -> str:
     if facts.status == "discarded":
         return f"Discarded after {spent}, as a requirement was not met."
     done, whole = facts.shards
-    kept = f"{rows} {'is' if ledger.written == 1 else 'are'} kept" if done else "nothing was committed"
+    kept = f"{rows} {'is' if ledger.written == 1 else 'are'} kept" if done else "no rows were written"
     killed = ": its driver was killed" if facts.status == "stopped" else ""
     at = f" at {percent(done / whole)}" if 0 < done < whole else ""
     return f"{facts.status.capitalize()} after {spent}{at}{killed}; {kept}."
@@ -169,7 +169,7 @@ def _model(stages: Sequence[StageTime], first: Part) -> str:
 def _why_idle(history: History) -> str:
     workers = sum(history.stage_workers)
     if 0 < history.shards < workers:
-        return f": there were {plural(history.shards, 'shard')} for {plural(workers, 'worker')}"
+        return f": the input was in {plural(history.shards, 'part')} for {plural(workers, 'worker')}"
     return ""
 
 

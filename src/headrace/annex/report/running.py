@@ -38,7 +38,7 @@ def speed(history: History, figures: Value) -> Value | None:
         words += f" {lines}: another driver went on from there. Time between two drivers is left out."
     if again:
         rows = count(sum((end - start) * twice for start, end, _, twice in points))
-        words += f" About {rows} rows were read a second time, as the driver before had not committed them."
+        words += f" About {rows} rows were read a second time, as the run was ended before they were safe."
     label = f"Bars of rows read per second over {duration(history.seconds)}. {words}"
     titles = ("Time", "Rows per second", *(("Read again",) if again else ()))
     numbers = table("Rows read per second", titles, made)

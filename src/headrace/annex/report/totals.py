@@ -22,9 +22,9 @@ def rows(facts: Facts) -> Value:
     if facts.status == "complete" and adds_up:
         words = "Every row that was read is accounted for, exactly once."
     elif (facts.status == "complete" or facts.steps) and adds_up:
-        words = "Every row of the shards that are committed is accounted for, exactly once."
+        words = "Every row of what is finished is accounted for, exactly once."
     else:
-        words = "These are the rows that were committed, as far as the record says."
+        words = "These are the rows that were written, as far as the record says."
     words += f" {ledger.nulled:,} of the rows written have a null for a result." if ledger.nulled else ""
     whole = [("", ledger.read, "read")]
     whole += [("+" if number > 0 else "−", abs(number), what) for number, what in changes]
@@ -130,7 +130,7 @@ def answers(history: History, facts: Facts) -> Value | None:
         caption = "Requests that were sent again, by what they had failed with"
         tables.append(table(caption, ("Failed with", "Requests"), again))
     return {
-        "about": f"{plural(done, 'row')} of those that are committed have an answer.{none}",
+        "about": f"{plural(done, 'row')} of those that are written have an answer.{none}",
         "tiles": _answer_tiles(found, data),
         "paid": numbers,
         "unanswered": plural(paid["unanswered"], "request") if paid["unanswered"] else "",

@@ -100,13 +100,13 @@ def parse(text: str, what: str = "read") -> Address:
     if "@" in bucket or (":" in bucket and name in OBJECT_STORES):
         raise ArgumentError(
             f"Cannot {what} {without_secrets(text)!r}: an address must not hold a name or a password, as addresses "
-            "are written into plans, journals and reports. Credentials are taken from the environment; only "
+            "are written into plans, records and reports. Credentials are taken from the environment; only "
             "s3://anonymous@bucket/… may say that there are none."
         )
     if (name in WEB and ("?" in key or "#" in key)) or _SIGNED.search(key):
         raise ArgumentError(
             f"Cannot {what} {without_secrets(text)!r}: what stands behind '?' may be a signature, and addresses are "
-            "written into plans, journals and reports. Fetch the file first, or read it by the address of its store."
+            "written into plans, records and reports. Fetch the file first, or read it by the address of its store."
         )
     if not bucket:
         raise ArgumentError(
@@ -128,7 +128,7 @@ def parse_output(text: str) -> Address:
     address = parse(text, "write to")
     if address.scheme not in OBJECT_STORES:
         raise ArgumentError(
-            f"Cannot write to {address.scheme}:// addresses: an output is committed by conditional requests, which "
+            f"Cannot write to {address.scheme}:// addresses: an output is written by conditional requests, which "
             "s3://, gs://, az:// and abfs:// have. Write to one of these or to a folder, and copy it when it has "
             "_SUCCESS."
         )

@@ -141,8 +141,8 @@ class LocalFolder:
                 os.close(lock)
         except OSError as error:
             raise OutputWriteFailed(
-                f"What is to be uploaded is staged below {above}, which cannot be used: {error.strerror}. Set TMPDIR "
-                "to a folder of this machine with enough room."
+                f"What is to be uploaded is first written below {above}, which cannot be used: {error.strerror}. Set "
+                "TMPDIR to a folder of this machine with enough room."
             ) from error
 
     @property

@@ -144,7 +144,7 @@ class MemoryGuard(Policy):
         self._memory.shard_too_big = True
         shard = view.shard(found.shard)
         if not view.dividable:
-            why = "A plan with a limit, or one that is read in order, has no shard divided."
+            why = "In a plan with a limit, or one that is read in order, it is not divided."
             return Failed(outcome.shard, outcome.attempt, does_not_fit(shard, found.reason, why))
         parts = parts_of(shard, found.rows, view.shards, view.family(found.shard))
         if len(parts) > 1:

@@ -118,9 +118,9 @@ class StallDetector(Policy):
 def _stalled(quiet: float) -> ErrorReport:
     return ErrorReport(
         "Stalled",
-        f"Nothing has happened for {quiet:.0f} s, no worker is at work, and no shard can begin. Above, on standard "
-        "error, is what each worker's threads are doing. This is a bug in Headrace: please report it. Finished work "
-        "is kept; run the same command again, and it goes on from there.",
+        f"Nothing has happened for {quiet:.0f} s, no worker is at work, and nothing more can begin. Above, on "
+        "standard error, is what each worker's threads are doing. This is a bug in Headrace: please report it. "
+        "Finished work is kept; run the same command again, and it goes on from there.",
     )
 
 
