@@ -95,7 +95,7 @@ def test_it_is_a_table_in_a_terminal_and_a_notebook_and_as_arrow(shop: Path) -> 
     assert lines[2].split() == ["Output", "Status", "Rows", "Rejected", "mean", "Required", "Age"]
     assert max(map(len, lines[2:8])) <= 80 and repr(found) == str(found)
     narrow = found.text(50).splitlines()
-    assert "There is no room for mean." in narrow and len(narrow) == len(lines) + 1
+    assert "There is no room for mean." in narrow and max(map(len, narrow[2:8])) < 60
     assert "<td" in found._repr_html_() and "at least 99" in found._repr_html_()
     table = found.to_arrow()
     assert table.num_rows == 5 and table["published"].to_pylist().count(True) == 1

@@ -14,8 +14,8 @@ from headrace.annex.cli.texts import output_of
 EXAMPLES = """\
   headrace runs predictions/                       how is each output there?
   headrace runs predictions/fares/                 one output: all its runs
-  headrace runs s3://bucket/ --report runs.html    as a page, with metrics over time
-  headrace runs predictions/ --json | jq '.runs[] | select(.status == "failed")'
+  headrace runs s3://bucket/ --report runs.html    as a page, with charts
+  headrace runs predictions/ --json | jq '.runs[].status'
 """
 
 

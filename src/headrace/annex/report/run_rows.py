@@ -16,7 +16,7 @@ from headrace.annex.report.metrics import number as number_words
 from headrace.annex.report.values import Value, chart, plain, table
 from headrace.core.events import RequirementsAsked
 from headrace.core.human import duration, plural
-from headrace.core.terminal import one_line
+from headrace.core.terminal import one_line, wrapped
 from headrace.observers.model_text import money
 from headrace.output.run_list import time_text
 from headrace.version import __version__
@@ -147,7 +147,7 @@ class Runs:
         hidden = (
             [f"There is no room for {', '.join(metrics[len(left) :])}."] if len(left) < len(metrics) else []
         )
-        notes = [*hidden, *self._notes()]
+        notes = [wrapped(each, width) for each in (*hidden, *self._notes())]
         return "\n".join([f"{self.place}: {self.sentence}", "", *lines, *([""] if notes else []), *notes])
 
     @property

@@ -31,7 +31,7 @@ from headrace.output.names import REPORT
 _PATIENCE = 30  # seconds for what is left at the end
 _CHARS = 500  # of a parameter
 _BATCH = 100  # parameters, and 1,000 metrics, are what a server takes at once
-_MODEL = re.compile(r"(?:models|runs):/[^\s,;'\")]+")
+_MODEL = re.compile(r"models:/[^\s,;'\")]+")
 _log = logging.getLogger("headrace")
 
 
@@ -114,8 +114,6 @@ class MLflow:
         if run is not None:
             run.end(int(self._state.at * 1000))
 
-    # ------------------------------------------------------------ one run
-
     def _begun(self, event: RunStarted) -> _Logged:
         import mlflow
         from mlflow.entities import Param
@@ -132,16 +130,14 @@ class MLflow:
             params = parameters_of(described)
         began, name = int(self._state.drivers[-1].began * 1000), os.path.basename(output.rstrip("/"))
         experiment = active.info.experiment_id if active is not None and not self._asked else ""
-        run = _Logged(
-            mlflow.MlflowClient(self._uri), f"{event.output.rstrip('/')}/{HOME}/{event.run}/{REPORT}"
-        )
+        report = f"{event.output.rstrip('/')}/{HOME}/{event.run}/{REPORT}"
+        run = _Logged(mlflow.MlflowClient(self._uri), report)
         made = {"start_time": began, "tags": {**tags, **self._tags}, "run_name": name}
         run.do(lambda: run.create(experiment, self._experiment, made))
-        run.log(
-            "params", [Param(key(name), without_secrets_in(text)[:_CHARS]) for name, text in params.items()]
-        )
-        texts = [text for each in described.models for text in each] if described is not None else []
-        for uri in dict.fromkeys(found for text in texts for found in _MODEL.findall(text)):
+        texts = {key(name): without_secrets_in(text)[:_CHARS] for name, text in params.items()}
+        run.log("params", [Param(name, text) for name, text in texts.items()])
+        named = [text for each in described.models for text in each] if described is not None else []
+        for uri in dict.fromkeys(found for text in named for found in _MODEL.findall(text)):
             run.tag("headrace.model", uri)
             run.do(functools.partial(run.link, uri))
         return run
@@ -157,12 +153,11 @@ class MLflow:
             "rows": ledger.written,
             "rows_read": ledger.read,
             "rejected": ledger.rejected,
-            "seconds": event.seconds,
-            "rows_per_second": self._state.average(self._state.at),
-            "bytes": event.bytes,
         }
-        if paid is not None and paid.priced:
-            found["cost"] = paid.total.cost
+        found |= {"seconds": event.seconds, "rows_per_second": self._state.average(self._state.at)}
+        found |= {"bytes": event.bytes} | (
+            {"cost": paid.total.cost} if paid is not None and paid.priced else {}
+        )
         return {f"headrace.{name}": float(value) for name, value in found.items()}
 
 
@@ -203,20 +198,18 @@ class _Logged:
 
     def link(self, uri: str) -> None:
         """Link a model of MLflow; one that the server does not know stays a parameter."""
+        self._done(functools.partial(self._link, uri), f"link the model {uri}")
+
+    def _link(self, uri: str) -> None:
         from mlflow.entities import LoggedModelInput
-        from mlflow.exceptions import MlflowException
 
         name, _, version = uri.removeprefix("models:/").partition("/")
-        client = self._client
-        try:
-            if "@" in name:
-                model = client.get_model_version_by_alias(*name.split("@", 1)).model_id
-            else:
-                model = client.get_model_version(name, version).model_id if version else name
-            if model:
-                client.log_inputs(self._id, models=[LoggedModelInput(model)])
-        except MlflowException as error:
-            _log.warning("MLflow does not link the model %s: %s", uri, _first_line(error))
+        if "@" in name:
+            name = self._client.get_model_version_by_alias(*name.split("@", 1)).model_id
+        elif version:
+            name = self._client.get_model_version(name, version).model_id
+        if name:
+            self._client.log_inputs(self._id, models=[LoggedModelInput(name)])
 
     def end(self, at: int) -> None:
         if address := storage_at(self._report).pick("", self._report):
@@ -233,21 +226,17 @@ class _Logged:
         failed = False
         while (call := self._calls.get()) is not None:
             failed = failed or not self._done(call)
-        last = self._calls.get()
-        assert last is not None
-        self._done(last)
+        self._done(self._calls.get() or int)
 
-    def _done(self, call: Callable[[], Any]) -> bool:
+    def _done(
+        self, call: Callable[[], Any], trouble: str = "take it, so the run is not logged further"
+    ) -> bool:
         try:
             call()
         except Exception as error:
-            _log.warning("MLflow did not take it, so the run is not logged further: %s", _first_line(error))
+            _log.warning("MLflow did not %s: %s", trouble, without_secrets_in(str(error)).partition("\n")[0])
             return False
         return True
-
-
-def _first_line(error: Exception) -> str:
-    return without_secrets_in(str(error)).partition("\n")[0]
 
 
 def parameters_of(described: RunDescribed) -> dict[str, str]:

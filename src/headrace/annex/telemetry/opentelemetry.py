@@ -30,6 +30,14 @@ from headrace.version import __version__
 _SPANS = 10_000  # of attempts in a run; those that fail are always there
 _PATIENCE = 3  # seconds for what is left at the end, if nobody answers
 _BAD = ("failed", "lost")
+_NOTED: dict[
+    type, tuple[str, str]
+] = {  # events of the run's span, and which of their fields says what happened
+    ShardRetried: ("shard tried again", "reason"),
+    WorkerLost: ("worker lost", "reason"),
+    CallRetried: ("call tried again", "error"),
+    RequirementsAsked: ("requirements asked", "verdict"),
+}
 
 
 class OpenTelemetry:
@@ -106,8 +114,6 @@ class OpenTelemetry:
         self._ours.append(MeterProvider([reader], _resource()))
         return self._ours[-1]
 
-    # ------------------------------------------------------------ events
-
     def on_event(self, event: Event) -> None:
         """Begin and end spans."""
         at = self._state.at
@@ -117,16 +123,12 @@ class OpenTelemetry:
             return
         elif isinstance(event, Worked):
             self._worked(event, at)
-        elif isinstance(event, ShardRetried):
-            self._note("shard tried again", event.reason)
-        elif isinstance(event, WorkerLost):
-            self._note("worker lost", event.reason)
-        elif isinstance(event, CallRetried):
-            self._note("call tried again", event.error)
-        elif isinstance(event, RequirementsAsked):
-            self._note("requirements asked", event.verdict)
         elif isinstance(event, RunFinished):
             self._finish(event, at)
+        elif type(event) in _NOTED:
+            name, words = _NOTED[type(event)]
+            about = {"headrace.words": without_secrets_in(getattr(event, words))[:500]}
+            self._run.add_event(name, about, _nanoseconds(at))
         if isinstance(event, RunStarted | RunFinished):
             self.tick()
 
@@ -152,28 +154,16 @@ class OpenTelemetry:
         self._providers, self._ours = [], []
         self._clear()
 
-    # ------------------------------------------------------------ spans
-
-    def _note(self, what: str, words: str) -> None:
-        about = {"headrace.words": without_secrets_in(words)[:500]}
-        self._run.add_event(what, about, _nanoseconds(self._state.at))
-
     def _begin(self, event: RunStarted) -> None:
         from opentelemetry import trace
 
         state, described = self._state, self._state.described
-        began = state.drivers[-1].began
-        about = {
-            "headrace.run": event.run,
-            "headrace.output": without_secrets_in(event.output),
-            "headrace.run.number": event.number,
-            "headrace.shards": event.shards,
-            "headrace.shards.done_before": event.shards_done,
-        }
+        about = _named(event, "run", "number", "shards", "shards_done")
+        about["headrace.output"] = without_secrets_in(event.output)
         if described is not None:
-            about |= {"headrace.engine": described.engine, "headrace.version": described.version}
+            about |= _named(described, "engine", "version")
             about |= {f"headrace.model.{step}": digest for step, digest in described.models}
-        start = _nanoseconds(began)
+        start = _nanoseconds(state.drivers[-1].began)
         self._run = self._tracer.start_span("headrace.run", _parent(), attributes=about, start_time=start)
         context = trace.set_span_in_context(self._run)
         for number, name in enumerate(state.stage_names):
@@ -189,13 +179,7 @@ class OpenTelemetry:
         if self._attempts > _SPANS and not bad:
             self._left_out += 1
             return
-        about = {
-            "headrace.shard": event.shard,
-            "headrace.attempt": event.attempt,
-            "headrace.worker": event.worker,
-            "headrace.outcome": event.outcome,
-            "headrace.rows": event.rows,
-        }
+        about = _named(event, "shard", "attempt", "worker", "outcome", "rows")
         stage = self._stages.get(event.stage, self._run)
         start = _nanoseconds(at - event.seconds)
         context = trace.set_span_in_context(stage)
@@ -213,30 +197,19 @@ class OpenTelemetry:
                 span.set_attribute("headrace.workers", event.stages[number].workers)
                 span.set_attribute("headrace.busy", round(event.stages[number].busy, 4))
             span.end(end)
-        ledger = event.ledger
-        self._run.set_attributes(
-            {
-                "headrace.rows.read": ledger.read,
-                "headrace.rows.written": ledger.written,
-                "headrace.rows.rejected": ledger.rejected,
-                "headrace.bytes": event.bytes,
-                "headrace.files": event.files,
-                "headrace.spans_left_out": self._left_out,
-            }
-        )
-        if event.error:
-            words = without_secrets_in(event.error)[:2_000]
-            self._run.set_status(trace.Status(trace.StatusCode.ERROR, words))
-        else:
-            self._run.set_status(trace.Status(trace.StatusCode.OK))
+        about = {
+            f"headrace.rows.{name}": getattr(event.ledger, name) for name in ("read", "written", "rejected")
+        }
+        about |= {**_named(event, "bytes", "files"), "headrace.spans_left_out": self._left_out}
+        self._run.set_attributes(about)
+        code = trace.StatusCode.ERROR if event.error else trace.StatusCode.OK
+        self._run.set_status(trace.Status(code, without_secrets_in(event.error)[:2_000] or None))
         self._run.end(end)
         self._run = None
 
-    # ------------------------------------------------------------ metrics
-
     def _instrument(self, name: str, words: str) -> Any:
-        kind = name.endswith("_total")
-        make = self._meter.create_observable_counter if kind else self._meter.create_observable_gauge
+        meter, rises = self._meter, name.endswith("_total")
+        make = meter.create_observable_counter if rises else meter.create_observable_gauge
         unit = "By" if "bytes" in name else "s" if "seconds" in name else ""
         title = f"headrace.{name.removesuffix('_total')}"
         return make(title, [self._observed(name)], unit=unit, description=words)
@@ -270,15 +243,18 @@ def _exporter(module: str, name: str) -> Any:
     """Return an exporter that waits for seconds only, unless the environment says for how long."""
     place = f"opentelemetry.exporter.otlp.proto.http.{module}"
     said = any("OTLP" in each and each.endswith("_TIMEOUT") for each in os.environ)
-    return getattr(library("OpenTelemetry", place, "opentelemetry"), name)(
-        timeout=None if said else _PATIENCE
-    )
+    kind = getattr(library("OpenTelemetry", place, "opentelemetry"), name)
+    return kind(timeout=None if said else _PATIENCE)
 
 
 def _resource() -> Any:
     from opentelemetry.sdk.resources import Resource
 
     return Resource.create({"service.name": os.environ.get("OTEL_SERVICE_NAME") or "headrace"})
+
+
+def _named(event: Any, *names: str) -> dict[str, Any]:
+    return {f"headrace.{name}": getattr(event, name) for name in names}
 
 
 def _nanoseconds(at: float) -> int:
