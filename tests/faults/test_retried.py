@@ -30,10 +30,10 @@ from .job import Job
 BAD, MOVED, STILL = 50, 1_000_001, 307
 
 
-def repaired(job: Job, name: str = "repaired.csv") -> str:
+def repaired(job: Job, folder: Path | None = None) -> str:
     """Write the rejected rows, and repair all but one of them."""
     rows = hr.read_rejected(job.output).take_all()
-    path = Path(job.output).parent / name
+    path = (folder or Path(job.output).parent) / "repaired.csv"
     with open(path, "w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["_file", "_row", "id"])
@@ -87,9 +87,7 @@ def test_killed_anywhere_and_given_again(job: Job, kind: str, monkeypatch: pytes
     else:
         with pytest.raises(RequirementNotMet):
             job.here()
-    fix = repaired(job) if seen else str(Path(job.output).parent / "repaired.csv")
-    if not seen:
-        repaired(job)
+    fix = repaired(job)
     first = Path(job.output)
     copied = shutil.copytree(first, first.with_name("copied"))
     points = passages(job, fix, monkeypatch)
