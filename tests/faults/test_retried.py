@@ -168,6 +168,61 @@ def test_as_if_the_input_had_been_repaired(texts: list[str], left: set[int], gro
             assert hr.verify(f"{folder}/out").good
 
 
+ODD = ["a", "x\ny", 'q"uo"te', "", None, "=1+1", "ü,;", "\r\n"]
+FORMATS: list[tuple[str, dict[str, Any]]] = [
+    ("parquet", {"compression": "zstd"}),
+    ("csv", {"delimiter": ";", "header": False}),
+    ("csv", {"compression": "gzip", "max_rows_per_file": 4}),
+    ("json", {"compression": "zstd"}),
+    ("json", {}),
+]
+
+
+@pytest.mark.parametrize(("kind", "given_settings"), FORMATS, ids=lambda value: str(value))
+def test_parts_are_those_of_the_repaired_input(
+    kind: str, given_settings: dict[str, Any], tmp_path: Path
+) -> None:
+    """To the byte, but for where Parquet's row groups end."""
+
+    def go(ids: list[int], out: str, **options: Any) -> hr.Result:
+        table = pa.table(
+            {
+                "id": ids,
+                "text": [ODD[i % len(ODD)] for i in range(40)],
+                "at": pa.array(range(40), pa.timestamp("us", "UTC")),
+                "part": [None if i % 9 == 0 else i / 3 for i in range(40)],
+                "kind": pa.array(["x", "y"] * 20).dictionary_encode(),
+            }
+        )
+        data = (
+            hr.from_arrow(table)
+            .map_batches(jobs.picky, fn_args=[10])
+            .with_options(engine="inline", on_error="reject", progress=False)
+        )
+        result: hr.Result = getattr(data, f"write_{kind}")(str(tmp_path / out), **given_settings, **options)
+        return result
+
+    ids = list(range(40))
+    go(ids, "out")
+    go(ids, "out", refresh="rejected", fix=lambda batch: {"id": batch["id"] + 1001})
+    go([i + 1001 * (i % 10 == 7) for i in ids], "wanted")
+    assert hr.verify(tmp_path / "out").good and hr.read_rejected(tmp_path / "out").count() == 0
+    found, wanted = (sorted((tmp_path / name).glob("part*")) for name in ("out", "wanted"))
+    assert len(found) == len(wanted)
+    for one, other in zip(found, wanted, strict=True):
+        if kind == "parquet":
+            assert pq.read_table(one).equals(pq.read_table(other))
+        else:
+            assert one.read_bytes() == other.read_bytes()
+
+
+@pytest.mark.parametrize("kind", ["numpy", "tfrecords"])
+def test_formats_that_are_not_read_back(kind: str, bad: Job) -> None:
+    data = bad.dataset(engine="inline").with_options(refresh="rejected")
+    with pytest.raises(ArgumentError, match="cannot be read back as they were written"):
+        getattr(data, f"write_{kind}")(f"{bad.output}-{kind}")
+
+
 def test_nothing_that_succeeded_is_computed_again(bad: Job) -> None:
     seen: list[int] = []
 
@@ -266,6 +321,8 @@ def test_what_cannot_be_tried_again_alone(bad: Job, tmp_path: Path) -> None:
             plan.write_parquet(bad.output, refresh="rejected", **options)
     with pytest.raises(ArgumentError, match="no places"):
         data.with_options(refresh="rejected").write_delta(str(tmp_path / "table"))
+    with pytest.raises(ArgumentError, match="needs refresh='rejected'"):
+        data.write_parquet(bad.output, fix="repaired.csv")
     with pytest.raises(NothingMatched, match="there is no run"):
         data.write_parquet(str(tmp_path / "none"), refresh="rejected")
     assert not (tmp_path / "none").exists()

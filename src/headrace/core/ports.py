@@ -349,11 +349,19 @@ class Format(Protocol):
         return None
 
     def rows_back(self, path: Path) -> Iterator[pa.RecordBatch] | None:
-        """Read the rows of a part of this format back, with the values that were written. Default: None, it cannot.
+        """Read the rows of a part back in a form that ``as_stored`` writes as they were. Default: None, it cannot.
 
         So that rows which were rejected get their places among them when they are tried again.
         """
         return None
+
+    def as_stored(self, schema: pa.Schema) -> Format:
+        """Return what writes rows that ``rows_back`` has read. Default: this format, for columns of values."""
+        return self
+
+    def rows_stored(self, batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """Return rows in the form in which ``rows_back`` reads them. Default: as they are."""
+        return batches
 
     def why_not_joined(self) -> str:
         """Say why no column chunks of Parquet files can be copied into parts; "" if some may. Default: none can.

@@ -6,6 +6,7 @@ computed here and nothing is revealed: the records go the way of those of any fu
 
 from __future__ import annotations
 
+import dataclasses
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -108,7 +109,8 @@ def mended(
         parts = [file for file in old.files if file.is_part]
         rows = chain.from_iterable(map(_rows_of, [sink] * len(parts), parts, paths))
         places = aside.rows["_place"].to_pylist()
-        files = _part(sink, task, _merged(rows, retried.batches(), [places[i] for i in again]), schema)
+        new = sink.format.rows_stored(retried.batches(), schema)
+        files = _part(sink, task, _merged(rows, new, [places[i] for i in again]), schema)
     files += _rejects(sink, task, aside.rows, again, failed)
     ledgers = [record.ledger for record in retried.records]
     ledger = _ledger(old.ledger, [before[i]["_step"] for i in retried.which], labels)
@@ -217,10 +219,11 @@ def _part(
     first = next(full, None)
     if first is None:
         return ()
-    writer = sink.open(task, schema)
+    stored = sink.format.as_stored(schema)
+    writer = dataclasses.replace(sink, format=stored).open(task, schema)
     try:
         for batch in chain([first], full):
-            writer.write(_typed(batch, schema))
+            writer.write(_typed(batch, schema) if stored is sink.format else batch)
         files = writer.close()
         writer.sync()
     except BaseException:

@@ -61,6 +61,10 @@ Drive = Callable[["Job", RunContext], None]
 
 def check_retry(plan: Plan, options: RunOptions) -> None:
     """Refuse where rejected rows cannot be tried again so that the output is what it would be without them."""
+    if options.refresh != "rejected":
+        raise ArgumentError(
+            "fix=: it repairs rejected rows that are tried again, so it needs refresh='rejected'."
+        )
     asked = {"mode": options.mode != "resume", "incremental": options.incremental, "key": bool(options.key)}
     asked["on_change"] = options.on_change == "restart"
     if other := next((name for name, found in asked.items() if found), ""):

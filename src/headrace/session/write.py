@@ -88,7 +88,7 @@ def write(context: RunContext, complete: Callable[[Plan], Plan], started: float)
             bool(plan.requirements),
             options.refresh == "rejected",
         )
-        if request.retries:
+        if request.retries or options.fix is not None:
             from headrace.session.retrying import check_retry
 
             check_retry(plan, options)

@@ -18,14 +18,14 @@ from headrace.core.files.staged import StagedStream
 from headrace.core.ports import Encoder
 from headrace.errors import ArgumentError
 from headrace.sinks.files import cannot_hold, probe_columns
-from headrace.sinks.text import TEXT, Compressed, fill, join, put, unpacked
+from headrace.sinks.text import TEXT, Lined, fill, join, put, unpacked
 
 _FORMULA = re.compile(r"^([=+\-@\t\r\n＝＋－＠])")
 """Beginnings of texts that spreadsheets read as formulas, by OWASP's page on CSV injection."""
 
 
 @dataclass(frozen=True)
-class Csv(Compressed):
+class Csv(Lined):
     """One CSV file for each shard, each with a header of its own.
 
     Text is quoted and everything else bare, so that null (nothing) and the empty string (``""``) differ.
@@ -40,6 +40,7 @@ class Csv(Compressed):
     escape_formulas: bool = False
 
     kind: ClassVar[str] = "CSV"
+    quotes: ClassVar[bool] = True
     suffixes = compressed_suffixes("csv", "gzip", "zstd")
 
     def __post_init__(self) -> None:
@@ -50,6 +51,10 @@ class Csv(Compressed):
             raise ArgumentError(
                 f"delimiter={self.delimiter!r} is not one ASCII character other than a quote."
             )
+
+    @property
+    def titles(self) -> int:
+        return int(self.header)
 
     def options(self) -> dict[str, Any]:
         options = super().options()

@@ -14,13 +14,13 @@ from headrace.core.files.staged import StagedStream
 from headrace.core.ports import Encoder
 from headrace.sinks.files import probe_columns
 from headrace.sinks.jsontext import encode_object
-from headrace.sinks.text import Compressed, join, put, unpacked
+from headrace.sinks.text import Lined, join, put, unpacked
 
 _ROWS = 8192
 
 
 @dataclass(frozen=True)
-class Json(Compressed):
+class Json(Lined):
     """One file of JSON lines for each shard: an object for each row, nulls written out.
 
     NaN and the infinities, which JSON lacks, become null. Times are ISO 8601 with every digit of their unit,

@@ -6,12 +6,13 @@ Python values would cost about 0.3 µs each. ``pa.array`` and ``pa.scalar`` are 
 from __future__ import annotations
 
 import gzip
+import io
 import struct
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -86,3 +87,96 @@ class Compressed(Format):
             return pa.PythonFile(gzip.GzipFile("", "wb", compresslevel=6, fileobj=stream, mtime=0), mode="w")
         file = pa.PythonFile(stream, mode="w")
         return file if self.compression is None else pa.CompressedOutputStream(file, self.compression)
+
+
+@dataclass(frozen=True)
+class Lined(Compressed):
+    """Files with a line for each row, which goes on where a quote is open; maybe behind a header."""
+
+    quotes: ClassVar[bool] = False
+
+    @property
+    def titles(self) -> int:
+        """How many lines are before those of rows."""
+        return 0
+
+    def rows_back(self, path: Path) -> Iterator[pa.RecordBatch]:
+        return _lines(unpacked(path, {"compression": self.compression}), quotes=self.quotes, skip=self.titles)
+
+    def as_stored(self, schema: pa.Schema) -> Format:
+        return StoredLines(self, self._plain((), schema) if self.titles else b"")
+
+    def rows_stored(self, batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        return _lines(iter([self._plain(batches, schema)]), quotes=self.quotes, skip=self.titles)
+
+    def _plain(self, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> bytes:
+        """Return a file with these rows, as it is without compression."""
+        stream = _Kept()
+        encoder = replace(self, compression=None).open(cast("StagedStream", stream), schema)
+        for batch in batches:
+            encoder.write(batch)
+        encoder.close()
+        return stream.getvalue()
+
+
+class _Kept(io.BytesIO):
+    """Bytes that can be had once whoever writes them has closed it."""
+
+    def close(self) -> None:
+        pass
+
+
+@dataclass(frozen=True)
+class StoredLines(Format):
+    """Lines that were encoded before, behind a header that was, too."""
+
+    of: Compressed
+    header: bytes
+
+    @property
+    def kind(self) -> str:
+        return self.of.kind
+
+    @property
+    def suffix(self) -> str:
+        return self.of.suffix
+
+    def open(self, stream: StagedStream, schema: pa.Schema) -> _LineEncoder:
+        return _LineEncoder(self.of.compressed(stream), self.header)
+
+
+class _LineEncoder:
+    """Writes them one after the other."""
+
+    def __init__(self, stream: pa.NativeFile, header: bytes) -> None:
+        self._stream, self._rows = stream, 0
+        stream.write(header)
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        put(self._stream, batch.column(0))
+        self._rows += batch.num_rows
+
+    def close(self) -> int:
+        self._stream.close()
+        return self._rows
+
+
+def _lines(chunks: Iterator[bytes], *, quotes: bool, skip: int) -> Iterator[pa.RecordBatch]:
+    r"""Yield the lines in chunks of a file, with their ends; those of a chunk at a time.
+
+    >>> [batch.column(0).to_pylist() for batch in _lines(iter([b'a\n"x\n', b'y"\n']), quotes=True, skip=1)]
+    [[], ['"x\ny"\n']]
+    """
+    held: list[bytes] = []
+    begun, is_open = b"", False
+    for chunk in chunks:
+        *whole, begun = (begun + chunk).split(b"\n")
+        ready = []
+        for line in whole:
+            held.append(line)
+            is_open ^= quotes and line.count(b'"') % 2 == 1
+            if not is_open:
+                ready.append(b"\n".join([*held, b""]))
+                held.clear()
+        rows, skip = ready[skip:], max(0, skip - len(ready))
+        yield pa.record_batch([pa.array([row.decode() for row in rows], TEXT)], names=["line"])
