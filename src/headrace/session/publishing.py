@@ -132,7 +132,8 @@ def _compared_with(job: Job, against: Against) -> tuple[Mapping[str, Any], str]:
     try:
         found = _comparing().compare_against(against, job.output.place, run)
     except HeadraceError as error:
-        return {}, f"as {error}"
+        words = str(error)  # without values of rows: what is said here is kept
+        return {}, f"as {words.replace(error.row, '') if error.row else words}"
     return found.data(), f"compared with {against.path}"
 
 

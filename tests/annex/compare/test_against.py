@@ -76,6 +76,14 @@ def test_other_rows_are_told_by_their_key(yesterday: str, tmp_path: Path) -> Non
         ).write_parquet(str(tmp_path / "out"))
 
 
+def test_no_value_of_a_row_is_kept_with_the_figures(yesterday: str, tmp_path: Path) -> None:
+    with pytest.raises(RequirementNotMet, match="has 2 rows of one key, so it is not said") as found:
+        twice = hr.from_items([{"id": 712345}, {"id": 712345}]).with_options(engine="inline", progress=False)
+        twice = twice.with_column("fare", hr.col("id") * 1.0)
+        twice.require(changed=hr.at_most(1), against=yesterday, on="id").write_parquet(str(tmp_path / "out"))
+    assert "712345" not in str(found.value)
+
+
 def test_what_makes_no_sense_is_refused_before_any_work(yesterday: str, tmp_path: Path) -> None:
     data = rides(0)
     for asked, words in [

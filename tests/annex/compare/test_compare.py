@@ -272,7 +272,7 @@ def test_what_cannot_be_compared_is_refused_in_words(outputs: tuple[str, str], t
         ),
         ({"new": shorter}, "made of different inputs"),
         ({"new": lone}, "the new dataset is no output of Headrace"),
-        ({"new": twice, "on": "id"}, "has 2 rows with id=1"),
+        ({"new": twice, "on": "id"}, "has 2 rows of one key: id=1"),
         ({"new": hr.from_items([{"id": "1", "score": 1.0}]), "on": "id"}, "int64 and string"),
         ({"new": new, "on": "idd"}, "no column 'idd'. Did you mean 'id'"),
         ({"new": new, "columns": ["scoer"]}, "Did you mean 'score'"),

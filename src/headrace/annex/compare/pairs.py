@@ -284,10 +284,12 @@ def _refuse_twice(connection: Any, name: str, table: str, keys: list[str], on: S
     if twice is not None:
         *key, times = twice
         shown = ", ".join(f"{column}={value!r}" for column, value in zip(on, key, strict=True))
-        raise ArgumentError(
-            f"compare: on={', '.join(on)}: {name} has {times:,} rows with {shown}, so it is not said which of them "
-            "is meant. Name the columns that tell a row: on=['a', 'b']."
+        error = ArgumentError(
+            f"compare: on={', '.join(on)}: {name} has {times:,} rows of one key: {shown}, so it is not said which of "
+            "them is meant. Name the columns that tell a row: on=['a', 'b']."
         )
+        error.row = f": {shown}"
+        raise error
 
 
 def _joined(
