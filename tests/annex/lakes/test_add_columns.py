@@ -482,6 +482,33 @@ def stored(path: str) -> tuple[int, ...]:
     return tuple(found)
 
 
+def test_rows_of_another_version_of_the_model(tmp_path: Path) -> None:
+    """A column says which version has computed a row; the next one computes the rows of others, and new ones."""
+    lance = pytest.importorskip("lance")
+    lake = Lance(str(tmp_path / "t"))
+    lake.make([5, 5])
+
+    def scored(version: str, where: str | None = None) -> int:
+        def model(batch: dict[str, Any]) -> Any:
+            return batch["id"] * float(version)
+
+        data = lake.read().with_options(**QUIET)
+        data = data.predict(model, inputs=["id"], output="score", replace=where is not None)
+        data = data.with_column("version", lambda batch: np.full(len(batch["id"]), version))
+        return lake.write(data, where=where, output=f"v{version}-{len(where or '')}").rows
+
+    assert scored("1") == 10
+    lance.write_dataset(some(10, 2), lake.place, mode="append")
+    lance.dataset(lake.place).delete("id = 4")
+    assert scored("2", "id % 2 = 0") == 5
+    assert [(r["score"], r["version"]) for r in lake.rows()][-3:] == [(9, "1"), (20, "2"), (None, None)]
+    assert scored("2", "version IS NULL OR version <> '2'") == 6
+    assert all((r["score"], r["version"]) == (r["id"] * 2, "2") for r in lake.rows())
+    data = lake.read().with_options(**QUIET).with_column("other", half)
+    with pytest.raises(SinkError, match=r"fills the column 'version' .* and adds 'other'"):
+        lake.write(data.with_column("version", lambda b: b["text"]), where="id = 1", output="x")
+
+
 @pytest.mark.parametrize("what", ["delete", "append", "update", "fill", "compact"])
 def test_rows_change_while_a_column_is_filled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str

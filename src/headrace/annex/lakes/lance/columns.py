@@ -86,6 +86,13 @@ class LanceNewColumns(AddsColumns, LanceTable):
         check_new(
             f"{self.what} {self.place}", schema.names, self.columns.schema, fills=self.where is not None
         )
+        there = [name for name in schema.names if name in self.columns.schema.names]
+        if there and len(there) < len(schema.names):
+            new = next(name for name in schema.names if name not in there)
+            raise SinkError(
+                f"The plan fills the column {there[0]!r} of the {self.what} {self.place} and adds {new!r}, which are "
+                "two kinds of commits. Add the new columns in a run of their own, then fill both with where=."
+            )
         self.stored(schema, part=True)
 
     def added_by(self, table: Any, run: str) -> Sequence[str]:
