@@ -13,7 +13,10 @@ import pytest
 
 import headrace as hr
 from headrace.annex.cli import main
+from headrace.core.stores import writing
 from headrace.errors import ArgumentError, NothingMatched, RequirementNotMet
+from headrace.output.places import store
+from headrace.testing.llm_server import FakeLLMServer
 from observers.browsers import browser, findings, look
 from stores.conftest import Bucket, _proxy, bucket, port, proxy, raw  # noqa: F401 - fixtures
 from stores.proxy import Proxy
@@ -146,20 +149,21 @@ def test_the_command(shop: Path, capsys: pytest.CaptureFixture[str], tmp_path: P
         assert driver.find_elements("css selector", ".plot svg circle")
 
 
-@pytest.mark.parametrize("itself", [False, True])
-def test_a_store_is_asked_for_little(bucket: Bucket, proxy: Proxy, itself: bool) -> None:  # noqa: F811
+def test_a_store_is_asked_for_little(
+    bucket: Bucket,  # noqa: F811
+    proxy: Proxy,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for name in ("a", "b/deep"):
         write(f"{bucket.url}/{name}")
     write(f"{bucket.url}/c", least=99)
-    for number in range(2_500):  # so many parts that a listing of all has several pages
+    for number in range(100):
         bucket.put(f"a/part-{number:05}-zzzzzzzz.parquet", b"")
     bucket.put("other/file.txt", b"")
+    for module in (writing, store):
+        monkeypatch.setattr(module, "PAGE", 40)  # a listing of all has several pages
+
     proxy.asked.clear()
-    if itself:
-        found = hr.runs(f"{bucket.url}/a/")
-        assert found.history and [row.metrics for row in found] == [{"mean": 9.0}]
-        assert len(proxy.asked) <= 2 + 4
-        return
     found = hr.runs(bucket.url)
     assert [(row.output.removeprefix(bucket.url), row.status) for row in found] == [
         ("/c", "unpublished"), ("/b/deep", "complete"), ("/a", "complete"),
@@ -168,7 +172,28 @@ def test_a_store_is_asked_for_little(bucket: Bucket, proxy: Proxy, itself: bool)
     assert sum(bool(of_all.search(asked.path)) for asked in proxy.asked) == 2  # parts are passed over
     assert sum(f"/{name}/" in asked.path for asked in proxy.asked for name in ("a", "b/deep")) == 2 * 4
 
+    proxy.asked.clear()
+    found = hr.runs(f"{bucket.url}/a/")
+    assert found.history and [row.metrics for row in found] == [{"mean": 9.0}]
+    assert len(proxy.asked) == 2 + 4
+
+    hr.publish(f"{bucket.url}/c", because="all the same")
+    latest = hr.runs(bucket.url)[0]
+    assert latest.status == "complete" and latest.trouble.endswith("because: all the same")
+    event = json.loads(bucket.content(f"c/_headrace/{latest.run}/openlineage.json"))
+    assert event["eventType"] == "COMPLETE"
+
 
 def test_nobody_has_written_there(bucket: Bucket) -> None:  # noqa: F811
     with pytest.raises(NothingMatched, match="There is nothing"):
         hr.runs(f"{bucket.url}/nowhere")
+
+
+def test_what_language_models_have_cost(tmp_path: Path) -> None:
+    with FakeLLMServer(lambda prompt: f"{prompt} x") as server:
+        model = hr.llm.Endpoint(server.url, "m", prices={"input": 1e6, "output": 0})
+        data = hr.from_items([{"text": "a b"}, {"text": "c d"}]).prompt("{text}", model)
+        data.with_options(**QUIET).write_parquet(tmp_path / "out")
+    (row,) = hr.runs(tmp_path)
+    assert row.cost == 4.0 and [step for step, _ in row.models]
+    assert "4.00" in str(hr.runs(tmp_path)) and hr.runs(tmp_path).to_arrow()["cost"].to_pylist() == [4.0]
