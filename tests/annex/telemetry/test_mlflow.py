@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import headrace as hr
-from annex.models.test_mlflow import LinearRegression, mlflow, quietly
+from annex.models.test_mlflow import mlflow
 from headrace.annex.telemetry import mlflow as annex
 from headrace.errors import ArgumentError, RequirementNotMet, StepError
 
@@ -44,6 +43,21 @@ def fare(batch: dict[str, Any]) -> Any:
 
 def failing(batch: dict[str, Any]) -> Any:
     raise ValueError("no answer of https://ada:hunter2@example.com/x")
+
+
+class Registered:
+    """Predicts as a model of the registry would, and has its name."""
+
+    label = "models:/fare/1"
+
+    def load(self) -> None:
+        """Nothing is loaded."""
+
+    def predict(self, batch: dict[str, Any]) -> Any:
+        return batch["id"] * 2.0
+
+    def close(self) -> None:
+        """Nothing is held."""
 
 
 def runs_in(store: str) -> list[Any]:
@@ -85,10 +99,14 @@ def test_a_model_of_mlflow_is_linked_and_an_active_run_is_the_parent(
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", store)
     mlflow.set_experiment("fares")
-    model = LinearRegression().fit(np.arange(4.0)[:, None], np.arange(4.0))
+    client = mlflow.MlflowClient()
     with mlflow.start_run() as parent:
-        logged = quietly(mlflow.sklearn.log_model, model, name="fare", registered_model_name="fare")
-        write(tmp_path / "out", store, "models:/fare/1")
+        logged = client.create_logged_model(
+            parent.info.experiment_id, "fare", source_run_id=parent.info.run_id
+        )
+        client.create_registered_model("fare")
+        client.create_model_version("fare", f"models:/{logged.model_id}", model_id=logged.model_id)
+        write(tmp_path / "out", store, Registered())
     child, _ = sorted(runs_in(store), key=lambda run: "mlflow.parentRunId" not in run.data.tags)
     assert child.data.tags["mlflow.parentRunId"] == parent.info.run_id
     assert child.data.tags["headrace.model"] == "models:/fare/1"
