@@ -231,6 +231,7 @@ GIVEN = {
     "incremental.md": Given(trips),
     "memory.md": Given(engine="local"),
     "models.md": Given(_models),
+    "tutorial-new-model.md": Given(imports="skops.io sklearn.datasets sklearn.svm"),
     "tutorial.md": Given(imports="skops.io sklearn.datasets sklearn.svm"),
     "stages.md": Given(photos, engine="local"),
     "waiting.md": Given(reviews, engine="local"),

@@ -134,16 +134,17 @@ class Comparison:
         return f"{words}{lone} ({_percent(self.changed)} not the same)"
 
     def judgements(self) -> list[str]:
-        """Return a line for each column that was judged by a label."""
+        """Return a line for each column that was judged by a label, and is not the same."""
         lines = []
         for name, each in self.columns.items():
             found = each["judged"]
-            if found is not None:
+            if found is not None and each["changed"]:
                 old, new, by = (found[side] for side in ("old", "new", "difference"))
                 chance = "significant" if found["significant"] else "may be chance"
+                p = f"p = {found['p']:.2g}" if found["p"] >= 0.001 else "p < 0.001"
                 lines.append(
                     f"{name}: {found['metric']} {old['value']:.4g} → {new['value']:.4g}, {by['value']:+.3g} "
-                    f"({by['low']:+.3g} to {by['high']:+.3g}; p = {found['p']:.2g}: {chance})"
+                    f"({by['low']:+.3g} to {by['high']:+.3g}; {p}: {chance})"
                 )
         return lines
 

@@ -134,11 +134,12 @@ def of_run(place: Place, run: SavedRun) -> Rows:
     """Return the rows of a run, whose files have their names, or wait to get them."""
     sink = msgspec.json.decode(run.plan.shape).get("sink") or {}
     kind = kind_read(sink, place.name)
+    name = f"{place.name} (not published)" if run.state.withheld is not None else place.name
     names = [run.place_of(file, place) for file in parts_of(run.in_order())]
     if kind == "parquet" and not place.copied and not sink.get("partition_by"):
-        return OfParts(place.name, [place.root / name for name in names], run)
+        return OfParts(name, [place.root / name for name in names], run)
     data = dataset_of([str(place.at(name)) for name in names], kind, {})
-    return OfDataset(place.name, data, run)
+    return OfDataset(name, data, run)
 
 
 def kind_read(sink: Mapping[str, Any], name: str) -> str:
