@@ -13,6 +13,7 @@ import pytest
 import headrace as hr
 
 NO_CALLS = {
+    "Comparison",
     "Result",
     "Runs",
     "Verification",

@@ -9,7 +9,7 @@ import queue
 import re
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from headrace.core.arguments import known_arguments
 from headrace.core.events import (
@@ -32,6 +32,7 @@ _PATIENCE = 30  # seconds for what is left at the end
 _CHARS = 500  # of a parameter
 _BATCH = 100  # parameters, and 1,000 metrics, are what a server takes at once
 _MODEL = re.compile(r"models:/[^\s,;'\")]+")
+_T = TypeVar("_T")
 _log = logging.getLogger("headrace")
 
 
@@ -134,7 +135,7 @@ class MLflow:
         run = _Logged(mlflow.MlflowClient(self._uri), report)
         made = {"start_time": began, "tags": {**tags, **self._tags}, "run_name": name}
         run.do(lambda: run.create(experiment, self._experiment, made))
-        texts = {key(name): without_secrets_in(text)[:_CHARS] for name, text in params.items()}
+        texts = {name: without_secrets_in(text)[:_CHARS] for name, text in keyed(params).items()}
         run.log("params", [Param(name, text) for name, text in texts.items()])
         named = [text for each in described.models for text in each] if described is not None else []
         for uri in dict.fromkeys(found for text in named for found in _MODEL.findall(text)):
@@ -145,7 +146,8 @@ class MLflow:
     def _metrics(self, found: Mapping[str, float]) -> list[Any]:
         from mlflow.entities import Metric
 
-        return [Metric(key(name), value, int(self._state.at * 1000), 0) for name, value in found.items()]
+        at = int(self._state.at * 1000)
+        return [Metric(name, value, at, 0) for name, value in keyed(found).items()]
 
     def _numbers(self, event: RunFinished) -> dict[str, float]:
         ledger, paid = event.ledger, event.paid
@@ -268,10 +270,16 @@ def numbers_in(results: Mapping[str, Any], before: str = "") -> dict[str, float]
     return found
 
 
-def key(name: str) -> str:
-    """Return a name as MLflow takes it: of letters, digits and a few signs.
+def keyed(values: Mapping[str, _T]) -> dict[str, _T]:
+    """Return values by names as MLflow takes them: of letters, digits and a few signs; none is there twice.
 
-    >>> key("model.predict(Model, 'x')")
-    'model.predict_Model_ _x__'
+    >>> keyed({"mean(x)": 1, "mean[x]": 2})
+    {'mean_x_': 1, 'mean_x__': 2}
     """
-    return re.sub(r"[^\w./: -]", "_", name, flags=re.ASCII)[:250]
+    found: dict[str, _T] = {}
+    for name, value in values.items():
+        plain = re.sub(r"[^\w./: -]", "_", name, flags=re.ASCII)[:200]
+        while plain in found:
+            plain += "_"
+        found[plain] = value
+    return found
