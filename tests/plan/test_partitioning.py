@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import headrace as hr
+from headrace.core.ports import Source
 from headrace.core.work import Split
 from headrace.options import RunOptions
 from headrace.plan.compile import make_shards
@@ -22,7 +23,7 @@ def splits_of(rows: list[int]) -> list[Split]:
     return [Split(0, n, n + 1, count, 8 * count) for n, count in enumerate(rows)]
 
 
-class FakeSource:
+class FakeSource(Source):
     def __init__(self, splits: list[Split]) -> None:
         self._splits = splits
 
