@@ -9,6 +9,9 @@ import pytest
 import headrace
 from headrace.core.files.storage import InStore, given, output_at, signed_alike, storage_at
 from headrace.errors import ArgumentError, SourceError, StoreFailed
+from headrace.output.places.place import place_at
+from headrace.sinks.arrow import Arrow
+from headrace.sinks.files import FileSink
 
 PACKAGE = Path(headrace.__file__).parent
 ADDRESS = "s3://bucket/in/x.csv"
@@ -63,8 +66,12 @@ def test_an_output_takes_options_in_a_store_only(tmp_path: Path) -> None:
     made = output_at("s3a://anonymous@bucket/out/", {"region": "eu-west-1"})
     assert (made.path, dict(made.options)) == ("s3://bucket/out", {"region": "eu-west-1", "anonymous": True})
     assert output_at(tmp_path / "a" / "..").path == str(tmp_path)
+    assert output_at(tmp_path, {"region": "eu-west-1"}).options == ()
+    assert (
+        place_at(tmp_path, (("region", "eu-west-1"),)).root == tmp_path
+    )  # who looks may compare it with a store
     with pytest.raises(ArgumentError, match="for outputs in object stores"):
-        output_at(tmp_path, {"region": "eu-west-1"})
+        FileSink(str(tmp_path), Arrow(), storage_options={"region": "eu-west-1"})
     with pytest.raises(ArgumentError, match="without the scheme"):
         output_at("file:///data")
     with pytest.raises(ArgumentError, match="Cannot write to https"):

@@ -124,9 +124,9 @@ def outputs_below(path: str | os.PathLike[str], options: Options) -> tuple[str, 
     What lies in an output is passed over, and so are links and folders whose names begin with a dot. Raises
     ``NothingMatched`` if there is no such folder.
     """
-    storage = output_at(path)
+    storage = output_at(path, options)
     below: Callable[[str, Options], tuple[str, list[Place]]] = storage.pick(_folders, _stores)
-    return below(storage.path, options or storage.options)
+    return below(storage.path, storage.options)
 
 
 def _stores(address: str, options: Options) -> tuple[str, list[Place]]:

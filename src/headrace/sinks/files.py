@@ -69,6 +69,8 @@ class FileSink:
 
     def __post_init__(self) -> None:
         storage = output_at(self.root, self.storage_options)
+        if checked_for_output(self.storage_options) and not storage.options:
+            raise ArgumentError("storage_options are for outputs in object stores, such as s3://bucket/out.")
         object.__setattr__(self, "root", storage.path)
         object.__setattr__(self, "storage_options", storage.options)
         check_columns(self.partition_by)

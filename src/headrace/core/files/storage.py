@@ -258,13 +258,11 @@ def signed_alike(places: Iterable[Storage]) -> Options:
 
 
 def output_at(path: str | os.PathLike[str], options: Options | Mapping[str, Any] | None = ()) -> Storage:
-    """Return where an output is to be; refuse an address where nothing can be committed, and options for a disk."""
+    """Return where an output is, or is to be; refuse an address where nothing can be committed."""
     text = os.fspath(path)
     if is_address(text):
         text, options = unsigned(parse_output(text), options)
         return InStore(text.rstrip("/"), checked_for_output(options))
     if "://" in text:
         raise ArgumentError(f"Cannot write to {text!r}: give the folder as a path, without the scheme.")
-    if checked_for_output(options):
-        raise ArgumentError("storage_options are for outputs in object stores, such as s3://bucket/out.")
     return Storage(absolute(text, "The output path"))
