@@ -65,7 +65,7 @@ def test_rows_that_are_written_count(data: Dataset, tmp_path: Path, engine: str)
     }
     report = json.loads((tmp_path / "out" / "_SUCCESS").read_text())
     assert report["metrics"] == result.metrics
-    assert f"auc: {result.metrics['auc']:.6g}" in str(result).splitlines()
+    assert f"auc:  {result.metrics['auc']:.6g}" in str(result).splitlines()
     assert measured.write_parquet(tmp_path / "out").metrics == result.metrics
     with pytest.warns(UserWarning, match="rows failed"):
         assert measured.evaluate() == result.metrics

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace.core.human import plural, value_text
-from headrace.core.terminal import cut, one_line, width
+from headrace.core.terminal import cut, one_line, padded, width
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -142,16 +142,12 @@ class Table:
         lines = self._lines()
         if self.heading:
             lines.insert(1 + bool(self.types), ["-" * each for each in widths])
-        drawn = []
-        for line in lines:
-            cells = [cut(cell, wide) for cell, wide in zip(line, widths, strict=True)]
-            spaces = [" " * (wide - width(cell)) for cell, wide in zip(cells, widths, strict=True)]
-            pairs = [
-                space + cell if i in self.numbers else cell + space
-                for i, (cell, space) in enumerate(zip(cells, spaces, strict=True))
-            ]
-            drawn.append("  ".join(pairs).rstrip())
-        return "\n".join([*drawn, *([one_line(self.note)] if self.note else [])])
+        drawn = [
+            [padded(cell, widths[i], right=i in self.numbers) for i, cell in enumerate(line)]
+            for line in lines
+        ]
+        notes = [one_line(self.note)] if self.note else []
+        return "\n".join([*("  ".join(line).rstrip() for line in drawn), *notes])
 
 
 def both_ends(items: Sequence[T], most: int, between: T) -> list[T]:

@@ -141,6 +141,13 @@ def cut(text: str, columns: int) -> str:
     return text
 
 
+def padded(text: str, columns: int, *, right: bool = False) -> str:
+    """Return a line of that width: cut, or with spaces behind it, or before it if it is to the ``right``."""
+    text = cut(text, columns)
+    space = " " * (columns - width(text))
+    return space + text if right else text + space
+
+
 def size_of(stream: TextIO | None) -> tuple[int, int]:
     """Return the columns and lines of a terminal; where it does not tell, or is none, those of COLUMNS and LINES."""
     try:

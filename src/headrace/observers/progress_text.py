@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.core.human import clock, per_second, percent, plural
-from headrace.core.terminal import one_line
+from headrace.core.terminal import one_line, padded
+from headrace.core.terminal import width as columns_of
 from headrace.observers.model_text import cost_words, model_data, speed_words
 from headrace.observers.run_parts import bottleneck
 from headrace.observers.run_state import RETRIED_SHARDS, RunState
@@ -193,15 +194,10 @@ def stage_texts(state: RunState, now: float, width: int) -> list[str]:
     if room < _NAME:
         ends = [f"{percent(share):>5} busy" for share in shares]
         room = max(1, width - 2 - GAP - max(map(len, ends)))
-    column = min(room, max(map(len, names)))
+    column = min(room, max(map(columns_of, names)))
     return [
-        f"  {_cut(one_line(name), column):<{column}}{' ' * GAP}{end}"
-        for name, end in zip(names, ends, strict=True)
+        f"  {padded(one_line(name), column)}{' ' * GAP}{end}" for name, end in zip(names, ends, strict=True)
     ]
-
-
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: max(0, width - 3)] + "..."
 
 
 class SteadyTimeLeft:

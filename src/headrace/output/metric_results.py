@@ -9,7 +9,7 @@ from typing import Any
 
 from headrace.core.files.artifacts import shortened
 from headrace.core.ports import Accumulator
-from headrace.core.terminal import one_line, width
+from headrace.core.terminal import one_line, padded, width
 from headrace.errors import StepError
 from headrace.result import Metrics
 
@@ -88,10 +88,7 @@ def lines(found: Metrics) -> list[str]:
         rows.append((name, shortened(_text(value), _LINE) + (f" ({note})" if note else "")))
     names = [f"{one_line(name)}: " for name, _ in rows]
     wide = max(map(width, names), default=0)
-    return [
-        name + " " * (wide - width(name)) + one_line(text)
-        for name, (_, text) in zip(names, rows, strict=True)
-    ]
+    return [padded(name, wide) + one_line(text) for name, (_, text) in zip(names, rows, strict=True)]
 
 
 def _text(value: Any) -> str:
