@@ -23,6 +23,7 @@ from headrace.output.commit import ShardCommitter
 from headrace.output.journal import Swapping
 from headrace.output.layout import open_output
 from headrace.output.recover import begin, recover
+from headrace.output.refresh import replace_shards, replacing
 from headrace.output.saved_plan import read_plan
 from headrace.plan.physical import InputVersion, SavedPlan
 from headrace.sinks.files import FileSink
@@ -342,6 +343,29 @@ def test_shards_take_the_places_of_others(tmp_path: Path) -> None:
     run.committer.finish(1.0, {})
     assert run.seen() == sorted([*before[1:], *names(record)])
     assert json.loads((run.folder / "_SUCCESS").read_bytes())["rows"] == 6
+    run.end()
+
+
+def test_records_take_the_places_of_others_all_or_none(tmp_path: Path) -> None:
+    run = finished(tmp_path / "out")
+    before = run.seen()
+    sink, shards = replacing(run.committer, [0, 1])
+
+    def made(shard: int) -> CommitRecord:
+        writer = sink.open(Task(shards[shard], 1), SCHEMA)
+        writer.write(pa.record_batch([pa.array([7], pa.int64())], SCHEMA))
+        return CommitRecord(shards[shard].index, 1, 0, writer.close(), Ledger(read=1, written=1))
+
+    with pytest.raises(AttributeError):
+        replace_shards(run.committer, {0: made(0), 1: None})  # type: ignore[dict-item]
+    with pytest.raises(OutputWriteFailed):
+        run.committer.reach(InputVersion({}))  # nothing that was noted before may last with it
+    assert run.again().state.finished and run.seen() == before
+    sink, shards = replacing(run.committer, [0, 1])
+    replace_shards(run.committer, {0: made(0), 1: made(1)})
+    assert run.seen() == before and run.committer.state.ledger.written == 4
+    run.committer.finish(1.0, {})
+    assert len(run.seen()) == 3 and before[2] in run.seen()
     run.end()
 
 
