@@ -64,6 +64,7 @@ def runs(place: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | 
     /...: 2 outputs: 2 complete
     <BLANKLINE>
     Output   Status    Rows  Rejected  mean  ...Age
+    -------  --------  ----  --------  ----  ...---
     tuesday  complete     3         0     1  ...
     monday   complete     3         0     1  ...
     >>> hr.runs(folder)[0].metrics

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -16,6 +18,7 @@ from headrace.annex.report.metrics import number as number_words
 from headrace.annex.report.values import Value, chart, plain, table
 from headrace.core.events import RequirementsAsked
 from headrace.core.human import duration, plural
+from headrace.core.tables import Table
 from headrace.core.terminal import one_line, wrapped
 from headrace.observers.model_text import money
 from headrace.output.run_list import time_text
@@ -25,7 +28,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _WIDTH = 80  # columns, where nobody knows how many there are
-_NAME = 20  # characters of an output's name that are left, however many metrics there are
 _CHARTS = 24  # of a page
 _POINTS = 1_000  # of a chart
 
@@ -66,11 +68,9 @@ class RunRow(msgspec.Struct, frozen=True):
     @property
     def numbers(self) -> dict[str, float]:
         """The metrics that are numbers, those inside others as ``name: field``."""
-        found = {
-            name: each.get("value") if isinstance(each, Mapping) else each
-            for name, each in flat(self.metrics).items()
-        }
-        return {name: float(each) for name, each in found.items() if isinstance(each, int | float)}
+        found = flat(self.metrics).items()
+        known = {name: each["value"] if isinstance(each, Mapping) else each for name, each in found}
+        return {name: float(each) for name, each in known.items() if isinstance(each, int | float)}
 
     @property
     def trouble(self) -> str:
@@ -96,7 +96,6 @@ class Runs:
     history: bool
     _rows: tuple[RunRow, ...]
     _now: float
-    words: ClassVar = ("Output", "Run", "Status", "Required")  # columns of the table that are no numbers
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -113,49 +112,15 @@ class Runs:
     __repr__ = __str__
 
     def text(self, width: int) -> str:
-        """Return the table, in lines of at most ``width`` characters."""
-        from io import StringIO
-
-        from rich.cells import cell_len
-        from rich.console import Console
-        from rich.table import Table
-        from rich.text import Text
-
-        if not self._rows:
-            return f"{self.place}: {self.sentence}"
-        head, cells = self.cells()
-        widths = [max(map(cell_len, column)) for column in zip(head, *cells, strict=True)]
-        metrics = [name for name in head[1:] if name not in (*self.words, "Rows", "Rejected", "Cost", "Age")]
-        left = metrics[:]
-        while left and sum(widths[1:]) + 2 * len(widths[1:]) + min(widths[0], _NAME) > width:
-            at = head.index(left.pop())  # names of outputs are worth more than the last metrics
-            del head[at], widths[at]
-            for row in cells:
-                del row[at]
-        drawn = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-        widths[0] = min(widths[0], max(_NAME // 2, width - sum(widths[1:]) - 2 * len(widths[1:])))
-        for name, characters in zip(head, widths, strict=True):
-            side: Any = "left" if name in self.words else "right"
-            drawn.add_column(name, justify=side, no_wrap=True, overflow="ellipsis", width=characters)
-        for row in cells:
-            drawn.add_row(*(Text(one_line(cell)) for cell in row))
-        stream = StringIO()
-        Console(
-            file=stream, width=sum(widths) + 2 * len(widths), color_system=None, legacy_windows=False
-        ).print(drawn)
-        lines = [line.rstrip() for line in stream.getvalue().splitlines()]
-        hidden = (
-            [f"There is no room for {', '.join(metrics[len(left) :])}."] if len(left) < len(metrics) else []
-        )
-        notes = [wrapped(each, width) for each in (*hidden, *self._notes())]
-        return "\n".join([f"{self.place}: {self.sentence}", "", *lines, *([""] if notes else []), *notes])
+        """Return the table, in lines of at most ``width`` characters, with what is wrong with runs below it."""
+        drawn = ["", self.table().text(width)] if self._rows else []
+        notes = [wrapped(each, width) for each in self._notes()]
+        return "\n".join([f"{self.place}: {self.sentence}", *drawn, *([""] if notes else []), *notes])
 
     @property
     def sentence(self) -> str:
         """How many there are, and how many of them are how."""
-        counts: dict[str, int] = {}
-        for row in self._rows:
-            counts[row.status] = counts.get(row.status, 0) + 1
+        counts = Counter(row.status for row in self._rows)
         noun = "run" if self.history else "output"
         listed = ", ".join(f"{number:,} {status}" for status, number in counts.items())
         return plural(len(self._rows), noun) + (f": {listed}" if listed else "")
@@ -166,23 +131,23 @@ class Runs:
             return str(row.number)
         return row.output.removeprefix(self.place.rstrip("/")).strip("/") or row.output
 
-    def cells(self) -> tuple[list[str], list[list[str]]]:
-        """Return the table as words: headings and rows. Columns of which nothing is known are left out."""
+    def table(self) -> Table:
+        """Return the table of one run or more as words. Columns of which nothing is known are left out."""
         names = list(dict.fromkeys(name for row in self._rows for name in row.numbers))
-        columns: list[tuple[str, list[str]]] = [
-            (self._first, [self.name_of(row) for row in self._rows]),
-            ("Status", [row.status for row in self._rows]),
-            ("Rows", [_count(row.rows) for row in self._rows]),
-            ("Rejected", [_count(row.rejected) for row in self._rows]),
-            *((name, [_metric(row, name) for row in self._rows]) for name in names),
-            ("Cost", ["" if row.cost is None else money(row.cost) for row in self._rows]),
-            ("Required", ["" if row.required is None else row.required.verdict for row in self._rows]),
-            ("Age", [self.age(row) for row in self._rows]),
+        columns: list[tuple[str, Callable[[RunRow], str]]] = [
+            ("Run" if self.history else "Output", self.name_of),
+            ("Status", lambda row: row.status),
+            ("Rows", lambda row: "" if row.rows is None else f"{row.rows:,}"),
+            ("Rejected", lambda row: "" if row.rejected is None else f"{row.rejected:,}"),
+            *((name, functools.partial(_metric, name)) for name in names),
+            ("Cost", lambda row: "" if row.cost is None else money(row.cost)),
+            ("Required", lambda row: "" if row.required is None else row.required.verdict),
+            ("Age", self.age),
         ]
-        kept = [(name, cells) for name, cells in columns if any(cells)]
-        return [name for name, _ in kept], [
-            list(row) for row in zip(*(cells for _, cells in kept), strict=True)
-        ]
+        made = [(name, [words(row) for row in self._rows]) for name, words in columns]
+        heading, cells = zip(*(each for each in made if any(each[1])), strict=True)
+        numbers = {i for i, name in enumerate(heading) if i and name not in ("Status", "Required")}
+        return Table(heading, list(zip(*cells, strict=True)), numbers=numbers)
 
     def age(self, row: RunRow) -> str:
         """Return how long ago a run ended, or how long it has been under way; "" if nobody knows."""
@@ -210,25 +175,14 @@ class Runs:
         """
         import pyarrow as pa
 
-        model = pa.struct([("step", pa.string()), ("digest", pa.string())])
-        schema = pa.schema(
-            [
-                *((name, pa.string()) for name in ("output", "run")),
-                ("number", pa.int32()),
-                ("status", pa.string()),
-                ("published", pa.bool_()),
-                *((name, pa.int64()) for name in ("rows", "rejected", "bytes")),
-                ("metrics", pa.map_(pa.string(), pa.float64())),
-                ("cost", pa.float64()),
-                ("required", pa.string()),
-                ("code", pa.list_(pa.string())),
-                ("models", pa.list_(model)),
-                *((name, pa.string()) for name in ("version", "commit")),
-                *((name, pa.timestamp("ms", "UTC")) for name in ("began", "ended")),
-                ("seconds", pa.float64()),
-                ("error", pa.string()),
-            ]
-        )
+        text, whole, real, moment = pa.string(), pa.int64(), pa.float64(), pa.timestamp("ms", "UTC")
+        models = pa.list_(pa.struct({"step": text, "digest": text}))
+        schema = pa.schema({
+            "output": text, "run": text, "number": pa.int32(), "status": text, "published": pa.bool_(),
+            "rows": whole, "rejected": whole, "bytes": whole, "metrics": pa.map_(text, real), "cost": real,
+            "required": text, "code": pa.list_(text), "models": models, "version": text, "commit": text,
+            "began": moment, "ended": moment, "seconds": real, "error": text,
+        })  # fmt: skip
         rows = [
             {
                 **told,
@@ -252,9 +206,11 @@ class Runs:
 
     def _page(self) -> Value:
         figures: Value = {}
-        head, cells = self.cells() if self._rows else ([], [])
-        texts = [i for i, name in enumerate(head) if name in self.words]
-        listed = [table("The latest first", head, cells, words=texts)] if cells else []
+        listed = []
+        if self._rows:
+            made = self.table()
+            texts = [i for i in range(len(made.heading)) if i not in made.numbers]
+            listed = [table("The latest first", made.heading, made.rows, words=texts)]
         sections = {
             "runs" if self.history else "outputs": plain(tables=[*listed, *self._notes()]),
             "metrics": plain(charts=self._over_time(figures)),
@@ -275,41 +231,28 @@ class Runs:
             if len(rows) < 2 or len(found) == _CHARTS:
                 continue
             key = f"over-time-{len(found)}"
-            points = [
-                [row.began, row.numbers[name], row.published, self.name_of(row)] for row in reversed(rows)
-            ]
+            points = [[row.began, row.numbers[name], row.published, self.name_of(row)] for row in rows[::-1]]
             figures[key] = {"kind": "runs", "points": points, "joined": self.history}
             unseen = sum(not row.published for row in rows)
             words = f"{plural(len(rows), 'run')}, {unseen:,} of them not published."
-            shown = [(self.name_of(row), row.status, _metric(row, name)) for row in rows]
-            numbers = table(name, (self._first, "Status", name), shown, words=(0, 1))
-            found.append(
-                chart(key, f"{name} over time", words, f"{name} of each run over time. {words}", numbers)
-            )
+            shown = [(self.name_of(row), row.status, _metric(name, row)) for row in rows]
+            made = table(name, ("Run", "Status", name), shown, words=(0, 1))
+            label = f"{name} of each run over time. {words}"
+            found.append(chart(key, f"{name} over time", words, label, made))
         return found
 
     def _notes(self) -> list[str]:
         return [f"{self.name_of(row)}: {row.trouble}" for row in self._rows if row.trouble]
 
-    @property
-    def _first(self) -> str:
-        return "Run" if self.history else "Output"
-
     def _repr_html_(self) -> str:
         """Show the table in a notebook."""
         from headrace.core.cards import card
-        from headrace.core.tables import Table
 
-        head, cells = self.cells() if self._rows else ([], [])
-        notes = "; ".join(f"{self.name_of(row)}: {row.trouble}" for row in self._rows if row.trouble)
-        return card(f"{self.place}: {self.sentence}", (), *([Table(head, cells, notes)] if cells else []))
+        drawn = [replace(self.table(), note="; ".join(self._notes()))] if self._rows else []
+        return card(f"{self.place}: {self.sentence}", (), *drawn)
 
 
-def _count(number: int | None) -> str:
-    return "" if number is None else f"{number:,}"
-
-
-def _metric(row: RunRow, name: str) -> str:
+def _metric(name: str, row: RunRow) -> str:
     return number_words(row.numbers[name]) if name in row.numbers else ""
 
 
