@@ -206,7 +206,7 @@ def sizes_of(plan: Plan, shards: Sequence[Shard]) -> dict[int, int]:
     """Return the bytes of each shard, if they tell how many rows will be read, and nothing better does."""
     tells = rows_expected(plan, shards) < 0 and not any(step.row_limit is not None for step in plan.steps)
     sizes = {shard.index: shard.size for shard in shards} if tells else {}
-    return sizes if all(sizes.values()) else {}
+    return sizes if any(sizes.values()) else {}
 
 
 def _warn_of_rejects(tally: InMemoryCommitter) -> None:

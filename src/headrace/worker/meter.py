@@ -67,8 +67,8 @@ class Meter:
         self.steps = [StepCounts() for _ in range(steps)]
         self.cut = -1
         self.read_rows = 0
-        self._split: Split | None = None  # that rows were read of last
-        self._before = (0, 0)  # the rows and bytes of all splits before it
+        self._split: tuple[Split, int] | None = None  # that rows were read of last, and the rows read before
+        self._whole = (0, 0)  # rows and bytes of the splits before it that were read from their beginning
         self.block_source_rows: float | None = None  # of the source, for the rows of blocks that were read
         self.unreadable = 0  # rows that the source could not make sense of
         self.nulled = 0
@@ -110,15 +110,27 @@ class Meter:
         )
 
     def begin_split(self, split: Split) -> None:
-        """Note that the next rows that count as read are of this split."""
-        if split != self._split:
-            size = self._split.bytes if self._split is not None and not self._split.low else 0
-            self._split, self._before = split, (self.read_rows, self._before[1] + size)
+        """Note that the next rows that count as read are of this split.
+
+        >>> meter = Meter(0)
+        >>> for split in (Split(0, 0, 8, bytes=90, low=7), Split(0, 8, 9, bytes=100), Split(0, 9, 20, bytes=90)):
+        ...     meter.begin_split(split)
+        ...     meter.read_rows += 10
+        >>> meter.done_size
+        300
+        """
+        last, before = self._split or (split, 0)
+        if split != last:
+            if not last.low:
+                rows, size = self._whole
+                self._whole = rows + self.read_rows - before, size + last.bytes
+            before = self.read_rows
+        self._split = split, before
 
     @property
     def done_size(self) -> int:
-        """How many bytes of the input ``done_rows`` are, by the splits that were read; 0 in the first of them."""
-        rows, size = self._before
+        """About how many bytes of the input ``done_rows`` are, by splits that were read as a whole; 0 before that."""
+        rows, size = self._whole
         return round(size * self.done_rows / rows) if rows else 0
 
     def read_block(self, block: Block, rows: int) -> None:

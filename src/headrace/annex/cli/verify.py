@@ -57,7 +57,8 @@ def verify(
         bool, typer.Option("--progress/--no-progress", help="Show a bar on a terminal.")
     ] = True,
 ) -> Answer:
-    """Check an output again: every file, the journal, the totals and the metrics. Nothing is changed.
+    """Check an output again: every file, the record of finished work, the totals and the metrics. Nothing is
+    changed.
 
     Sizes and checksums are computed anew, rows are counted from the files, metrics are merged again from what each
     shard counted. A table that has the rows is asked whether it has them still. Exit code 0: complete, and as it was
