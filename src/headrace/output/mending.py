@@ -8,20 +8,23 @@ from __future__ import annotations
 
 import dataclasses
 import zlib
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import chain, groupby
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from msgspec.structs import replace
 
+from headrace.core.arrow.batch import one_batch, taken
 from headrace.core.files import safe_files
 from headrace.core.metric_states import STATES, States, merge, stored
-from headrace.core.ports import Accumulator
+from headrace.core.ports import Accumulator, Writer
 from headrace.core.rejected import ERROR_FIELDS
 from headrace.core.uploading.names import PARTS, is_uploaded, uploaded_name
 from headrace.core.work import HOME, CommitRecord, Faults, Ledger, Shard, StagedFile, Task
@@ -100,17 +103,8 @@ def mended(
     again = [number for number in retried.which if number not in failed]
     before = aside.rows.select(_REASON).to_pylist()
     task = Task(shard, old.attempt + 1)
-    with ExitStack() as opened:
-        paths = [
-            opened.enter_context(committer.output.place.opened(place_of(committer, file)))
-            for file in old.files
-            if file.is_part
-        ]
-        parts = [file for file in old.files if file.is_part]
-        rows = chain.from_iterable(map(_rows_of, [sink] * len(parts), parts, paths))
-        places = aside.rows["_place"].to_pylist()
-        new = sink.format.rows_stored(retried.batches(), schema)
-        files = _part(sink, task, _merged(rows, new, [places[i] for i in again]), schema)
+    places = aside.rows["_place"].take(pa.array(again, pa.int64())).to_pylist()
+    files = _part(old, retried, committer, sink, task, places, schema)
     files += _rejects(sink, task, aside.rows, again, failed)
     ledgers = [record.ledger for record in retried.records]
     ledger = _ledger(old.ledger, [before[i]["_step"] for i in retried.which], labels)
@@ -143,6 +137,33 @@ def place_of(committer: ShardCommitter, file: StagedFile) -> str:
 # ------------------------------------------------------------ files
 
 
+def _part(
+    old: CommitRecord,
+    retried: Retried,
+    committer: ShardCommitter,
+    sink: FileSink,
+    task: Task,
+    places: Sequence[int],
+    schema: pa.Schema,
+) -> tuple[StagedFile, ...]:
+    """Write the part; none if there is no row."""
+    parts, stored = [file for file in old.files if file.is_part], sink.format.as_stored(schema)
+    if not (parts or places):
+        return ()
+
+    def typed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return (_typed(batch, schema) for batch in batches) if stored is sink.format else batches
+
+    new = list(typed(sink.format.rows_stored(retried.batches(), schema))) if places else []
+    with ExitStack() as opened:
+        paths = [
+            opened.enter_context(committer.output.place.opened(place_of(committer, file))) for file in parts
+        ]
+        rows = typed(chain.from_iterable(map(_rows_of, [sink] * len(parts), parts, paths)))
+        writer = dataclasses.replace(sink, format=stored).open(task, schema)
+        return _written(writer, _merged(rows, pa.Table.from_batches(new) if new else None, places))
+
+
 def _rows_of(sink: FileSink, file: StagedFile, path: Path) -> Iterator[pa.RecordBatch]:
     """Read a part back, which has to be what was written: what is copied gets a checksum of its own."""
     with safe_files.file(path) as opened:
@@ -161,69 +182,30 @@ def _rows_of(sink: FileSink, file: StagedFile, path: Path) -> Iterator[pa.Record
 
 
 def _merged(
-    old: Iterator[pa.RecordBatch], new: Iterator[pa.RecordBatch], places: Sequence[int]
+    old: Iterator[pa.RecordBatch], new: pa.Table | None, places: Sequence[int]
 ) -> Iterator[pa.RecordBatch]:
     """Put new rows among old ones: as many old rows come before each as its place says."""
-    groups = [(place, len(list(rows))) for place, rows in groupby(places)][::-1]
-    taken = _Taken(new)
-    at = 0
+    at = start = 0
     for batch in old:
-        start = 0
-        while groups and groups[-1][0] <= at + batch.num_rows:
-            place, count = groups.pop()
-            yield batch.slice(start, place - at - start)
-            yield from taken.next(count)
-            start = place - at
-        yield batch.slice(start)
-        at += batch.num_rows
-    for place, count in reversed(groups):
-        if place != at:
-            raise LedgerMismatch(mismatch(f"a row stood behind row {place:,} of a part that has {at:,}"))
-        yield from taken.next(count)
-    if taken.left():
-        raise LedgerMismatch(mismatch("more rows were made than succeeded"))
+        stop = bisect_left(places, at + batch.num_rows, start)
+        if new is not None and stop > start:
+            here = np.asarray(places[start:stop], np.int64) - at
+            order = np.argsort(np.concatenate([np.arange(batch.num_rows) * 2 + 1, here * 2]), kind="stable")
+            both = pa.concat_tables([pa.Table.from_batches([batch]), new.slice(start, stop - start)])
+            yield taken(one_batch(both), order)
+        else:
+            yield batch
+        at, start = at + batch.num_rows, stop
+    if places and places[-1] > at:
+        raise LedgerMismatch(mismatch(f"a row stood behind row {places[-1]:,} of a part that has {at:,}"))
+    if new is not None:
+        yield from new.slice(start).to_batches()
 
 
-class _Taken:
-    """Takes rows from batches, some at a time."""
-
-    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
-        self._batches = batches
-        self._batch: pa.RecordBatch | None = None
-
-    def next(self, rows: int) -> Iterator[pa.RecordBatch]:
-        """Yield so many rows."""
-        while rows:
-            if not self.left():
-                raise LedgerMismatch(mismatch("fewer rows were made than succeeded"))
-            assert self._batch is not None
-            taken = self._batch.slice(0, rows)
-            self._batch = self._batch.slice(taken.num_rows)
-            rows -= taken.num_rows
-            yield taken
-
-    def left(self) -> bool:
-        """Say whether there are more rows."""
-        while self._batch is None or not self._batch.num_rows:
-            self._batch = next(self._batches, None)
-            if self._batch is None:
-                return False
-        return True
-
-
-def _part(
-    sink: FileSink, task: Task, batches: Iterator[pa.RecordBatch], schema: pa.Schema
-) -> tuple[StagedFile, ...]:
-    """Write the part; none if there is no row."""
-    full = (batch for batch in batches if batch.num_rows)
-    first = next(full, None)
-    if first is None:
-        return ()
-    stored = sink.format.as_stored(schema)
-    writer = dataclasses.replace(sink, format=stored).open(task, schema)
+def _written(writer: Writer, batches: Iterator[pa.RecordBatch]) -> tuple[StagedFile, ...]:
     try:
-        for batch in chain([first], full):
-            writer.write(_typed(batch, schema) if stored is sink.format else batch)
+        for batch in batches:
+            writer.write(batch)
         files = writer.close()
         writer.sync()
     except BaseException:
@@ -268,16 +250,7 @@ def _rejects(
     for field in ERROR_FIELDS:
         column = pa.array([row[field.name] for row in told], field.type)
         left = left.set_column(left.schema.get_field_index(field.name), field, column)
-    writer = sink.open_rejected(task, left.schema)
-    try:
-        for batch in left.to_batches():
-            writer.write(batch)
-        files = writer.close()
-        writer.sync()
-    except BaseException:
-        writer.abort()
-        raise
-    return files
+    return _written(sink.open_rejected(task, left.schema), iter(left.to_batches()))
 
 
 # ------------------------------------------------------------ counts

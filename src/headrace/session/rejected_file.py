@@ -102,7 +102,7 @@ def repaired_rows(
     for field in schema:
         column = rows[field.name]
         if field.name in names:
-            new = _values(path, given[field.name], known[field.name], given)
+            new = _values(path, given[field.name], known[field.name])
             order = np.arange(rows.num_rows)
             order[numbers] = rows.num_rows + np.arange(len(numbers))
             column = pa.chunked_array([*column.chunks, *new.chunks], column.type).take(order)
@@ -157,24 +157,18 @@ def places_of(table: pa.Table) -> list[Place]:
     ]
 
 
-def _values(path: str, given: pa.ChunkedArray, known: pa.ChunkedArray, file: pa.Table) -> pa.ChunkedArray:
+def _values(path: str, given: pa.ChunkedArray, known: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return the values of a column in the type of the input: those that were not edited as they were."""
     if given.type == known.type:
         return given
     if not pa.types.is_string(given.type) or not has_text_form(known.type):
         raise ArgumentError(f"fix={path!r}: a column is {given.type}, and {known.type} in the input.")
-    before = pc.fill_null(as_text(known), "")
-    edited = pc.not_equal(before, pc.fill_null(given, ""))
     kind = known.type.value_type if pa.types.is_dictionary(known.type) else known.type
-    made = []
-    for number, changed in enumerate(edited.to_pylist()):
-        text = given[number].as_py()
-        try:
-            made.append(pc.cast(pa.array([text if changed else None], pa.string()), kind))
-        except pa.ArrowException as error:
-            where = ", row ".join(str(file[name][number].as_py()) for name in PLACE)
-            raise ArgumentError(f"fix={path!r}, {where}: {text!r} is no {kind}.") from error
-    new = pa.chunked_array(made, kind)
-    old = pc.cast(known, kind) if kind != known.type else known
-    mixed = pc.if_else(edited.combine_chunks(), new.combine_chunks(), old.combine_chunks())
-    return pa.chunked_array([mixed.cast(known.type) if kind != known.type else mixed])
+    edited = pc.not_equal(pc.fill_null(as_text(known), ""), pc.fill_null(given, "")).combine_chunks()
+    try:
+        new = pc.cast(pc.if_else(edited, given.combine_chunks(), None), kind)
+    except pa.ArrowException as error:
+        raise ArgumentError(f"fix={path!r}: a value that was edited is no {kind}: {error}.") from error
+    old = known if kind == known.type else pc.cast(known, kind)
+    mixed = pc.if_else(edited, new, old.combine_chunks())
+    return pa.chunked_array([mixed if kind == known.type else mixed.cast(known.type)])
