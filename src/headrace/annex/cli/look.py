@@ -37,7 +37,7 @@ INSPECT_EXAMPLES = """\
 
 
 def explain(what: Prediction, *, flags: Flags) -> Answer:
-    """Show what a model over inputs, or a script, would run: columns, shards, workers, memory. Nothing runs."""
+    """Show what a model over inputs, or a script, would run: columns, parts, workers, memory. Nothing runs."""
     from headrace.session.explain import explain as in_words
 
     with jobs.dataset_of(what, flags, "explain") as data:

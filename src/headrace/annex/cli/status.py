@@ -35,7 +35,7 @@ def status(
     *,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on until the run has ended.")] = False,
 ) -> Answer:
-    """Say how the run in an output is: rows, speed, time left, shards, workers, memory, failed rows.
+    """Say how the run in an output is: rows, speed, time left, workers, memory, failed rows.
 
     May be asked at any time, from any terminal. Exit code 0: complete, or under way; 1: it ended and is not complete,
     so the same command, run again, goes on from there; or files, or the table with its rows, are gone since; 4: it is

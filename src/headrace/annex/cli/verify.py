@@ -61,7 +61,7 @@ def verify(
     changed.
 
     Sizes and checksums are computed anew, rows are counted from the files, metrics are merged again from what each
-    shard counted. A table that has the rows is asked whether it has them still. Exit code 0: complete, and as it was
+    part counted. A table that has the rows is asked whether it has them still. Exit code 0: complete, and as it was
     written; 1: damaged, not finished, or being written; 4: as it was written, and not published.
     """
     from headrace.output.verify import verify as look
