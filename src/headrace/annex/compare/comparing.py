@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.annex.compare.comparison import Comparison
 from headrace.annex.compare.measure import Measure
-from headrace.annex.compare.pairs import OnlyOne, by_key, by_position, why_divided, why_not_by_position
+from headrace.annex.compare.pairs import by_key, by_position, why_divided, why_not_by_position
 from headrace.annex.compare.rows import Rows, kind_read, of_run, opened
 from headrace.core.arguments import known_arguments
 from headrace.core.install import library
@@ -113,12 +113,12 @@ def compared(
         ]
         for side in (old, new)
     )
-    measure, only = Measure(chosen, sample, label), OnlyOne(sample)
+    measure = Measure(chosen, sample, label)
     if keys:
-        by_key(old, new, keys, (read[0], read[1]), measure, only)
+        by_key(old, new, keys, (read[0], read[1]), measure)
     else:
         by_position(old, new, (read[0], read[1]), measure)
-    return Comparison.of(old, new, keys, measure, only)
+    return Comparison.of(old, new, keys, measure)
 
 
 def _by_key(why: str) -> str:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.annex.compare.measure import Measure
-from headrace.annex.compare.pairs import OnlyOne
 from headrace.core import cards
 from headrace.core.door import annex
 from headrace.core.human import percent, plural
@@ -77,7 +76,7 @@ class Comparison:
         return (every - self.same) / every if every else 0.0
 
     @classmethod
-    def of(cls, old: Rows, new: Rows, keys: Sequence[str], measure: Measure, only: OnlyOne) -> Comparison:
+    def of(cls, old: Rows, new: Rows, keys: Sequence[str], measure: Measure) -> Comparison:
         """Return what was counted."""
         columns = {}
         for name, differences in measure.columns.items():
@@ -97,11 +96,11 @@ class Comparison:
             tuple(keys),
             measure.rows,
             measure.changed,
-            only.counts["old"],
-            only.counts["new"],
+            measure.lone["old"],
+            measure.lone["new"],
             columns,
             {"old": sorted(names[0] - names[1]), "new": sorted(names[1] - names[0])},
-            only.rows,
+            measure.lone_rows,
         )
 
     # ------------------------------------------------------------ shown

@@ -31,6 +31,8 @@ class Measure:
         self.rows = self.changed = 0
         self.worst: dict[str, list[Worst]] = {name: [] for name in columns}
         self.judged = {} if label is None else {name: Judged() for name in columns if name != label}
+        self.lone = {"old": 0, "new": 0}  # rows that one side alone has
+        self.lone_rows: dict[str, list[dict[str, Any]]] = {"old": [], "new": []}  # some of them
         self._sample, self._label = sample, label
 
     def add(self, old: pa.RecordBatch, new: pa.RecordBatch, first: int) -> None:
@@ -89,6 +91,11 @@ class Measure:
 
     def _first(self, rows: Sequence[Worst]) -> list[Worst]:
         return heapq.nsmallest(self._sample, rows, key=lambda each: (-each[0], each[1]))
+
+    def add_lone(self, side: str, batch: pa.RecordBatch) -> None:
+        """Count rows that one side alone has."""
+        self.lone[side] += batch.num_rows
+        self.lone_rows[side] += rows_of(batch.slice(0, max(0, self._sample - len(self.lone_rows[side]))))
 
     def empty(self) -> Measure:
         """Return one that has counted nothing."""

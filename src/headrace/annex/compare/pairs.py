@@ -15,7 +15,7 @@ import pyarrow.types as pt
 
 from headrace.annex.compare.measure import Measure
 from headrace.annex.compare.rows import BATCH, OfParts, Rows
-from headrace.core.arrow.batch_formats import is_any_list, rows_of, to_numpy
+from headrace.core.arrow.batch_formats import is_any_list, to_numpy
 from headrace.core.arrow.same import kind_of, plain, plain_type
 from headrace.core.human import plural
 from headrace.core.install import library
@@ -145,28 +145,12 @@ def _count(pairs: Iterator[tuple[pa.RecordBatch, pa.RecordBatch]], measure: Meas
 # ------------------------------------------------------------ by key
 
 
-class OnlyOne:
-    """Rows that one side alone has: how many of either, and some of them."""
-
-    def __init__(self, sample: int) -> None:
-        self.counts = {"old": 0, "new": 0}
-        self.rows: dict[str, list[dict[str, Any]]] = {"old": [], "new": []}
-        self._sample = sample
-
-    def add(self, side: str, batch: pa.RecordBatch) -> None:
-        """Count rows of a side."""
-        self.counts[side] += batch.num_rows
-        some = max(0, self._sample - len(self.rows[side]))
-        self.rows[side] += rows_of(batch.slice(0, some))
-
-
 def by_key(
     old: Rows,
     new: Rows,
     on: Sequence[str],
     columns: tuple[list[str], list[str]],
     measure: Measure,
-    only: OnlyOne,
 ) -> None:
     """Count the rows of both sides whose columns ``on`` are the same, and those that have no counterpart.
 
@@ -191,7 +175,7 @@ def by_key(
                 _fill(connection, side, table, names)
                 _refuse_twice(connection, side.name, table, [f"c{names.index(key)}" for key in on], on)
             for batch in _joined(connection, on, columns):
-                _count_joined(batch, (old, new), columns, measure, only)
+                _count_joined(batch, (old, new), columns, measure)
         except duckdb.Error as error:
             raise ArgumentError(
                 f"compare: the query engine could not join the rows by {', '.join(on)}: {str(error).strip()}. Leave "
@@ -312,7 +296,6 @@ def _count_joined(
     given: tuple[Rows, Rows],
     columns: tuple[list[str], list[str]],
     measure: Measure,
-    only: OnlyOne,
 ) -> None:
     middle = 1 + len(columns[0])
     sides = {}
@@ -329,7 +312,7 @@ def _count_joined(
     for side, (there, rows) in sides.items():
         lone = there & ~both
         if lone.any():
-            only.add(side, rows.filter(pa.array(lone)))
+            measure.add_lone(side, rows.filter(pa.array(lone)))
     mask = pa.array(both)
     old, new = (rows if both.all() else rows.filter(mask) for _, rows in sides.values())
     measure.add(old, new, measure.rows)
