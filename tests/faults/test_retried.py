@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import Phase, given, settings
@@ -338,3 +339,51 @@ def test_a_damaged_part_is_not_passed_on(bad: Job) -> None:
     with pytest.raises(HeadraceError, match="is not what was written"):
         retried(bad, lambda batch: {"id": batch["id"] + 1})
     assert hr.verify(bad.output).findings
+
+
+def test_rows_that_could_not_be_read(tmp_path: Path) -> None:
+    """They are nulls among the rejected rows, which are not taken for their values."""
+    (tmp_path / "in.csv").write_text("a,b\n1,2\nx,3\n4,5\n")
+
+    def go(**options: Any) -> hr.Result:
+        data = hr.read_csv(str(tmp_path / "in.csv"), column_types={"a": pa.int64()})
+        data = data.with_column("sum", pc.add(pc.field("a"), pc.field("b")))
+        data = data.with_options(engine="inline", on_error="reject", progress=False)
+        return data.write_csv(str(tmp_path / "out"), **options)
+
+    assert go().rejected == 1
+    assert go(refresh="rejected").rejected == 1
+    assert go(refresh="rejected", fix=lambda batch: {"a": batch["a"]}).rejected == 1
+    (tmp_path / "fix.csv").write_text(f"_file,_row,a,b\n{tmp_path}/in.csv,1,7,3\n")
+    assert go(refresh="rejected", fix=str(tmp_path / "fix.csv")).rows == 3
+    (part,) = (tmp_path / "out").glob("part*")
+    assert part.read_text() == '"a","b","sum"\n1,2,3\n7,3,10\n4,5,9\n'
+
+
+@pytest.mark.parametrize("how", ["publish", "discard", "a plain run"])
+def test_what_follows_a_retry_that_is_not_as_required(bad: Job, how: str) -> None:
+    before, fix, asked = rows_of(Path(bad.output)), repaired(bad), replace(bad, required=800)
+    with pytest.raises(RequirementNotMet, match="rows is 799"):
+        retried(asked, fix)
+    assert rows_of(Path(bad.output)) == before and hr.verify(bad.output).good
+    if how == "publish":
+        hr.publish(bad.output, because="one is lost")
+    elif how == "discard":
+        hr.discard(bad.output)
+        assert rows_of(Path(bad.output)) == before and hr.verify(bad.output).good
+        retried(bad, fix)
+    else:
+        bad.here()
+    check(Path(bad.output), expected(bad), bad.here, [STILL])
+
+
+def test_an_output_of_an_earlier_version(bad: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its rejected rows do not say where they stood."""
+    from headrace.session import retrying
+
+    read = retrying.table_of
+    monkeypatch.setattr(retrying, "table_of", lambda path: read(path).drop_columns(["_place"]))
+    before = stamps(Path(bad.output))
+    with pytest.raises(ArgumentError, match="it is not known where they stood"):
+        retried(bad, lambda batch: {"id": batch["id"] + 1})
+    assert stamps(Path(bad.output)) == before
