@@ -164,8 +164,10 @@ class Store:
     def _copy_told(self) -> None:
         self._copy = LocalFolder()
         with self.naming():
-            for name in filter(_TELLS.fullmatch, self.there):
-                (self.root / name).parent.mkdir(parents=True, exist_ok=True)
+            names = list(filter(_TELLS.fullmatch, self.there))
+            for folder in [HOME, *{os.path.dirname(name) for name in names} - {HOME, ""}]:
+                safe_files.make_folder(self.root / folder, 0o700)
+            for name in names:
                 self._fetch(name)
 
     def _copy_run(self, run: str, but: str) -> None:
