@@ -27,10 +27,9 @@ if TYPE_CHECKING:
     from headrace.sinks.files import FileSink
 
 T = TypeVar("T")
-S = TypeVar("S", bound=Source)
 
 
-class NewColumnsSource(Protocol):
+class TableSource(Source, Protocol):
     """A source of a table that may get new columns."""
 
     def for_new_columns(self, where: str | None, begun: Mapping[str, Any]) -> Source:
@@ -38,6 +37,10 @@ class NewColumnsSource(Protocol):
 
         ``begun``: what it said of itself when the run began; that version is read, unless another was asked for.
         """
+        ...
+
+    def outside_files(self) -> tuple[str, ...] | None:
+        """Return the columns that new files lack, which have all others; None: they have the new ones alone."""
         ...
 
 
@@ -61,16 +64,6 @@ def check_plan(plan: Plan, options: RunOptions, verb: str, given: Mapping[str, A
                 f"{verb}: mode='add_columns' does not go with {name}=. Rows that are added to the table later get "
                 "their values by a further run with where=, or by mode='append'."
             )
-
-
-def check_table(plan: Plan, verb: str, kind: type[S], table: str, read: str) -> S:
-    """Return the source of a plan; raises ``PlanError`` if it is not the table that is written to."""
-    if isinstance(plan.source, kind) and plan.source.describe()["table"] == table:
-        return plan.source
-    raise PlanError(
-        f"{verb}: mode='add_columns' adds columns to the table that the plan reads. Begin with {read}, and write to "
-        "the same table."
-    )
 
 
 def begun(files: FileSink) -> Mapping[str, Any]:
@@ -108,31 +101,32 @@ def check_names(plan: Plan, where: str, there: pa.Schema) -> None:
 
 
 def planned(
-    plan: Plan,
-    source: NewColumnsSource,
-    parts: FileSink,
-    table: str,
-    *,
-    where: str | None = None,
-    folders: Sequence[str] | None = None,
+    plan: Plan, kind: type[TableSource], table: LakeTable, read: str, where: str | None = None
 ) -> Plan:
-    """Return what runs: a plan whose rows are the new columns; with ``folders``, all columns but these.
+    """Return what runs: a plan whose rows are what the files of a table get.
 
-    ``table`` is the table in messages. Raises ``PlanError`` where a column that is needed does not come out as it is.
+    ``read`` is the reader of the table in messages. Raises ``PlanError`` for a plan that reads another one, or where
+    a column that is needed does not come out as it is.
     """
-    plan = replace(plan, source=source.for_new_columns(where, begun(parts)))
+    source, name = plan.source, f"{table.what} {table.place}"
+    if not isinstance(source, kind) or source.describe()["table"] != table.place:
+        raise PlanError(
+            f"mode='add_columns' adds columns to the table that the plan reads. Begin with {read}, and write to the "
+            "same table."
+        )
+    plan = replace(plan, source=source.for_new_columns(where, begun(table.files)))
     there = plan.source.schema()
     if where is None:
-        check_names(plan, table, there)
-    old = carried(plan)
-    if folders is not None:
-        missing = [name for name in there.names if name not in old]
+        check_names(plan, name, there)
+    old, outside = carried(plan), source.outside_files()
+    if outside is not None:
+        missing = [each for each in there.names if each not in old]
         if missing:
             raise PlanError(
-                f"mode='add_columns' keeps all columns of the {table}, and the plan leaves out or changes "
+                f"mode='add_columns' keeps all columns of the {name}, and the plan leaves out or changes "
                 f"{missing[0]!r}. Leave out the step that does so; columns that are not used are copied as they are."
             )
-        old = list(folders)
+        old = list(outside)
     return plan.then(DropColumns(tuple(old))) if old else plan
 
 

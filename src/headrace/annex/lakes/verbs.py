@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from headrace.annex.lakes.places import given_output, given_table, place_of, within
 from headrace.core.arguments import known_arguments
-from headrace.core.ports import Sink
 from headrace.dataset.writes import WriteVerbs
 from headrace.errors import ArgumentError
 from headrace.plan import ray_arguments
@@ -17,11 +16,11 @@ from headrace.plan.parameters import given_partition_by, given_rows_per_file
 from headrace.plan.write_options import LakeOptions
 
 if TYPE_CHECKING:
-    from headrace.annex.lakes.iceberg.catalog import Catalog
+    from headrace.annex.lakes.columns import TableSource
+    from headrace.annex.lakes.sink import LakeTable
     from headrace.core.stores.options import Options
     from headrace.options import Mode
     from headrace.output.verify_tables import Reached
-    from headrace.plan.logical import Plan
     from headrace.result import Result
     from headrace.sinks.files import FileSink, TableOfFiles
 
@@ -110,14 +109,13 @@ class LakeWriteVerbs(WriteVerbs):
             )
         place, storage_options, name = _given("write_delta", path, storage_options, output, schema_mode)
         folders = given_partition_by(partition_by, None)
-        if mode == ADD_COLUMNS:
-            if folders:
-                raise ArgumentError(
-                    "write_delta: mode='add_columns' keeps the partitions: leave out partition_by=."
-                )
-            return self._add_to_delta(place, storage_options, name, compression, options)
+        if mode == ADD_COLUMNS and folders:
+            raise ArgumentError(
+                "write_delta: mode='add_columns' keeps the partitions: leave out partition_by=."
+            )
 
-        def sink() -> Sink:
+        def table() -> LakeTable:
+            from headrace.annex.lakes.delta.columns import DeltaNewColumns
             from headrace.annex.lakes.delta.sink import DeltaTable
             from headrace.annex.lakes.sink import free_folder
             from headrace.sinks.files import FileSink
@@ -129,9 +127,17 @@ class LakeWriteVerbs(WriteVerbs):
                 storage_options=storage_options,
                 partition_by=folders,
             )
-            return DeltaTable(free_folder(parts, mode), table_mode=mode, merge=schema_mode == "merge").sink()
+            if mode == ADD_COLUMNS:
+                return DeltaNewColumns(parts, table_mode=mode, merge=True)
+            return DeltaTable(free_folder(parts, mode), table_mode=mode, merge=schema_mode == "merge")
 
-        return self._write(sink, {**options, "mode": _MODES[mode]})
+        if mode == ADD_COLUMNS:
+            from headrace.annex.lakes.delta.source import DeltaSource
+
+            return self._add_columns(
+                "write_delta", DeltaSource, table(), f"hr.read_delta({place!r})", options
+            )
+        return self._write(lambda: table().sink(), {**options, "mode": _MODES[mode]})
 
     @known_arguments(also=ray_arguments.WRITE_ICEBERG, options=LakeOptions)
     def write_iceberg(
@@ -200,10 +206,9 @@ class LakeWriteVerbs(WriteVerbs):
         identifier = given_identifier(table_identifier, "write_iceberg")
         where = Catalog.given(catalog, catalog_kwargs, "write_iceberg")
         name = given_output(output, "write_iceberg")
-        if mode == ADD_COLUMNS:
-            return self._add_to_iceberg(identifier, where, name, compression, options)
 
-        def sink() -> Sink:
+        def table() -> LakeTable:
+            from headrace.annex.lakes.iceberg.columns import IcebergNewColumns
             from headrace.annex.lakes.iceberg.sink import IcebergTable, location_of
             from headrace.annex.lakes.sink import free_folder
             from headrace.sinks.files import FileSink
@@ -212,15 +217,17 @@ class LakeWriteVerbs(WriteVerbs):
             location, options = location_of(where, identifier)
             data = within(place_of(location), "data")
             parts = FileSink(within(data, name), Parquet(compression), storage_options=options)
-            return IcebergTable(
-                free_folder(parts, mode),
-                identifier=identifier,
-                catalog=where,
-                location=location,
-                table_mode=mode,
-            ).sink()
+            how: dict[str, Any] = {"identifier": identifier, "catalog": where, "location": location}
+            if mode == ADD_COLUMNS:
+                return IcebergNewColumns(parts, table_mode=mode, merge=True, **how)
+            return IcebergTable(free_folder(parts, mode), table_mode=mode, **how)
 
-        return self._write(sink, {**options, "mode": _MODES[mode]})
+        if mode == ADD_COLUMNS:
+            from headrace.annex.lakes.iceberg.source import IcebergSource
+
+            read = f"hr.read_iceberg({identifier!r}, catalog=…)"
+            return self._add_columns("write_iceberg", IcebergSource, table(), read, options)
+        return self._write(lambda: table().sink(), {**options, "mode": _MODES[mode]})
 
     @known_arguments(also=ray_arguments.WRITE_LANCE, options=LakeOptions)
     def write_lance(
@@ -302,10 +309,8 @@ class LakeWriteVerbs(WriteVerbs):
                 f"write_lance: output={name!r} is a folder of the table's own. Take another name."
             )
 
-        if mode == ADD_COLUMNS:
-            return self._add_to_lance(place, storage_options, name, where, options)
-
-        def sink() -> Sink:
+        def table() -> LakeTable:
+            from headrace.annex.lakes.lance.columns import LanceNewColumns
             from headrace.annex.lakes.lance.sink import LanceTable
             from headrace.annex.lakes.lance.table import check_writer
             from headrace.annex.lakes.sink import free_folder
@@ -314,75 +319,32 @@ class LakeWriteVerbs(WriteVerbs):
 
             check_writer()
             parts = FileSink(within(place, name), Arrow(), storage_options=storage_options)
+            if mode == ADD_COLUMNS:
+                return LanceNewColumns(parts, table_mode=mode, merge=True, where=where)
             asked = "error" if mode == "create" else mode
-            return LanceTable(free_folder(parts, mode), table_mode=asked, merge=schema_mode == "merge").sink()
+            return LanceTable(free_folder(parts, mode), table_mode=asked, merge=schema_mode == "merge")
 
-        return self._write(sink, {**options, "mode": modes[mode]}, rows.least)
+        if mode == ADD_COLUMNS:
+            from headrace.annex.lakes.lance.source import LanceSource
 
-    def _add_to_lance(
-        self, place: str, storage_options: Any, name: str, where: str | None, options: Mapping[str, Any]
-    ) -> Result:
-        from headrace.annex.lakes.columns import check_plan, check_table, planned
-        from headrace.annex.lakes.lance.columns import LanceNewColumns
-        from headrace.annex.lakes.lance.source import LanceSource
-        from headrace.annex.lakes.lance.table import check_writer
-        from headrace.sinks.arrow import Arrow
-        from headrace.sinks.files import FileSink
+            read = f"hr.read_lance({place!r})"
+            return self._add_columns("write_lance", LanceSource, table(), read, options, where)
+        return self._write(lambda: table().sink(), {**options, "mode": modes[mode]}, rows.least)
 
-        check_writer()
-        check_plan(self._plan, self._options, "write_lance", options)
-        source = check_table(self._plan, "write_lance", LanceSource, place, f"hr.read_lance({place!r})")
-        parts = FileSink(within(place, name), Arrow(), storage_options=storage_options)
-        plan = planned(self._plan, source, parts, f"Lance table {place}", where=where)
-        target = LanceNewColumns(parts, table_mode=ADD_COLUMNS, merge=True, where=where)
-        return self._with_plan(plan)._write(target.sink, {**options, "mode": _MODES[ADD_COLUMNS]})
-
-    def _add_to_delta(
+    def _add_columns(
         self,
-        place: str,
-        storage_options: Any,
-        name: str,
-        compression: str | None,
+        verb: str,
+        kind: type[TableSource],
+        target: LakeTable,
+        read: str,
         options: Mapping[str, Any],
+        where: str | None = None,
     ) -> Result:
-        from headrace.annex.lakes.columns import check_plan, check_table, planned
-        from headrace.annex.lakes.delta.columns import DeltaNewColumns
-        from headrace.annex.lakes.delta.source import DeltaSource
-        from headrace.sinks.files import FileSink
-        from headrace.sinks.parquet import Parquet
+        from headrace.annex.lakes.columns import check_plan, planned
 
-        check_plan(self._plan, self._options, "write_delta", options)
-        source = check_table(self._plan, "write_delta", DeltaSource, place, f"hr.read_delta({place!r})")
-        parts = FileSink(within(place, name), Parquet(compression), storage_options=storage_options)
-        folders = source.partition_columns()
-        plan = planned(self._plan, source, parts, f"Delta table {place}", folders=folders)
-        target = DeltaNewColumns(parts, table_mode=ADD_COLUMNS, merge=True)
-        return self._with_plan(plan)._write(target.sink, {**options, "mode": _MODES[ADD_COLUMNS]})
-
-    def _add_to_iceberg(
-        self, identifier: str, where: Catalog, name: str, compression: str | None, options: Mapping[str, Any]
-    ) -> Result:
-        from headrace.annex.lakes.columns import check_plan, check_table, planned
-        from headrace.annex.lakes.iceberg.columns import IcebergNewColumns
-        from headrace.annex.lakes.iceberg.sink import location_of
-        from headrace.annex.lakes.iceberg.source import IcebergSource
-        from headrace.sinks.files import FileSink
-        from headrace.sinks.parquet import Parquet
-
-        check_plan(self._plan, self._options, "write_iceberg", options)
-        read = f"hr.read_iceberg({identifier!r}, catalog=…)"
-        source = check_table(self._plan, "write_iceberg", IcebergSource, identifier, read)
-        location, known = location_of(where, identifier)
-        parts = FileSink(
-            within(within(place_of(location), "data"), name), Parquet(compression), storage_options=known
-        )
-        plan = planned(self._plan, source, parts, f"Iceberg table {identifier}", folders=())
-        how: dict[str, Any] = {"table_mode": ADD_COLUMNS, "merge": True}
-        target = IcebergNewColumns(parts, identifier=identifier, catalog=where, location=location, **how)
-        return self._with_plan(plan)._write(target.sink, {**options, "mode": _MODES[ADD_COLUMNS]})
-
-    def _with_plan(self, plan: Plan) -> LakeWriteVerbs:
-        return type(self)(plan, self._options)
+        check_plan(self._plan, self._options, verb, options)
+        plan = planned(self._plan, kind, target, read, where)
+        return type(self)(plan, self._options)._write(target.sink, {**options, "mode": _MODES[ADD_COLUMNS]})
 
 
 def _given(verb: str, path: Any, storage_options: Any, output: Any, schema_mode: Any) -> tuple[str, Any, str]:

@@ -6,7 +6,7 @@ Nothing here imports pyarrow before it is needed: a driver starts its workers fi
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from headrace.core.files.formats import suffixes_read_by
 from headrace.core.files.hive import hive_values
@@ -56,7 +56,10 @@ class ParquetSource(FileSource["ParquetLayout"]):
 
     suffixes = suffixes_read_by("read_parquet")
     has_chunks = True
-    worker_imports = ("headrace.sources.parquet.source", "headrace.sources.parquet.together")
+    worker_imports: ClassVar[tuple[str, ...]] = (
+        "headrace.sources.parquet.source",
+        "headrace.sources.parquet.together",
+    )
     reads_objects = True
 
     def __init__(

@@ -129,7 +129,7 @@ class DeltaSource(TableOfRuns["ParquetLayout"], ParquetSource):
         version = self._version if self._moment or self._version is not None else begun.get("version")
         return self._with({"_version": version, "_snapshot": None, "files_apart": True})
 
-    def partition_columns(self) -> tuple[str, ...]:
+    def outside_files(self) -> tuple[str, ...]:
         """Return the columns that the table is partitioned by."""
         return self._settled().partition_by
 

@@ -106,6 +106,7 @@ class IcebergSource(TableOfRuns[Scan]):
     """Reads one snapshot of an Iceberg table, a split for each file. It is settled when first looked at."""
 
     reads_objects = True
+    has_chunks = True
 
     def __init__(
         self,
@@ -149,6 +150,10 @@ class IcebergSource(TableOfRuns[Scan]):
         pinned = self._moment is None and self._snapshot is None and bool(begun.get("snapshot"))
         found = {"_snapshot": begun["snapshot"], "_schema_id": begun.get("schema")} if pinned else {}
         return self._with({"_scan": None, "files_apart": True, **found})
+
+    def outside_files(self) -> tuple[str, ...]:
+        """Return none: files have the columns that partitions are made of, too."""
+        return ()
 
     def position(self) -> dict[str, Any]:
         """Return the identity of the table, its snapshot and schema, and where files are to be looked up besides."""

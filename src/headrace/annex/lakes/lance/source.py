@@ -90,6 +90,9 @@ class LanceSource(Source):
         version = begun.get("version") if self._version is None else self._version
         return self._with({"_found": None, "_version": version, "_condition": where, "files_apart": True})
 
+    def outside_files(self) -> None:
+        """Return None: files with new columns have these alone."""
+
     def describe(self) -> dict[str, Any]:
         """Return the table, its version, and what is read of it."""
         return {
