@@ -109,6 +109,11 @@ def retry(job: Job, options: RunOptions, drive: Drive) -> tuple[int, int]:
     asides = _asides(committer)
     if not asides:
         return 0, 0
+    if options.traits.is_cluster and committer.output.place.copied:
+        raise ArgumentError(
+            "refresh='rejected' with an output in a store: workers on other machines do not see where the rows are "
+            "kept meanwhile. Run it with engine='local'."
+        )
     tried, inputs = _chosen(asides, source, options.fix, _done(committer))
     which = [[int(i) for i in np.flatnonzero(each)] for each in tried]
     asides = [aside for aside, numbers in zip(asides, which, strict=True) if numbers]

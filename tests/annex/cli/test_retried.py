@@ -1,11 +1,14 @@
-"""`headrace retry-rejected`: the recorded command, for the rejected rows alone."""
+"""`headrace retry-rejected`: the recorded command, for the rejected rows alone; and outputs that have no places."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 import headrace as hr
+from headrace.errors import ArgumentError
 
 from .conftest import Said
 
@@ -57,3 +60,15 @@ def test_an_output_of_a_program(headrace: Headrace) -> None:
     hr.range(3).with_options(engine="inline", progress=False).write_parquet("out")
     said = headrace("retry-rejected", "out")
     assert said.code == 2 and "written by a program, not by a command" in said.err
+
+
+def test_tables_have_no_places(tmp_path: Path) -> None:
+    data = hr.range(3).with_options(engine="inline", progress=False, refresh="rejected")
+    for write in (
+        lambda: data.write_delta(str(tmp_path / "table")),
+        lambda: data.write_sql("rows", f"sqlite:///{tmp_path}/base.db", output=str(tmp_path / "out")),
+    ):
+        with pytest.raises(ArgumentError, match="rows of a table or database have no places"):
+            write()
+    with pytest.raises(ArgumentError, match="cannot be read back as they were written"):
+        data.write_tfrecords(str(tmp_path / "records"))
