@@ -232,7 +232,7 @@ def test_nothing_that_succeeded_is_computed_again(bad: Job) -> None:
 
     data = hr.read_parquet(bad.source).map_batches(counting, fn_args=[3], version="1")
     data = data.map_batches(jobs.picky, fn_args=[BAD]).with_options(
-        engine="inline", on_error="reject", progress=False
+        engine="inline", on_error="reject", progress=False, shard_rows=100
     )
     out = f"{bad.output}-counted"
     data.write_parquet(out)
@@ -243,8 +243,16 @@ def test_nothing_that_succeeded_is_computed_again(bad: Job) -> None:
     assert data.write_parquet(out, refresh="rejected").rejected == len(aside)
     assert {*seen} == aside and stamps(Path(out)) == before
     seen.clear()
-    data.write_parquet(out, refresh="rejected", fix=lambda batch: {"id": batch["id"] + 1})
-    assert {*seen} == {i + 1 for i in aside} and hr.read_rejected(out).count() == 0
+    fix = lambda batch: {"id": batch["id"] + 1}  # noqa: E731
+    failpoints.activate({"journal.append": "EIO@4"})
+    try:
+        with pytest.raises(HeadraceError, match="could not be written"):
+            data.write_parquet(out, refresh="rejected", fix=fix)
+    finally:
+        failpoints.activate({})
+    data.write_parquet(out, refresh="rejected", fix=fix)  # what was done is found
+    assert {*seen} == {i + 1 for i in aside} and len(seen) < 2 * len(aside)
+    assert hr.read_rejected(out).count() == 0
     seen.clear()
     assert data.write_parquet(out, refresh="rejected").rows == 800 and not seen
 
