@@ -31,7 +31,6 @@ ELSEWHERE = {
     "session/retrying.py: placed.copy()",  # an array
     "session/rejected_file.py: open(whole, 'w', encoding='utf-8', newline='')",  # the user's own file
     "session/rejected_file.py: open(path, encoding='utf-8-sig', newline='')",
-    "output/places/store.py: (self.root / name).parent.mkdir(parents=True, exist_ok=True)",  # of ours
     "annex/lakes/iceberg/source.py: pq.read_schema(file.path)",  # an input
     "worker/batching.py: _WAITS.read_text()",
 }
