@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -53,18 +54,17 @@ class _Piece(NamedTuple):
 
 
 class _Fragment(NamedTuple):
-    """A fragment of the version that was read, with the new rows for it, and where they stand in it."""
+    """A fragment of the version that was read, with the new rows for it."""
 
-    about: Any
+    scanned: Any
+    rows: int
     pieces: Sequence[_Piece]
-    places: NDArray[np.int64]
-    live: NDArray[np.int64]
 
     @property
     def whole(self) -> LancePart | None:
         """The part that is the new file as it stands; None if it has to be put together."""
         one = self.pieces[0] if len(self.pieces) == 1 else None
-        rows = self.about.physical_rows
+        rows = self.scanned.physical_rows
         return one.part if one and one.rows == one.part.rows == rows else None
 
 
@@ -128,7 +128,7 @@ class LanceNewColumns(AddsColumns, LanceTable):
         old = [name for name in schema.names if name in base.schema.names]
         with told(self.place, "read the rows of"):
             fragments = list(_placed(base, parts, self.where))
-        if sum(len(each.places) for each in fragments) != sum(part.rows for part in parts):
+        if sum(each.rows for each in fragments) != sum(part.rows for part in parts):
             raise OutputWriteFailed(
                 f"The parts of this run have not as many rows as version {self.base} of the Lance table "
                 f"{self.place}, so it is not known which belong together, and the table was not touched. Write with "
@@ -136,23 +136,24 @@ class LanceNewColumns(AddsColumns, LanceTable):
             )
 
         def made(fragment: _Fragment) -> tuple[int, LancePart]:
-            part = fragment.whole or self._joined(fragment, base, schema, old)
-            return fragment.about.id, part
+            part = fragment.whole or self._joined(fragment, schema, old)
+            return fragment.scanned.fragment_id, part
 
         with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="headrace-columns") as threads:
             return dict(threads.map(made, (each for each in fragments if each.pieces)))
 
-    def _joined(self, fragment: _Fragment, base: Any, schema: pa.Schema, old: Sequence[str]) -> LancePart:
+    def _joined(self, fragment: _Fragment, schema: pa.Schema, old: Sequence[str]) -> LancePart:
         """Write the file of a fragment, with nulls in rows that were deleted; where it keeps values, with these."""
         from lance.file import LanceFileWriter
 
-        name = f"{prefix(self.files.run)}fragment-{fragment.about.id}.lance"
+        unique = os.urandom(4).hex()  # another driver's file may be the table's by now
+        name = f"{prefix(self.files.run)}fragment-{fragment.scanned.fragment_id}-{unique}.lance"
         path = path_of(self, name)
         options = storage(path, self.files.storage.options) or None
         like = fragment.pieces[0].part
         try:
             with LanceFileWriter(path, schema, version=self.version, storage_options=options) as writer:
-                for batch in self._rows_of(fragment, base, schema, old):
+                for batch in self._rows_of(fragment, schema, old):
                     writer.write_batch(batch)
             if self.files.syncs:
                 with safe_files.file(path) as file:
@@ -165,48 +166,25 @@ class LanceNewColumns(AddsColumns, LanceTable):
             ) from None
         failpoints.hit("table.joined")
         size = data_of(self).storage.size_of(name) or 0
-        return replace_part(like, name, fragment.about.physical_rows, size)
+        return replace_part(like, name, fragment.scanned.physical_rows, size)
 
-    def _rows_of(
-        self, fragment: _Fragment, base: Any, schema: pa.Schema, old: Sequence[str]
-    ) -> Iterator[pa.Table]:
+    def _rows_of(self, fragment: _Fragment, schema: pa.Schema, old: Sequence[str]) -> Iterator[pa.Table]:
         """Yield the rows of a new file as they stand in the fragment, block by block."""
-        scanned, readers = base.get_fragment(fragment.about.id), self._readers(fragment.pieces)
+        scanned, readers = fragment.scanned, self._readers(fragment.pieces)
+        places = _addresses(scanned, self.where)
+        live = places if self.where is None or not old else _addresses(scanned, None)
         nulls = pa.table([pa.nulls(1, each.type) for each in schema], schema=schema)
-        ends = [*range(0, fragment.about.physical_rows, _BLOCK), fragment.about.physical_rows]
-        for low, high in pairwise(ends):
-            first, last = np.searchsorted(fragment.places, [low, high])
-            new = _rows_from(readers, int(first), int(last - first), schema)
+        for low, high in pairwise([*range(0, scanned.physical_rows, _BLOCK), scanned.physical_rows]):
+            first, last = map(int, np.searchsorted(places, [low, high]))
+            new = _rows_from(readers, first, last - first, schema)
             chosen = np.full(high - low, new.num_rows)
-            chosen[fragment.places[first:last] - low] = np.arange(new.num_rows)
-            every = pa.concat_tables([new, nulls])
-            made = every.take(pa.array(chosen))
+            chosen[places[first:last] - low] = np.arange(new.num_rows)
+            made = pa.concat_tables([new, nulls]).take(pa.array(chosen))
             if old:
-                made = self._with_old(made, fragment, scanned, (low, high), chosen == new.num_rows, old)
+                first, last = map(int, np.searchsorted(live, [low, high]))
+                kept = scanned.scanner(columns=list(old), offset=first, limit=last - first).to_table()
+                made = _with_old(made, kept, live[first:last] - low, chosen == new.num_rows)
             yield made.combine_chunks()
-
-    def _with_old(
-        self,
-        made: pa.Table,
-        fragment: _Fragment,
-        scanned: Any,
-        block: tuple[int, int],
-        unset: NDArray[np.bool_],
-        old: Sequence[str],
-    ) -> pa.Table:
-        """Return a block with the values that the table has in the rows that get no new one."""
-        low, high = block
-        first, last = map(int, np.searchsorted(fragment.live, [low, high]))
-        kept = scanned.scanner(columns=list(old), offset=first, limit=last - first).to_table()
-        at = np.full(high - low, -1)
-        at[fragment.live[first:last] - low] = np.arange(last - first)
-        rows = np.arange(high - low)
-        takes = np.where(unset & (at >= 0), high - low + at, rows)
-        for number, name in enumerate(made.column_names):
-            if name in old:
-                both = pa.chunked_array([*made.column(name).chunks, *kept.column(name).chunks])
-                made = made.set_column(number, made.schema.field(number), both.take(pa.array(takes)))
-        return made
 
     def _readers(self, pieces: Sequence[_Piece]) -> list[tuple[_Piece, Any]]:
         from lance.file import LanceFileReader
@@ -299,20 +277,33 @@ def _files(fragment: Any) -> set[tuple[str, tuple[int, ...]]]:
     return {(each.path, tuple(each.fields)) for each in fragment.files}
 
 
+def _with_old(
+    made: pa.Table, kept: pa.Table, places: NDArray[np.int64], unset: NDArray[np.bool_]
+) -> pa.Table:
+    """Return a block with the values that the table has, at some places, in the rows that get no new one."""
+    at = np.full(made.num_rows, -1)
+    at[places] = np.arange(kept.num_rows)
+    takes = np.where(unset & (at >= 0), made.num_rows + at, np.arange(made.num_rows))
+    for number, name in enumerate(made.column_names):
+        if name in kept.column_names:
+            both = pa.chunked_array([*made.column(name).chunks, *kept.column(name).chunks])
+            made = made.set_column(number, made.schema.field(number), both.take(pa.array(takes)))
+    return made
+
+
 def _placed(base: Any, parts: Sequence[LancePart], where: str | None) -> Iterator[_Fragment]:
     """Yield the fragments of a version with the rows of the parts that are theirs, in their order."""
     at = begun = 0
     for each in base.get_fragments():
-        live = _addresses(each, None)
-        places = live if where is None else _addresses(each, where)
-        pieces, left = [], len(places)
+        rows = left = int(each.count_rows(where))
+        pieces = []
         while left and at < len(parts):
             here = min(left, parts[at].rows - begun)
             pieces.append(_Piece(parts[at], begun, here))
             left, begun = left - here, begun + here
             if begun == parts[at].rows:
                 at, begun = at + 1, 0
-        yield _Fragment(each.metadata, pieces, places, live)
+        yield _Fragment(each, rows, pieces)
 
 
 def _addresses(fragment: Any, where: str | None) -> NDArray[np.int64]:
