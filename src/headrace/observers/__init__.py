@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 from headrace.core.door import Table
 
 if TYPE_CHECKING:
+    from headrace.annex.telemetry.mlflow import MLflow as MLflow
+    from headrace.annex.telemetry.opentelemetry import OpenTelemetry as OpenTelemetry
     from headrace.observers.prometheus import Prometheus as Prometheus
     from headrace.observers.record import Log as Log
 
