@@ -80,7 +80,10 @@ def retry_rejected(
     read, and what is refused. Rows that fail again stay rejected. --require asks again.
     """
     root = _output(out)
-    known = _known(_last_run(root).folder, root)
+    again = (
+        "run that program again; its write_… verb tries rejected rows again by the options refresh and fix"
+    )
+    known = _known(_last_run(root).folder, root, again)
     repaired = [] if fix is None else ["--fix", absolute(str(fix), "--fix")]
     more = ["--mode", "resume", "--refresh", "rejected", *repaired, *_more(known, json=json, workers=workers)]
     end = _end(known["argv"])
@@ -119,7 +122,7 @@ def resume(
             "run": run.name,
         }
         return Answer(code, data, f"{out} is complete: there is nothing left to do.")
-    known = _known(run.folder, root)
+    known = _known(run.folder, root, "run that program again, and it goes on where it stopped")
     more = _more(known, json=json, workers=workers)
     argv = _with(known["argv"], [*more, "--on-change", on_change])
     return _carry_out(context, "resume", root, known, argv, dry_run=dry_run)
@@ -182,16 +185,13 @@ def _enter(folder: str) -> None:
         ) from error
 
 
-def _known(folder: Path, root: Path) -> dict[str, Any]:
+def _known(folder: Path, root: Path, again: str) -> dict[str, Any]:
     """Read the command that a run was made with; refuse what is not ours, or not meant for this folder."""
     path = folder / invocation.COMMAND
     known = invocation.recorded(folder)
     if known is None:
         how = "It is damaged" if path.exists() else "It was written by a program, not by a command"
-        raise UsageMistake(
-            f"{path} has no command line. {how}: run the program that wrote {root} again, and it goes on where it "
-            "stopped."
-        )
+        raise UsageMistake(f"{path} has no command line. {how}: {again}.")
     for each in (path, folder):
         status = each.stat()
         if status.st_uid not in (os.getuid(), 0) or status.st_mode & 0o022:

@@ -126,9 +126,9 @@ class Runs:
         return plural(len(self._rows), noun) + (f": {listed}" if listed else "")
 
     def name_of(self, row: RunRow) -> str:
-        """Return what a row is called in the table: an output by its path from the place on, a run by its number."""
+        """Return what a row is called in the table: an output by its path from the place on, a run by its name."""
         if self.history:
-            return str(row.number)
+            return row.run or str(row.number)
         return row.output.removeprefix(self.place.rstrip("/")).strip("/") or row.output
 
     def table(self) -> Table:
