@@ -38,7 +38,7 @@ def page(
             " ".join(f"{each}." for each in judged), tables=[table("Of the columns", head, lines)]
         ),
         "metrics": drawn if figures else None,
-        "worst": _worst(found["columns"]),
+        "worst": _worst(found["columns"], found["on"]),
         "lone": _lone(found["lone"]),
     }
     sides = [
@@ -64,20 +64,23 @@ def _left_out(names: list[str]) -> str:
     return f"Columns that only it has: {', '.join(names)}." if names else ""
 
 
-def _worst(columns: dict[str, Any]) -> Value | None:
-    head = ("Row", "Old", "New", "Difference", "Its other columns")
+def _worst(columns: dict[str, Any], keys: list[str]) -> Value | None:
+    head = (", ".join(keys) or "Row", "Old", "New", "Difference", "Its other columns")
+    words = (0, 1, 2, 4) if keys else (1, 2, 4)
     tables = [
-        table(name, head, [*map(_cells, each["worst"][:_ROWS])], words=(1, 2, 4))
+        table(name, head, [_cells(row, keys) for row in each["worst"][:_ROWS]], words=words)
         for name, each in columns.items()
         if each["worst"]
     ]
     return plain(tables=tables) if tables else None
 
 
-def _cells(row: dict[str, Any]) -> tuple[str, ...]:
-    number = "–" if row["row"] is None else f"{row['row']:,}"
+def _cells(row: dict[str, Any], keys: list[str]) -> tuple[str, ...]:
+    others = dict(row["inputs"])
+    known = ", ".join(_short(others.pop(key)) for key in keys if key in others)
+    which = known if keys else f"{row['row']:,}"
     by = metrics.number(row["difference"]) if row.get("difference") is not None else "–"
-    return number, _short(row["old"]), _short(row["new"]), by, row_text(row["inputs"])
+    return which, _short(row["old"]), _short(row["new"]), by, row_text(others)
 
 
 def _lone(rows: dict[str, Any]) -> Value | None:
