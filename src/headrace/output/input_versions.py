@@ -119,7 +119,7 @@ def _plan_anew(committer: ShardCommitter, source: Source, partitioning: Partitio
     if ready:
         warn(
             f"{_name_of(source)} has other rows now than when run {len(state.runs)} of {committer.output} began, and "
-            f"that run was not complete: {plural(len(ready), 'part')} that it had finished are made again."
+            f"that run was not complete: {plural(len(ready), 'part')} of it will be made again."
         )
         committer.revoke_unread(ready)
     made = partitioning.shards_of(source.splits_from(last) or ())

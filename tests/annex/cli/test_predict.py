@@ -175,8 +175,8 @@ def test_weights_take_the_class_that_they_belong_to(place: Path, headrace: Headr
 
 def test_shard_rows_that_the_source_cannot_follow_are_told(place: Path, headrace: Headrace) -> None:
     argv = ["predict", "fares:Fare", "trips/", "-i", "km", "--shard-rows"]
-    assert "shards have up to 100 rows" in headrace("explain", *argv[1:], "10").out
-    assert "shards have up to" not in headrace("explain", *argv[1:], "60").out
+    assert "a file of the output has up to 100 rows" in headrace("explain", *argv[1:], "10").out
+    assert "has up to" not in headrace("explain", *argv[1:], "60").out
     said = headrace(*argv, "10", "-o", "out", "--progress")
     assert said.code == 0 and "shard_rows=10 is less than the smallest part" in said.err.replace(
         "--shard-rows 10", "shard_rows=10"

@@ -377,7 +377,7 @@ def test_a_query_whose_rows_changed_while_a_run_was_killed(tmp_path: Path) -> No
     table.delete("id = 0")
     table.append(1)
     with pytest.warns(
-        UserWarning, match=r"other rows now than when run 1 of .*: 1 shard that it had finished"
+        UserWarning, match=r"other rows now than when run 1 of .*: 1 part of it will be made again"
     ):
         table.run(key="id")
     assert table.written() == table.ids() == [*range(1, 31)]
@@ -385,7 +385,7 @@ def test_a_query_whose_rows_changed_while_a_run_was_killed(tmp_path: Path) -> No
     failed("attempt.started")
     table.append(1)
     assert table.written() == [*range(1, 31)] and hr.verify(table.output).good
-    with pytest.warns(UserWarning, match=r"run 2 of .*: 1 shard that it had finished"):
+    with pytest.warns(UserWarning, match=r"run 2 of .*: 1 part of it will be made again"):
         result = table.run(key="id")
     assert table.written() == table.ids() == [*range(1, 62)]
     assert [run["rows"] for run in result.runs] == [30, 31]
