@@ -8,6 +8,7 @@ import headrace as hr
 from headrace.errors import RequirementNotMet
 
 
+@pytest.mark.annex
 @pytest.mark.parametrize("on", [None, "id"])
 def test_outputs_in_a_store(bucket, tmp_path, on):
     pytest.importorskip("duckdb")
