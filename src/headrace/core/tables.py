@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
 
 from headrace.core.human import plural, value_text
 from headrace.core.terminal import cut, one_line, padded, width
@@ -25,8 +26,7 @@ _NUMBERS = 16  # of an array
 _NAMES = 5  # of columns that are not shown
 
 
-@dataclass(frozen=True, slots=True)
-class Link:
+class Link(msgspec.Struct, frozen=True):
     """A file that a browser can open."""
 
     text: str
@@ -42,8 +42,7 @@ class Link:
             return "file://" + quote(str(self.path))
 
 
-@dataclass(frozen=True, slots=True)
-class Picture:
+class Picture(msgspec.Struct, frozen=True):
     """An array that is an image, of which a notebook shows a thumbnail; ``text`` stands where there is none."""
 
     text: str
@@ -60,8 +59,7 @@ class Picture:
 Words = str | Link | Picture
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(msgspec.Struct, frozen=True):
     """Rows of cells below their headings, and below the types of their columns, if there are any.
 
     ``numbers`` are the columns that are aligned to the right, and not cut. ``note`` stands below.
