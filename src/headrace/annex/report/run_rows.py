@@ -6,7 +6,7 @@ import functools
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -248,7 +248,7 @@ class Runs:
         """Show the table in a notebook."""
         from headrace.core.cards import card
 
-        drawn = [replace(self.table(), note="; ".join(self._notes()))] if self._rows else []
+        drawn = [msgspec.structs.replace(self.table(), note="; ".join(self._notes()))] if self._rows else []
         return card(f"{self.place}: {self.sentence}", (), *drawn)
 
 
