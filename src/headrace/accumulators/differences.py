@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from headrace.accumulators import curves
 from headrace.accumulators.base import Array, Metric, in_order, plain_key
 from headrace.accumulators.digits import Digits, binned, ks, middles, psi, tenths, together
+from headrace.core.arrow.batch import mask_of
 from headrace.core.arrow.batch_formats import to_numpy
 from headrace.core.arrow.same import Mask, kind_of, numbers, plain, same
 from headrace.errors import ArgumentError
@@ -100,7 +101,7 @@ class Differences(Metric):
         self._missing[1] += missing
         if not changed.any():
             return np.zeros(0)
-        mask = pa.array(changed)
+        mask = mask_of(changed)
         old, new = old.filter(mask), new.filter(mask)
         for column, times in ((old, -1), (new, 1)):  # the others are the same on both sides
             values, missing = _present(column)
@@ -121,7 +122,7 @@ class Differences(Metric):
             self._cells = None
             return
         codes, labels = self._codes(old)
-        to, others = self._codes(new.filter(pa.array(changed)))
+        to, others = self._codes(new.filter(mask_of(changed)))
         if labels is None or others is None:
             self._cells = None
             return

@@ -15,6 +15,7 @@ import pyarrow.types as pt
 
 from headrace.annex.compare.measure import Measure
 from headrace.annex.compare.rows import BATCH, OfParts, Rows
+from headrace.core.arrow.batch import mask_of
 from headrace.core.arrow.batch_formats import is_any_list, to_numpy
 from headrace.core.arrow.same import kind_of, plain, plain_type
 from headrace.core.human import plural
@@ -312,7 +313,7 @@ def _count_joined(
     for side, (there, rows) in sides.items():
         lone = there & ~both
         if lone.any():
-            measure.add_lone(side, rows.filter(pa.array(lone)))
-    mask = pa.array(both)
+            measure.add_lone(side, rows.filter(mask_of(lone)))
+    mask = mask_of(both)
     old, new = (rows if both.all() else rows.filter(mask) for _, rows in sides.values())
     measure.add(old, new, measure.rows)

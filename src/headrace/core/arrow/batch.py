@@ -193,12 +193,15 @@ def schema_from(data: bytes) -> pa.Schema:
 Indices = np.ndarray[Any, np.dtype[np.int64]]
 
 
+def mask_of(flags: np.ndarray[Any, np.dtype[np.bool_]]) -> pa.Array:
+    """Return flags as a column, which ``filter`` takes; pandas is not imported for that, as ``pa.array`` does."""
+    return pa.Array.from_buffers(pa.bool_(), len(flags), [None, _bitmap(flags)])
+
+
 def filtered(batch: pa.RecordBatch, mask: np.ndarray[Any, np.dtype[np.bool_]]) -> pa.RecordBatch:
     """Return the rows for which ``mask`` is true."""
     try:
-        return with_own_objects(
-            batch.filter(pa.Array.from_buffers(pa.bool_(), len(mask), [None, _bitmap(mask)]))
-        )
+        return with_own_objects(batch.filter(mask_of(mask)))
     except pa.ArrowNotImplementedError:
         return taken(batch, np.flatnonzero(mask))
 

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from headrace.core.arrow.batch import mask_of
 from headrace.core.arrow.batch_formats import is_any_list, is_encoded, to_numpy
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
@@ -69,7 +70,7 @@ def same(a: pa.Array, b: pa.Array) -> Mask:
     found: Mask = there == other
     both = there & other
     if both.any():
-        mask = pa.array(both)
+        mask = mask_of(both)
         found[both] = _values(a.filter(mask), b.filter(mask))
     return found
 
@@ -108,14 +109,14 @@ def _values(a: pa.Array, b: pa.Array) -> Mask:
     kind = kind_of(a.type)
     if kind != kind_of(b.type):
         return np.zeros(len(a), np.bool_)
+    if a.type == b.type and a.equals(b):  # as most columns of two outputs are; never where one has a NaN
+        return np.ones(len(a), np.bool_)
     if kind == "number":
         return _numbers(a, b)
     if kind == "struct":
         return _structs(a, b)
     if kind == "list":
         return _lists(a, b)
-    if a.type == b.type and a.equals(b):
-        return np.ones(len(a), np.bool_)
     try:
         return np.asarray(to_numpy(pc.equal(a, b)))
     except pa.ArrowException:  # such as maps, or instants too far apart for one unit
@@ -170,7 +171,7 @@ def _lists(a: pa.Array, b: pa.Array) -> Mask:
     sizes = _sizes(a)
     found: Mask = sizes == _sizes(b)
     if not found.all():
-        mask = pa.array(found)
+        mask = mask_of(found)
         a, b, sizes = a.filter(mask), b.filter(mask), sizes[found]
     different = np.cumsum(np.concatenate([[0], ~same(a.flatten(), b.flatten())]))
     ends = np.cumsum(sizes)
