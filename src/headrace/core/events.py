@@ -66,9 +66,8 @@ class RunStarted(msgspec.Struct, frozen=True):
     """A run begins or goes on: ``shards_done`` of ``shards`` were committed before, with so many rows and bytes.
 
     ``last_shards``: how many rows the last shards have, -1 where that is not known, or their bytes if ``size`` is not
-    0. ``size``: the bytes of the
-    input, where only reading tells how many rows it has; ``size_done`` of them were done before, and ``sizes`` has
-    those of the shards that are left.
+    0. ``size``: the bytes of the input, where only reading tells how many rows it has; ``size_done`` of them were
+    done before, and ``sizes`` has those of the shards that are left.
     """
 
     run: str

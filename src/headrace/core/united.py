@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from headrace.core.files.input_files import Mark
 from headrace.core.ports import Source
-
-if TYPE_CHECKING:
-    pass
 
 
 def note_marks(sources: Sequence[Source], marks: Sequence[Mark]) -> None:

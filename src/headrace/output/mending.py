@@ -7,7 +7,6 @@ computed here and nothing is revealed: the records go the way of those of any fu
 from __future__ import annotations
 
 import dataclasses
-import zlib
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -22,7 +21,6 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from headrace.core.arrow.batch import one_batch, taken
-from headrace.core.files import safe_files
 from headrace.core.metric_states import STATES, States, merge, stored
 from headrace.core.ports import Accumulator, Writer
 from headrace.core.rejected import ERROR_FIELDS
@@ -30,13 +28,13 @@ from headrace.core.uploading.names import PARTS, is_uploaded, uploaded_name
 from headrace.core.work import HOME, CommitRecord, Faults, Ledger, Shard, StagedFile, Task
 from headrace.errors import LedgerMismatch, OutputSchemaChanged, UnreadableFile
 from headrace.output.commit import ShardCommitter
+from headrace.output.remeasure import bytes_of
 from headrace.plan.accounts import mismatch, wrong_in_record
 from headrace.sinks.arrow import Arrow
 from headrace.sinks.files import FileSink
 from headrace.sources.rejected import table_of
 
 _REASON = ("_error", "_error_type", "_step")
-_CHUNK = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -166,11 +164,7 @@ def _part(
 
 def _rows_of(sink: FileSink, file: StagedFile, path: Path) -> Iterator[pa.RecordBatch]:
     """Read a part back, which has to be what was written: what is copied gets a checksum of its own."""
-    with safe_files.file(path) as opened:
-        crc = 0
-        while chunk := opened.read(_CHUNK):
-            crc = zlib.crc32(chunk, crc)
-    if crc != file.crc32:
+    if bytes_of(path) != (file.size, file.crc32):
         raise UnreadableFile(
             f"{file.name} of the output is not what was written, so no row is added to it. Nothing was changed: "
             "`headrace verify` looks at all files. Restore the file from a copy, or make the output again with "

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -32,9 +32,6 @@ from headrace.output.places.place import Place
 from headrace.output.recover import replay
 from headrace.output.saved_plan import read_plan_at
 from headrace.plan.physical import SavedPlan
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True, slots=True)

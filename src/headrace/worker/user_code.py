@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -27,9 +27,6 @@ from headrace.worker.messages import hidden, preview
 from headrace.worker.meter import Meter
 from headrace.worker.out_of_memory import is_lasting
 from headrace.worker.rows import Rows
-
-if TYPE_CHECKING:
-    pass
 
 Where = Callable[[Rows], str]
 

@@ -6,7 +6,7 @@ import inspect
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from headrace.annex.tasks.actor_life import ActorLife
 from headrace.annex.tasks.admission import CallOptions, given_retries
@@ -14,9 +14,6 @@ from headrace.annex.tasks.calls import ActorOrder, TaskOrder
 from headrace.engines.references import reduce_reference
 from headrace.errors import ArgumentError, NotOffered, UnknownArgument, nearest
 from headrace.plan.functions import callable_name
-
-if TYPE_CHECKING:
-    pass
 
 _OPTIONS = ("num_cpus", "num_gpus", "memory", "max_retries", "max_restarts", "size")
 _SPECIAL = ("__ray_ready__", "__ray_terminate__", "__ray_call__")

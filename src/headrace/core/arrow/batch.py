@@ -195,7 +195,7 @@ Indices = np.ndarray[Any, np.dtype[np.int64]]
 
 def mask_of(flags: np.ndarray[Any, np.dtype[np.bool_]]) -> pa.Array:
     """Return flags as a column, which ``filter`` takes; pandas is not imported for that, as ``pa.array`` does."""
-    return pa.Array.from_buffers(pa.bool_(), len(flags), [None, _bitmap(flags)])
+    return pa.Array.from_buffers(pa.bool_(), len(flags), [None, bitmap(flags)])
 
 
 def filtered(batch: pa.RecordBatch, mask: np.ndarray[Any, np.dtype[np.bool_]]) -> pa.RecordBatch:
@@ -249,13 +249,14 @@ def _places(indices: Indices) -> pa.Array:
     """Lay the places out by buffers: ``pa.array`` would import pandas."""
     missing = indices < 0
     buffers = [
-        _bitmap(~missing) if missing.any() else None,
+        bitmap(~missing) if missing.any() else None,
         pa.py_buffer(np.ascontiguousarray(indices, np.int64)),
     ]
     return pa.Array.from_buffers(pa.int64(), len(indices), buffers)
 
 
-def _bitmap(flags: np.ndarray[Any, np.dtype[np.bool_]]) -> pa.Buffer:
+def bitmap(flags: np.ndarray[Any, np.dtype[np.bool_]]) -> pa.Buffer:
+    """Pack flags into bits."""
     return pa.py_buffer(np.packbits(flags, bitorder="little"))
 
 

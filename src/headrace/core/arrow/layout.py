@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from headrace.core.arrow.batch import bitmap, mask_of
 from headrace.core.arrow.batch_formats import NUMPY_OF
 from headrace.core.arrow.objects import is_objects
 
@@ -29,7 +30,7 @@ def flat(array: np.ndarray[Any, Any]) -> pa.Array:
     if dtype in ARROW_OF:
         return pa.Array.from_buffers(ARROW_OF[dtype], len(array), [None, pa.py_buffer(array)])
     if dtype.kind == "b":
-        return pa.Array.from_buffers(pa.bool_(), len(array), [None, bitmap(array)])
+        return mask_of(array)
     if dtype.kind in "Mm":
         return flat_times(array)
     raise ConversionError(f"numpy dtype {dtype} has no Arrow type; convert it first (`astype`)")
@@ -77,11 +78,6 @@ def with_holes(type_: pa.DataType, values: np.ndarray[Any, Any], holes: np.ndarr
     """Wrap values, of which those at ``holes`` are null."""
     data = bitmap(values) if values.dtype == np.bool_ else pa.py_buffer(values)
     return pa.Array.from_buffers(type_, len(values), [bitmap(~holes) if holes.any() else None, data])
-
-
-def bitmap(flags: np.ndarray[Any, Any]) -> pa.Buffer:
-    """Pack flags into bits."""
-    return pa.py_buffer(np.packbits(flags, bitorder="little"))
 
 
 def whole_numbers(values: Sequence[int]) -> np.ndarray[Any, Any]:
