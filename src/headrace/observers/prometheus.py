@@ -91,8 +91,8 @@ class Prometheus:
 
 
 Labelled = dict[tuple[str, ...], float]
-Number = tuple[str, str, float | Labelled, tuple[str, ...]]
-"""A number's name, what it is, its value or the values by the texts of its labels, and the labels."""
+Number = tuple[str, str, Labelled, tuple[str, ...]]
+"""A number's name, what it is, its values by the texts of its labels, and the labels; without any, one value."""
 
 
 def families(state: RunState) -> list[Any]:
@@ -100,10 +100,10 @@ def families(state: RunState) -> list[Any]:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
     found = []
-    for name, words, value, labels in numbers(state):
+    for name, words, values, labels in numbers(state):
         kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
         family = kind(f"headrace_{name.removesuffix('_total')}", words, labels=labels)
-        for texts, number in value.items() if isinstance(value, dict) else [((), value)]:
+        for texts, number in values.items():
             family.add_metric(list(texts), float(number))
         found.append(family)
     return found
@@ -125,14 +125,18 @@ def numbers(state: RunState) -> list[Number]:
         taken |= {(f"stage {number}",): size for number, size in enumerate(memory.stages, 1)}
         found.append(("memory_bytes", "Private memory of the run's processes", taken, ("of",)))
     ended = 0 if driver.finished is None else -1 if driver.finished.error else 1
-    return [*found, ("finished", "1 once the run is complete, -1 if it failed", ended, ())]
+    return [*found, _one("finished", "1 once the run is complete, -1 if it failed", ended)]
+
+
+def _one(name: str, words: str, value: float) -> Number:
+    return name, words, {(): value}, ()
 
 
 def _of_rows(state: RunState, started: RunStarted) -> list[Number]:
     """Return what became of rows and shards."""
     rows = state.rows_expected
     known: list[Number] = (
-        [] if rows is None else [("input_rows", "Rows of the input, if that is known", rows, ())]
+        [] if rows is None else [_one("input_rows", "Rows of the input, if that is known", rows)]
     )
     failed: Labelled = {
         ("rejected",): state.rejected - started.rejected_done,
@@ -140,19 +144,17 @@ def _of_rows(state: RunState, started: RunStarted) -> list[Number]:
     }
     failed = {outcome: number for outcome, number in failed.items() if number}
     read = "Rows read, those of shards under way and of earlier drivers included"
-    written = state.written - started.written_done
+    written, committed = state.written - started.written_done, state.bytes - started.bytes_done
     return [
         *known,
-        ("rows_read", read, state.rows, ()),
-        ("shards", "Shards of the plan", state.shards, ()),
-        ("shards_done", "Shards committed, those of earlier drivers included", state.shards_done, ()),
-        ("rows_per_second", "Rows read per second, over the last half minute", state.speed(state.at), ()),
-        ("rows_written_total", "Rows committed to the output by this driver", written, ()),
+        _one("rows_read", read, state.rows),
+        _one("shards", "Shards of the plan", state.shards),
+        _one("shards_done", "Shards committed, those of earlier drivers included", state.shards_done),
+        _one("rows_per_second", "Rows read per second, over the last half minute", state.speed(state.at)),
+        _one("rows_written_total", "Rows committed to the output by this driver", written),
         ("rows_failed_total", "Rows rejected or nulled in committed shards", failed, ("outcome",)),
-        (
-            "output_bytes_total", "Bytes of output committed by this driver", state.bytes - started.bytes_done, (),
-        ),
-    ]  # fmt: skip
+        _one("output_bytes_total", "Bytes of output committed by this driver", committed),
+    ]
 
 
 def _of_workers(state: RunState) -> list[Number]:
@@ -170,8 +172,8 @@ def _of_workers(state: RunState) -> list[Number]:
     return [
         ("worker_seconds_total", "Seconds of workers by stage and what they did", doing, ("stage", "doing")),
         ("calls_retried_total", again, dict(calls), ("step", "error")),
-        ("workers_lost_total", "Workers that ended on their own", state.counts[LOST], ()),
-        ("workers_retired_total", "Workers ended to stay within memory_limit", state.counts[RETIRED], ()),
+        _one("workers_lost_total", "Workers that ended on their own", state.counts[LOST]),
+        _one("workers_retired_total", "Workers ended to stay within memory_limit", state.counts[RETIRED]),
     ]
 
 
@@ -185,17 +187,17 @@ def _of_models(state: RunState) -> list[Number]:
     rows: Labelled = {(kind,): getattr(answered, kind) for kind in kinds}
     cost: list[Number] = []
     if state.models.priced:
-        cost = [("model_cost_total", "What they have cost, by prices=", paid.cost, ())]
+        cost = [_one("model_cost_total", "What they have cost, by prices=", paid.cost)]
         if (expected := state.cost_expected) is not None:
             about = "What they will have cost in the end, about"
-            cost.append(("model_cost_expected", about, expected, ()))
+            cost.append(_one("model_cost_expected", about, expected))
     became = "Rows of committed shards that were asked for, and what became of them"
     cached = "Tokens of their prompts from a prefix cache"
     return [
-        ("model_answers_total", "Answers of language models that were paid for", paid.answers, ()),
+        _one("model_answers_total", "Answers of language models that were paid for", paid.answers),
         ("model_tokens_total", "Tokens of language models that were paid for", tokens, ("direction",)),
         ("model_tokens_per_second", "The same per second, over the last half minute", speed, ("direction",)),
         *cost,
         ("model_rows", became, rows, ("outcome",)),
-        ("model_cached_tokens", cached, answered.cached_tokens, ()),
+        _one("model_cached_tokens", cached, answered.cached_tokens),
     ]

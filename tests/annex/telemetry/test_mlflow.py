@@ -74,7 +74,7 @@ def test_a_run_has_parameters_metrics_and_the_report(tmp_path: Path, store: str)
     assert run.data.tags["headrace.required"] == "met"
     assert run.data.metrics["mean"] == 99.0 and run.data.metrics["by.True"] == 98.0
     assert (run.data.metrics["headrace.rows"], run.data.metrics["headrace.rejected"]) == (100, 0)
-    assert run.data.params["engine"] == "inline" and run.data.params["headrace"] == hr.__version__
+    assert run.data.params["engine"] == "inline" and run.data.params["version"] == hr.__version__
     assert "fingerprint" in run.data.params["model.predict_fare_"]
     assert run.info.start_time <= run.info.end_time
     page = mlflow.MlflowClient(store).download_artifacts(run.info.run_id, "report.html", str(tmp_path))

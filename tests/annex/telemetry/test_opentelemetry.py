@@ -114,7 +114,11 @@ def test_a_collector_gets_the_run_its_stages_and_shards(
     assert stage.parent_span_id == run.span_id and {each.parent_span_id for each in shards} == {stage.span_id}
     about = attributes(run)
     assert about["headrace.run"] == result.run and about["headrace.output"] == str(tmp_path / "out")
-    assert (about["headrace.rows.read"], about["headrace.rows.written"]) == (100, 100)
+    assert (about["headrace.rows_read"], about["headrace.rows"], about["headrace.engine"]) == (
+        100,
+        100,
+        engine,
+    )
     assert sum(attributes(each)["headrace.rows"] for each in shards) == 100
     for span in (stage, *shards):
         assert run.start_time_unix_nano <= span.start_time_unix_nano <= span.end_time_unix_nano

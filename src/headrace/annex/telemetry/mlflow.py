@@ -11,15 +11,9 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+from headrace.annex.telemetry.told import figures_of, parameters_of
 from headrace.core.arguments import known_arguments
-from headrace.core.events import (
-    Event,
-    MetricsCounted,
-    RequirementsAsked,
-    RunDescribed,
-    RunFinished,
-    RunStarted,
-)
+from headrace.core.events import Event, MetricsCounted, RequirementsAsked, RunFinished, RunStarted
 from headrace.core.files.storage import storage_at
 from headrace.core.install import library
 from headrace.core.stores.addresses import without_secrets_in
@@ -103,7 +97,7 @@ class MLflow:
         elif isinstance(event, RequirementsAsked):
             run.tag("headrace.required", event.verdict)
         elif isinstance(event, RunFinished):
-            run.log("metrics", self._metrics(self._numbers(event)))
+            run.log("metrics", self._metrics(figures_of(event, self._state)))
             run.status = "FINISHED"
             if event.error:
                 run.status = "KILLED" if event.error == "interrupted" else "FAILED"
@@ -122,21 +116,19 @@ class MLflow:
         described, active = self._state.described, mlflow.active_run()
         output = without_secrets_in(event.output)
         tags = {"headrace.run": event.run, "headrace.output": output}
-        params: dict[str, str] = {}
         if active is not None:
             tags["mlflow.parentRunId"] = active.info.run_id
         if described is not None:
             about = {"source.name": described.command, "source.git.commit": described.commit}
             tags |= {f"mlflow.{name}": without_secrets_in(text) for name, text in about.items() if text}
-            params = parameters_of(described)
         began, name = int(self._state.drivers[-1].began * 1000), os.path.basename(output.rstrip("/"))
         experiment = active.info.experiment_id if active is not None and not self._asked else ""
         report = f"{event.output.rstrip('/')}/{HOME}/{event.run}/{REPORT}"
         run = _Logged(mlflow.MlflowClient(self._uri), report)
         made = {"start_time": began, "tags": {**tags, **self._tags}, "run_name": name}
         run.do(lambda: run.create(experiment, self._experiment, made))
-        texts = {name: without_secrets_in(text)[:_CHARS] for name, text in keyed(params).items()}
-        run.log("params", [Param(name, text) for name, text in texts.items()])
+        texts = keyed(parameters_of(described))
+        run.log("params", [Param(name, text[:_CHARS]) for name, text in texts.items()])
         named = [text for each in described.models for text in each] if described is not None else []
         for uri in dict.fromkeys(found for text in named for found in _MODEL.findall(text)):
             run.tag("headrace.model", uri)
@@ -147,20 +139,7 @@ class MLflow:
         from mlflow.entities import Metric
 
         at = int(self._state.at * 1000)
-        return [Metric(name, value, at, 0) for name, value in keyed(found).items()]
-
-    def _numbers(self, event: RunFinished) -> dict[str, float]:
-        ledger, paid = event.ledger, event.paid
-        found: dict[str, float] = {
-            "rows": ledger.written,
-            "rows_read": ledger.read,
-            "rejected": ledger.rejected,
-        }
-        found |= {"seconds": event.seconds, "rows_per_second": self._state.average(self._state.at)}
-        found |= {"bytes": event.bytes} | (
-            {"cost": paid.total.cost} if paid is not None and paid.priced else {}
-        )
-        return {f"headrace.{name}": float(value) for name, value in found.items()}
+        return [Metric(name, float(value), at, 0) for name, value in keyed(found).items()]
 
 
 class _Logged:
@@ -239,20 +218,6 @@ class _Logged:
             _log.warning("MLflow did not %s: %s", trouble, without_secrets_in(str(error)).partition("\n")[0])
             return False
         return True
-
-
-def parameters_of(described: RunDescribed) -> dict[str, str]:
-    """Return what a run was started with: engine, input, plan, options, models; what is empty is left out."""
-    texts = {
-        "engine": described.engine,
-        "headrace": described.version,
-        "input": ", ".join(described.inputs),
-        "input_files": str(described.input_files),
-        "plan": " | ".join(described.steps),
-        **{f"option.{name}": text for name, text in described.options.items()},
-        **{f"model.{step}": digest for step, digest in described.models},
-    }
-    return {name: text for name, text in texts.items() if text}
 
 
 def numbers_in(results: Mapping[str, Any], before: str = "") -> dict[str, float]:

@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from headrace.annex.telemetry.told import figures_of, parameters_of
 from headrace.core.arguments import known_arguments
 from headrace.core.events import (
     CallRetried,
@@ -30,9 +31,7 @@ from headrace.version import __version__
 _SPANS = 10_000  # of attempts in a run; those that fail are always there
 _PATIENCE = 3  # seconds for what is left at the end, if nobody answers
 _BAD = ("failed", "lost")
-_NOTED: dict[
-    type, tuple[str, str]
-] = {  # events of the run's span, and which of their fields says what happened
+_NOTED: dict[type, tuple[str, str]] = {  # events of the run's span, and which field says why
     ShardRetried: ("shard tried again", "reason"),
     WorkerLost: ("worker lost", "reason"),
     CallRetried: ("call tried again", "error"),
@@ -134,8 +133,6 @@ class OpenTelemetry:
 
     def tick(self) -> None:
         """Update the numbers; each is exported when the provider asks for it."""
-        if self._run is None and not self._instruments:
-            return
         self._numbers = numbers(self._state)
         for name, words, _, _ in self._numbers:
             if name not in self._instruments:
@@ -157,12 +154,9 @@ class OpenTelemetry:
     def _begin(self, event: RunStarted) -> None:
         from opentelemetry import trace
 
-        state, described = self._state, self._state.described
-        about = _named(event, "run", "number", "shards", "shards_done")
+        state, about = self._state, _named(event, "run", "number", "shards", "shards_done")
         about["headrace.output"] = without_secrets_in(event.output)
-        if described is not None:
-            about |= _named(described, "engine", "version")
-            about |= {f"headrace.model.{step}": digest for step, digest in described.models}
+        about |= {f"headrace.{name}": text for name, text in parameters_of(state.described).items()}
         start = _nanoseconds(state.drivers[-1].began)
         self._run = self._tracer.start_span("headrace.run", _parent(), attributes=about, start_time=start)
         context = trace.set_span_in_context(self._run)
@@ -194,13 +188,9 @@ class OpenTelemetry:
         end = _nanoseconds(at)
         for number, span in self._stages.items():
             if number < len(event.stages):
-                span.set_attribute("headrace.workers", event.stages[number].workers)
-                span.set_attribute("headrace.busy", round(event.stages[number].busy, 4))
+                span.set_attributes(_named(event.stages[number], "workers", "busy"))
             span.end(end)
-        about = {
-            f"headrace.rows.{name}": getattr(event.ledger, name) for name in ("read", "written", "rejected")
-        }
-        about |= {**_named(event, "bytes", "files"), "headrace.spans_left_out": self._left_out}
+        about = {**figures_of(event, self._state), "headrace.spans_left_out": self._left_out}
         self._run.set_attributes(about)
         code = trace.StatusCode.ERROR if event.error else trace.StatusCode.OK
         self._run.set_status(trace.Status(code, without_secrets_in(event.error)[:2_000] or None))
@@ -219,11 +209,9 @@ class OpenTelemetry:
         from opentelemetry.metrics import Observation
 
         def observe(_: Any) -> Iterable[Any]:
-            for known, _words, value, labels in self._numbers:
-                if known == name:
-                    values = value.items() if isinstance(value, dict) else [((), value)]
-                    for texts, number in values:
-                        yield Observation(float(number), dict(zip(labels, texts, strict=True)))
+            for known, _words, values, labels in self._numbers:
+                for texts, number in values.items() if known == name else ():
+                    yield Observation(float(number), dict(zip(labels, texts, strict=True)))
 
         return observe
 
