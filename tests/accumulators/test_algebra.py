@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headrace as hr
-from headrace.accumulators.exact import ExactSum, fixed, fixed_by
+from headrace.accumulators.exact import ExactSum, ExactSums, fixed, fixed_by
 
 METRICS: list[Any] = [
     hr.Count(),
@@ -60,6 +60,12 @@ METRICS: list[Any] = [
     hr.NDCG("g", "c", "p", k=2),
     hr.RecallAtK("g", "y", "p", k=2),
     hr.By("g", hr.Mean("x")),
+    hr.By("g", hr.Mean("x", weight="w")),
+    hr.By("c", hr.Count("x")),
+    hr.By("x", hr.Sum("c")),
+    hr.By("g", hr.Sum("z", weight="w")),
+    hr.By("y", hr.MinMax("x")),
+    hr.By("d", hr.LogLoss("y", "p")),
     hr.By("y", hr.AUROC("y", "p", limit=3)),
 ]
 
@@ -141,13 +147,92 @@ def test_sums_are_exact(values: list[float]) -> None:
 
 
 @settings(max_examples=100, deadline=None)
-@given(
-    st.lists(st.tuples(st.integers(0, 4), st.floats(0, allow_nan=False, allow_infinity=False)), max_size=50)
-)
+@given(st.lists(st.tuples(st.integers(0, 4), wild), max_size=50))
 def test_sums_by_key_are_exact(pairs: list[tuple[int, float]]) -> None:
     keys = np.array([key for key, _ in pairs], np.int64)
     values = np.array([value for _, value in pairs], np.float64)
     assert fixed_by(keys, values, 5) == [fixed(values[keys == key]) for key in range(5)]
+
+
+ODD = {
+    "f": (pa.float64(), st.floats() | st.sampled_from([0.0, -0.0, math.inf]) | st.none()),
+    "h": (pa.float32(), st.floats(width=32) | st.none()),
+    "i": (pa.int64(), st.integers(-(2**63), 2**63 - 1) | st.integers(-3, 3) | st.none()),
+    "u": (pa.uint64(), st.integers(0, 2**64 - 1) | st.none()),
+    "b": (pa.bool_(), st.booleans() | st.none()),
+}
+KEYS = {
+    **ODD,
+    "s": (pa.string(), st.sampled_from(["a", "", "ç"]) | st.none()),
+    "t": (pa.timestamp("us"), st.datetimes() | st.none()),
+    "c": (pa.dictionary(pa.int8(), pa.string()), st.sampled_from(["a", "b"]) | st.none()),
+    "n": (pa.null(), st.none()),
+    "l": (pa.struct([("v", pa.int8())]), st.fixed_dictionaries({"v": st.integers(0, 1)})),
+}
+
+
+class Alone:
+    """A metric that ``By`` knows nothing of."""
+
+    def __init__(self, metric: Any) -> None:
+        self.metric, self.columns = metric, metric.columns
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["metric"], name)
+
+    def empty(self) -> Alone:
+        return Alone(self.metric.empty())
+
+    def merge(self, other: Alone) -> None:
+        self.metric.merge(other.metric)
+
+    def from_bytes(self, data: bytes) -> Alone:
+        return Alone(self.metric.from_bytes(data))
+
+
+@pytest.mark.parametrize("value", ODD)
+@pytest.mark.parametrize(
+    "metric",
+    [
+        lambda x: hr.Count(),
+        hr.Count,
+        lambda x: hr.Sum(x, nan="count"),
+        lambda x: hr.Mean(x, nan="count"),
+        lambda x: hr.MinMax(x, nan="count"),
+    ],
+)
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_groups_in_arrays_count_what_one_metric_for_each_does(metric: Any, value: str, data: Any) -> None:
+    key = data.draw(st.sampled_from(sorted(KEYS)))
+    pairs = data.draw(st.lists(st.tuples(KEYS[key][1], ODD[value][1]), max_size=12))
+    cut = data.draw(st.integers(0, len(pairs)))
+    arrays, alone = hr.By("k", metric("x")), hr.By("k", Alone(metric("x")))
+    for by in (arrays, alone):
+        for part in (pairs[:cut], pairs[cut:]):
+            one = by.empty()
+            columns = [
+                pa.array([row[at] for row in part], type_)
+                for at, type_ in enumerate((KEYS[key][0], ODD[value][0]))
+            ]
+            one.update(pa.record_batch(columns, ["k", "x"]))
+            by.merge(by.from_bytes(one.to_bytes()))
+    assert repr(arrays.result()) == repr(alone.result())
+    assert arrays.note() == alone.note()
+    assert type(arrays.to_bytes()) is bytes
+    old = arrays.from_bytes(alone.to_bytes())  # as states were, before there were arrays
+    old.merge(arrays)
+    twice = alone.from_bytes(alone.to_bytes())
+    twice.merge(alone)
+    assert repr(old.result()) == repr(twice.result())
+
+
+def test_a_sum_of_many_chunks_is_carried() -> None:
+    values = np.full(600, float(2**52 - 1))
+    sums = ExactSums()
+    for at in range(len(values)):
+        sums.add(np.zeros(1, np.int64), values[at : at + 1], np.array([3]))
+    assert sums.totals(4) == [0, 0, 0, fixed(values)]
 
 
 def test_sums_of_many_values_of_all_sizes() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Sequence
 from typing import Any, Literal, TypeVar
@@ -51,15 +50,16 @@ class Metric:
 
     def empty(self: M) -> M:
         """Return one with the same settings that has seen no row."""
-        other = copy.copy(self)
+        other: M = object.__new__(type(self))  # which is faster than copy.copy
+        other.__dict__.update(self.__dict__)
         other.skipped = 0
         other._clear()
         return other
 
     def update(self, batch: pa.RecordBatch) -> None:
         """Count more rows, which have at least ``columns``."""
-        arrays = self._read(batch)
-        if arrays is not None:
+        arrays, kept = self._read(batch)
+        if batch.num_rows and (kept is None or kept.any()):
             self._add(arrays)
 
     def merge(self, other: Any) -> None:
@@ -130,9 +130,13 @@ class Metric:
 
     # ------------------------------------------------------------ reading columns
 
-    def _read(self, batch: pa.RecordBatch) -> dict[str, Array] | None:
-        """Return the columns as arrays, without rows that have a null or NaN in one; None if no row is left."""
-        batch = self._without_nulls(batch)
+    def _read(self, batch: pa.RecordBatch) -> tuple[dict[str, Array], Array | None]:
+        """Return the columns as arrays, without rows that have a null or NaN in one, and which rows are left.
+
+        The second is None if all are.
+        """
+        kept = self._without_nulls(batch)
+        batch = batch.select(list(self.columns)) if kept is None else filtered(batch, kept)
         arrays = {name: to_numpy(batch.column(name)) for name in self.columns}
         bad = None
         for name, values in arrays.items():
@@ -143,11 +147,16 @@ class Metric:
                 self._refuse(name, "NaN", int(np.count_nonzero(holes)))
                 bad = holes if bad is None else bad | holes
         if bad is not None:
-            self.skipped += int(np.count_nonzero(bad))
             arrays = {name: values[~bad] for name, values in arrays.items()}
-        return arrays if batch.num_rows and (bad is None or not bad.all()) else None
+            if kept is None:
+                kept = ~bad
+            else:
+                kept[kept] = ~bad
+        if kept is not None:
+            self.skipped += len(kept) - int(np.count_nonzero(kept))
+        return arrays, kept
 
-    def _without_nulls(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _without_nulls(self, batch: pa.RecordBatch) -> Array | None:
         valid = None
         for name in self.columns:
             column = batch.column(name)
@@ -155,11 +164,8 @@ class Metric:
                 continue
             self._refuse(name, "null", column.null_count)
             there = to_numpy(column.is_valid())
-            valid = there if valid is None else valid & there
-        if valid is None:
-            return batch.select(list(self.columns)) if self.columns else batch
-        self.skipped += int(np.count_nonzero(~valid))
-        return filtered(batch.select(list(self.columns)), valid)
+            valid = there.copy() if valid is None else valid & there
+        return valid
 
     def _refuse(self, name: str, what: str, count: int) -> None:
         if self.nan == "raise":
@@ -183,6 +189,13 @@ class Metric:
         if not (np.isfinite(weights).all() and (weights >= 0).all()):
             raise BadInput(f"{self!r}: weights are finite and not negative, and column {name!r} has others.")
         return weights
+
+    def _weighted(
+        self, values: Array, arrays: dict[str, Array], name: str | None
+    ) -> tuple[Array, Array | None]:
+        """Return the values times their weights, and the weights; None for these without a column of them."""
+        weights = self._weights(arrays, name)
+        return values if weights is None else np.where(weights > 0, values, 0.0) * weights, weights
 
     def _binary(self, arrays: dict[str, Array], name: str, positive: Any) -> Array:
         """Return which rows are of the positive class."""
@@ -224,6 +237,9 @@ def plain_key(value: Any) -> Any:
 
 def in_order(keys: Any) -> list[Any]:
     """Sort keys of any types that ``plain_key`` gives: numbers, then text, then None."""
+    kinds = set(map(type, keys))
+    if kinds in ({int}, {str}):
+        return sorted(keys)
     return sorted(keys, key=_rank)
 
 

@@ -17,6 +17,7 @@ Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 SCALE = 1074  # the unit is 2**-SCALE
 _CHUNK = 1 << 16
+_CHUNKS = 512  # each adds less than 2**53 to an int64
 _HUGE = 2.0**960
 _LOW = 0xFFFFFFFF
 _SPLITTER = 2.0**27 + 1
@@ -71,30 +72,20 @@ def whole(values: np.ndarray[Any, Any]) -> int:
 
 
 def fixed_by(keys: Ints, values: Floats, count: int) -> list[int]:
-    """Return, for each key from 0 to ``count - 1``, the exact sum of its values, which are finite and not
-    negative."""
-    totals = [0] * count
-    for at in range(0, len(values), _CHUNK):
-        _add_by(totals, keys[at : at + _CHUNK], values[at : at + _CHUNK])
-    return totals
+    """Return, for each key from 0 to ``count - 1``, the exact sum of its finite values."""
+    sums = ExactSums()
+    sums.add(keys, values, np.arange(count))
+    return sums.totals(count)
 
 
-def _add_by(totals: list[int], keys: Ints, values: Floats) -> None:
-    bits = np.ascontiguousarray(values + 0.0).view(np.int64)
-    exponent = (bits >> 52) & 0x7FF
-    mantissa = (bits & ((1 << 52) - 1)) | ((exponent > 0).astype(np.int64) << 52)
-    position = np.maximum(exponent, 1) - 1
-    limb, shift = position >> 5, position & 31
-    lower, upper = (mantissa & _LOW) << shift, (mantissa >> 32) << shift
-    first = int(limb.min())
-    width = int(limb.max()) - first + 3
-    places = keys * width + (limb - first)
-    table = np.zeros(len(totals) * width)
-    for i, part in enumerate((lower & _LOW, (lower >> 32) + (upper & _LOW), upper >> 32)):
-        table += np.bincount(places + i, weights=part, minlength=len(table))
-    for place in np.flatnonzero(table).tolist():
-        key, at = divmod(place, width)
-        totals[key] += int(table[place]) << (32 * (first + at))
+def column(array: np.ndarray[Any, Any] | None, size: int, dtype: Any = np.int64, fill: Any = 0) -> Ints:
+    """Return an array of this size at least, which ends with ``fill``; the one given, if it is long enough."""
+    old = np.empty(0, dtype) if array is None else array
+    if len(old) >= size:
+        return old
+    longer = np.full(max(size, 2 * len(old)), fill, dtype)
+    longer[: len(old)] = old
+    return longer
 
 
 def as_float(total: int) -> float:
@@ -186,6 +177,118 @@ class ExactSum:
     def from_state(cls, state: list[Any]) -> ExactSum:
         """Return the sum that this is the state of."""
         return cls(from_state(state[0]), *state[1:])
+
+
+class ExactSums:
+    """An ``ExactSum`` for each of many groups, which have numbers; the sums are arrays.
+
+    A sum is cut into limbs, multiples of 2**(32 * limb) that an int64 holds. So few bits of each value go into one
+    that a float64 adds up a chunk of them without error.
+    """
+
+    __slots__ = ("_added", "_limbs", "_odd")
+
+    def __init__(self) -> None:
+        self._limbs: dict[int, Ints] = {}
+        self._odd: dict[int, Ints] = {}  # numbers of infinities: plus, minus; and of NaN
+        self._added = 0  # chunks, since carrying
+
+    def add(self, codes: Ints, values: Floats, groups: Ints) -> None:
+        """Add values; the group of a value is ``groups[code]``, and no group is there twice."""
+        if len(values) and not math.isfinite(float(values.max()) - float(values.min())):
+            for at, odd in enumerate((values == np.inf, values == -np.inf, np.isnan(values))):
+                if odd.any():
+                    add_at(self._odd, at, groups, np.bincount(codes[odd], minlength=len(groups)))
+            finite = np.isfinite(values)
+            codes, values = codes[finite], values[finite]
+        for at in range(0, len(values), _CHUNK):
+            if self._added >= _CHUNKS:
+                self._carry()
+            self._added += 1
+            self._add(codes[at : at + _CHUNK], values[at : at + _CHUNK], groups)
+
+    def _add(self, codes: Ints, values: Floats, groups: Ints, up: int = 0) -> None:
+        top = _largest(values)
+        if top > _HUGE:
+            huge = np.abs(values) > _HUGE
+            self._add(codes[huge], values[huge] * 2.0**-192, groups, up=6)
+            codes, values = codes[~huge], values[~huge]
+            top = _largest(values)
+        while top:
+            limb = -((36 - math.frexp(top)[1]) // 32)
+            sigma = math.ldexp(1.5, 52 + 32 * limb)
+            upper = values + sigma
+            upper -= sigma
+            sums = np.ldexp(np.bincount(codes, upper, len(groups)), -32 * limb)
+            add_at(self._limbs, limb + up, groups, sums.astype(np.int64))
+            values = values - upper
+            there = values != 0
+            if np.count_nonzero(there) < len(values) // 2:
+                codes, values = codes[there], values[there]
+            top = _largest(values)
+
+    def _carry(self) -> None:
+        """Leave 32 bits in each limb; equal sums have equal limbs then."""
+        limb = min(self._limbs, default=0)
+        while limb <= max(self._limbs, default=-1):
+            table = self._limbs.get(limb)
+            if table is not None:
+                upper = (table + (1 << 31)) >> 32
+                if upper.any():
+                    add_at(self._limbs, limb + 1, np.arange(len(upper)), upper)
+                    table -= upper << 32
+            limb += 1
+        self._added = 0
+
+    def merge(self, other: ExactSums, groups: Ints) -> None:
+        """Add others, whose first group is ``groups[0]`` here."""
+        self._carry()
+        other._carry()
+        self._added = 1
+        for mine, more in ((self._limbs, other._limbs), (self._odd, other._odd)):
+            for at, table in more.items():
+                add_at(mine, at, groups[: len(table)], table[: len(groups)])
+
+    def sums(self, count: int) -> list[ExactSum]:
+        """Return the sums of the first ``count`` groups."""
+        odd = [column(self._odd.get(at), count)[:count].tolist() for at in range(3)]
+        return [ExactSum(*each) for each in zip(self.totals(count), *odd, strict=True)]
+
+    def totals(self, count: int) -> list[int]:
+        """Return the finite parts, in units of 2⁻¹⁰⁷⁴."""
+        self._carry()
+        totals = [0] * count
+        for limb, table in self._limbs.items():
+            shift = 32 * limb + SCALE
+            there = np.flatnonzero(table[:count])
+            for group, part in zip(there.tolist(), table[there].tolist(), strict=True):
+                totals[group] += part << shift if shift >= 0 else part >> -shift
+        return totals
+
+    def state(self, order: Ints) -> Any:
+        """Return what ``restore`` takes, with the groups in this order."""
+        self._carry()
+        limbs, odd = (
+            [
+                [at, column(tables[at], len(order))[order].astype(dtype).tobytes()]
+                for at in sorted(tables)
+                if tables[at].any()
+            ]
+            for tables, dtype in ((self._limbs, "<i4"), (self._odd, "<i8"))
+        )
+        return [limbs, odd]
+
+    def restore(self, state: Any) -> None:
+        """Become the sums that this is the state of."""
+        for tables, dtype, saved in zip((self._limbs, self._odd), ("<i4", "<i8"), state, strict=True):
+            tables.update({at: np.frombuffer(data, dtype).astype(np.int64) for at, data in saved})
+
+
+def add_at(tables: dict[Any, Ints], at: Any, groups: Ints, more: Ints) -> None:
+    """Add to the numbers of some groups in a table, which grows."""
+    if len(groups):
+        tables[at] = column(tables.get(at), int(groups.max()) + 1)
+        tables[at][groups] += more
 
 
 def to_state(number: int) -> bytes:

@@ -39,10 +39,8 @@ class Count(Metric):
 
     def update(self, batch: pa.RecordBatch) -> None:
         """Count more rows."""
-        before = self.skipped
-        if self.column is not None:
-            self._read(batch)
-        self._count += batch.num_rows - (self.skipped - before)
+        kept = self._read(batch)[1] if self.column is not None else None
+        self._count += batch.num_rows if kept is None else int(np.count_nonzero(kept))
 
     def result(self) -> int:
         """Return the number of rows."""
@@ -82,10 +80,8 @@ class Averaged(Metric):
         self._mass = 0  # of all rows, in units of 2**-1074
 
     def _add(self, arrays: dict[str, Array]) -> None:
-        values, weights = self._values(arrays), self._weights(arrays, self.weight)
+        values, weights = self._weighted(self._values(arrays), arrays, self.weight)
         self._mass += len(values) << SCALE if weights is None else fixed(weights)
-        if weights is not None:
-            values = np.where(weights > 0, values, 0.0) * weights
         self._sum.add(values)
 
     def _merge(self, other: Averaged) -> None:
@@ -150,13 +146,12 @@ class Sum(Metric):
         self._floats = False
 
     def _add(self, arrays: dict[str, Array]) -> None:
-        values, weights = arrays[self.column], self._weights(arrays, self.weight)
-        if weights is None and values.dtype.kind in "iub" and values.ndim == 1:
+        values = arrays[self.column]
+        if self.weight is None and values.dtype.kind in "iub" and values.ndim == 1:
             self._sum.total += whole(values.view(np.uint8) if values.dtype.kind == "b" else values) << SCALE
             return
-        values = self._numbers(arrays, self.column)
         self._floats = True
-        self._sum.add(values if weights is None else np.where(weights > 0, values, 0.0) * weights)
+        self._sum.add(self._weighted(self._numbers(arrays, self.column), arrays, self.weight)[0])
 
     def _merge(self, other: Sum) -> None:
         self._sum.merge(other._sum)
@@ -285,13 +280,17 @@ class MinMax(Metric):
         self._ends: tuple[Any, Any] | None = None
 
     def _add(self, arrays: dict[str, Array]) -> None:
-        values = arrays[self.column]
-        if values.dtype.kind not in "fiub" or values.ndim != 1:
-            raise BadInput(f"{self!r}: column {self.column!r} holds no numbers, but {values.dtype}.")
+        values = self._as_they_are(arrays)
         low, high = values.min(), values.max()
         if values.dtype.kind == "f":
             low, high = low + 0.0, high + 0.0  # there is one zero
         self._widen(low.item(), high.item())
+
+    def _as_they_are(self, arrays: dict[str, Array]) -> Array:
+        values = arrays[self.column]
+        if values.dtype.kind not in "fiub" or values.ndim != 1:
+            raise BadInput(f"{self!r}: column {self.column!r} holds no numbers, but {values.dtype}.")
+        return values
 
     def _widen(self, low: Any, high: Any) -> None:
         before = self._ends or (low, high)
