@@ -149,6 +149,8 @@ class RunOptions:
         and it gets no more events. ``hr.observers`` has some to use. ``HEADRACE_LOG`` and ``HEADRACE_METRICS_PORT``
         add a ``Log`` and a ``Prometheus`` to those that are given, ``HEADRACE_OBSERVERS=OpenTelemetry,MLflow`` adds
         observers by name.
+    keep_queries
+        True: the results of queries stay in ``OUT/_headrace/queries`` when the run has ended. They are Parquet files.
 
     ``with_options`` checks names and values, and raises ``UnknownArgument`` and ``ArgumentError``.
 
@@ -185,6 +187,7 @@ class RunOptions:
     worker_start: WorkerStart = "fork"
     keep_template: float | None = None
     observers: tuple[Any, ...] = ()
+    keep_queries: bool = False
 
     @property
     def traits(self) -> EngineTraits:

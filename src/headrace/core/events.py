@@ -62,6 +62,22 @@ class RunDescribed(msgspec.Struct, frozen=True):
     scaled: bool = False
 
 
+class InputMade(msgspec.Struct, frozen=True):
+    """Rows were made before the run, which reads them; comes after ``RunDescribed``, again when the run goes on.
+
+    ``by`` says who made them, ``what`` how, such as a query; ``inputs`` are the rows of each dataset that they were
+    made from. ``spilled``: the bytes that did not fit into memory meanwhile.
+    """
+
+    by: str
+    what: str
+    inputs: dict[str, int]
+    rows: int
+    bytes: int
+    seconds: float
+    spilled: int = 0
+
+
 class RunStarted(msgspec.Struct, frozen=True):
     """A run begins or goes on: ``shards_done`` of ``shards`` were committed before, with so many rows and bytes.
 
@@ -384,6 +400,7 @@ class RequirementsAsked(msgspec.Struct, frozen=True):
 
 Event = (
     RunDescribed
+    | InputMade
     | RunStarted
     | RowsRead
     | WorkerReady

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from inspect import isfunction
 from types import MethodType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar, cast, runtime_checkable
 
-from headrace.core.events import Event
+from headrace.core.events import Event, InputMade
 from headrace.core.row_keys import Keys, Location, Numbers, keyed, row_keys
 from headrace.core.work import Durability, Split, StagedFile, Task
 from headrace.errors import UnknownArgument
@@ -34,6 +34,20 @@ if TYPE_CHECKING:
 
 Bad = Callable[[int, int, Exception], None]
 P = TypeVar("P")
+
+
+@dataclass(frozen=True, slots=True)
+class Preparation:
+    """What a source gets that makes its rows before a run: see ``Source.prepared``.
+
+    ``folder``: where it lays them, in one for each state of its input; what is there of others may go. ``options``
+    are those of the run (``RunOptions``). It may use ``memory`` bytes and ``cores``.
+    """
+
+    folder: Path
+    options: Any
+    memory: int
+    cores: int
 
 
 @runtime_checkable
@@ -68,6 +82,10 @@ class Source(Protocol):
     worker_imports: ClassVar[tuple[str, ...]] = ()
     """Modules that reading takes: workers import them while the driver plans."""
 
+    unprepared: bool = False
+    """Its rows have to be made before they can be planned and read, as the result of a query has, see ``prepared``.
+    Until then, ``splits`` is one split of unknown rows, and ``files`` are those that they are made from."""
+
     def describe(self) -> dict[str, Any]:
         """Return the shape that identifies this source: plain JSON values, secrets left out."""
         ...
@@ -75,6 +93,28 @@ class Source(Protocol):
     def schema(self) -> pa.Schema:
         """Return the schema of what ``read`` gives when all columns are asked for."""
         ...
+
+    def code(self) -> dict[str, str]:
+        """Return fingerprints of the user's code that makes its rows, as ``plan.identity.code_of`` has them.
+
+        Each place begins with ``input``. Default: none does.
+        """
+        return {}
+
+    def prepared(self, preparation: Preparation) -> Source:
+        """Return the source of the rows, which are made now, or were made by an earlier driver; described as this is.
+
+        Called in the driver where it is ``unprepared``, before its splits are asked for. Default: this source.
+        """
+        return self
+
+    def preparations(self) -> Sequence[InputMade]:
+        """Return what was done so that it could be read: what ``prepared`` did, for observers. Default: nothing."""
+        return ()
+
+    def explained(self) -> Sequence[str]:
+        """Return lines for ``explain`` on how its rows come about. Default: none."""
+        return ()
 
     def as_planned(self, described: Mapping[str, Any]) -> Source:
         """Return this source in the state in which a run was planned that goes on, by what ``describe`` said then.

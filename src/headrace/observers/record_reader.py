@@ -14,6 +14,7 @@ from headrace.core.events import (
     BatchShrunk,
     BatchSized,
     CallRetried,
+    InputMade,
     MemoryTaken,
     MetricsCounted,
     ModelAsked,
@@ -39,6 +40,7 @@ _Struct = TypeVar("_Struct", bound=msgspec.Struct)
 
 KINDS: dict[str, type[Any]] = {
     "described": RunDescribed,
+    "input made": InputMade,
     "started": RunStarted,
     "worker ready": WorkerReady,
     "worked": WorkSum,

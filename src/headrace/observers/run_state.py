@@ -19,6 +19,7 @@ from headrace.core.events import (
     CallRetried,
     Ceiling,
     Event,
+    InputMade,
     MemoryTaken,
     MetricsCounted,
     ModelAsked,
@@ -110,6 +111,7 @@ class RunState:
         self.memory: MemoryTaken | None = None
         self.memory_peak = 0
         self.metrics: MetricsCounted | None = None
+        self.made: list[InputMade] = []
         self.required: RequirementsAsked | None = None
         self.counts: Counter[str] = Counter()  # incidents
         self.retried: Counter[tuple[str, str]] = Counter()  # (step, error) → calls
@@ -185,6 +187,10 @@ class RunState:
                 self._finish(event, at)
             case RunDescribed():
                 pass  # it has begun above
+            case InputMade():
+                self.made = [each for each in self.made if (each.by, each.what) != (event.by, event.what)] + [
+                    event
+                ]
             case _:
                 self._incident(event)
 

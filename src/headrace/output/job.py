@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -29,6 +29,7 @@ class OpenRequest(msgspec.Struct, frozen=True):
     refresh: bool = False
     gated: bool = False  # nothing is revealed before requirements were asked
     retries: bool = False  # rejected rows are tried again, and the input is left alone
+    prepare: Callable[[Plan, Output], tuple[Plan, Partitioning]] | None = None  # see ``Source.prepared``
 
 
 class Job:

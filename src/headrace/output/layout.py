@@ -10,6 +10,7 @@
     OUT/_headrace/lock                  held by the driver that works here; in a store, renewed every few seconds
     OUT/_headrace/current               names the run whose parts are in OUT
     OUT/_headrace/next                  names the hidden run of mode="overwrite" that will take its place
+    OUT/_headrace/queries/              rows that were made before the run, which reads them; dropped when it ends
     OUT/_headrace/<run>/plan            the saved plan
     OUT/_headrace/<run>/journal         the only truth about what is done; in a store, journal/0000000001, …
     OUT/_headrace/<run>/states/         big states of metrics, named by what is in them
@@ -40,6 +41,9 @@ from headrace.output.names import check_run, first_names, is_part, read_pointer,
 from headrace.output.places.place import Place, place_at
 from headrace.output.small_files import foreign_entry, remove_tree
 
+QUERIES = "queries"
+KEEP = "keep"  # a file in that folder: somebody wants to look at it
+
 
 def new_run_name() -> str:
     """Return a fresh run name: eight random characters."""
@@ -64,6 +68,7 @@ class Output:
         self.place = place
         self.root = place.root
         self.home = place.root / HOME
+        self.queries = self.home / QUERIES
         try:
             with place.naming():
                 self._remove_abandoned()
@@ -77,7 +82,7 @@ class Output:
     def _remove_abandoned(self) -> None:
         """Drop runs that no pointer names: their driver died before it began, or after it was swapped."""
         named = {self.current(), self.next()}
-        runs = self.place.folders(HOME)
+        runs = self.place.folders(HOME) - {QUERIES}
         if named == {None}:
             self._check_pointer(runs)
         for run in runs - named:
@@ -188,9 +193,9 @@ class Output:
 
     def tidy(self, run: str) -> None:
         """Remove what a run that has finished does not need any more."""
-        for name in ("staging", safe_files.KEPT):
-            if safe_files.is_folder(self.folder(run) / name):
-                remove_tree(self.folder(run) / name)
+        for folder in (self.folder(run) / "staging", self.folder(run) / safe_files.KEPT, self.queries):
+            if safe_files.is_folder(folder) and not (folder / KEEP).exists():
+                remove_tree(folder)
 
     # ------------------------------------------------------------ parts
 

@@ -46,7 +46,7 @@ from headrace.output.saved_plan import read_plan
 from headrace.output.seen_keys import check_keys
 from headrace.output.tables import check_in_table
 from headrace.plan import compile as compiler
-from headrace.plan.identity import code_of, difference, shape_of, unrecognised
+from headrace.plan.identity import code_of_plan, difference, is_of_input, shape_of, unrecognised
 from headrace.plan.logical import Plan
 from headrace.plan.physical import SavedPlan
 
@@ -86,11 +86,21 @@ class _JobOpener:
         self._plan = plan
         self._sink: Sink = sink
         self._files = plan.source.files() if plan.source is not given else files
-        self.code = code_of(plan.steps)
+        self.code = code_of_plan(plan)
         if request.refresh:
             check_refresh(plan, self.code, incremental=request.incremental, on_change=request.on_change)
         if request.incremental:
             check_incremental(plan, self._files, request.mode)
+
+    def _prepare(self) -> None:
+        """Have the rows of the source made, if they have to be before they can be planned; once it is our run."""
+        prepare = self._request.prepare
+        if not self._plan.source.unprepared:
+            return
+        assert prepare is not None
+        self._plan, partitioning = prepare(self._plan, self._output)
+        self._files = self._plan.source.files()
+        self._request = msgspec.structs.replace(self._request, partitioning=partitioning)
 
     def _with_source(self, plan: Plan) -> Plan:
         """Return the plan with its source as the output asks for it; sets the shape to recognise a run by."""
@@ -215,6 +225,7 @@ class _JobOpener:
 
     def _overwrite(self, hidden: str | None, current: str | None, swapped: str | None) -> Job:
         """Resume an unfinished run of the same plan, code and input; else begin one, over what is there."""
+        self._prepare()
         for run in (hidden, current):
             if run is None:
                 continue
@@ -279,7 +290,9 @@ class _JobOpener:
         )
         restart = self._request.on_change == "restart" and not self._is_same_code(state, contents)
         schema_change = self._schema_difference(state)
-        can_resume = saved.shape == self._shape and (not changed or self._request.on_change == "continue")
+        before = [key.partition(": ")[2] for key in changed if is_of_input(key)]
+        goes_on = self._request.on_change == "continue" and not before
+        can_resume = saved.shape == self._shape and (not changed or goes_on)
         nothing = not state.finished and next(contents.in_force(), None) is None  # that could get lost
         if can_resume and not restart and not schema_change:
             return not nothing or self._is_as_planned(saved)
@@ -295,6 +308,12 @@ class _JobOpener:
             return False
         if schema_change and can_resume:
             return self._restart_for_schema(state, schema_change)
+        if before and self._request.on_change == "continue":
+            raise PlanChanged(
+                f"{before[0][0].upper()}{before[0][1:]} has changed since the run in {self._output} was made. It "
+                "comes before a query, whose result is made of all rows, so no finished row can be kept. Nothing was "
+                "touched: on_change='restart' does all rows again."
+            )
         names = ", ".join(key.partition(": ")[2] for key in changed)
         if unknown := unrecognised(self.code) or unrecognised(state.code):
             raise PlanChanged(
@@ -318,6 +337,7 @@ class _JobOpener:
 
     def _is_as_planned(self, saved: SavedPlan) -> bool:
         """Say whether a run would be planned now as it was: its files are the same, and its shards."""
+        self._prepare()
         if saved.files != input_marks.as_they_are(saved, self._files):
             return False
         divided = any(shard.name for shard in saved.shards)  # which took time to find out
@@ -374,6 +394,7 @@ class _JobOpener:
         return True
 
     def _begin(self) -> Job:
+        self._prepare()
         plan, request = self._plan, self._request
         compiler.columns_at(plan.steps, plan.source.schema())
         for what in unrecognised(self.code)[:1]:
@@ -408,6 +429,10 @@ class _JobOpener:
                 return Job(self._plan, self._output, committer, resumed=True, interrupted=interrupted)
             if state.finished and not hidden:
                 check_in_table(committer, incremental=request.incremental)
+            if state.finished and self._plan.source.unprepared:  # its input is part of its shape
+                return Job(self._plan, self._output, committer, resumed=True)
+            self._prepare()
+            request = self._request
             grows = request.incremental or (request.on_change == "continue" and not request.retries)
             partitioning = request.partitioning if grows else None
             plan, files = self._plan, self._files

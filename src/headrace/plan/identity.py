@@ -22,6 +22,20 @@ def shape_of(plan: Plan) -> dict[str, Any]:
     }
 
 
+def code_of_plan(plan: Plan) -> dict[str, str]:
+    """Return ``code_of`` of the steps, and the code by which the source's rows are made."""
+    return {**plan.source.code(), **code_of(plan.steps)}
+
+
+def is_of_input(place: str) -> bool:
+    """Say whether a key of ``code_of_plan`` is about code that makes the rows of the source.
+
+    >>> is_of_input("input rides, 0: the code of map_batches(f)"), is_of_input("0: the code of map_batches(f)")
+    (True, False)
+    """
+    return place.startswith("input ")
+
+
 def code_of(steps: Sequence[Step]) -> dict[str, str]:
     """Return fingerprints of the user code and of each of its arguments, keyed by place and name.
 

@@ -278,6 +278,8 @@ def _workers(execution: ExecutionPlan, sink: str, *, warm: int | None = None) ->
     # One core is left for the driver, which imports and plans meanwhile; the other workers start after that, or are
     # forked from what the first has imported by then.
     first = execution.stages[0]
+    if execution.plan.source.unprepared:  # what makes its rows gets all cores and memory
+        warm = 0
     if warm is None:
         warm = min(first.workers, max(1, execution.capacity.cpus - 1))
     imports = (*((sink,) if sink else ()), *_imports(execution.plan))

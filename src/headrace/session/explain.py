@@ -55,15 +55,19 @@ def described(plan: Plan, execution: ExecutionPlan, shards: Sequence[Shard], *, 
     tasks = sum(len(execution.partitioning.row_ranges(shard)) for shard in shards) if len(stages) > 1 else 0
     work = [_count(tasks, "task")] * (len(stages) - 1) + [_count(len(shards), "shard")]
     fit = execution.fitted(shards)
-    idle = [_at_work(*each) for each in zip(stages, fit, work, strict=True)]
+    known = not plan.source.unprepared
+    idle = [_at_work(*each) if known else "" for each in zip(stages, fit, work, strict=True)]
     rows = [shard.rows for shard in shards]
     coarse = partitioning.oversized_shards(shards, execution.partitioning.shard_rows)
     alone = idle[0] if len(stages) == 1 else ""
     read = schema.names if columns is None else columns
     lines = [
         f"source   {_source(plan.source, rows)}",
+        *plan.source.explained(),
         *(_datasets(plan, shards) or [f"columns  reads {len(read)} of {len(schema.names)}: {_listed(read)}"]),
-        f"shards   {len(shards):,}{f' ({coarse})' if coarse else ''}",
+        "shards   known when the query has been answered"
+        if plan.source.unprepared
+        else f"shards   {len(shards):,}{f' ({coarse})' if coarse else ''}",
         f"engine   {options.engine_name}: {_pools(stages)}{alone}, on {_count(capacity.cpus, 'core')}"
         + (f" and {_count(capacity.gpus, 'GPU')}" if any(each.num_gpus for each in stages) else "")
         + (" (more workers than cores)" if sum(each.workers for each in stages) > capacity.cpus else ""),

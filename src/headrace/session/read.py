@@ -23,6 +23,7 @@ from headrace.session.describe import describe_reading
 from headrace.session.engines import lacks_gpus
 from headrace.session.event_bus import EventBus, progress_shown
 from headrace.session.execution_plan import ExecutionPlan
+from headrace.session.preparing import prepared_for_reading
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -120,6 +121,7 @@ def _prepared(
     """Check a plan and partition its input; nothing is started before the first row is asked for."""
     from headrace.driver.unwritten import InMemoryCommitter
 
+    plan = prepared_for_reading(plan, options)
     if not metrics:
         with data_hidden(hide=not options.show_data):
             compiler.columns_at(plan.steps, plan.source.schema())

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +41,7 @@ from headrace.session.context import Run, RunContext, warn_of_inline
 from headrace.session.describe import describe
 from headrace.session.event_bus import EventBus, environment_observers, progress_shown
 from headrace.session.interrupts import committing
+from headrace.session.preparing import prepared_in_output
 from headrace.session.read import committed
 from headrace.version import __version__
 
@@ -87,6 +89,7 @@ def write(context: RunContext, complete: Callable[[Plan], Plan], started: float)
             options.refresh == "changed",
             bool(plan.requirements),
             options.refresh == "rejected",
+            partial(prepared_in_output, context),
         )
         if request.retries or options.fix is not None:
             from headrace.session.retrying import check_retry
@@ -231,6 +234,8 @@ def _announce(job: Job, plan: Plan, context: RunContext, events: EventBus, start
         output=str(job.output),
     )
     events.on_event(about)
+    for made in plan.source.preparations():
+        events.on_event(made)
     events.on_event(job_events.started(job, context.execution.workers))
 
 

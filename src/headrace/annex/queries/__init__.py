@@ -1,0 +1,8 @@
+"""Queries: their results are datasets like any other, made before the run that reads them.
+
+``source`` has the one primitive; ``engines`` the port of what answers a query, and which there are.
+"""
+
+from headrace.annex.queries.queried import sql as sql
+
+__all__ = ["sql"]

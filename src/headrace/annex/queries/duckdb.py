@@ -1,0 +1,241 @@
+"""DuckDB: in this process, within the memory of the run, spilling into the run's folder."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from headrace.annex.queries.duckdb_types import (
+    arrow_type,
+    normal,
+    quoted,
+    restored,
+    seen_as,
+    sql_type,
+    written_as,
+)
+from headrace.annex.queries.engines import ROW, Answer, Input, Query, Work
+from headrace.core.install import library
+from headrace.core.terminal import one_line
+from headrace.errors import OutOfMemory, OutputWriteFailed, PlanError, SourceError, nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_LEAST = 64 << 20  # bytes: with less, not even a small file can be read
+
+
+class DuckDB:
+    """Answers queries with DuckDB."""
+
+    name = "duckdb"
+    bounded = True
+
+    def __init__(self) -> None:
+        self._duckdb: Any = library("hr.sql", "duckdb")
+
+    @property
+    def version(self) -> str:
+        """The version of the package."""
+        return str(self._duckdb.__version__)
+
+    def refusal(self, kind: pa.DataType) -> str:
+        """Times finer than microseconds with a zone, decimals of more than 38 digits, and what only Arrow has."""
+        return "" if sql_type(kind) else f"DuckDB has no type with all values of {kind}"
+
+    def reads(self, files: Sequence[str], schema: pa.Schema) -> bool:
+        """Ask DuckDB which columns it sees there."""
+        with self._connected() as connection:
+            try:
+                found = connection.sql(f"SELECT * FROM {_scan(files)}")
+            except self._duckdb.Error:
+                return False
+            seen = {name: normal(kind) for name, kind in zip(found.columns, found.types, strict=True)}
+        return all(seen_as(field.type, seen.get(field.name, "")) for field in schema)
+
+    def schema(self, query: Query) -> pa.Schema:
+        """Let DuckDB look at the query with empty tables."""
+        with self._connected() as connection:
+            _refuse_same_names(query)
+            for name, schema in query.schemas.items():
+                columns = [f"{quoted(field.name)} {sql_type(field.type)}" for field in schema]
+                columns += [f"{ROW} BIGINT"] * query.numbered
+                connection.execute(f"CREATE TABLE {quoted(name)} ({', '.join(columns)})")
+            connection.execute("SET enable_external_access = false")
+            relation = self._bound(connection, query)
+            return restored(
+                pa.schema(
+                    [
+                        pa.field(name, arrow_type(kind, name, query.label))
+                        for name, kind in zip(relation.columns, relation.types, strict=True)
+                    ]
+                ),
+                query,
+            )
+
+    def answer(self, query: Query, work: Work) -> Answer:
+        """Copy the result into one Parquet file."""
+        settings = {
+            "memory_limit": f"{max(work.memory, _LEAST) >> 20}MiB",
+            "threads": str(work.cores),
+            "temp_directory": str(work.spill),
+        }
+        with self._connected(settings) as connection:
+            files = [file for each in work.inputs.values() for file in each.files]
+            connection.execute(f"SET allowed_paths = [{', '.join(map(_text, [*files, str(work.result)]))}]")
+            connection.execute(f"SET allowed_directories = [{_text(f'{work.spill}/')}]")
+            connection.execute("SET enable_external_access = false")
+            for name, each in work.inputs.items():
+                connection.execute(f"CREATE VIEW {quoted(name)} AS {_view(each, numbered=query.numbered)}")
+            relation = self._bound(connection, query)
+            text = _written(_single(connection, query), relation)
+            connection.execute(f"SET preserve_insertion_order = {str(_is_ordered(connection, text)).lower()}")
+            try:
+                read = {name: self._count(connection, name) for name in work.inputs}
+                connection.execute("PRAGMA enable_profiling = 'no_output'")
+                target = f"{_text(str(work.result))} (FORMAT parquet, COMPRESSION snappy)"
+                rows = connection.execute(f"COPY ({text}) TO {target}").fetchone()[0]
+                profile = json.loads(connection.get_profiling_information())
+            except self._duckdb.Error as error:
+                raise self._failed(error, query, work) from error
+        written = int(profile.get("io", {}).get("total_bytes_written", 0)) - work.result.stat().st_size
+        return Answer(read, int(rows), max(0, written))
+
+    def _connected(self, settings: dict[str, str] | None = None) -> Any:
+        """Open a database in memory, which sees no variables of the program and fetches no extensions."""
+        fixed = {
+            "python_enable_replacements": "false",
+            "autoinstall_known_extensions": "false",
+            "autoload_known_extensions": "false",
+        }
+        connection = self._duckdb.connect(":memory:", config={**fixed, **(settings or {})})
+        connection.execute("SET TimeZone = 'UTC'")  # hours of a time are the same on every machine
+        return connection
+
+    def _count(self, connection: Any, name: str) -> int:
+        return int(connection.execute(f"SELECT count(*) FROM {quoted(name)}").fetchone()[0])
+
+    def _bound(self, connection: Any, query: Query) -> Any:
+        """Return the query as a relation, if it is one query of what is given."""
+        try:
+            text = _single(connection, query)
+            relation = connection.sql(text)
+        except self._duckdb.Error as error:
+            raise _refused(error, query) from error
+        twice = [name for name in relation.columns if relation.columns.count(name) > 1]
+        if twice:
+            raise PlanError(
+                f"{query.label}: the result has two columns named {twice[0]!r}. Name one of them by AS, or join with "
+                "USING."
+            )
+        return relation
+
+    def _failed(self, error: Exception, query: Query, work: Work) -> Exception:
+        said = one_line(str(error))
+        if "No space left" in said or "max_temp_directory_size" in said:
+            return OutputWriteFailed(
+                f"{query.label}: DuckDB needs more space than there is where its result and what does not fit into "
+                f"memory go, {work.spill.parent}: {said} Free space, and run the same program again."
+            )
+        if isinstance(error, self._duckdb.OutOfMemoryException):
+            return OutOfMemory(
+                f"{query.label}: DuckDB cannot answer the query within {work.memory >> 20:,} MiB: {said} Raise "
+                "memory_limit=, use fewer workers=, or let the query make less at a time."
+            )
+        return SourceError(
+            f"{query.label}: DuckDB failed in the query: {said} Correct the query, or the values in a step before."
+        )
+
+
+def _single(connection: Any, query: Query) -> str:
+    statements = connection.extract_statements(query.text)
+    kinds = [str(each.type).rpartition(".")[2] for each in statements]
+    if kinds != ["SELECT"]:
+        found = f"{len(kinds)} statements" if len(kinds) != 1 else kinds[0]
+        raise PlanError(f"{query.label}: the text has to be one SELECT, and this is {found}.")
+    return str(statements[0].query).strip().rstrip(";")
+
+
+def _refused(error: Exception, query: Query) -> PlanError:
+    said = one_line(str(error))
+    given = ", ".join(query.schemas) or "none"
+    if "Table with name" in said:
+        name = said.partition("Table with name ")[2].partition(" does not exist")[0]
+        return PlanError(
+            f"{query.label}: the query reads {name}, and no dataset of that name is given."
+            f"{nearest(name, [*query.schemas])} Given: {given}. Datasets are given by keyword: "
+            f"hr.sql(text, {name}=dataset)."
+        )
+    if "file system operations are disabled" in said:
+        return PlanError(
+            f"{query.label}: the query reads a file by itself, and a run would not notice if that changed. Give it "
+            "as a dataset, such as hr.sql(text, zones=hr.read_csv(path))."
+        )
+    return PlanError(f"{query.label}: DuckDB does not take the query: {said}")
+
+
+def _refuse_same_names(query: Query) -> None:
+    for what, names in (
+        ("datasets", list(query.schemas)),
+        *((f"columns of {n}", s.names) for n, s in query.schemas.items()),
+    ):
+        known: dict[str, str] = {}
+        for name in names:
+            if (other := known.setdefault(name.lower(), name)) != name or names.count(name) > 1:
+                raise PlanError(
+                    f"{query.label}: the {what} have the names {other!r} and {name!r}, which DuckDB takes for one. "
+                    "Rename one of them, as with rename_columns in a step before."
+                )
+
+
+def _is_ordered(connection: Any, text: str) -> bool:
+    """Say whether rows come in an order that the query asks for."""
+    try:
+        tree = json.loads(connection.execute("SELECT json_serialize_sql(?)", [text]).fetchone()[0])
+        modifiers = tree["statements"][0]["node"]["modifiers"]
+    except Exception:  # a text that it cannot show as a tree
+        return True
+    return any(each["type"] == "ORDER_MODIFIER" for each in modifiers) or " AS headrace_result" in text
+
+
+# ---------------------------------------------------------------- text
+
+
+def _text(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"
+
+
+def _scan(files: Sequence[str]) -> str:
+    return f"read_parquet([{', '.join(map(_text, files))}], hive_partitioning = false)"
+
+
+def _view(given: Input, *, numbered: bool) -> str:
+    columns = [_column(field) for field in given.schema]
+    if numbered:
+        starts = [sum(given.counts[:i]) for i in range(len(given.counts))]
+        columns.append(
+            f"list_extract({starts}::BIGINT[], (file_index + 1)::BIGINT) + file_row_number AS {ROW}"
+        )
+    if not given.files:
+        empty = ", ".join(f"NULL::{sql_type(field.type)} AS {quoted(field.name)}" for field in given.schema)
+        return f"SELECT {empty}{f', NULL::BIGINT AS {ROW}' if numbered else ''} LIMIT 0"
+    return f"SELECT {', '.join(columns)} FROM {_scan(given.files)}"
+
+
+def _column(field: pa.Field) -> str:
+    name = quoted(field.name)
+    return f"CAST({name} AS {sql_type(field.type)}) AS {name}"
+
+
+def _written(text: str, relation: Any) -> str:
+    """Return the query with casts for what Parquet does not have."""
+    wanted = [
+        (name, normal(kind), written_as(kind))
+        for name, kind in zip(relation.columns, relation.types, strict=True)
+    ]
+    if all(is_ == to.lower().replace(" ", "") for _, is_, to in wanted):
+        return text
+    columns = [f"CAST({quoted(name)} AS {to}) AS {quoted(name)}" for name, _, to in wanted]
+    return f"SELECT {', '.join(columns)} FROM ({text}\n) AS headrace_result"

@@ -1,0 +1,316 @@
+"""The result of a query as a source: its rows are made once, before a run plans them, and belong to that run.
+
+::
+
+    OUT/_headrace/queries/<state>/input-0/     an input that has steps, or is no Parquet: a hidden output of its own
+    OUT/_headrace/queries/<state>/made/        what the engine writes; renamed when it is whole
+    OUT/_headrace/queries/<state>/result/      result.parquet, and answer.json, which says what was done
+
+``<state>`` is a digest of the query, of the plans of its inputs, of the code in them, and of their files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from headrace.annex.queries.engines import Input, Query, QueryEngine, Work
+from headrace.core import failpoints
+from headrace.core.events import InputMade
+from headrace.core.files import safe_files
+from headrace.core.files.safe_files import write_failed
+from headrace.core.human import plural
+from headrace.core.ports import Preparation, Source
+from headrace.core.row_keys import Keys, Location, Numbers, row_keys
+from headrace.core.work import Split
+from headrace.dataset.dataset import Dataset
+from headrace.errors import InputChanged, LedgerMismatch
+from headrace.plan.identity import code_of_plan
+from headrace.plan.logical import Plan
+from headrace.sources.parquet.source import ParquetSource
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+RESULT, ANSWER = "result.parquet", "answer.json"
+_OF_THE_RUN: dict[str, Any] = {
+    "mode": "resume",
+    "on_change": "refuse",
+    "incremental": False,
+    "refresh": None,
+    "fix": None,
+    "key": (),
+    "shard_rows": None,
+    "observers": (),
+    "keep_queries": False,
+    "progress": False,
+}
+_SMALL = 16 << 20  # bytes of files that this process writes faster than it starts a worker
+
+
+@dataclass(frozen=True, slots=True)
+class QueryInput:
+    """A dataset that a query names: its plan, and what reading it gives."""
+
+    name: str
+    plan: Plan
+    schema: pa.Schema
+
+    def described(self) -> dict[str, Any]:
+        """Return what identifies it: its source, its steps, and the state of its files."""
+        source = self.plan.source
+        with contextlib.suppress(Exception):  # what is wrong with them is said when they are read
+            source.splits()  # which lists the files anew
+        files = source.files()
+        state = hashlib.sha256(repr(files).encode()).hexdigest()[:16]
+        found = {
+            f"{self.name}, the source": source.describe(),
+            f"{self.name}, the steps": [step.shape() for step in self.plan.steps],
+            f"{self.name}, its files": f"{plural(len(files), 'file')}, state {state}" if files else None,
+        }
+        return {key: value for key, value in found.items() if value}
+
+    def handed(self, engine: QueryEngine) -> bool:
+        """Say whether the engine reads its files itself."""
+        source = self.plan.source
+        if self.plan.steps or type(source) is not ParquetSource or source.describe().keys() - _PLAIN:
+            return False
+        if any(not os.path.isabs(path) for path, _, _ in source.files()):
+            return False  # in a store
+        schemas = [footer.schema for footer in source.inspected().footers]
+        same = all(schema.equals(schemas[0]) for schema in schemas[1:])
+        plain = same and set(self.schema.names) <= set(schemas[0].names if schemas else ())
+        return plain and engine.reads(tuple(path for path, _, _ in source.files()), self.schema)
+
+    def input(self, engine: QueryEngine, folder: Path, preparation: Preparation) -> Input:
+        """Return its rows as Parquet files; they are written into ``folder`` if the engine does not read its own."""
+        source: Source = self.plan.source
+        if not self.handed(engine):
+            if source.unprepared and not self.plan.steps:
+                safe_files.make_folder(folder, 0o700)
+                source = source.prepared(replace(preparation, folder=folder))
+            else:
+                options = replace(preparation.options, **_OF_THE_RUN)
+                if not self.plan.steps and sum(size for _, size, _ in source.files()) <= _SMALL:
+                    options = replace(options, engine="inline", batch_timeout=None)
+                Dataset(self.plan, options).write_parquet(folder)
+                source = ParquetSource([str(folder)], partitioning=None)
+        assert isinstance(source, ParquetSource)
+        counts = tuple(footer.rows for footer in source.inspected().footers)
+        return Input(tuple(path for path, _, _ in source.files()), self.schema, counts)
+
+
+_PLAIN = {"kind", "paths", "columns", "partitioning"}
+
+
+class QuerySource(Source):
+    """The rows that an engine answers a query with; they are made when a run begins that reads them.
+
+    Its columns are known before, as the engine looks at the query when this is made. Raises ``PlanError`` for what it
+    cannot answer.
+    """
+
+    unprepared = True
+
+    def __init__(self, query: Query, inputs: Sequence[QueryInput], engine: QueryEngine) -> None:
+        self._query, self._inputs, self._engine = query, tuple(inputs), engine
+        self._schema = engine.schema(query)
+
+    # ------------------------------------------------------------ who it is
+
+    def describe(self) -> dict[str, Any]:
+        """Return the text, the engine with its version, and what identifies each input."""
+        found: dict[str, Any] = {
+            "kind": "query",
+            "verb": self._query.label,
+            "text": self._query.text,
+            "engine": f"{self._engine.name} {self._engine.version}",
+        }
+        paths: dict[str, None] = {}
+        for each in self._inputs:
+            found |= each.described()
+            paths |= dict.fromkeys(each.plan.source.describe().get("paths", ()))
+        return {**found, "paths": list(paths)}
+
+    def code(self) -> dict[str, str]:
+        """Return the code of all inputs' steps, theirs first that come first."""
+        return {
+            f"input {each.name}, {place}": print_
+            for each in self._inputs
+            for place, print_ in code_of_plan(each.plan).items()
+        }
+
+    def _state(self) -> str:
+        about = msgspec.json.encode([self.describe(), self.code()], order="sorted")
+        return hashlib.sha256(about).hexdigest()[:24]
+
+    def schema(self) -> pa.Schema:
+        """Return the columns of the result."""
+        return self._schema
+
+    def files(self) -> list[tuple[str, int, int]]:
+        """Return the files of the inputs."""
+        return [file for each in self._inputs for file in each.plan.source.files()]
+
+    def splits(self) -> list[Split]:
+        """Return one split: nobody knows how many rows there will be."""
+        return [Split(0, 0, 0, -1, 0)]
+
+    def read(self, *_: Any, **__: Any) -> Any:
+        """Only the result can be read."""
+        raise AssertionError("the result of a query is read once it is prepared")
+
+    def locate(self, split: Split, row: int) -> Location:
+        """Name the row of the result."""
+        return Location(f"the result of {self._query.label}", row)
+
+    def explained(self) -> list[str]:
+        """Say who answers the query, and where the rows come from that it reads."""
+        lines = [f"query    {self._engine.name} {self._engine.version}: {' '.join(self._query.text.split())}"]
+        for each in self._inputs:
+            steps = " → ".join(["read", *(step.label() for step in each.plan.steps)])
+            kind = type(each.plan.source).__name__.removesuffix("Source")
+            how = (
+                f"{self._engine.name} reads the files"
+                if each.handed(self._engine)
+                else f"written first: {steps}"
+            )
+            files = len(each.plan.source.files())
+            kind += f", {plural(files, 'file')}" if files else ""
+            lines.append(f"  {each.name}: {kind}; {how}")
+            lines += [f"    {line}" for line in each.plan.source.explained()]
+        return [
+            *lines,
+            "         rows are numbered in the result of the query; it is removed when the run has ended",
+        ]
+
+    # ------------------------------------------------------------ its rows
+
+    def prepared(self, preparation: Preparation) -> Source:
+        """Have the query answered, unless an earlier driver has its result."""
+        state = self._state()
+        folder = preparation.folder / state
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                for other in preparation.folder.iterdir():
+                    if other.is_dir() and other != folder:
+                        shutil.rmtree(other, ignore_errors=True)
+            result = folder / "result"
+            if not (result / ANSWER).exists():
+                safe_files.make_folder(folder, 0o700)
+                self._answer(folder, preparation, state)
+            with contextlib.suppress(FileNotFoundError):
+                for other in folder.iterdir():
+                    if other != result:
+                        shutil.rmtree(other, ignore_errors=True)
+            made = msgspec.json.decode(safe_files.content(result / ANSWER), type=InputMade)
+        except OSError as error:
+            raise write_failed(error, folder, "write") from error
+        return QueryResult(
+            str(result / RESULT), self._schema, self._query.label, self.describe(), self.code(), made
+        )
+
+    def _answer(self, folder: Path, preparation: Preparation, state: str) -> None:
+        inputs = {
+            each.name: each.input(self._engine, folder / f"input-{i}", preparation)
+            for i, each in enumerate(self._inputs)
+        }
+        failpoints.hit("query.inputs")
+        made, spill = folder / "made", folder / "spill"
+        for each in (made, spill):
+            shutil.rmtree(each, ignore_errors=True)
+            safe_files.make_folder(each, 0o700)
+        begun = time.monotonic()
+        work = Work(inputs, made / RESULT, spill, self._schema, preparation.memory, preparation.cores)
+        answer = self._engine.answer(self._query, work)
+        failpoints.hit("query.answered")
+        self._check(answer.read, answer.rows, inputs, made / RESULT)
+        if self._state() != state:
+            raise InputChanged(
+                f"{self._query.label}: a file that the query reads has changed while it ran, so its result may have "
+                "rows of both. Nothing was written: run it again when nobody writes the input."
+            )
+        about = InputMade(
+            f"{self._engine.name} {self._engine.version}",
+            " ".join(self._query.text.split()),
+            {name: each.rows for name, each in inputs.items()},
+            answer.rows,
+            (made / RESULT).stat().st_size,
+            round(time.monotonic() - begun, 3),
+            answer.spilled,
+        )
+        with safe_files.file(made / RESULT) as file:
+            os.fsync(file.fileno())
+        safe_files.write(made / ANSWER, msgspec.json.encode(about))
+        safe_files.sync_folder(made)
+        failpoints.hit("query.synced")
+        os.rename(made, folder / "result")
+        safe_files.sync_folder(folder)
+        failpoints.hit("query.done")
+
+    def _check(self, read: Mapping[str, int], rows: int, inputs: Mapping[str, Input], result: Path) -> None:
+        """Compare what the engine counted with what the files say."""
+        import pyarrow.parquet as pq
+
+        counted = {**{f"of {name}": count for name, count in read.items()}, "of the result": rows}
+        there = {
+            **{f"of {name}": each.rows for name, each in inputs.items()},
+            "of the result": pq.read_metadata(result).num_rows,
+        }
+        for what, count in counted.items():
+            if count != there[what]:
+                raise LedgerMismatch(
+                    f"{self._query.label}: {self._engine.name} counted {count:,} rows {what}, and the files have "
+                    f"{there[what]:,}. The result is not used. Report it with the query."
+                )
+
+
+class QueryResult(ParquetSource):
+    """The rows of a query's result, in a file that belongs to the run."""
+
+    def __init__(
+        self,
+        path: str,
+        schema: pa.Schema,
+        label: str,
+        described: dict[str, Any],
+        code: dict[str, str],
+        made: InputMade,
+    ) -> None:
+        super().__init__([path], partitioning=None, schema=schema)
+        self._label, self._described, self._code, self._made = label, described, code, made
+
+    def describe(self) -> dict[str, Any]:
+        """Return what the query says."""
+        return self._described
+
+    def code(self) -> dict[str, str]:
+        """Return what the query says."""
+        return self._code
+
+    def preparations(self) -> list[InputMade]:
+        """Return how the query was answered."""
+        return [self._made]
+
+    def explained(self) -> list[str]:
+        """Say what was done."""
+        return [
+            f"query    {self._made.by}, {self._made.rows:,} rows in {self._made.seconds:.1f} s: {self._made.what}"
+        ]
+
+    def locate(self, split: Split, row: int) -> Location:
+        """Number the rows of the result."""
+        return Location(f"the result of {self._label}", split.first + row)
+
+    def row_keys(self, split: Split, numbers: Numbers) -> Keys:
+        """Return keys that do not depend on where the output is."""
+        return row_keys(f"the result of {self._label}", numbers + split.first)

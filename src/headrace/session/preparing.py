@@ -1,0 +1,61 @@
+"""Making rows that a run reads before it is planned: the rows of a source that is ``unprepared``."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import weakref
+from dataclasses import replace
+from pathlib import Path
+
+from headrace.core.files import safe_files
+from headrace.core.files.safe_files import write_failed
+from headrace.core.ports import Preparation
+from headrace.engines.local import machine
+from headrace.errors import ArgumentError
+from headrace.options import RunOptions
+from headrace.output.layout import KEEP, Output
+from headrace.plan.logical import Plan
+from headrace.plan.partitioning import Partitioning
+from headrace.session.context import RunContext
+from headrace.session.execution_plan import ExecutionPlan
+
+
+def prepared_in_output(context: RunContext, plan: Plan, output: Output) -> tuple[Plan, Partitioning]:
+    """Have the rows made in the output's own folder; return the plan that reads them, and how it is partitioned."""
+    options = context.options
+    if options.traits.is_cluster and not isinstance(output.place.at(), Path):
+        raise ArgumentError(
+            f"The plan has a query, whose result lies beside the output, and workers of {options.engine_name} would "
+            f"not see it on this machine. Write to a folder that all machines share, and not to {output}."
+        )
+    try:
+        safe_files.make_folder(output.queries, 0o700)
+        if options.keep_queries:
+            safe_files.write(output.queries / KEEP, b"")
+    except OSError as error:
+        raise write_failed(error, output.queries, "make") from error
+    plan = replace(plan, source=plan.source.prepared(_preparation(output.queries, options)))
+    context.execution = ExecutionPlan(replace(context.execution.plan, source=plan.source), options)
+    return plan, context.execution.partitioning
+
+
+def prepared_for_reading(plan: Plan, options: RunOptions) -> Plan:
+    """Have the rows made in a temporary folder, which is removed when nobody has the plan any more."""
+    if not plan.source.unprepared:
+        return plan
+    folder = Path(tempfile.mkdtemp(prefix="headrace-query-"))
+    try:
+        source = plan.source.prepared(_preparation(folder, options))
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    weakref.finalize(source, shutil.rmtree, folder, ignore_errors=True)
+    return replace(plan, source=source)
+
+
+def _preparation(folder: Path, options: RunOptions) -> Preparation:
+    capacity = machine.capacity()  # the query is answered here, wherever workers are
+    return Preparation(
+        folder, options, options.memory_limit or capacity.memory, options.workers or capacity.cpus
+    )
