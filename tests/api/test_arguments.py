@@ -104,6 +104,8 @@ VALUES: list[tuple[Verb, str]] = [
     (lambda d: d.filter(), "takes either a function of a row or expr="),
     (lambda d: d.filter(expr=3), "it takes an expression such as"),
     (lambda d: d.filter(expr="id >"), r"expr='id >'\): this is not an expression"),
+    (lambda d: d.filter(expr="id IS NULL AND"), r"AND'\): this is not an expression"),
+    (lambda d: d.filter(expr="id NOT IN (3) AND id = 2"), "leaves out nulls in SQL"),
     (lambda d: d.filter(expr="len(id) > 3"), r"'len\(id\)' is not understood"),
     (lambda d: d.filter(expr="1 > 3"), "it names no column"),
     (lambda d: d.filter(expr="'a' in id"), "'in' stands between a column and a list"),

@@ -66,6 +66,9 @@ def values(data: hr.Dataset, expression: Any) -> list[Any]:
         (s.str.replace("b", "-"), [" a-", None, "Bc"]),
         (pc.field("x") * 2, [2, None, 6]),
         ("x * 2 + y", [6.0, None, None]),
+        ("x IS NULL OR s <> 'Bc'", [True, True, False]),
+        ("x = 1 and s is  not NULL", [True, False, False]),
+        ("s = 'it''s' OR y IN (2, 3)", [False, True, False]),
     ],
 )
 def test_what_an_expression_gives(data: hr.Dataset, expression: Any, expected: list[Any]) -> None:

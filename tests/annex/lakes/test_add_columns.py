@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 import sys
 import tempfile
+import threading
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +17,14 @@ from zlib import crc32
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import forked
 import headrace as hr
+from crossed import crossed
 from headrace.core.work import Shard
 from headrace.errors import (
     ArgumentError,
@@ -39,7 +43,7 @@ from annex.lakes.test_add_columns import LAKES
 from headrace.core import failpoints
 
 failpoints.activate({sys.argv[2]: f"kill@{sys.argv[3]}"})
-LAKES[sys.argv[1]](sys.argv[4]).add()
+getattr(LAKES[sys.argv[1]](sys.argv[4]), sys.argv[5])()
 """
 FILES = [60, 40, 50]
 
@@ -98,6 +102,10 @@ class Lake:
         data = self.read().with_options(**QUIET).predict(half, inputs=["id"], output="half")
         return self.write(data.predict(pair, inputs=["id"], output="pair"), **how)
 
+    def fill(self, where: str = "half IS NULL", **how: Any) -> hr.Result:
+        data = self.read().with_options(**QUIET).predict(half, inputs=["id"], output="half", replace=True)
+        return self.write(data, where=where, **how)
+
     def publish(self) -> None:
         hr.publish(self.output, because="few rows")
 
@@ -108,6 +116,9 @@ class Lake:
     def files(self) -> list[tuple[str, tuple[Any, ...]]]:
         """Each file: its partition, its rows, and what is stored of old columns."""
         raise NotImplementedError
+
+    def files_there(self) -> list[str]:
+        return [path for path, _ in self.files()]
 
     @property
     def output(self) -> str:
@@ -136,6 +147,9 @@ class Lance(Lake):
         import lance
 
         lance.dataset(self.place).add_columns(pa.schema([("wide", pa.float64())]))
+
+    def files_there(self) -> list[str]:
+        return []
 
     def rows(self) -> list[dict[str, Any]]:
         import lance
@@ -197,7 +211,7 @@ class Delta(Lake):
         actions = pa.table(deltalake.DeltaTable(self.place).get_add_actions()).to_pylist()
         paths = [f"{self.place}/{unquote(each['path'])}" for each in actions]
         return [
-            (path, (str(each["partition"]), each["num_records"], *stored(path)))
+            (path, (str(each.get("partition")), each["num_records"], *stored(path)))
             for path, each in zip(paths, actions, strict=True)
         ]
 
@@ -272,12 +286,13 @@ class Iceberg(Lake):
         hr.publish(self.output, because="few rows", catalog=self.lake)
 
 
+LIBRARIES = {"lance": "lance", "delta": "deltalake", "iceberg": "pyiceberg"}
 LAKES: dict[str, Callable[[str], Lake]] = {"lance": Lance, "delta": Delta, "iceberg": Iceberg}
 
 
 @pytest.fixture(params=sorted(LAKES))
 def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
-    pytest.importorskip({"lance": "lance", "delta": "deltalake", "iceberg": "pyiceberg"}[request.param])
+    pytest.importorskip(LIBRARIES[request.param])
     return LAKES[request.param](str(tmp_path / "t"))
 
 
@@ -286,98 +301,148 @@ def values(row: dict[str, Any]) -> dict[str, Any]:
     return {**row, "half": row["id"] / 2, "pair": [row["id"], -row["id"]]}
 
 
+def lacking(row: dict[str, Any]) -> dict[str, Any]:
+    """The row as it must be with a value, if it had none."""
+    return {**row, "half": row["id"] / 2 if row["half"] is None else row["half"]}
+
+
+def with_values(first: int, rows: int, known: Callable[[int], bool]) -> pa.Table:
+    made = some(first, rows)
+    found = [-1.0 if known(i) else None for i in range(first, first + rows)]
+    return made.append_column("half", pa.array(found, pa.float64()))
+
+
+class State:
+    """What a library reads again and again while others write."""
+
+    def __init__(self, lake: Lake) -> None:
+        self._lake, self._over = lake, threading.Event()
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self.seen: list[list[dict[str, Any]]] = []
+
+    def _read(self) -> None:
+        while not self._over.is_set():
+            found = self._lake.rows()
+            if found not in self.seen:
+                self.seen.append(found)
+
+    def __enter__(self) -> State:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+
+KILLED = [
+    ("attempt.batch", 2),
+    ("journal.synced", 2),
+    ("publish.renamed", 2),
+    ("table.joined", 1),
+    ("table.filled", 1),
+    ("finish.success", 1),
+    ("finish.closed", 1),
+]
 MEANWHILE: dict[str, Callable[[Lake], None]] = {
+    "nothing": lambda lake: None,
     "append": lambda lake: lake.append(some(900, 3)),
     "delete": lambda lake: lake.delete([7, 70]),
+    "delete elsewhere": lambda lake: lake.delete([7]),  # of a file in which no row lacks a value
 }
+DONE: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {"add": values, "fill": lacking}
+CASES = [
+    ("add", "nothing"),
+    ("fill", "append"),
+    ("fill", "delete elsewhere"),
+    ("add", "append"),
+    ("fill", "nothing"),
+    ("add", "delete"),
+    ("fill", "delete"),
+]
 
 
-@pytest.mark.parametrize("meanwhile", ["", *MEANWHILE])
-@pytest.mark.parametrize(
-    ("point", "passage"),
-    [
-        ("attempt.batch", 2),
-        ("journal.synced", 2),
-        ("publish.renamed", 2),
-        ("table.joined", 1),
-        ("table.filled", 1),
-        ("finish.success", 1),
-        ("finish.closed", 1),
-    ],
-)
-def test_killed_anywhere(lake: Lake, point: str, passage: int, meanwhile: str) -> None:
-    lake.make(FILES)
-    lake.delete([3, 4, 115])
+@pytest.mark.parametrize(("at", "case"), crossed(KILLED, CASES))
+def test_killed_anywhere(lake: Lake, at: tuple[str, int], case: tuple[str, str]) -> None:
+    (point, passage), (verb, meanwhile), done = at, case, DONE[case[0]]
+    if verb == "add":
+        lake.make(FILES)
+        lake.delete([3, 4, 115])
+    else:
+        lake.append(with_values(0, 60, lambda i: True))
+        lake.append(with_values(60, 40, lambda i: i % 2 > 0))
+        lake.append(with_values(100, 50, lambda i: False))
     before = lake.rows()
+    after = [done(row) for row in before]
     kind = type(lake).__name__.lower()
-    command = [sys.executable, "-c", JOB, kind, point, str(passage), lake.place]
-    ended = forked.run(command, cwd=str(Path(__file__).parents[2]), timeout=120)
+    command = [sys.executable, "-c", JOB, kind, point, str(passage), lake.place, verb]
+    with State(lake) as state:
+        ended = forked.run(command, cwd=str(Path(__file__).parents[2]), timeout=120)
+    assert all(each in (before, after) for each in state.seen)
     if ended.returncode != -signal.SIGKILL:  # the point is not passed by this kind
-        assert point == "table.joined" and ended.returncode == 0, ended.stderr
+        assert point == "table.joined" and verb == "add" and ended.returncode == 0, ended.stderr
         return
-    done = point.startswith("finish")
-    assert lake.rows() == ([values(row) for row in before] if done else before)
-    if meanwhile:
-        MEANWHILE[meanwhile](lake)
-    if meanwhile and not done and meanwhile not in lake.keeps:
-        now = lake.rows()
+    committed = point.startswith("finish")
+    assert lake.rows() == (after if committed else before)
+    MEANWHILE[meanwhile](lake)
+    now = lake.rows()
+    if not committed and meanwhile == "delete" and meanwhile not in lake.keeps:
         with pytest.raises(SinkError, match=r"was changed during this run: .*It was not touched.*output="):
-            lake.add()
+            getattr(lake, verb)()
         assert lake.rows() == now
         return
-    kept = {row["id"] for row in before} - ({7, 70} if meanwhile == "delete" else set())
-    if meanwhile == "append" and not done:
-        with pytest.warns(UserWarning, match="3 rows that others added .* have null in 'half', 'pair'"):
-            result = lake.add()
-    else:
-        result = lake.add()
-    found = lake.rows()
-    assert result.rows == len(before) and [row for row in found if row["id"] < 900] == [
-        values(row) for row in before if row["id"] in kept
-    ]
+    with State(lake) as state, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        result = getattr(lake, verb)()
+    warned = [each for each in caught if "3 rows that others added" in str(each.message)]
+    assert len(warned) == (meanwhile == "append" and not committed)
+    found, there = lake.rows(), {row["id"] for row in now}
+    assert all(each in (now, found) for each in state.seen)
+    assert result.rows == len([row for row in before if verb == "add" or row["half"] is None])
+    assert [row for row in found if row["id"] < 900] == [row for row in after if row["id"] in there]
     new = [row for row in found if row["id"] >= 900]
     assert len(new) == (3 if meanwhile == "append" else 0) and all(row["half"] is None for row in new)
-    assert lake.add().resumed and lake.rows() == found
+    assert getattr(lake, verb)().resumed and lake.rows() == found
     assert hr.verify(lake.output).good
 
 
-@settings(max_examples=12, deadline=None)
+@pytest.mark.parametrize("kind", sorted(LAKES))
+@settings(max_examples=6, deadline=None)
 @given(
     sizes=st.lists(st.integers(1, 9), min_size=1, max_size=4),
     gone=st.sets(st.integers(0, 35), max_size=6),
-    filled=st.sets(st.integers(0, 35), max_size=9),
+    known=st.sets(st.integers(0, 35), max_size=9),
     rows=st.sampled_from([0, 1, 5]),
 )
-def test_rows_that_lack_a_value(sizes: list[int], gone: set[int], filled: set[int], rows: int) -> None:
+def test_rows_that_lack_a_value(
+    kind: str, sizes: list[int], gone: set[int], known: set[int], rows: int
+) -> None:
     """Whatever is deleted or has a value, the table is what a naive program makes of its rows."""
-    lance = pytest.importorskip("lance")
+    pytest.importorskip(LIBRARIES[kind])
     with tempfile.TemporaryDirectory() as folder:
-        lake = Lance(f"{folder}/t")
-        lake.make(sizes)
-        there = {i for i in range(sum(sizes)) if i not in gone}
-        if there and gone:
+        lake, first = LAKES[kind](f"{folder}/t"), 0
+        for count in sizes:
+            lake.append(with_values(first, count, known.__contains__))
+            first += count
+        if gone & {*range(first)} and len(gone & {*range(first)}) < first:
             lake.delete(sorted(gone))
-
-        def begun(batch: pa.RecordBatch) -> pa.RecordBatch:
-            known = [-1.0 if i in filled else None for i in batch.column("id").to_pylist()]
-            return pa.record_batch([pa.array(known, pa.float64())], ["half"])
-
-        lance.dataset(lake.place).add_columns(begun, read_columns=["id"])
-        before = lake.rows()
+        before, files = lake.rows(), {*lake.files_there()}
         data = lake.read().with_options(**QUIET).predict(half, inputs=["id"], output="half", replace=True)
-        with pytest.raises(ColumnExists, match=r"has a column 'half' already.*where="):
+        with pytest.raises(
+            (ColumnExists, PlanError), match=r"has a column 'half' already.*where=|changes 'half'"
+        ):
             lake.write(data)
         with pytest.MonkeyPatch.context() as patch:
-            if rows:  # parts end where no fragment does, as those of shards that were divided
+            if rows and kind == "lance":  # parts end where no fragment does, as those of divided shards
                 patch.setattr("headrace.plan.partitioning.Partitioning.shards", cut_in(rows))
-            result = lake.write(data, where="half IS NULL")
-        lacking = [row for row in before if row["half"] is None]
-        assert result.rows == len(lacking)
-        assert lake.rows() == [{**row, "half": row["id"] / 2 if row in lacking else -1.0} for row in before]
-        if filled & there:
-            assert lance.dataset(lake.place).to_table(filter="half = -1").num_rows == len(
-                [row for row in before if row["id"] in filled]
-            )
+            result = lake.fill()
+        assert result.rows == len([row for row in before if row["half"] is None])
+        assert lake.rows() == [lacking(row) for row in before]
+        full = files & {*lake.files_there()}  # which stay, unless a row got a value
+        assert kind == "lance" or all(
+            row["half"] == -1 for path in full for row in pq.read_table(path).to_pylist()
+        )
+        assert lake.fill(output="again").rows == 0 and lake.rows() == [lacking(row) for row in before]
 
 
 def cut_in(rows: int) -> Callable[..., list[Shard]]:
@@ -466,7 +531,15 @@ def test_old_columns_are_copied_as_they_are_stored(tmp_path: Path, kind: str, en
     assert sorted(before.values()) == sorted(after.values()) and before.keys().isdisjoint(after)
     for path in before:
         Path(path).unlink()  # as VACUUM does
-    assert lake.rows() == [{**row, "half": row["id"] / 2} for row in old.to_pylist()]
+    again = lake.read().with_options(engine=engine, progress=False, **options)
+    again = again.predict(half, inputs=["id"], output="half", replace=True).with_column("more", half)
+    assert lake.write(again, where="number = 0 AND id < 11000", output="b").rows == 5500
+    later = dict(lake.files())
+    assert sorted(later.values()) == sorted(after.values()) and len({*after} - {*later}) == 3
+    assert [row["more"] is None for row in lake.rows()] == [i % 2 > 0 or i >= 11_000 for i in range(60_000)]
+    assert [{**row, "more": 0} for row in lake.rows()] == [
+        {**row, "half": row["id"] / 2, "more": 0} for row in old.to_pylist()
+    ]
 
 
 def stored(path: str) -> tuple[int, ...]:

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import msgspec
 import pyarrow as pa
 
+from headrace.annex.lakes.filling import Filling, P, Pieces, by_name, pieces_of
 from headrace.annex.lakes.sink import LakeTable
+from headrace.annex.lakes.types import footers
 from headrace.core.human import plural
 from headrace.core.ports import Sink, Source
 from headrace.core.table_changes import Lost
@@ -18,8 +20,10 @@ from headrace.core.warn import warn
 from headrace.core.work import HOME, StagedFile
 from headrace.errors import ArgumentError, ColumnExists, NothingMatched, PlanError, SinkError
 from headrace.plan import compile as compiler
+from headrace.plan.predicates import given_expression
 from headrace.plan.steps.columns import DropColumns
 from headrace.plan.steps.predict import Predict
+from headrace.plan.steps.rows import Filter
 
 if TYPE_CHECKING:
     from headrace.options import RunOptions
@@ -27,13 +31,14 @@ if TYPE_CHECKING:
     from headrace.sinks.files import FileSink
 
 T = TypeVar("T")
+_OTHER_ROWS = "its files have not the rows that were read"
 
 
 class TableSource(Source, Protocol):
     """A source of a table that may get new columns."""
 
     def for_new_columns(self, where: str | None, begun: Mapping[str, Any]) -> Source:
-        """Return this source with a shard for each file, of the rows for which a condition holds.
+        """Return this source with a shard for each file, maybe of rows that fulfil a condition in its own words.
 
         ``begun``: what it said of itself when the run began; that version is read, unless another was asked for.
         """
@@ -100,26 +105,29 @@ def check_names(plan: Plan, where: str, there: pa.Schema) -> None:
         check_new(where, sorted(made), there) if made else None
 
 
-def planned(
-    plan: Plan, kind: type[TableSource], table: LakeTable, read: str, where: str | None = None
-) -> Plan:
+def planned(plan: Plan, kind: type[TableSource], table: AddsColumns, read: str) -> Plan:
     """Return what runs: a plan whose rows are what the files of a table get.
 
     ``read`` is the reader of the table in messages. Raises ``PlanError`` for a plan that reads another one, or where
     a column that is needed does not come out as it is.
     """
-    source, name = plan.source, f"{table.what} {table.place}"
+    source, where, name = plan.source, table.where, f"{table.what} {table.place}"
     if not isinstance(source, kind) or source.describe()["table"] != table.place:
         raise PlanError(
             f"mode='add_columns' adds columns to the table that the plan reads. Begin with {read}, and write to the "
             "same table."
         )
-    plan = replace(plan, source=source.for_new_columns(where, begun(table.files)))
+    old_files = source.outside_files() is not None  # which new ones take the places of
+    own = None if old_files else where
+    plan = replace(plan, source=source.for_new_columns(own, begun(table.files)))
+    if old_files and where is not None:
+        chosen = given_expression(where, "write_…(where=")
+        plan = replace(plan, steps=(Filter(None, chosen), *plan.steps))
     there = plan.source.schema()
     if where is None:
         check_names(plan, name, there)
     old, outside = carried(plan), source.outside_files()
-    if outside is not None:
+    if outside is not None and where is None:
         missing = [each for each in there.names if each not in old]
         if missing:
             raise PlanError(
@@ -141,7 +149,7 @@ def check_new(where: str, new: Sequence[str], there: pa.Schema, *, fills: bool =
     if taken and not fills:
         raise ColumnExists(
             f"The {where} has a column {taken[0]!r} already, and mode='add_columns' replaces no values. Give the "
-            f'result another name, or fill the rows that lack a value: where="{taken[0]} IS NULL" (Lance tables).'
+            f'result another name, or fill the rows that lack a value: where="{taken[0]} IS NULL".'
         )
 
 
@@ -181,8 +189,8 @@ class AddsColumns(LakeTable):
     def check_schema(self, schema: pa.Schema) -> None:
         """Raise for a column that no table holds, or if there is no new one."""
         assert self.columns is not None
-        new = [name for name in schema.names if name not in self.columns.schema.names]
-        check_new(f"{self.what} {self.place}", new, self.columns.schema)
+        new = [name for name in schema.names if self.where or name not in self.columns.schema.names]
+        check_new(f"{self.what} {self.place}", new, self.columns.schema, fills=self.where is not None)
         self.stored(schema, part=True)
 
     def at_base(self) -> Any:
@@ -219,18 +227,35 @@ class AddsColumns(LakeTable):
 
         Raises ``SinkError`` if parts do not end where files do.
         """
-        left = [(file, count) for file, count in reversed(rows) if count]
-        found = {}
-        for part in sorted(parts, key=lambda each: each.name):
-            file, count = left.pop() if left else (None, 0)
-            if file is None or part.rows > count:
-                raise self.changed("its files have not the rows that were read")
-            found[part] = file
-            if part.rows < count:
-                left.append((file, count - part.rows))
-        if left:
-            raise self.changed("its files have not the rows that were read")
+        found = [(p, file) for file, pieces in self.pieces(rows, by_name(parts)) for p in pieces]
+        if any(piece.rows < piece.part.rows for piece, _ in found):
+            raise self.changed(_OTHER_ROWS)
+        return {piece.part: file for piece, file in found}
+
+    def pieces(self, rows: Sequence[tuple[T, int]], parts: Sequence[P]) -> Sequence[tuple[T, Pieces[P]]]:
+        """Return the files that get rows of parts, with these. Raises ``SinkError`` if rows do not add up."""
+        found = pieces_of(rows, parts)
+        if found is None:
+            raise self.changed(_OTHER_ROWS)
         return found
+
+    def filled(self, parts: Sequence[StagedFile]) -> list[tuple[int, StagedFile]]:
+        """Make the files in which rows for which ``where`` holds have the values of the parts, and others their own.
+
+        Each comes with the number of the file whose place it takes; others have no such row.
+        """
+        parts = by_name([part for part in parts if part.rows])
+        if not parts:
+            return []
+        source, (footer,) = self.source(), footers(self.files, [parts[0].name])
+        condition, left_out = given_expression(self.where), source.outside_files() or ()
+        filling = Filling(self.sink(), source, condition, left_out)
+        new, files = footer.schema.to_arrow_schema(), filling.counted()
+        return filling.files(self.pieces(files, parts), new)
+
+    def source(self) -> TableSource:
+        """Return what reads all rows of the version that the run has read."""
+        raise NotImplementedError
 
     def changed(self, why: str) -> SinkError:
         """Return the error for a table that others have changed such that the new columns fit no more."""
@@ -240,9 +265,9 @@ class AddsColumns(LakeTable):
         )
 
     def warn_of_rows(self, rows: int, names: Sequence[str]) -> None:
-        """Warn that rows which others have added meanwhile have no values."""
-        if rows:
+        """Warn that rows which others have added meanwhile have no values; less than none were deleted."""
+        if rows > 0:
             warn(
-                f"{plural(rows, 'row')} that others added to the {self.what} {self.place} during this run have null "
-                f"in {', '.join(map(repr, names))}. A further run with another output= can compute them."
+                f"{plural(rows, 'row')} that others added to the {self.what} {self.place} during this run got no "
+                f"value in {', '.join(map(repr, names))}. A further run with another output= can compute them."
             )

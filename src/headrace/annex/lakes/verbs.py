@@ -47,6 +47,7 @@ class LakeWriteVerbs(WriteVerbs):
         mode: Literal["append", "overwrite", "error", "add_columns"] = "append",
         partition_by: str | Sequence[str] | None = None,
         schema_mode: Literal["merge"] | None = None,
+        where: str | None = None,
         output: str = OUTPUT,
         compression: str | None = "auto",
         storage_options: Mapping[str, Any] | None = None,
@@ -72,6 +73,9 @@ class LakeWriteVerbs(WriteVerbs):
         schema_mode
             None: columns go by their names, each must be in the table and fit its type, and columns that are not
             given are null. ``"merge"``: columns that the table has not are added to it.
+        where
+            With ``"add_columns"``: which rows get values, such as ``"score IS NULL"``; as in ``filter(expr=)``, or in
+            SQL. The other rows keep the value that they have, or get null. Default: all rows.
         output
             The name of the folder that this run has in the table, with its parts, its journal and its report. A
             further run that adds rows needs another name, such as the day; with ``"overwrite"`` a further run finds
@@ -108,6 +112,7 @@ class LakeWriteVerbs(WriteVerbs):
                 f"write_delta: mode= is 'append', 'overwrite', 'error' or 'add_columns', not {mode!r}."
             )
         place, storage_options, name = _given("write_delta", path, storage_options, output, schema_mode)
+        _check_where("write_delta", where, mode)
         folders = given_partition_by(partition_by, None)
         if mode == ADD_COLUMNS and folders:
             raise ArgumentError(
@@ -128,15 +133,14 @@ class LakeWriteVerbs(WriteVerbs):
                 partition_by=folders,
             )
             if mode == ADD_COLUMNS:
-                return DeltaNewColumns(parts, table_mode=mode, merge=True)
+                return DeltaNewColumns(parts, table_mode=mode, merge=True, where=where)
             return DeltaTable(free_folder(parts, mode), table_mode=mode, merge=schema_mode == "merge")
 
         if mode == ADD_COLUMNS:
             from headrace.annex.lakes.delta.source import DeltaSource
 
-            return self._add_columns(
-                "write_delta", DeltaSource, table(), f"hr.read_delta({place!r})", options
-            )
+            read = f"hr.read_delta({place!r})"
+            return self._add_columns("write_delta", DeltaSource, table(), read, options)
         return self._write(lambda: table().sink(), {**options, "mode": _MODES[mode]})
 
     @known_arguments(also=ray_arguments.WRITE_ICEBERG, options=LakeOptions)
@@ -147,6 +151,7 @@ class LakeWriteVerbs(WriteVerbs):
         catalog: str | Mapping[str, Any] | None = None,
         catalog_kwargs: Mapping[str, Any] | None = None,
         mode: Literal["append", "overwrite", "error", "add_columns"] = "append",
+        where: str | None = None,
         output: str = OUTPUT,
         compression: str | None = "auto",
         **options: Unpack[LakeOptions],
@@ -167,6 +172,8 @@ class LakeWriteVerbs(WriteVerbs):
             ``"append"`` adds the rows. ``"overwrite"`` replaces all rows, in the same one snapshot; older ones stay
             readable. ``"error"`` refuses a table that is there. ``"add_columns"`` adds new columns to the rows of the
             table that the plan reads, as in ``write_delta``.
+        where
+            With ``"add_columns"``: which rows get values, as in ``write_delta``.
         output
             The name of the folder that this run has below the data of the table, as in ``write_delta``.
         compression, schema, on_change, incremental, key, durability
@@ -204,8 +211,9 @@ class LakeWriteVerbs(WriteVerbs):
                 f"write_iceberg: mode= is 'append', 'overwrite', 'error' or 'add_columns', not {mode!r}."
             )
         identifier = given_identifier(table_identifier, "write_iceberg")
-        where = Catalog.given(catalog, catalog_kwargs, "write_iceberg")
+        lake = Catalog.given(catalog, catalog_kwargs, "write_iceberg")
         name = given_output(output, "write_iceberg")
+        _check_where("write_iceberg", where, mode)
 
         def table() -> LakeTable:
             from headrace.annex.lakes.iceberg.columns import IcebergNewColumns
@@ -214,12 +222,12 @@ class LakeWriteVerbs(WriteVerbs):
             from headrace.sinks.files import FileSink
             from headrace.sinks.parquet import Parquet
 
-            location, options = location_of(where, identifier)
+            location, options = location_of(lake, identifier)
             data = within(place_of(location), "data")
             parts = FileSink(within(data, name), Parquet(compression), storage_options=options)
-            how: dict[str, Any] = {"identifier": identifier, "catalog": where, "location": location}
+            how: dict[str, Any] = {"identifier": identifier, "catalog": lake, "location": location}
             if mode == ADD_COLUMNS:
-                return IcebergNewColumns(parts, table_mode=mode, merge=True, **how)
+                return IcebergNewColumns(parts, table_mode=mode, merge=True, where=where, **how)
             return IcebergTable(free_folder(parts, mode), table_mode=mode, **how)
 
         if mode == ADD_COLUMNS:
@@ -298,11 +306,8 @@ class LakeWriteVerbs(WriteVerbs):
             raise ArgumentError(
                 f"write_lance: mode= is 'append', 'overwrite', 'create' or 'add_columns', not {mode!r}."
             )
-        if where is not None and mode != ADD_COLUMNS:
-            raise ArgumentError(
-                "write_lance: where= goes with mode='add_columns'. Use filter= of read_lance."
-            )
         place, storage_options, name = _given("write_lance", path, storage_options, output, schema_mode)
+        _check_where("write_lance", where, mode)
         rows = given_rows_per_file(min_rows_per_file, None)
         if name in ("data", "tree"):
             raise ArgumentError(
@@ -328,7 +333,7 @@ class LakeWriteVerbs(WriteVerbs):
             from headrace.annex.lakes.lance.source import LanceSource
 
             read = f"hr.read_lance({place!r})"
-            return self._add_columns("write_lance", LanceSource, table(), read, options, where)
+            return self._add_columns("write_lance", LanceSource, table(), read, options)
         return self._write(lambda: table().sink(), {**options, "mode": modes[mode]}, rows.least)
 
     def _add_columns(
@@ -338,12 +343,12 @@ class LakeWriteVerbs(WriteVerbs):
         target: LakeTable,
         read: str,
         options: Mapping[str, Any],
-        where: str | None = None,
     ) -> Result:
-        from headrace.annex.lakes.columns import check_plan, planned
+        from headrace.annex.lakes.columns import AddsColumns, check_plan, planned
 
+        assert isinstance(target, AddsColumns)
         check_plan(self._plan, self._options, verb, options)
-        plan = planned(self._plan, kind, target, read, where)
+        plan = planned(self._plan, kind, target, read)
         return type(self)(plan, self._options)._write(target.sink, {**options, "mode": _MODES[ADD_COLUMNS]})
 
 
@@ -360,11 +365,21 @@ def _given(verb: str, path: Any, storage_options: Any, output: Any, schema_mode:
     return place, storage_options, given_output(output, verb)
 
 
+def _check_where(verb: str, where: Any, mode: str) -> None:
+    """Refuse a condition that is no text, or that is given where all rows are written."""
+    if where is not None and not (isinstance(where, str) and where.strip()):
+        raise ArgumentError(f"{verb}: where={where!r}: it is a text, such as 'score IS NULL'.")
+    if where is not None and mode != ADD_COLUMNS:
+        raise ArgumentError(f"{verb}: where= goes with mode='add_columns'. Choose other rows by filter().")
+
+
 def saved(
     about: Mapping[str, Any], parts: FileSink, options: Options, reached: Reached
 ) -> TableOfFiles | str:
     """Return the table that a plan describes, with its files; or why there is none."""
     how: dict[str, Any] = {"table_mode": about["mode"], "merge": about.get("schema_mode") == "merge"}
+    adds = about["mode"] == ADD_COLUMNS
+    how |= {"where": about.get("where")} if adds else {}
     if about["kind"] == "Iceberg table":
         from headrace.annex.lakes.iceberg.catalog import Catalog
         from headrace.annex.lakes.iceberg.columns import IcebergNewColumns
@@ -376,19 +391,12 @@ def saved(
         identifier = str(about["table"])
         location, known = location_of(catalog, identifier)
         parts = dataclasses.replace(parts, storage_options={**known, **dict(options)})
-        kind = IcebergNewColumns if about["mode"] == ADD_COLUMNS else IcebergTable
+        kind = IcebergNewColumns if adds else IcebergTable
         return kind(parts, identifier=identifier, catalog=catalog, location=location, **how)
+    from headrace.annex.lakes.delta.columns import DeltaNewColumns
     from headrace.annex.lakes.delta.sink import DeltaTable
+    from headrace.annex.lakes.lance.columns import LanceNewColumns
     from headrace.annex.lakes.lance.sink import LanceTable
 
-    delta = about["kind"] == "Delta table"
-    if about["mode"] == ADD_COLUMNS:
-        from headrace.annex.lakes.delta.columns import DeltaNewColumns
-        from headrace.annex.lakes.lance.columns import LanceNewColumns
-
-        return (
-            DeltaNewColumns(parts, **how)
-            if delta
-            else LanceNewColumns(parts, where=about.get("where"), **how)
-        )
-    return DeltaTable(parts, **how) if delta else LanceTable(parts, **how)
+    kinds = (DeltaTable, DeltaNewColumns) if about["kind"] == "Delta table" else (LanceTable, LanceNewColumns)
+    return kinds[adds](parts, **how)

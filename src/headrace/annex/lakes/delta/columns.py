@@ -7,7 +7,7 @@ import json
 import os
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from headrace.annex.lakes.columns import AddsColumns, check_new
 from headrace.annex.lakes.delta.sink import DeltaTable, Parts, application
+from headrace.annex.lakes.delta.source import DeltaSource
 from headrace.annex.lakes.delta.table import library, opened, told
 from headrace.annex.lakes.places import inside, within
 from headrace.annex.lakes.remaining import ADDED
@@ -22,6 +23,7 @@ from headrace.core.files import safe_files
 from headrace.core.files.storage import storage_at
 from headrace.core.stores.addresses import parse
 from headrace.core.stores.writing import ABSENT, StoreWriter, Taken
+from headrace.core.work import StagedFile
 from headrace.errors import SinkError, SourceError
 
 _NO_ZONE = "timestamp_ntz"
@@ -48,19 +50,35 @@ class DeltaNewColumns(AddsColumns, DeltaTable):
         told_of = (each.get("headrace") or {} for each in table.history())
         return next((each.get("columns", ()) for each in told_of if each.get("run") == run), ())
 
+    def source(self) -> DeltaSource:
+        """Return what reads all rows of the version that the run has read."""
+        source = DeltaSource(self.place, version=self.base, options=self.files.storage.options)
+        return source.for_new_columns(None, {})
+
+    def _parts(self, files: Sequence[StagedFile]) -> Parts:
+        """Return the parts with the files whose rows they have; with ``where=``, files that are made of them."""
+        was = _files(self.at_base())
+        if self.where is None:
+            parts = Parts.of(self, files)
+            rows = [(path, self._rows_in(path, about)) for path, about in was.items()]
+            return replace(parts, places=self.by_file(rows, parts.files))
+        paths, made = list(was), self.filled(files)
+        places = {file: paths[number] for number, file in made}
+        return replace(Parts.of(self, list(places) or files), places=places)
+
     def _check(self, table: Any | None, parts: Parts, schema: pa.Schema | None) -> None:
         """Refuse if others have changed what was read, or have made such a column; new rows of theirs are kept."""
         if table is None:
             raise self.changed("it is gone")
         base, now = self.at_base(), self.columns_of(table)
-        was, files = _files(base), _files(table)
-        gone = next((path for path in was if path not in files), None)
+        was, files, used = _files(base), _files(table), parts.places.values()
+        gone = next((path for path in used if path not in files), None)
         if gone is None and "deletionVectors" in (table.protocol().reader_features or ()):
             with told(self.place, "read the deletion vectors of"):
                 vectors = [
                     path for batch in table.deletion_vectors() for path in batch["filepath"].to_pylist()
                 ]
-            gone = next((path for path in was if any(each.endswith(path) for each in vectors)), None)
+            gone = next((path for path in used if any(each.endswith(path) for each in vectors)), None)
         if gone is not None:
             raise self.changed(
                 f"its file {gone}, for whose rows values were computed, was replaced, or rows of it were deleted, "
@@ -73,13 +91,14 @@ class DeltaNewColumns(AddsColumns, DeltaTable):
             )
         old = _schema(base).names
         new = [name for name in (schema.names if schema is not None else ()) if name not in old]
-        check_new(f"{self.what} {self.place}", new, now.schema)
+        if new or self.where is None:
+            check_new(f"{self.what} {self.place}", new, now.schema)
         others = [files[path]["num_records"] or 0 for path in files if path not in was]
-        self.warn_of_rows(sum(others), new)
+        others += [-(was[path]["num_records"] or 0) for path in was if path not in files]
+        self.warn_of_rows(sum(others), new if schema is None else new or schema.names)
 
     def _send(self, table: Any, parts: Parts, schema: pa.Schema | None, mark: int) -> None:
-        assert schema is not None
-        actions = [*self._about(table, schema, mark), *self._replaced(parts)]
+        actions = [*self._about(table, schema or pa.schema([]), mark), *self._replaced(parts)]
         data = "".join(f"{json.dumps(action, default=str)}\n" for action in actions).encode()
         if not self._put(f"_delta_log/{table.version() + 1:020}.json", data):
             raise library().exceptions.CommitFailedError("somebody else was faster")
@@ -119,16 +138,19 @@ class DeltaNewColumns(AddsColumns, DeltaTable):
         ]
         columns["fields"] += json.loads(deltalake.Schema.from_arrow(pa.schema(made)).to_json())["fields"]
         self._check_known(table, columns["fields"][len(there) :])
-        settings = about.configuration or {}
+        names = schema.names if self.where is not None else [field.name for field in made]
         yield {
             "commitInfo": {
                 "timestamp": now,
                 "operation": ADDED,
-                "operationParameters": {"columns": json.dumps([field.name for field in made])},
+                "operationParameters": {"columns": json.dumps(names)},
                 "engineInfo": "headrace",
-                "headrace": {"run": self.files.run, "columns": [field.name for field in made]},
+                "headrace": {"run": self.files.run, "columns": names},
             }
         }
+        yield {"txn": {"appId": application(self.files.run), "version": mark, "lastUpdated": now}}
+        if not made:
+            return
         yield {
             "metaData": {
                 "id": str(about.id),
@@ -138,10 +160,9 @@ class DeltaNewColumns(AddsColumns, DeltaTable):
                 "schemaString": json.dumps(columns),
                 "partitionColumns": list(about.partition_columns),
                 "createdTime": about.created_time,
-                "configuration": settings,
+                "configuration": about.configuration or {},
             }
         }
-        yield {"txn": {"appId": application(self.files.run), "version": mark, "lastUpdated": now}}
 
     def _check_known(self, table: Any, made: list[dict[str, Any]]) -> None:
         """Refuse a type that the readers of this table need not know."""
@@ -155,10 +176,7 @@ class DeltaNewColumns(AddsColumns, DeltaTable):
     def _replaced(self, parts: Parts) -> Iterator[dict[str, Any]]:
         """Yield the files that go, then those that come, with the partitions of the files whose rows they have."""
         now, was = int(time.time() * 1000), _files(self.at_base())
-        rows = [(path, self._rows_in(path, about)) for path, about in was.items()]
-        of_part = self.by_file(rows, parts.files)
-        used = {*of_part.values()}
-        for path in used:
+        for path in {*parts.places.values()}:
             yield {
                 "remove": {
                     "path": path,
@@ -173,7 +191,7 @@ class DeltaNewColumns(AddsColumns, DeltaTable):
             yield {
                 "add": {
                     "path": action.path,
-                    "partitionValues": _values(was[of_part[file]], self.place),
+                    "partitionValues": _values(was[parts.places[file]], self.place),
                     "size": action.size,
                     "modificationTime": action.modification_time,
                     "dataChange": True,

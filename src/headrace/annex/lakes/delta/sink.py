@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -90,7 +90,7 @@ class DeltaTable(LakeTable):
             if table is not None and self._is_done(table, mark):
                 break
             self._check_same(table, self.there)
-            parts = parts or Parts.of(self, files)
+            parts = parts or self._parts(files)
             schema = parts.schema if schema is None else schema
             if schema is None and table is None:  # no column is known
                 return
@@ -112,6 +112,9 @@ class DeltaTable(LakeTable):
         self._sync(before)
 
     # ------------------------------------------------------------ one commit
+
+    def _parts(self, files: Sequence[StagedFile]) -> Parts:
+        return Parts.of(self, files)
 
     def _check(self, table: Any | None, parts: Parts, schema: pa.Schema | None) -> None:
         """Refuse where the table has changed since the parts were made, such that they do not fit any more."""
@@ -210,11 +213,12 @@ class DeltaTable(LakeTable):
 
 @dataclass(frozen=True)
 class Parts:
-    """The parts of a run that have rows, and their footers."""
+    """The parts of a run that have rows, their footers, and the files of the table whose places they take."""
 
     files: Sequence[StagedFile]
     footers: Sequence[Any]
     schema: pa.Schema | None  # of the part without rows that a run without rows has
+    places: Mapping[StagedFile, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, table: DeltaTable, files: Sequence[StagedFile]) -> Parts:
@@ -234,11 +238,11 @@ class Parts:
         """Refuse parts whose columns have not the types that the table has now."""
         now = table.stored(schema)
         for footer in self.footers:
-            for field in footer.schema.to_arrow_schema():
-                if field.type != now.field(field.name).type:
+            for column in footer.schema.to_arrow_schema():
+                if column.type != now.field(column.name).type:
                     raise SinkError(
-                        f"The {table.what} {table.place} was changed during this run: its column {field.name!r} is "
-                        f"{now.field(field.name).type} now, and the parts have it as {field.type}. Nothing was "
+                        f"The {table.what} {table.place} was changed during this run: its column {column.name!r} is "
+                        f"{now.field(column.name).type} now, and the parts have it as {column.type}. Nothing was "
                         "added: write with another output=, so that they are made with the new type."
                     )
 

@@ -17,10 +17,12 @@ from headrace.annex.lakes.iceberg.sink import (
     RUN,
     IcebergColumns,
     IcebergTable,
+    Placed,
     fresh,
     iceberg_schema,
     numbered,
 )
+from headrace.annex.lakes.iceberg.source import IcebergSource
 from headrace.annex.lakes.places import place_of
 from headrace.core.work import StagedFile
 from headrace.sinks.files import FileSink
@@ -69,20 +71,28 @@ class IcebergNewColumns(AddsColumns, IcebergTable):
             ]
         )
 
-    def _begun(self, table: Any | None, schema: pa.Schema | None) -> Any:
+    def source(self) -> IcebergSource:
+        """Return what reads all rows of the snapshot that the run has read."""
+        source = IcebergSource(self.identifier, self.catalog)
+        return source.for_new_columns(None, self.files.source)
+
+    def _begun(self, table: Any | None, schema: pa.Schema | None, parts: Placed) -> Any:
         """Begin with the new columns, unless others have changed what was read."""
         if table is None:
             raise self.changed("it is gone")
         base, now = _tasks(self.at_base()), _tasks(table)
-        for path, task in base.items():
-            if path not in now or _deletions(now[path]) != _deletions(task):
+        for path in dict.fromkeys(place_of(like.file_path) for _, like in parts):
+            if path not in now or _deletions(now[path]) != _deletions(base[path]):
                 raise self.changed(f"its file {path} was replaced, or rows of it were deleted")
         there = self.columns_of(table)
         wanted = schema if schema is not None else pa.schema([])
         made = pa.schema([column for column in self.stored(wanted, part=True) if self._is_new(column.name)])
-        check_new(f"{self.what} {self.place}", made.names, there.schema)
-        self.warn_of_rows(sum(now[path].file.record_count for path in now if path not in base), made.names)
-        transaction = super()._begun(table, schema)
+        if made.names or self.where is None:
+            check_new(f"{self.what} {self.place}", made.names, there.schema)
+        others = [now[path].file.record_count for path in now if path not in base]
+        others += [-base[path].file.record_count for path in base if path not in now]
+        self.warn_of_rows(sum(others), made.names or wanted.names)
+        transaction = super()._begun(table, schema, parts)
         with transaction.update_schema() as update:
             for column in iceberg_schema(made).fields:
                 update.add_column(column.name, column.field_type)
@@ -92,26 +102,28 @@ class IcebergNewColumns(AddsColumns, IcebergTable):
         assert self.columns is not None
         return name not in self.columns.schema.names
 
-    def _told(self, transaction: Any) -> dict[str, str]:
-        names = [each.name for each in transaction.table_metadata.schema().fields if self._is_new(each.name)]
-        return {_NAMES: json.dumps(names)}
+    def _told(self, schema: pa.Schema | None) -> dict[str, str]:
+        names = [] if schema is None else schema.names
+        return {_NAMES: json.dumps([name for name in names if self.where is not None or self._is_new(name)])}
 
-    def _replaced(self, table: Any) -> list[Any]:
-        return [task.file for task in _tasks(self.at_base()).values()]
-
-    def _likes(self, transaction: Any, files: Sequence[StagedFile], footers: Sequence[Any]) -> Sequence[Any]:
-        """Return the files whose rows parts have: the number of a part's shard is that of the file."""
-        schema, read = transaction.table_metadata.schema(), list(_tasks(self.at_base()).values())
+    def _check_numbers(self, transaction: Any, footers: Sequence[Any]) -> None:
+        schema = transaction.table_metadata.schema()
         for column in (column for footer in footers for column in footer.schema.to_arrow_schema()):
             if int(column.metadata[NUMBER.encode()]) != schema.find_field(column.name).field_id:
                 raise self.changed(f"others added columns, and {column.name!r} has another number now")
+
+    def _placed(self, files: Sequence[StagedFile]) -> Placed:
+        """Return files with those whose rows they have; without ``where=``, by the numbers of shards."""
+        read = list(_tasks(self.at_base()).values())
+        if self.where is not None:
+            return [(file, read[number].file) for number, file in self.filled(files)]
         found = [read[int(each.group(1))] for each in (_SHARD.match(file.name) for file in files) if each]
         counted = {id(task): 0 for task in read}
         for task, file in zip(found, files, strict=True):
             counted[id(task)] += file.rows
         if any(counted[id(task)] != task.file.record_count for task in read if not task.delete_files):
             raise self.changed("its files have not the rows that were read")
-        return [task.file for task in found]
+        return [(file, task.file) for file, task in zip(files, found, strict=True)]
 
 
 def _tasks(table: Any) -> Mapping[str, Any]:

@@ -22,6 +22,8 @@ from headrace.sinks.dividing import Folders
 from headrace.sinks.files import FileSink
 
 RUN, _PARTS = "headrace.run", "headrace.parts"
+Placed = Sequence[tuple[StagedFile, Any]]
+"""Parts, each with the file of the table whose place it takes, if it takes one."""
 NUMBER = "PARQUET:field_id"
 
 
@@ -118,6 +120,7 @@ class IcebergTable(LakeTable):
         if schema is None and files and not full:  # of the part without rows that a run without rows has
             (footer,) = footers(self.files, [files[0].name])
             schema = footer.schema.to_arrow_schema()
+        placed: Placed = []
         for _ in self.tries():
             table = self.open_table()
             if table is not None and self._is_done(table, digest):
@@ -130,18 +133,33 @@ class IcebergTable(LakeTable):
                     f"Another program made an Iceberg table {self.identifier} during this run, and mode='error' was "
                     "given. That table was not changed: mode='append' adds to it."
                 )
-            if self._commit(table, full, schema, digest):
+            placed = placed or self._placed(full)
+            if self._commit(table, placed, schema, digest):
                 return
 
-    def _commit(
-        self, table: Any | None, files: list[StagedFile], schema: pa.Schema | None, digest: str
-    ) -> bool:
+    def _placed(self, files: Sequence[StagedFile]) -> Placed:
+        """Return each part with the file of the table whose place it takes; None: it is added."""
+        return [(file, None) for file in files]
+
+    def _commit(self, table: Any | None, parts: Placed, schema: pa.Schema | None, digest: str) -> bool:
         """Commit; False if somebody else was faster."""
         from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError, ValidationException
 
         try:
-            transaction = self._begun(table, schema)
-            self._add(transaction, table, self._data_files(transaction, files), digest)
+            transaction = self._begun(table, schema, parts)
+            old = {like.file_path: like for _, like in parts if like is not None}
+            if table is not None and self.table_mode == "overwrite":
+                old = {task.file.file_path: task.file for task in table.scan().plan_files()}
+            about = {RUN: self.files.run, _PARTS: digest, **self._told(schema)}
+            update, made = (
+                transaction.update_snapshot(snapshot_properties=about),
+                self._data_files(transaction, parts),
+            )
+            with update.overwrite() if old else update.fast_append() as snapshot:
+                for file in old.values():
+                    snapshot.delete_data_file(file)
+                for file in made:
+                    snapshot.append_data_file(file)
             failpoints.hit("table.filled")
             self._send(transaction)
         except (CommitFailedException, TableAlreadyExistsError, ValidationException):
@@ -163,7 +181,7 @@ class IcebergTable(LakeTable):
                 ) from None
         return True
 
-    def _begun(self, table: Any | None, schema: pa.Schema | None) -> Any:
+    def _begun(self, table: Any | None, schema: pa.Schema | None, parts: Placed) -> Any:
         if table is None:
             assert schema is not None
             made = iceberg_schema(self.stored(schema))
@@ -174,9 +192,10 @@ class IcebergTable(LakeTable):
         table.metadata.properties["commit.retry.num-retries"] = "0"  # in memory: tries again are ours
         return table.transaction()
 
-    def _data_files(self, transaction: Any, files: list[StagedFile]) -> list[Any]:
+    def _data_files(self, transaction: Any, parts: Placed) -> list[Any]:
         above = self.location.rstrip("/") + self.files.root[len(place_of(self.location)) :]
-        found = footers(self.files, [file.name for file in files])
+        found = footers(self.files, [file.name for file, _ in parts])
+        self._check_numbers(transaction, found)
 
         def made(file: StagedFile, footer: Any, like: Any) -> Any:
             try:
@@ -190,28 +209,12 @@ class IcebergTable(LakeTable):
                     "output=, so that the files are made again."
                 ) from None
 
-        likes = self._likes(transaction, files, found)
-        return [made(*each) for each in zip(files, found, likes, strict=True)]
+        return [made(file, footer, like) for (file, like), footer in zip(parts, found, strict=True)]
 
-    def _add(self, transaction: Any, table: Any | None, parts: list[Any], digest: str) -> None:
-        about = {RUN: self.files.run, _PARTS: digest, **self._told(transaction)}
-        update = transaction.update_snapshot(snapshot_properties=about)
-        old = [] if table is None else self._replaced(table)
-        with update.overwrite() if old else update.fast_append() as snapshot:
-            for file in old:
-                snapshot.delete_data_file(file)
-            for file in parts:
-                snapshot.append_data_file(file)
+    def _check_numbers(self, transaction: Any, footers: Sequence[Any]) -> None:
+        """Refuse parts whose columns have other numbers than the table has for them now."""
 
-    def _likes(self, transaction: Any, files: Sequence[StagedFile], footers: Sequence[Any]) -> Sequence[Any]:
-        """Return for each part the file of the table in whose partition it is; None: the part says it."""
-        return [None] * len(files)
-
-    def _replaced(self, table: Any) -> list[Any]:
-        """Return the files whose places the parts take."""
-        return [t.file for t in table.scan().plan_files()] if self.table_mode == "overwrite" else []
-
-    def _told(self, transaction: Any) -> dict[str, str]:
+    def _told(self, schema: pa.Schema | None) -> dict[str, str]:
         """Return what the snapshot says of itself besides."""
         return {}
 

@@ -8,13 +8,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
 from headrace.annex.lakes.columns import AddsColumns, check_new
 from headrace.annex.lakes.delta.table import storage
+from headrace.annex.lakes.filling import AT_ONCE, BLOCK, NewRows, Pieces, filled
 from headrace.annex.lakes.lance.parts import LancePart, data_of, path_of, prefix, walked
 from headrace.annex.lakes.lance.sink import PARTS, RUN, LanceTable
 from headrace.annex.lakes.lance.table import library, opened, operation_of, said, told
@@ -29,8 +31,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _NAMES = "headrace.columns"
-_BLOCK = 1 << 14  # rows
-_AT_ONCE = 2
 _GONE = -2  # the number that stands in a file for a column whose values are in another one now
 _ROWS_STAY = {
     "Append",
@@ -43,29 +43,6 @@ _ROWS_STAY = {
     "Update",
     "UpdateConfig",
 }
-
-
-class _Piece(NamedTuple):
-    """Rows of a part that belong to one fragment."""
-
-    part: LancePart
-    start: int
-    rows: int
-
-
-class _Fragment(NamedTuple):
-    """A fragment of the version that was read, with the new rows for it."""
-
-    scanned: Any
-    rows: int
-    pieces: Sequence[_Piece]
-
-    @property
-    def whole(self) -> LancePart | None:
-        """The part that is the new file as it stands; None if it has to be put together."""
-        one = self.pieces[0] if len(self.pieces) == 1 else None
-        rows = self.scanned.physical_rows
-        return one.part if one and one.rows == one.part.rows == rows else None
 
 
 @dataclass(frozen=True)
@@ -81,19 +58,16 @@ class LanceNewColumns(AddsColumns, LanceTable):
         return opened(self.place, self.files.storage.options, self.base)
 
     def check_schema(self, schema: pa.Schema) -> None:
-        """Raise for a column that is there, or that no table holds."""
+        """Raise for a column that is there, that no table holds, or that is new where another is filled."""
         assert self.columns is not None
-        check_new(
-            f"{self.what} {self.place}", schema.names, self.columns.schema, fills=self.where is not None
-        )
         there = [name for name in schema.names if name in self.columns.schema.names]
-        if there and len(there) < len(schema.names):
+        if self.where is not None and there and len(there) < len(schema.names):
             new = next(name for name in schema.names if name not in there)
             raise SinkError(
                 f"The plan fills the column {there[0]!r} of the {self.what} {self.place} and adds {new!r}, which are "
                 "two kinds of commits. Add the new columns in a run of their own, then fill both with where=."
             )
-        self.stored(schema, part=True)
+        super().check_schema(schema)
 
     def added_by(self, table: Any, run: str) -> Sequence[str]:
         """Return the columns that the transaction of a run names."""
@@ -127,33 +101,31 @@ class LanceNewColumns(AddsColumns, LanceTable):
         base = self.at_base()
         old = [name for name in schema.names if name in base.schema.names]
         with told(self.place, "read the rows of"):
-            fragments = list(_placed(base, parts, self.where))
-        if sum(each.rows for each in fragments) != sum(part.rows for part in parts):
-            raise OutputWriteFailed(
-                f"The parts of this run have not as many rows as version {self.base} of the Lance table "
-                f"{self.place}, so it is not known which belong together, and the table was not touched. Write with "
-                "another output=, which computes them again."
-            )
+            counts = [(each, int(each.count_rows(self.where))) for each in base.get_fragments()]
 
-        def made(fragment: _Fragment) -> tuple[int, LancePart]:
-            part = fragment.whole or self._joined(fragment, schema, old)
-            return fragment.scanned.fragment_id, part
+        def made(each: tuple[Any, Pieces[LancePart]]) -> tuple[int, LancePart]:
+            fragment, pieces = each
+            part, rows = pieces[0].part, fragment.physical_rows
+            whole = len(pieces) == 1 and pieces[0].rows == part.rows == rows
+            return fragment.fragment_id, part if whole else self._joined(fragment, pieces, schema, old)
 
-        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="headrace-columns") as threads:
-            return dict(threads.map(made, (each for each in fragments if each.pieces)))
+        with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="headrace-columns") as threads:
+            return dict(threads.map(made, self.pieces(counts, parts)))
 
-    def _joined(self, fragment: _Fragment, schema: pa.Schema, old: Sequence[str]) -> LancePart:
+    def _joined(
+        self, fragment: Any, pieces: Pieces[LancePart], schema: pa.Schema, old: Sequence[str]
+    ) -> LancePart:
         """Write the file of a fragment, with nulls in rows that were deleted; where it keeps values, with these."""
         from lance.file import LanceFileWriter
 
         unique = os.urandom(4).hex()  # another driver's file may be the table's by now
-        name = f"{prefix(self.files.run)}fragment-{fragment.scanned.fragment_id}-{unique}.lance"
+        name = f"{prefix(self.files.run)}fragment-{fragment.fragment_id}-{unique}.lance"
         path = path_of(self, name)
         options = storage(path, self.files.storage.options) or None
-        like = fragment.pieces[0].part
+        like = pieces[0].part
         try:
             with LanceFileWriter(path, schema, version=self.version, storage_options=options) as writer:
-                for batch in self._rows_of(fragment, schema, old):
+                for batch in self._rows_of(fragment, pieces, schema, old):
                     writer.write_batch(batch)
             if self.files.syncs:
                 with safe_files.file(path) as file:
@@ -166,35 +138,31 @@ class LanceNewColumns(AddsColumns, LanceTable):
             ) from None
         failpoints.hit("table.joined")
         size = data_of(self).storage.size_of(name) or 0
-        return replace_part(like, name, fragment.scanned.physical_rows, size)
+        return msgspec.structs.replace(like, file=name, rows=fragment.physical_rows, bytes=size)
 
-    def _rows_of(self, fragment: _Fragment, schema: pa.Schema, old: Sequence[str]) -> Iterator[pa.Table]:
+    def _rows_of(
+        self, fragment: Any, pieces: Pieces[LancePart], schema: pa.Schema, old: Sequence[str]
+    ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a new file as they stand in the fragment, block by block."""
-        scanned, readers = fragment.scanned, self._readers(fragment.pieces)
-        places = _addresses(scanned, self.where)
-        live = places if self.where is None or not old else _addresses(scanned, None)
-        nulls = pa.table([pa.nulls(1, each.type) for each in schema], schema=schema)
-        for low, high in pairwise([*range(0, scanned.physical_rows, _BLOCK), scanned.physical_rows]):
-            first, last = map(int, np.searchsorted(places, [low, high]))
-            new = _rows_from(readers, first, last - first, schema)
-            chosen = np.full(high - low, new.num_rows)
-            chosen[places[first:last] - low] = np.arange(new.num_rows)
-            made = pa.concat_tables([new, nulls]).take(pa.array(chosen))
+        new = NewRows(self._new_rows(pieces), schema)
+        places = _addresses(fragment, self.where)
+        live = places if self.where is None else _addresses(fragment, None)
+        for low, high in pairwise([*range(0, fragment.physical_rows, BLOCK), fragment.physical_rows]):
+            at, kept_at = (each[slice(*np.searchsorted(each, [low, high]))] - low for each in (places, live))
+            kept = pa.table({})
             if old:
-                first, last = map(int, np.searchsorted(live, [low, high]))
-                kept = scanned.scanner(columns=list(old), offset=first, limit=last - first).to_table()
-                made = _with_old(made, kept, live[first:last] - low, chosen == new.num_rows)
-            yield made.combine_chunks()
+                first = int(np.searchsorted(live, low))
+                kept = fragment.scanner(columns=list(old), offset=first, limit=len(kept_at)).to_table()
+            columns = filled(high - low, new.take(len(at)), at, kept, kept_at)
+            yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
-    def _readers(self, pieces: Sequence[_Piece]) -> list[tuple[_Piece, Any]]:
+    def _new_rows(self, pieces: Pieces[LancePart]) -> Iterator[pa.RecordBatch]:
         from lance.file import LanceFileReader
 
-        paths = [path_of(self, piece.part.file) for piece in pieces]
         options = storage(self.place, self.files.storage.options) or None
-        return [
-            (piece, LanceFileReader(path, storage_options=options))
-            for piece, path in zip(pieces, paths, strict=True)
-        ]
+        for piece in pieces:
+            reader = LanceFileReader(path_of(self, piece.part.file), storage_options=options)
+            yield from reader.read_range(piece.start, piece.rows, batch_size=BLOCK).to_batches()
 
     # ------------------------------------------------------------ one commit
 
@@ -257,53 +225,8 @@ class LanceNewColumns(AddsColumns, LanceTable):
                     )
 
 
-def replace_part(like: LancePart, file: str, rows: int, size: int) -> LancePart:
-    """Return what is to say of a file with the columns of another."""
-    return LancePart(file, rows, size, like.format, like.fields, like.columns, like.arrow)
-
-
-def _rows_from(readers: Sequence[tuple[_Piece, Any]], first: int, count: int, schema: pa.Schema) -> pa.Table:
-    found: list[pa.Table] = []
-    for piece, reader in readers:
-        here = min(count, piece.rows - first)
-        if here > 0:
-            found.append(reader.read_range(piece.start + first, here, batch_size=_BLOCK).to_table())
-            count -= here
-        first = max(0, first - piece.rows)
-    return pa.concat_tables(found).cast(schema) if found else schema.empty_table()
-
-
 def _files(fragment: Any) -> set[tuple[str, tuple[int, ...]]]:
     return {(each.path, tuple(each.fields)) for each in fragment.files}
-
-
-def _with_old(
-    made: pa.Table, kept: pa.Table, places: NDArray[np.int64], unset: NDArray[np.bool_]
-) -> pa.Table:
-    """Return a block with the values that the table has, at some places, in the rows that get no new one."""
-    at = np.full(made.num_rows, -1)
-    at[places] = np.arange(kept.num_rows)
-    takes = np.where(unset & (at >= 0), made.num_rows + at, np.arange(made.num_rows))
-    for number, name in enumerate(made.column_names):
-        if name in kept.column_names:
-            both = pa.chunked_array([*made.column(name).chunks, *kept.column(name).chunks])
-            made = made.set_column(number, made.schema.field(number), both.take(pa.array(takes)))
-    return made
-
-
-def _placed(base: Any, parts: Sequence[LancePart], where: str | None) -> Iterator[_Fragment]:
-    """Yield the fragments of a version with the rows of the parts that are theirs, in their order."""
-    at = begun = 0
-    for each in base.get_fragments():
-        rows = left = int(each.count_rows(where))
-        pieces = []
-        while left and at < len(parts):
-            here = min(left, parts[at].rows - begun)
-            pieces.append(_Piece(parts[at], begun, here))
-            left, begun = left - here, begun + here
-            if begun == parts[at].rows:
-                at, begun = at + 1, 0
-        yield _Fragment(each, rows, pieces)
 
 
 def _addresses(fragment: Any, where: str | None) -> NDArray[np.int64]:
