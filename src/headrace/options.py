@@ -143,6 +143,11 @@ class RunOptions:
     keep_template
         Seconds for which the process that workers are copied from waits for the next run of this process. Then the
         first worker of that run starts at once, too. None: it ends with the run.
+    report
+        False: no ``report.html`` is written at the end. ``headrace report OUT`` makes it at any time.
+    watch
+        True: while a run writes, its page is served to this machine alone, and the address is printed. See
+        docs/report.md.
     observers
         Objects that see the events of a run that writes, each by its ``on_event(event)``. If an observer has
         ``tick()``, it is called about five times a second, and ``close()`` at the end. If one raises, that is logged,
@@ -186,6 +191,8 @@ class RunOptions:
     stall_timeout: float = 300.0
     worker_start: WorkerStart = "fork"
     keep_template: float | None = None
+    report: bool = True
+    watch: bool = False
     observers: tuple[Any, ...] = ()
     keep_queries: bool = False
 

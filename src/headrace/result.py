@@ -42,7 +42,8 @@ class Result:
         Where every row went: ``read``, ``written``, ``rejected``, and (in, out) for each step.
     report
         Path of the run's report, a page for a browser: ``OUT/_headrace/<run>/report.html``. The same for machines is
-        in ``OUT/_SUCCESS``, and what happened in ``events.jsonl`` beside the report.
+        in ``OUT/_SUCCESS``, and what happened in ``events.jsonl`` beside the report. With ``report=False`` nothing
+        is there until ``headrace report OUT`` makes it.
     path
         The output folder.
     run

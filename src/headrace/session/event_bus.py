@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headrace.core.door import annex
 from headrace.core.events import Event
 from headrace.core.ports import ObserverParts, completed
 from headrace.errors import ArgumentError, nearest
@@ -46,7 +47,9 @@ class EventBus:
     @classmethod
     def of(cls, options: RunOptions, folder: Path, progress: Progress | None = None) -> EventBus:
         """Return the observers for these options, and ``progress``; the record goes to the run's ``folder``."""
-        shown = [progress] if progress is not None else []
+        shown: list[Any] = [progress] if progress is not None else []
+        if options.watch and (pages := annex("report.live")) is not None:
+            shown.append(pages.Watch(folder))
         return cls([Record(folder / EVENTS), *shown, *options.observers])
 
     def _add(self, observer: Any) -> None:

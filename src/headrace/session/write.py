@@ -137,7 +137,8 @@ def _retry(
 
 def _finished_before(job: Job, options: RunOptions) -> Result:
     """Return the recorded result of a run that has nothing left to do."""
-    job_events.report(job.output, job.committer.folder, missing=True)
+    if options.report:
+        job_events.report(job.output, job.committer.folder, missing=True)
     metrics, _ = job_events.metrics_of(job)
     if job.plan.requirements:
         from headrace.session.publishing import ask_finished
@@ -162,7 +163,7 @@ def _write(
     with contextlib.closing(events):
         run = _composed(job, context, events, started)
         try:
-            with _report_prepared(), _committing(run, options):
+            with _report_prepared(options), _committing(run, options):
                 run.drive()
             metrics, seconds = _finish(job, run.scheduler, options, events, started)
         except BaseException as error:
@@ -171,11 +172,13 @@ def _write(
         found = findings(events.state, seconds)
         event = job_events.finished(job, seconds, retries=run.scheduler.retries, **found)
         events.on_event(event)
-        job_events.report(job.output, job.committer.folder)  # before observers are closed: one may pass it on
+        if options.report:  # before observers are closed: one may pass it on
+            job_events.report(job.output, job.committer.folder)
     lineage.record(job, event)
     result = job_events.result_of(job, event, metrics, rows_before)
     first = result.summary.split("\n")[0]  # in a notebook, the result shows the rest
-    _say(options, first if in_notebook() else f"{result.summary}\nreport: {result.report}")
+    report = f"\nreport: {result.report}" if options.report else ""
+    _say(options, first if in_notebook() else f"{result.summary}{report}")
     return result
 
 
@@ -289,7 +292,7 @@ def _fail(job: Job, run: Run, events: EventBus, error: BaseException, started: f
     )
     events.on_event(event)
     reported = not (committer.empty and isinstance(error, REFUSALS))
-    if reported:
+    if reported and options.report:
         job_events.report(job.output, job.committer.folder)
     events.close()
     if isinstance(error, KeyboardInterrupt):  # below the last line of the progress
@@ -301,8 +304,8 @@ def _fail(job: Job, run: Run, events: EventBus, error: BaseException, started: f
         lineage.record(job, event)
 
 
-def _report_prepared() -> AbstractContextManager[None]:
-    reports = annex("report.writing")
+def _report_prepared(options: RunOptions) -> AbstractContextManager[None]:
+    reports = annex("report.writing") if options.report else None
     return reports.assets_loaded() if reports is not None else contextlib.nullcontext()
 
 

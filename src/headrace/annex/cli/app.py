@@ -29,6 +29,7 @@ from headrace.annex.cli import (
     runs,
     status,
     verify,
+    watch,
 )
 from headrace.annex.cli.answer import (
     CLOSED_PIPE,
@@ -125,7 +126,8 @@ _add("Run", run_batch.run_batch, run_batch.EXAMPLES)
 _add("Before a run", look.inspect, look.INSPECT_EXAMPLES)
 _add("Before a run", look.explain, look.EXPLAIN_EXAMPLES)
 _add("Before a run", estimate.estimate, estimate.EXAMPLES)
-_add("After a run", status.status, status.EXAMPLES)
+_add("During a run", watch.watch, watch.EXAMPLES)
+_add("During a run", status.status, status.EXAMPLES)
 _add("After a run", runs.runs, runs.EXAMPLES)
 _add("After a run", report.report, report.EXAMPLES)
 _add("After a run", verify.verify, verify.EXAMPLES)

@@ -47,10 +47,15 @@ def status(
     found = follower.poll()
     if watch and not found.ended:
         found = _watched(follower, found, shown=not wants_json())
+    return answer_of_status("status", found)
+
+
+def answer_of_status(command: str, found: RunStatus) -> Answer:
+    """Return how a run is, as the answer of a command."""
     code = DONE if found.facts.status in ("complete", "under way") and not found.gone else FAILED
     code = UNPUBLISHED if found.facts.status == "unpublished" else code
     data = found.data()
-    first = {"command": "status", "status": data["status"], "exit_code": code}
+    first = {"command": command, "status": data["status"], "exit_code": code}
     return Answer(code, {**first, **data}, _text(found))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -105,7 +105,7 @@ def facts(
         size = (finished.bytes if finished is not None else 0) or state.bytes
     required = state.required if success is None else RequirementsAsked.of(success)
     waits = required is not None and required.verdict == "not met"
-    counted = state.metrics if success is not None or waits else None
+    counted = state.metrics if success is not None or waits or alive else None
     return Facts(
         str((success or {}).get("run") or (described.run if described is not None else "")),
         output,
@@ -211,6 +211,13 @@ class History(RunState):
                 self.batches.append((now, event.step, "found best", event.rows, event.rows_per_second))
             case BatchShrunk():
                 self.batches.append((now, event.step, "did not fit before", event.now, 0.0))
+
+    def workers_now(self) -> Iterator[tuple[int, int, float, Sequence[WorkerSpan]]]:
+        """Yield the number, the stage, the time of being ready and the spans of each worker of the present driver."""
+        for worker, ready in sorted(self.ready.items()):
+            name = self._name(worker)
+            stage = next((stage for stage, tracks in self.tracks.items() if name in tracks), 0)
+            yield worker, stage, self._work_time(ready), self.tracks.get(stage, {}).get(name, ())
 
     def _start_of_worker(self, event: WorkerReady, at: float, took: float) -> None:
         now = self._work_time(at)

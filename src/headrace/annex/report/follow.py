@@ -6,7 +6,10 @@ import contextlib
 import math
 import os
 import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,27 +46,39 @@ _RESUME = "run the same command again to resume it"
 
 
 class Follower:
-    """Reads the record of an output's run as it grows; of one in a store, as much as its driver has uploaded."""
+    """Reads the record of an output's run as it grows; of one in a store, as much as its driver has uploaded.
 
-    def __init__(self, path: str | os.PathLike[str], options: Options | None = None) -> None:
-        self._path = path
-        self._options = options
+    ``opened`` gives the output, if not by its path. ``kind``: of the state that the record is added to.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        options: Options | None = None,
+        *,
+        opened: Callable[[], AbstractContextManager[Place]] | None = None,
+        kind: type[RunState] = RunState,
+    ) -> None:
+        self._looked_at = opened or partial(looked_at, path, options)
+        self._kind = kind
         self._run = ""
         self.pause = 0.5  # seconds between two looks
+        self.root: Path | None = None  # the output, where its parts can be read
         self._begin()
 
     def _begin(self) -> None:
-        self._state = RunState()
+        self._state = self._kind()
         self._at = 0
         self._rest = b""
 
     def poll(self) -> RunStatus:
         """Return how the run is now. Raises ``NothingMatched`` if there is none."""
-        with looked_at(self._path, self._options) as output:
+        with self._looked_at() as output:
             folder = folder_of(output.root)
             if folder.name != self._run:  # another run took its place
                 self._run = folder.name
                 self._begin()
+            self.root = None if output.copied else output.root
             if output.copied:
                 self.pause = 5.0  # the record is not uploaded more often
             return self._told(folder, output)
@@ -171,29 +186,30 @@ class RunStatus:
     @property
     def rows_per_second(self) -> float:
         """In the last half minute, while the run goes on; else over all of it."""
-        return self.state.average(self._now) if self.ended else self.state.speed(self._now)
+        return self.state.average(self.now) if self.ended else self.state.speed(self.now)
 
     @property
     def seconds(self) -> float:
         """How long drivers worked on the run."""
-        return self.state.seconds if self.ended else self.state.elapsed(self._now)
+        return self.state.seconds if self.ended else self.state.elapsed(self.now)
 
     @property
     def seconds_left(self) -> float | None:
         """How long it will take, as far as one can tell."""
-        return None if self.ended else self.state.time_left(self._now)
+        return None if self.ended else self.state.time_left(self.now)
 
     @property
-    def _now(self) -> float:
+    def now(self) -> float:
+        """The time, in seconds since 1970."""
         return self.state.at + self.silent
 
     def busy(self) -> list[float]:
         """Return how busy each stage's workers are: a share of the last half minute, once it has ended of all."""
-        return self.state.busy(self._now) if self.ended else self.state.busy_lately(self._now)
+        return self.state.busy(self.now) if self.ended else self.state.busy_lately(self.now)
 
     def spent(self) -> list[tuple[str, float]]:
         """Return what the workers did, and the share of their time, the most first; as the report has it."""
-        parts = all_parts(stage_times(self.state, self._now))
+        parts = all_parts(stage_times(self.state, self.now))
         return [(part.name, round(part.share, 4)) for part in parts]
 
     def data(self) -> dict[str, Any]:
@@ -229,7 +245,7 @@ class RunStatus:
             ],
             "spent": dict(self.spent()),
             "memory": memory,
-            "language_model": model_data(state, self._now, ledger.answered, ended=self.ended),
+            "language_model": model_data(state, self.now, ledger.answered, ended=self.ended),
             "incidents": dict(state.counts),
             "runs": [msgspec.to_builtins(run) for run in self.facts.runs],
             "report": str(self.report) if self.report else None,
@@ -242,7 +258,7 @@ class RunStatus:
         if not use.known and answered is None:
             return []
         paid = use.paid(ended=self.ended)
-        speed = paid.speed if self.ended else use.speed(self._now)
+        speed = paid.speed if self.ended else use.speed(self.now)
         found = [("tokens", speed_words(speed))]
         if answered is not None:
             found.append(

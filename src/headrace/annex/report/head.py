@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from headrace.annex.report.advice import Advice, advice
 from headrace.annex.report.facts import Facts, History
 from headrace.annex.report.values import Value, tile
-from headrace.core.human import count, duration, per_second, percent, plural, size
+from headrace.core.human import clock, count, duration, per_second, percent, plural, size
+from headrace.observers.progress_text import rows_in_all
 from headrace.observers.time_spent import Part, StageTime, all_parts, stage_times
 
 _FIRST = 3  # pieces of advice in the head; more of them stand below
@@ -37,6 +38,7 @@ def head(history: History, facts: Facts) -> Value:
         "word": word,
         "sentence": verdict(history, facts).removeprefix(word).replace(" %", "\u00a0%"),
         "slow": slow,
+        "progress": _progress(history) if facts.status == "under way" else None,
         "output": facts.output,
         "run": facts.run,
         "began": moment(history.drivers[0].began) if history.drivers and history.drivers[0].began else "",
@@ -48,6 +50,15 @@ def head(history: History, facts: Facts) -> Value:
         "time": {**strip(parts), "whole": worked} if parts and history.seconds > 0 else None,
         "key": _key_numbers(history, facts),
     }
+
+
+def _progress(history: History) -> Value:
+    """Return how far a run is that goes on."""
+    whole, speed, left = rows_in_all(history), history.speed(history.at), history.time_left(history.at)
+    words = [f"{history.rows:,} of {whole} rows" if whole else plural(history.rows, "row")]
+    words += [per_second(speed)] if speed > 0 else []
+    words += [f"{clock(left)} left"] if left is not None else []
+    return {"share": f"{100 * (history.share or 0.0):.1f}", "words": " · ".join(words)}
 
 
 def more_advice(history: History, facts: Facts) -> Value | None:

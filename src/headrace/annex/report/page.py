@@ -17,6 +17,7 @@ from headrace.core.cards import engine, rendered
 
 if TYPE_CHECKING:
     from headrace.annex.report.comparison import Run
+    from headrace.core.tables import Table
 
 ASSETS = Path(__file__).parent / "assets"
 TEMPLATE = Path(__file__).parent / "page.html"
@@ -31,16 +32,29 @@ MOST_BYTES = 3_000_000
 _FIGURES_BYTES = 1_500_000
 
 
-def page(history: History, facts: Facts, *, made: float, version: str) -> bytes:
-    """Return the whole report, as UTF-8. ``made``: when, in seconds since 1970."""
+def page(
+    history: History,
+    facts: Facts,
+    *,
+    made: float,
+    version: str,
+    live: Value | None = None,
+    predictions: Table | None = None,
+) -> bytes:
+    """Return the whole report, as UTF-8. ``made``: when, in seconds since 1970.
+
+    ``live``: the page is served while the run goes on, with what one may ask of it. ``predictions``: rows that were
+    written.
+    """
     figures: Value = {}
     sections = {
         "required": totals.required(facts),
         "metrics": metrics.shown(facts, figures),
         "rows": totals.rows(facts),
+        "predictions": totals.predictions(predictions),
         "answers": totals.answers(history, facts),
         "speed": running.speed(history, figures),
-        "workers": running.workers(history, figures),
+        "workers": running.workers(history, figures, under_way=facts.status == "under way"),
         "memory": running.memory(history, figures),
         "failed": totals.failed(facts),
         "trouble": running.trouble(history),
@@ -54,11 +68,10 @@ def page(history: History, facts: Facts, *, made: float, version: str) -> bytes:
         "head": head.head(history, facts),
         "runs_compared": (),
         "sections": list(sections.items()),
+        "live": live,
     }
-    if (
-        len(repr(figures)) > _FIGURES_BYTES
-    ):  # as the parts are bounded, never; without charts the page still opens
-        figures = {}
+    if len(repr(figures)) > _FIGURES_BYTES:  # as the parts are bounded, never
+        figures = {}  # without charts the page still opens
     return _made({**value, "figures": figures}, history.unread, made, version)
 
 
@@ -80,7 +93,7 @@ def plain_page(value: Value, *, made: float, version: str) -> bytes:
 def _made(value: Value, unread_lines: int, made: float, version: str) -> bytes:
     at = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(made))
     unread = f"{unread_lines:,}" if unread_lines else ""
-    value = cleaned({**value, "made": at, "version": version, "unread": unread})
+    value = cleaned({"live": None, **value, "made": at, "version": version, "unread": unread})
     while len(text := render(value)) > MOST_BYTES:
         biggest = max(value["sections"], key=lambda each: len(repr(each[1])))
         if biggest[1] == "left out":

@@ -11,6 +11,7 @@ from headrace.annex.report.facts import Facts, History
 from headrace.annex.report.head import moment, strip
 from headrace.annex.report.values import Value, chart, plain, table
 from headrace.core.human import clock, count, duration, per_second, percent, plural, size
+from headrace.observers.pace import WINDOW
 from headrace.observers.run_parts import Driver
 from headrace.observers.time_spent import StageTime, stage_times
 
@@ -45,13 +46,13 @@ def speed(history: History, figures: Value) -> Value | None:
     return plain(charts=[chart("throughput", "Rows per second over time", words, label, numbers)])
 
 
-def workers(history: History, figures: Value) -> Value | None:
-    """Return what stages and workers did, and which stage is the bottleneck."""
+def workers(history: History, figures: Value, *, under_way: bool = False) -> Value | None:
+    """Return what stages and workers did, and which stage is the bottleneck; ``under_way``: and what they do now."""
     stages = stage_times(history, history.at)
     timeline = draw.timeline(history) if history.seconds >= _FEW / 5 else None
     if timeline is not None:
         figures["timeline"] = timeline
-    if not stages and timeline is None:
+    if not stages and timeline is None and not history.ready:
         return None
     words = "What the workers of each stage did with their time, start-up included."
     if (slowest := history.bottleneck) is not None:
@@ -68,8 +69,29 @@ def workers(history: History, figures: Value) -> Value | None:
             for i, stage in enumerate(stages, 1)
         ],
         "table": _stages_table(stages),
+        "now": _workers_now(history) if under_way and history.ready else None,
         "chart": _timeline(history, timeline) if timeline is not None else None,
     }
+
+
+def _workers_now(history: History) -> Value:
+    """Return what each worker does."""
+    rows, now = [], history.seconds
+    for worker, stage, ready, spans in history.workers_now():
+        last = max(ready, spans[-1].end) if spans else ready
+        works, since = worker in history.working, max(0.0, now - WINDOW, ready)
+        doing = (
+            "at work" if works else "waits" if not spans or spans[-1].outcome == "done" else spans[-1].outcome
+        )
+        busy = sum(each.busy * max(0.0, each.end - max(each.start, since)) for each in spans)
+        busy += now - max(last, since) if works else 0.0
+        share = min(1.0, busy / max(now - since, 1e-9))
+        calls = sum(each.calls for each in spans)
+        rows.append(
+            (f"{worker}", f"{stage + 1}", doing, duration(max(0.0, now - last)), percent(share), f"{calls:,}")
+        )
+    head = ("Worker", "Stage", "Doing", "For", "Busy of late", "Calls")
+    return table("Workers now", head, rows, words=(0, 1, 2))
 
 
 def _stages_table(stages: Sequence[StageTime]) -> Value:

@@ -6,8 +6,11 @@ from headrace.annex.report.facts import Facts, History
 from headrace.annex.report.values import Value, plain, share_bar, table, tile
 from headrace.core.answered import Answered
 from headrace.core.human import count, duration, percent, plural, size
+from headrace.core.tables import Picture, Table, Words
 from headrace.observers.model_text import model_data, money
 from headrace.observers.summary import terms
+
+_ACROSS, _CHARS = 12, 200  # columns of a table of rows, and of the text in a cell
 
 
 def rows(facts: Facts) -> Value:
@@ -76,6 +79,25 @@ def failed(facts: Facts) -> Value | None:
         lines = [(each.where, each.step, each.error, each.values)[: len(columns)] for each in facts.samples]
         tables.append(table("Some of the rejected rows", columns, lines, words=range(len(columns))))
     return {"words": words, "tables": tables, "hides": bool(facts.samples) and not shown}
+
+
+def predictions(written: Table | None) -> Value | None:
+    """Return some of the rows that were written last."""
+    if written is None:
+        return None
+    few = written.across(_ACROSS)
+    words = [i for i in range(len(few.heading)) if i not in few.numbers]
+    rows = [[_cell(cell) for cell in row] for row in few.rows]
+    return plain(
+        few.note, tables=[table("Rows of the part that was written last", few.heading, rows, words=words)]
+    )
+
+
+def _cell(words: Words) -> Value | str:
+    if isinstance(words, Picture):
+        return {"picture": words.address(), "words": words.text}
+    text = words if isinstance(words, str) else words.text
+    return text if len(text) <= _CHARS else text[:_CHARS] + "…"
 
 
 def runs(facts: Facts) -> Value | None:

@@ -103,7 +103,7 @@ def read(
     success = success_of(root, folder.name, number_in(known))
     described = known.described
     shown = described is not None and described.options.get("show_data") != "False"  # unknown: hidden
-    samples = _samples(root, folder, values=values, words=values or shown)
+    samples = rejected_samples(root, folder, values=values, words=values or shown)
     committed = committed_in(folder) if success is None and not alive else None
     return known, facts(
         known,
@@ -184,7 +184,7 @@ def number_in(state: RunState) -> int:
     return state.started.number if state.started is not None else 1
 
 
-def _samples(root: Path, folder: Path, *, values: bool, words: bool) -> list[RejectedSample]:
+def rejected_samples(root: Path, folder: Path, *, values: bool, words: bool) -> list[RejectedSample]:
     """Return some of the rejected rows, of each kind a few.
 
     ``values``, ``words``: the values of rows, and what errors say, which may be about values, may be shown.

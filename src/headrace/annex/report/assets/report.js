@@ -1,7 +1,7 @@
 // Draws the charts of a report with Observable Plot, from the data in the page. Asks nobody for anything.
 "use strict";
 (() => {
-  const data = JSON.parse(document.getElementById("data").textContent);
+  let data = JSON.parse(document.getElementById("data").textContent);
   const color = (i) => `var(--c${(i % 6) + 1})`;
   const short = (name, most) => (name.length > most ? `${name.slice(0, most - 1)}…` : name);
 
@@ -258,15 +258,16 @@
     })];
   };
 
-  document.querySelectorAll("button[data-copy]").forEach((button) => {
-    if (!navigator.clipboard) return; // a page from disk may have none: then there is no button
-    button.hidden = false;
-    button.addEventListener("click", () => {
-      navigator.clipboard.writeText(button.dataset.copy).then(() => {
-        button.textContent = "Copied";
-        setTimeout(() => (button.textContent = "Copy"), 1500);
-      }, () => (button.textContent = "Cannot copy"));
-    });
+  const offerCopies = () => document.querySelectorAll("button[data-copy]").forEach((button) => {
+    button.hidden = !navigator.clipboard; // a page from disk may have none: then there is no button
+  });
+  addEventListener("click", ({ target }) => {
+    const button = target.closest("button[data-copy]");
+    if (!button) return;
+    navigator.clipboard.writeText(button.dataset.copy).then(() => {
+      button.textContent = "Copied";
+      setTimeout(() => (button.textContent = "Copy"), 1500);
+    }, () => (button.textContent = "Cannot copy"));
   });
 
   const draw = (place) => {
@@ -283,11 +284,64 @@
     place.querySelectorAll("svg").forEach((svg) => svg.setAttribute("aria-hidden", "true")); // the place has a name
     place.querySelectorAll("g[aria-label]").forEach((mark) => mark.removeAttribute("aria-label"));
   };
-  const places = [...document.querySelectorAll("[data-chart]")];
-  places.forEach(draw);
+  const drawAll = () => {
+    offerCopies();
+    document.querySelectorAll("[data-chart]").forEach(draw);
+  };
+  drawAll();
   let waiting = 0;
   addEventListener("resize", () => {
     clearTimeout(waiting);
-    waiting = setTimeout(() => places.forEach(draw), 120);
+    waiting = setTimeout(drawAll, 120);
   });
+
+  // ---------------------------------------------------------------- while the run goes on
+
+  // Makes what is there like what came, and leaves alone what is the same, what was opened, and what is typed into.
+  const merge = (here, fresh) => {
+    if (here.nodeName !== fresh.nodeName || here.id !== fresh.id || here.nodeType !== 1) {
+      if (!here.isEqualNode(fresh)) here.replaceWith(fresh);
+      return;
+    }
+    for (const { name, value } of [...fresh.attributes]) if (here.getAttribute(name) !== value && name !== "hidden") here.setAttribute(name, value);
+    for (const { name } of [...here.attributes]) if (!fresh.hasAttribute(name) && !["open", "data-width", "hidden"].includes(name)) here.removeAttribute(name);
+    if (here.dataset.chart || here === document.activeElement) return;
+    const news = [...fresh.childNodes];
+    [...here.childNodes].slice(news.length).forEach((node) => node.remove());
+    news.forEach((node, i) => (here.childNodes[i] ? merge(here.childNodes[i], node) : here.append(node)));
+  };
+  const main = document.getElementById("main");
+  const show = (text) => {
+    const fresh = new DOMParser().parseFromString(text, "text/html");
+    const figures = JSON.parse(fresh.getElementById("data").textContent);
+    document.querySelectorAll("[data-chart]").forEach((place) => {
+      const name = place.dataset.chart;
+      if (JSON.stringify(figures[name]) !== JSON.stringify(data[name])) delete place.dataset.width;
+    });
+    data = figures;
+    document.title = fresh.title;
+    merge(main, fresh.getElementById("main"));
+    merge(document.querySelector("footer"), fresh.querySelector("footer"));
+    drawAll();
+  };
+  const lost = document.getElementById("lost");
+  const pause = (seconds) => new Promise((done) => setTimeout(done, 1000 * seconds));
+  const follow = async () => {
+    while (main.dataset.live === "under way") {
+      if (document.hidden) {
+        await pause(1);
+        continue;
+      }
+      try {
+        const answer = await fetch("?next", { cache: "no-store" });
+        if (!answer.ok) throw new Error(String(answer.status));
+        show(await answer.text());
+        lost.hidden = true;
+      } catch {
+        lost.hidden = false;
+        await pause(2);
+      }
+    }
+  };
+  if (main.dataset.live) follow();
 })();

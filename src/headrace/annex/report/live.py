@@ -1,0 +1,248 @@
+"""The page of a run while it goes on: served to this machine alone, to whoever has the address with its token."""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import secrets
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import nullcontext
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from headrace.annex.report.facts import History
+from headrace.annex.report.follow import Follower, RunStatus
+from headrace.annex.report.page import page
+from headrace.annex.report.writing import rejected_samples
+from headrace.core.events import Event, RunStarted
+from headrace.core.files import hive
+from headrace.core.terminal import say
+from headrace.core.warn import warn
+from headrace.output.names import run_of
+from headrace.output.places.folder import Folder
+from headrace.version import __version__
+
+if TYPE_CHECKING:
+    from headrace.core.tables import Table
+
+HOST = "127.0.0.1"
+
+_NAMES = ("127.0.0.1", "localhost", "[::1]")  # by which a browser on this machine, or behind a tunnel, asks
+_LEAST = 1.0  # seconds between two pages
+_SHARE = 0.01  # of the time that making pages may take
+_SAMPLE_EVERY = 10.0  # seconds between two looks at parts
+_SAMPLE = 5  # rows
+_FAREWELL = 2.0  # seconds in which an open page is to fetch how the run has ended
+_TIMEOUT = 10.0  # seconds for a request to arrive
+
+_HEADERS = {
+    "Content-Type": "text/html; charset=utf-8",
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "frame-ancestors 'none'",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+class Pages:
+    """Makes the page of an output's run, again and again, as cheaply as the run deserves."""
+
+    def __init__(self, follower: Follower) -> None:
+        self._follower = follower
+        self._lock = threading.Lock()
+        self._page = b""
+        self._made = self._cost = self._sampled = 0.0
+        self._samples: tuple[str, Table | None] = "", None  # of the part that has them
+        self._ended = False
+
+    @property
+    def pause(self) -> float:
+        """The seconds between two pages."""
+        return max(_LEAST, self._cost / _SHARE)
+
+    def page(self, *, anew: bool = False) -> tuple[bytes, bool]:
+        """Return the page as it is now, or was a moment ago, and whether the run has ended."""
+        with self._lock:
+            if anew or not self._page or time.monotonic() - self._made >= self.pause:
+                began = time.thread_time()
+                status = self._follower.poll()
+                self._page, self._ended = self._of(status), status.ended
+                self._made, self._cost = time.monotonic(), time.thread_time() - began
+            return self._page, self._ended
+
+    def _of(self, status: RunStatus) -> bytes:
+        history = status.state
+        assert isinstance(history, History)
+        described = history.described
+        shown = described is not None and described.options.get("show_data") != "False"
+        known, predictions = status.facts, None
+        if (root := self._follower.root) is not None:
+            folder = root / "_headrace" / known.run
+            samples = rejected_samples(root, folder, values=shown, words=shown)
+            known = msgspec.structs.replace(known, samples=samples)
+            predictions = self._predictions(root, known.run) if shown else None
+        history.at = max(history.at, status.now)  # it is later than its last event
+        live = {"state": "ended" if status.ended else "under way"}
+        return page(history, known, made=time.time(), version=__version__, live=live, predictions=predictions)
+
+    def _predictions(self, root: Path, run: str) -> Table | None:
+        """Return some rows of the part that was written last."""
+        if time.monotonic() - self._sampled >= _SAMPLE_EVERY:
+            self._sampled = time.monotonic()
+            with contextlib.suppress(Exception):  # it is gone, or half copied: there are others
+                part = max(_parts(root, run), key=lambda path: path.stat().st_mtime, default=None)
+                if part is not None and str(part) != self._samples[0]:
+                    self._samples = str(part), _first_rows(part)
+        return self._samples[1]
+
+
+def _parts(root: Path, run: str) -> Iterator[Path]:
+    return (root / name for name in hive.entries(root) if run_of(name) == run)
+
+
+def _first_rows(part: Path) -> Table:
+    from headrace.core.tables import rows_table
+    from headrace.readers.by_name import dataset_of
+
+    rows = dataset_of([str(part)], None, {}).with_options(engine="inline", progress=False)
+    return rows_table(rows.take(_SAMPLE), [rows.schema()])
+
+
+class Server:
+    """Serves pages at an address that nobody can guess; refuses whoever comes by another name.
+
+    A page that is open asks for the next one with ``?next``, and gets it when it is time, or the run has ended.
+    """
+
+    def __init__(self, pages: Pages, port: int = 0) -> None:
+        self.pages = pages
+        self.token = secrets.token_urlsafe(24)
+        self.ended = threading.Event()
+        self.waiting = 0  # pages that wait for the next
+        self.asked = 0.0  # when one did last
+        self._http = _Http((HOST, port), _Handler)
+        self._http.server = self
+        self._thread = threading.Thread(target=self._http.serve_forever, name="headrace-watch", daemon=True)
+        self._thread.start()
+
+    @property
+    def port(self) -> int:
+        """The port."""
+        return int(self._http.server_address[1])
+
+    @property
+    def address(self) -> str:
+        """What to open in a browser."""
+        return f"http://{HOST}:{self.port}/{self.token}/"
+
+    def close(self) -> None:
+        """Let pages that are open show how the run has ended; then stop."""
+        self.ended.set()
+        until = time.monotonic() + _FAREWELL
+        while time.monotonic() < until and (self.waiting or time.monotonic() - self.asked < _LEAST):
+            time.sleep(0.01)
+        self._http.shutdown()
+        self._http.server_close()
+        self._thread.join()
+
+
+class _Http(ThreadingHTTPServer):
+    daemon_threads = True
+    server: Server
+
+
+class _Handler(BaseHTTPRequestHandler):
+    timeout = _TIMEOUT
+    server: Any
+    server_version, sys_version = "Headrace", ""
+
+    def do_GET(self) -> None:
+        """Answer with the page."""
+        server: Server = self.server.server
+        if not self._is_known():
+            return
+        if self.path.endswith("?next"):
+            server.waiting += 1
+            try:
+                anew = server.ended.wait(server.pages.pause)
+                self._answer(200, server.pages.page(anew=anew)[0])
+            finally:
+                server.waiting -= 1
+                server.asked = 0.0 if anew else time.monotonic()
+            return
+        self._answer(200, server.pages.page()[0])
+
+    def _is_known(self) -> bool:
+        """Say whether a request may be answered: it has the token, and was made to this machine by its own name.
+
+        A page of somebody else, whose name leads to this machine, has that name in its requests.
+        """
+        token = self.path.partition("?")[0].strip("/")
+        known = hmac.compare_digest(token.encode(), self.server.server.token.encode())
+        host = self.headers.get("Host", "").lower()
+        named = (host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host) in _NAMES
+        if not (known and named):
+            self._answer(403, b"The address is not complete: it ends with a token.\n" if named else b"")
+        return known and named
+
+    def _answer(self, code: int, body: bytes) -> None:
+        self.send_response(code)
+        for name, value in {**_HEADERS, "Content-Length": str(len(body))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        with contextlib.suppress(OSError):  # the page was closed
+            self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing."""
+
+
+class Watch:
+    """An observer that serves the page of this process's run, and prints the address."""
+
+    def __init__(self, folder: Path) -> None:
+        """``folder``: of the run."""
+        self._place = _Held(folder.parent.parent)
+        self._server: Server | None = None
+
+    def attach(self, state: Any) -> None:
+        """Begin to serve."""
+        try:
+            self._server = Server(
+                Pages(Follower(self._place.root, opened=lambda: nullcontext(self._place), kind=History))
+            )
+        except OSError as error:
+            warn(
+                f"watch=True: no page can be served ({error.strerror or error}). The run goes on without it."
+            )
+            return
+        say(f"watch: {self._server.address}", sys.stderr)
+
+    def on_event(self, event: Event) -> None:
+        """Note what the output is called; the page reads the record."""
+        if isinstance(event, RunStarted):
+            self._place.name = event.output
+
+    def close(self) -> None:
+        """The run is over."""
+        self._place.held = False
+        served, self._server = self._server, None
+        if served is not None:
+            served.close()
+
+
+class _Held(Folder):
+    """An output that this process writes; of one in a store, the small files that are here."""
+
+    held = True
+
+    def writer(self) -> str | None:
+        """Say who holds it."""
+        return "this process" if self.held else None
