@@ -45,13 +45,18 @@ def browser() -> Iterator[Any]:
 
 def look(driver: Any, page: Path, *, width: int = 1200, height: int = 900, dark: bool = False) -> None:
     """Open a page in a window of that size."""
-    metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
-    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    size_of_window(driver, width, height)
     scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
     driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
     driver.get_log("performance")
     driver.get_log("browser")
     driver.get(page.as_uri())
+
+
+def size_of_window(driver: Any, width: int, height: int = 900) -> None:
+    """Give the window a size; a narrow one is a phone."""
+    metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
+    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
 
 
 def asked_for(driver: Any) -> list[str]:

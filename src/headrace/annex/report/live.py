@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 HOST = "127.0.0.1"
 
 _NAMES = ("127.0.0.1", "localhost", "[::1]")  # by which a browser on this machine, or behind a tunnel, asks
-_LEAST = 1.0  # seconds between two pages
+_LEAST, _MOST = 1.0, 5.0  # seconds between two pages
 _SHARE = 0.01  # of the time that making pages may take
 _SAMPLE_EVERY = 10.0  # seconds between two looks at parts
 _SAMPLE = 5  # rows
@@ -65,7 +65,7 @@ class Pages:
     @property
     def pause(self) -> float:
         """The seconds between two pages."""
-        return max(_LEAST, self._cost / _SHARE)
+        return min(_MOST, max(_LEAST, self._cost / _SHARE))
 
     def page(self, *, anew: bool = False) -> tuple[bytes, bool]:
         """Return the page as it is now, or was a moment ago, and whether the run has ended."""
@@ -95,10 +95,10 @@ class Pages:
     def _predictions(self, root: Path, run: str) -> Table | None:
         """Return some rows of the part that was written last."""
         if time.monotonic() - self._sampled >= _SAMPLE_EVERY:
-            self._sampled = time.monotonic()
             with contextlib.suppress(Exception):  # it is gone, or half copied: there are others
-                part = max(_parts(root, run), key=lambda path: path.stat().st_mtime, default=None)
-                if part is not None and str(part) != self._samples[0]:
+                part = max(_parts(root, run), key=lambda path: path.stat().st_mtime)
+                self._sampled = time.monotonic()
+                if str(part) != self._samples[0]:
                     self._samples = str(part), _first_rows(part)
         return self._samples[1]
 

@@ -1,0 +1,173 @@
+"""The page of a run while it goes on: who gets it, what it shows, and what may be asked of the run there."""
+
+from __future__ import annotations
+
+import http.client
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import headrace as hr
+from observers.browsers import browser, findings, size_of_window
+
+JOB = """
+import sys, time
+from pathlib import Path
+import numpy as np
+import headrace as hr
+
+here = Path(sys.argv[1])
+
+
+def gated(batch):
+    while batch["id"].max() >= int((here / "open").read_text() or 0):
+        time.sleep(0.005)
+    return batch
+
+
+def check(row):
+    if row["id"] % 100 == 5:
+        raise ValueError(f"secret-{row['id']} </script><script>document.title = 'taken'</script> \\x1b[31m")
+    return row
+
+
+class Model:
+    def __call__(self, batch):
+        return np.array([f"verdict-{i}" for i in batch["id"]])
+
+
+rows = hr.range(1000).map_batches(gated, batch_size=50).map(check).predict(Model, inputs=["id"], output="score")
+rows = rows.accumulate(mean=hr.Mean("id"))
+options = dict(engine="local", on_error="reject", watch=True, shard_rows=100, workers=2)
+rows.with_options(**(options | eval(sys.argv[2]))).write_parquet(here / "out")
+"""
+
+
+class Job:
+    """A run in another process, whose rows go as far as they are let."""
+
+    def __init__(self, here: Path, **options: Any) -> None:
+        self.here = here
+        self.open(300)
+        (here / "job.py").write_text(JOB)
+        command = [sys.executable, str(here / "job.py"), str(here), repr(options)]
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        self.said: list[str] = []
+
+    def open(self, rows: int) -> None:
+        fresh = self.here / "open.new"
+        fresh.write_text(str(rows))
+        fresh.rename(self.here / "open")
+
+    def address(self) -> str:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.said.append(line)
+            if line.startswith("watch: "):
+                return line.split()[1]
+        raise AssertionError(self.said)
+
+    def end(self) -> int:
+        """Let all rows go, and wait for the end."""
+        self.open(1_000_000)
+        self.said += (self.process.communicate(timeout=60)[1] or "").splitlines(keepends=True)
+        return self.process.returncode
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Callable[..., Job]]:
+    begun: list[Job] = []
+
+    def begin(**options: Any) -> Job:
+        begun.append(Job(tmp_path, **options))
+        return begun[-1]
+
+    yield begin
+    for job in begun:
+        job.process.kill()
+        job.process.communicate()
+
+
+@pytest.fixture(scope="module")
+def driver() -> Iterator[Any]:
+    with browser() as made:
+        yield made
+
+
+def asked(
+    address: str, method: str = "GET", path: str | None = None, body: str | None = None, **headers: str
+) -> Any:
+    """Return the status and the text of an answer."""
+    place, _, token = address.removeprefix("http://").partition("/")
+    connection = http.client.HTTPConnection(place, timeout=30)
+    connection.request(method, f"/{token}" if path is None else path, body, headers)
+    answer = connection.getresponse()
+    return answer.status, answer.read().decode()
+
+
+def until(holds: Callable[[], Any]) -> Any:
+    """Wait for what a page or a run will show."""
+    for _ in range(1500):
+        if found := holds():
+            return found
+        time.sleep(0.02)
+    raise AssertionError("it never came")
+
+
+def shows(driver: Any, *words: str) -> bool:
+    text = driver.find_element("tag name", "main").text
+    return all(word in text for word in words)
+
+
+def test_only_who_has_the_token_gets_it(run: Callable[..., Job]) -> None:
+    job = run()
+    address = job.address()
+    port, token = address.split(":")[2].split("/")[:2]
+    assert len(token) > 30 and address.startswith("http://127.0.0.1:")
+    assert asked(address)[0] == 200
+    for name in ("localhost", "LOCALHOST:8900", "127.0.0.1:1", f"[::1]:{port}"):  # by a tunnel, any port
+        assert asked(address, Host=name)[0] == 200
+    for name in ("example.com", f"example.com:{port}", "127.0.0.1.example.com", "localhost@example.com", ""):
+        assert asked(address, Host=name)[0] == 403
+    for path in ("/", "/x/", f"/{token[:-1]}/", f"/{token}x/", f"/a/{token}/", "/?" + token):
+        status, text = asked(address, path=path)
+        assert status == 403 and "Headrace" not in text
+    assert job.end() == 0
+
+
+def test_it_shows_what_happens(run: Callable[..., Job], driver: Any) -> None:
+    job = run()
+    driver.get(job.address())
+    size_of_window(driver, 1280)
+    until(lambda: shows(driver, "Under way", "of 1,000 rows", "secret-5"))
+    details = driver.find_element("css selector", "details")
+    driver.execute_script("arguments[0].open = true", details)
+    before = driver.find_element("css selector", ".progress").get_attribute("aria-valuenow")
+    job.open(600)
+    until(lambda: driver.find_element("css selector", ".progress").get_attribute("aria-valuenow") > before)
+    assert driver.execute_script("return arguments[0].isConnected && arguments[0].open", details)
+    until(lambda: shows(driver, "verdict-"))
+    assert job.end() == 0
+    until(lambda: shows(driver, "Complete: 990 rows", "10 rejected"))
+    assert driver.title.startswith("Complete") and not driver.find_element("id", "lost").is_displayed()
+    assert driver.get_log("browser") == [] and findings(driver) == []
+
+
+def test_no_value_is_shown_if_none_may_be(run: Callable[..., Job]) -> None:
+    job = run(show_data=False)
+    address = job.address()
+    until(lambda: "ValueError" in (page := asked(address)[1]) and page)
+    job.open(700)
+    text = until(lambda: "7 of 10" in (page := asked(address + "?next")[1]) and page)
+    assert "secret-" not in text and "verdict-" not in text
+    assert job.end() == 0
+
+
+def test_a_run_without_a_report(tmp_path: Path) -> None:
+    result = hr.range(10).with_options(report=False, progress=False).write_parquet(tmp_path / "out")
+    assert result.rows == 10 and not result.report.exists() and result.report.parent.is_dir()
