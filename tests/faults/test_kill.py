@@ -64,6 +64,12 @@ STORE = [
 UPLOADER = ["worker.upload", "worker.uploaded"]  # see tests/stores/test_uploaded.py
 TABLE = ["table.filled"]  # see tests/annex/databases/test_killed.py
 COLUMNS = ["table.joined"]  # see tests/annex/lakes/test_add_columns.py
+QUERY = [
+    "query.inputs",
+    "query.answered",
+    "query.synced",
+    "query.done",
+]  # see tests/annex/queries/test_faults.py
 REQUIRED = ["finish.withheld"]  # see tests/annex/together/test_requirements.py
 # An overwrite also passes the points of every run while its parts are hidden.
 SWAP = [
@@ -82,7 +88,7 @@ SWAP = [
 def test_every_point_is_killed_at_somewhere() -> None:
     points = {point for point, _ in DRIVER + SWAP + PARTING}
     points |= {*WORKER, *METRICS, *MAKER, *PARTED, *LEFT, *RECOVER, *STORE, *UPLOADER, *TABLE}
-    points |= {*COLUMNS, *REQUIRED}
+    points |= {*COLUMNS, *REQUIRED, *QUERY}
     assert points == failpoints.POINTS
 
 

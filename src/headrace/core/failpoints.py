@@ -53,6 +53,10 @@ POINTS: frozenset[str] = frozenset(
         "worker.uploaded",
         "table.filled",
         "table.joined",
+        "query.inputs",
+        "query.answered",
+        "query.synced",
+        "query.done",
     }
 )
 

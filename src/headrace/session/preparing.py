@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import weakref
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -40,18 +41,21 @@ def prepared_in_output(context: RunContext, plan: Plan, output: Output) -> tuple
     return plan, context.execution.partitioning
 
 
-def prepared_for_reading(plan: Plan, options: RunOptions) -> Plan:
-    """Have the rows made in a temporary folder, which is removed when nobody has the plan any more."""
+def prepared_for_reading(plan: Plan, options: RunOptions) -> tuple[Plan, Callable[[], object]]:
+    """Have the rows made in a temporary folder; return the plan that reads them, and what removes it afterwards.
+
+    It goes, too, when nobody has the plan any more.
+    """
     if not plan.source.unprepared:
-        return plan
+        return plan, lambda: None
     folder = Path(tempfile.mkdtemp(prefix="headrace-query-"))
     try:
         source = plan.source.prepared(_preparation(folder, options))
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
-    weakref.finalize(source, shutil.rmtree, folder, ignore_errors=True)
-    return replace(plan, source=source)
+    remove = weakref.finalize(source, shutil.rmtree, folder, ignore_errors=True)
+    return replace(plan, source=source), remove
 
 
 def _preparation(folder: Path, options: RunOptions) -> Preparation:

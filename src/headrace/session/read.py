@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -121,7 +122,7 @@ def _prepared(
     """Check a plan and partition its input; nothing is started before the first row is asked for."""
     from headrace.driver.unwritten import InMemoryCommitter
 
-    plan = prepared_for_reading(plan, options)
+    plan, release = prepared_for_reading(plan, options)
     if not metrics:
         with data_hidden(hide=not options.show_data):
             compiler.columns_at(plan.steps, plan.source.schema())
@@ -138,16 +139,26 @@ def _prepared(
         options = inline  # one worker suffices, and this process is at hand
     if look and travels and options.traits.in_process:
         warn_of_unpicklable(plan.steps)
-    return tally, _run(plan, options, kind, shards, tally)
+    return tally, _run(plan, options, kind, shards, tally, release)
 
 
 def _run(
-    plan: Plan, options: RunOptions, kind: str, shards: list[Shard], tally: InMemoryCommitter
+    plan: Plan,
+    options: RunOptions,
+    kind: str,
+    shards: list[Shard],
+    tally: InMemoryCommitter,
+    release: Callable[[], object],
 ) -> Iterator[pa.RecordBatch]:
     started = time.monotonic()
     if kind == "look":
         options = replace(options, progress=False)
-    with progress_shown(options) as progress, RunContext.open(plan, options) as context:
+    with (
+        contextlib.ExitStack() as ended,
+        progress_shown(options) as progress,
+        RunContext.open(plan, options) as context,
+    ):
+        ended.callback(release)
         if progress is None:
             yield from context.compose(plan, kind, shards, tally).stream()
         else:

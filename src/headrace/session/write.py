@@ -144,6 +144,7 @@ def _finished_before(job: Job, options: RunOptions) -> Result:
         from headrace.session.publishing import ask_finished
 
         ask_finished(job, metrics)
+    job.output.tidy(job.committer.plan.run)  # a driver may have been killed before it did
     event = job_events.finished(job, 0.0)
     lineage.record_missing(job, event)
     result = job_events.result_of(job, event, metrics, job.committer.state.ledger.read)

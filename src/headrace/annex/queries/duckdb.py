@@ -235,7 +235,7 @@ def _written(text: str, relation: Any) -> str:
         (name, normal(kind), written_as(kind))
         for name, kind in zip(relation.columns, relation.types, strict=True)
     ]
-    if all(is_ == to.lower().replace(" ", "") for _, is_, to in wanted):
+    if all(is_ == normal(to) for _, is_, to in wanted):
         return text
     columns = [f"CAST({quoted(name)} AS {to}) AS {quoted(name)}" for name, _, to in wanted]
     return f"SELECT {', '.join(columns)} FROM ({text}\n) AS headrace_result"

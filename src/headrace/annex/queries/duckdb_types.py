@@ -55,8 +55,7 @@ _WRITTEN = {
     "enum": "VARCHAR",
     "json": "VARCHAR",
     "timestamp_s": "TIMESTAMP",
-    "sqlnull": "INTEGER",
-    '"null"': "INTEGER",
+    "null": "INTEGER",
 }
 
 
@@ -67,7 +66,7 @@ def quoted(name: str) -> str:
 
 def normal(kind: Any) -> str:
     """Return a type's name so that names can be compared."""
-    return str(kind).lower().replace(" ", "")
+    return str(kind).lower().replace(" ", "").replace('"', "")
 
 
 def sql_type(kind: pa.DataType) -> str:
@@ -108,11 +107,11 @@ def plain(kind: pa.DataType) -> pa.DataType:
 
 
 def seen_as(kind: pa.DataType, seen: str) -> bool:
-    """Say whether what DuckDB sees in a file has the values of a type: lists there have no size."""
-    wanted = sql_type(kind).lower().replace(" ", "")
+    """Say whether what DuckDB sees in a file has the values of a type: there, lists have no size, times no unit."""
+    wanted = normal(sql_type(kind))
     if pt.is_fixed_size_list(plain(kind)):
         return seen == wanted.rpartition("[")[0] + "[]"
-    return seen == wanted
+    return seen == wanted or (wanted == "timestamp_ms" and seen == "timestamp")
 
 
 def written_as(kind: Any) -> str:

@@ -118,6 +118,7 @@ ENGINES: Table[type[QueryEngine]] = Table(
     "query_engines",
     {
         "duckdb": "headrace.annex.queries.duckdb:DuckDB",
+        "polars": "headrace.annex.queries.polars:Polars",
     },
     attributes=("name", "bounded", "version", "refusal", "reads", "schema", "answer"),
     classes=True,

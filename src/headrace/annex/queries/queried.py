@@ -26,8 +26,8 @@ def sql(text: str, /, *, query_engine: str = "duckdb", **datasets: Dataset) -> D
     text
         One SELECT. Its tables are ``datasets``, and nothing else.
     query_engine
-        ``"duckdb"``, or one that an installed package brings. DuckDB keeps to the memory of the run,
-        and spills what does not fit.
+        ``"duckdb"``; ``"polars"``, for what fits into memory; or one that an installed package brings. DuckDB keeps
+        to the memory of the run, and spills what does not fit.
     datasets
         The datasets that the text names. Parquet files are read by the engine itself; what has steps, or is of
         another format, is written as Parquet first.

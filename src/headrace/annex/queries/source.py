@@ -33,7 +33,7 @@ from headrace.core.ports import Preparation, Source
 from headrace.core.row_keys import Keys, Location, Numbers, row_keys
 from headrace.core.work import Split
 from headrace.dataset.dataset import Dataset
-from headrace.errors import InputChanged, LedgerMismatch
+from headrace.errors import ArgumentError, InputChanged, LedgerMismatch
 from headrace.plan.identity import code_of_plan
 from headrace.plan.logical import Plan
 from headrace.sources.parquet.source import ParquetSource
@@ -197,6 +197,11 @@ class QuerySource(Source):
 
     def prepared(self, preparation: Preparation) -> Source:
         """Have the query answered, unless an earlier driver has its result."""
+        if preparation.options.memory_limit is not None and not self._engine.bounded:
+            raise ArgumentError(
+                f"memory_limit= with query_engine={self._engine.name!r}: {self._engine.name} takes as much memory as "
+                "the query needs. Leave memory_limit out, or use query_engine='duckdb', which keeps to it."
+            )
         state = self._state()
         folder = preparation.folder / state
         try:
