@@ -74,6 +74,9 @@ class WriteVerbs(DatasetBase):
             No file has more rows; a shard that has more becomes several files.
         mode, on_change, incremental, refresh, fix, key, durability
             See ``RunOptions``; here they override ``with_options``.
+        provenance
+            The name of a new column with what made each row: the ``version=`` of the function or model, or else a
+            digest of its code; of several, all of them with their names. See docs/resume.md.
         key
             With ``incremental``: columns of the input that identify a row. Files that were written again are read
             again, and only their rows with new keys are processed. See docs/incremental.md.
@@ -276,6 +279,10 @@ class WriteVerbs(DatasetBase):
         if options.incremental and options.on_change == "refuse" and given.get("on_change") is None:
             options = options.updated({"on_change": "continue"})
         plan = with_shadow(self._plan)
+        if (provenance := given.get("provenance")) is not None:
+            from headrace.plan.identity import with_provenance
+
+            plan = with_provenance(plan, provenance)
         if options.key:
             from headrace.plan.steps.selection import Unseen
 

@@ -18,16 +18,17 @@ from headrace.plan.logical import Plan
 
 def check_refresh(plan: Plan, code: Mapping[str, str], *, incremental: bool, on_change: str) -> None:
     """Refuse where ``refresh="changed"`` has no meaning: it could not tell what changed, or which rows to make."""
+    if plan.sink is not None and plan.sink.target is not None:
+        raise ArgumentError(
+            "refresh='changed': rows are not removed from a table. mode='overwrite' makes all of them again, in one "
+            "commit. With provenance=, a lake gets values for rows of another version by mode='add_columns', and a "
+            "database by a query for such rows and mode='update'."
+        )
     if not incremental or on_change != "continue":
         other = "without incremental=True" if not incremental else f"with on_change={on_change!r}"
         raise ArgumentError(
             f"refresh='changed' {other}: it is for incremental outputs, and makes the rows again that older code "
             "made. Write write_…(out, incremental=True, refresh='changed')."
-        )
-    if plan.sink is not None and plan.sink.target is not None:
-        raise ArgumentError(
-            "refresh='changed': rows are not removed from a table. mode='overwrite' makes all of them again, in one "
-            "commit."
         )
     limit = next((step for step in plan.steps if step.row_limit is not None), None)
     if limit is not None:

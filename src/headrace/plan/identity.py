@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+from headrace.errors import ArgumentError, PlanError
+from headrace.plan.column_expressions import arrow_expression, lit
 from headrace.plan.fingerprint import UNKNOWN, fingerprint, parts_of_function
 from headrace.plan.logical import Plan
 from headrace.plan.steps.base import Step
+from headrace.plan.steps.columns import Provenance
 
 
 def shape_of(plan: Plan) -> dict[str, Any]:
@@ -47,6 +52,42 @@ def code_of(steps: Sequence[Step]) -> dict[str, str]:
             for part, value in parts_of_function(each.function):
                 prints[f"{i}: {part} of {each.identity}"] = fingerprint(value)
     return prints
+
+
+def with_provenance(plan: Plan, column: Any) -> Plan:
+    """Return a plan that adds a column with ``version_of`` to each row."""
+    if not isinstance(column, str) or not column.isidentifier():
+        raise ArgumentError(
+            f"provenance={column!r}: it is the name of a new column, such as 'model_version'."
+        )
+    noted = Provenance(column, arrow_expression(lit(version_of(plan))))
+    return replace(plan, steps=(*plan.steps, noted))
+
+
+def version_of(plan: Plan) -> str:
+    """Return what makes the rows of a plan: the ``version=`` of its function or model, or a digest of its code.
+
+    Of several, each has its name before it. Raises ``PlanError`` if there is none, or one that cannot be recognised.
+    """
+    found = {"input": _digest(code)} if (code := plan.source.code()) else {}
+    for step in plan.steps:
+        for each in step.functions():
+            code = {part: fingerprint(value) for part, value in parts_of_function(each.function)}
+            if unknown := unrecognised({f": {part} of {each.identity}": code[part] for part in code}):
+                raise PlanError(
+                    f"provenance= cannot tell what {unknown[0]} is, so it would have another version on each run. "
+                    "Give the step version='…'."
+                )
+            name = each.function.name
+            name = f"{name} {len(found) + 1}" if name in found else name
+            found[name] = each.function.version or _digest(code)
+    if not found:
+        raise PlanError("provenance= notes the version of a function or model, and the plan has none.")
+    return next(iter(found.values())) if len(found) == 1 else ", ".join(f"{k}: {v}" for k, v in found.items())
+
+
+def _digest(code: Mapping[str, str]) -> str:
+    return hashlib.sha256(repr(sorted(code.items())).encode()).hexdigest()[:12]
 
 
 def unrecognised(code: Mapping[str, str]) -> list[str]:

@@ -21,6 +21,9 @@ class WriteOptions(TypedDict, total=False):
     schema: pa.Schema | None
     on_change: OnChange | None
     durability: Durability | None
+    provenance: str | None
+    refresh: Refresh | None
+    fix: Fix | None
 
 
 class LakeOptions(WriteOptions, total=False):
@@ -34,8 +37,6 @@ class OutputOptions(LakeOptions, total=False):
     """Of outputs that readers find by their folder."""
 
     mode: Mode | None
-    refresh: Refresh | None
-    fix: Fix | None
 
 
 OF_RUNS = {

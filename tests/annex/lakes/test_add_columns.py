@@ -555,31 +555,41 @@ def stored(path: str) -> tuple[int, ...]:
     return tuple(found)
 
 
-def test_rows_of_another_version_of_the_model(tmp_path: Path) -> None:
-    """A column says which version has computed a row; the next one computes the rows of others, and new ones."""
-    lance = pytest.importorskip("lance")
-    lake = Lance(str(tmp_path / "t"))
+def test_rows_of_another_version_of_the_model(lake: Lake) -> None:
+    """A column says which version has computed a row; the next run computes the rows of others, and new ones."""
     lake.make([5, 5])
 
-    def scored(version: str, where: str | None = None) -> int:
+    def scored(version: str | None, factor: int, **how: Any) -> int:
         def model(batch: dict[str, Any]) -> Any:
-            return batch["id"] * float(version)
+            return batch["id"] * factor
 
         data = lake.read().with_options(**QUIET)
-        data = data.predict(model, inputs=["id"], output="score", replace=where is not None)
-        data = data.with_column("version", lambda batch: np.full(len(batch["id"]), version))
-        return lake.write(data, where=where, output=f"v{version}-{len(where or '')}").rows
+        data = data.predict(model, inputs=["id"], output="Score", replace=True, version=version)
+        return lake.write(data, **{"provenance": "By", "refresh": "changed", **how}).rows
 
-    assert scored("1") == 10
-    lance.write_dataset(some(10, 2), lake.place, mode="append")
-    lance.dataset(lake.place).delete("id = 4")
-    assert scored("2", "id % 2 = 0") == 5
-    assert [(r["score"], r["version"]) for r in lake.rows()][-3:] == [(9, "1"), (20, "2"), (None, None)]
-    assert scored("2", "version IS NULL OR version <> '2'") == 6
-    assert all((r["score"], r["version"]) == (r["id"] * 2, "2") for r in lake.rows())
+    assert (scored("it's 1", 1), scored("it's 1", 1)) == (10, 0)
+    lake.append(some(10, 2))
+    lake.delete([4])
+    assert scored("it's 1", 2) == 2, "new rows alone"
+    assert [(row["Score"], row["By"]) for row in lake.rows()][-3:] == [
+        (9, "it's 1"),
+        (20, "it's 1"),
+        (22, "it's 1"),
+    ]
+    assert (scored(None, 3), scored(None, 3)) == (11, 0), "by its code"
+    assert all(row["Score"] == row["id"] * 3 for row in lake.rows())
+    for how in ({"where": "id = 1"}, {"provenance": None}):
+        with pytest.raises(ArgumentError, match=r"chooses rows by a column.*provenance="):
+            scored("2", 1, **how)
+
+
+def test_lance_fills_or_adds(tmp_path: Path) -> None:
+    pytest.importorskip("lance")
+    lake = Lance(str(tmp_path / "t"))
+    lake.make([3])
     data = lake.read().with_options(**QUIET).with_column("other", half)
-    with pytest.raises(SinkError, match=r"fills the column 'version' .* and adds 'other'"):
-        lake.write(data.with_column("version", lambda b: b["text"]), where="id = 1", output="x")
+    with pytest.raises(SinkError, match=r"fills the column 'text' .* and adds 'other'"):
+        lake.write(data.with_column("text", lambda b: b["text"]), where="id = 1", output="x")
 
 
 @pytest.mark.parametrize("what", ["delete", "append", "update", "fill", "compact"])

@@ -20,6 +20,7 @@ from headrace.core.warn import warn
 from headrace.core.work import HOME, StagedFile
 from headrace.errors import ArgumentError, ColumnExists, NothingMatched, PlanError, SinkError
 from headrace.plan import compile as compiler
+from headrace.plan.identity import version_of
 from headrace.plan.predicates import given_expression
 from headrace.plan.steps.columns import DropColumns
 from headrace.plan.steps.predict import Predict
@@ -37,7 +38,7 @@ _OTHER_ROWS = "its files have not the rows that were read"
 class TableSource(Source, Protocol):
     """A source of a table that may get new columns."""
 
-    def for_new_columns(self, where: str | None, begun: Mapping[str, Any]) -> Source:
+    def for_new_columns(self, where: str | None, begun: Mapping[str, Any]) -> TableSource:
         """Return this source with a shard for each file, maybe of rows that fulfil a condition in its own words.
 
         ``begun``: what it said of itself when the run began; that version is read, unless another was asked for.
@@ -105,22 +106,38 @@ def check_names(plan: Plan, where: str, there: pa.Schema) -> None:
         check_new(where, sorted(made), there) if made else None
 
 
-def planned(plan: Plan, kind: type[TableSource], table: AddsColumns, read: str) -> Plan:
-    """Return what runs: a plan whose rows are what the files of a table get.
+def older_than(column: str, version: str) -> str:
+    """Return the condition for rows that no version has made, or another one.
 
+    >>> older_than("model_version", "it's 2")
+    "model_version IS NULL OR model_version <> 'it''s 2'"
+    """
+    escaped = version.replace("'", "''")
+    return f"{column} IS NULL OR {column} <> '{escaped}'"
+
+
+def planned(
+    plan: Plan, kind: type[TableSource], table: AddsColumns, read: str, provenance: str | None
+) -> tuple[Plan, AddsColumns]:
+    """Return what runs, a plan whose rows are what the files of a table get, and the table.
+
+    ``provenance``: if the table has this column, only rows of another version than the plan's are computed.
     ``read`` is the reader of the table in messages. Raises ``PlanError`` for a plan that reads another one, or where
     a column that is needed does not come out as it is.
     """
-    source, where, name = plan.source, table.where, f"{table.what} {table.place}"
+    source, name = plan.source, f"{table.what} {table.place}"
     if not isinstance(source, kind) or source.describe()["table"] != table.place:
         raise PlanError(
             f"mode='add_columns' adds columns to the table that the plan reads. Begin with {read}, and write to the "
             "same table."
         )
-    old_files = source.outside_files() is not None  # which new ones take the places of
-    own = None if old_files else where
-    plan = replace(plan, source=source.for_new_columns(own, begun(table.files)))
-    if old_files and where is not None:
+    before = begun(table.files)
+    source = source.for_new_columns(None, before)
+    if provenance is not None and provenance in source.schema().names:
+        table = replace(table, where=older_than(provenance, version_of(plan)))
+    where, in_place = table.where, source.outside_files() is not None
+    plan = replace(plan, source=source if in_place else source.for_new_columns(where, before))
+    if in_place and where is not None:
         chosen = given_expression(where, "write_…(where=")
         plan = replace(plan, steps=(Filter(None, chosen), *plan.steps))
     there = plan.source.schema()
@@ -135,7 +152,7 @@ def planned(plan: Plan, kind: type[TableSource], table: AddsColumns, read: str) 
                 f"{missing[0]!r}. Leave out the step that does so; columns that are not used are copied as they are."
             )
         old = list(outside)
-    return plan.then(DropColumns(tuple(old))) if old else plan
+    return plan.then(DropColumns(tuple(old))) if old else plan, table
 
 
 def check_new(where: str, new: Sequence[str], there: pa.Schema, *, fills: bool = False) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from headrace.annex.lakes.places import given_output, given_table, place_of, within
@@ -80,8 +80,9 @@ class LakeWriteVerbs(WriteVerbs):
             The name of the folder that this run has in the table, with its parts, its journal and its report. A
             further run that adds rows needs another name, such as the day; with ``"overwrite"`` a further run finds
             one by itself. What the table refers to in it must stay; the table's own VACUUM removes it in time.
-        compression, schema, on_change, incremental, key, durability, storage_options
-            As in ``write_parquet``.
+        compression, schema, on_change, incremental, key, provenance, durability, storage_options
+            As in ``write_parquet``. With ``mode="add_columns"``, ``refresh="changed"`` computes only rows of another
+            version, by the column that ``provenance`` names.
 
         Raises
         ------
@@ -176,8 +177,8 @@ class LakeWriteVerbs(WriteVerbs):
             With ``"add_columns"``: which rows get values, as in ``write_delta``.
         output
             The name of the folder that this run has below the data of the table, as in ``write_delta``.
-        compression, schema, on_change, incremental, key, durability
-            As in ``write_parquet``.
+        compression, schema, on_change, incremental, key, provenance, refresh, durability
+            As in ``write_delta``.
 
         Raises
         ------
@@ -274,8 +275,9 @@ class LakeWriteVerbs(WriteVerbs):
         output
             The name of the folder that this run has in the table, with its journal and its report. A further run that
             adds rows needs another name, such as the day; with ``"overwrite"`` a further run finds one by itself.
-        min_rows_per_file, schema, on_change, incremental, key, durability, storage_options
-            As in ``write_parquet``.
+        min_rows_per_file, schema, on_change, incremental, key, provenance, durability, storage_options
+            As in ``write_parquet``. With ``mode="add_columns"``, ``refresh="changed"`` computes only rows of another
+            version, by the column that ``provenance`` names.
 
         Raises
         ------
@@ -345,11 +347,23 @@ class LakeWriteVerbs(WriteVerbs):
         options: Mapping[str, Any],
     ) -> Result:
         from headrace.annex.lakes.columns import AddsColumns, check_plan, planned
+        from headrace.annex.lakes.sink import free_folder
 
         assert isinstance(target, AddsColumns)
         check_plan(self._plan, self._options, verb, options)
-        plan = planned(self._plan, kind, target, read)
-        return type(self)(plan, self._options)._write(target.sink, {**options, "mode": _MODES[ADD_COLUMNS]})
+        older = None
+        if (options.get("refresh") or self._options.refresh) == "changed":
+            older = options.get("provenance")
+            if older is None or target.where is not None:
+                raise ArgumentError(
+                    f"{verb}: refresh='changed' with mode='add_columns' chooses rows by a column with versions. Name "
+                    "it by provenance='model_version', and leave out where=."
+                )
+            target = replace(target, files=free_folder(target.files, "overwrite"))
+        plan, target = planned(self._plan, kind, target, read, older)
+        given = {**options, "mode": _MODES[ADD_COLUMNS], "refresh": None}
+        data = type(self)(plan, self._options.updated({"refresh": None}))
+        return data._write(target.sink, given)
 
 
 def _given(verb: str, path: Any, storage_options: Any, output: Any, schema_mode: Any) -> tuple[str, Any, str]:
@@ -390,7 +404,7 @@ def saved(
         catalog = Catalog.given(reached.catalog, None, "verify")
         identifier = str(about["table"])
         location, known = location_of(catalog, identifier)
-        parts = dataclasses.replace(parts, storage_options={**known, **dict(options)})
+        parts = replace(parts, storage_options={**known, **dict(options)})
         kind = IcebergNewColumns if adds else IcebergTable
         return kind(parts, identifier=identifier, catalog=catalog, location=location, **how)
     from headrace.annex.lakes.delta.columns import DeltaNewColumns

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from headrace.errors import UnknownColumn
+from headrace.errors import ColumnExists, UnknownColumn
 from headrace.plan.expressions import fields_of, named_fields, shape_of
 from headrace.plan.steps.base import ALL_COLUMNS, NeededColumns, Step, V
 
@@ -198,3 +198,22 @@ class WithColumn(Step):
     def shape(self) -> dict[str, Any]:
         """Return the name and the expression."""
         return {"verb": self.verb, "column": self.name, "expression": shape_of(self.expression)}
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance(WithColumn):
+    """Add a column with what makes the rows, a text that is no part of what a run is recognised by."""
+
+    verb = "provenance"
+
+    def check_columns(self, names: Sequence[str]) -> None:
+        """Raise ``ColumnExists`` if there is a column of that name."""
+        if self.name in names:
+            raise ColumnExists(
+                f"provenance={self.name!r} would add a column, and there is one of that name already. Take another "
+                "name, or leave the other out by drop_columns."
+            )
+
+    def shape(self) -> dict[str, Any]:
+        """Return the name."""
+        return {"verb": self.verb, "column": self.name}

@@ -98,6 +98,7 @@ class AddingColumn(RunningStep[WithColumn]):
         if not batch.num_columns:
             made = pa.RecordBatch.from_arrays([column], schema=pa.schema([field]))
         elif at >= 0:
+            self.step.check_columns(batch.schema.names)
             made = batch.set_column(at, field, column)
         else:
             made = batch.append_column(field, column)
