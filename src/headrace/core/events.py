@@ -8,7 +8,7 @@ from typing import Any, Literal
 import msgspec
 
 from headrace.core.answered import Answered, Tokens
-from headrace.core.human import exact
+from headrace.core.human import exact, plural, size
 from headrace.core.terminal import one_line
 from headrace.core.work import Faults, Ledger, Timings
 
@@ -66,7 +66,11 @@ class InputMade(msgspec.Struct, frozen=True):
     """Rows were made before the run, which reads them; comes after ``RunDescribed``, again when the run goes on.
 
     ``by`` says who made them, ``what`` how, such as a query; ``inputs`` are the rows of each dataset that they were
-    made from. ``spilled``: the bytes that did not fit into memory meanwhile.
+    made from. ``spilled``: the bytes that did not fit into memory meanwhile. ``rejected``: how many
+    rows failed before, by the output that has them.
+
+    >>> print(InputMade("duckdb 2.0.0", "SELECT …", {"rides": 4000, "zones": 7}, 3500, 9000, 0.5, 3 << 30))
+    4,000 rows of rides and 7 rows of zones became 3,500 rows in 0.5 s, by duckdb 2.0.0, 3.0 GiB spilled
     """
 
     by: str
@@ -76,6 +80,19 @@ class InputMade(msgspec.Struct, frozen=True):
     bytes: int
     seconds: float
     spilled: int = 0
+    rejected: dict[str, int] = {}
+
+    def __str__(self) -> str:
+        given = (
+            " and ".join(f"{plural(rows, 'row')} of {name}" for name, rows in self.inputs.items())
+            or "nothing"
+        )
+        spilled = f", {size(self.spilled)} spilled" if self.spilled else ""
+        said = f"{given} became {plural(self.rows, 'row')} in {self.seconds:.1f} s, by {self.by}{spilled}"
+        rejected = [
+            f"; {plural(rows, 'row')} failed before, see {place}" for place, rows in self.rejected.items()
+        ]
+        return one_line("".join([said, *rejected]))
 
 
 class RunStarted(msgspec.Struct, frozen=True):

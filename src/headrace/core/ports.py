@@ -41,13 +41,14 @@ class Preparation:
     """What a source gets that makes its rows before a run: see ``Source.prepared``.
 
     ``folder``: where it lays them, in one for each state of its input; what is there of others may go. ``options``
-    are those of the run (``RunOptions``). It may use ``memory`` bytes and ``cores``.
+    are those of the run (``RunOptions``). It may use ``memory`` bytes and ``cores``. ``say`` shows what it is at.
     """
 
     folder: Path
     options: Any
     memory: int
     cores: int
+    say: Callable[[str], None]
 
 
 @runtime_checkable

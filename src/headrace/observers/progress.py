@@ -79,6 +79,10 @@ class Progress:
             self._running = True
             threading.Thread(target=self._draw_in_silence, name="headrace-progress", daemon=True).start()
 
+    def prepare(self, words: str) -> None:
+        """Show what is done before the run begins."""
+        self._state.doing = words
+
     def attach(self, state: RunState) -> None:
         """Read all figures from ``state``, which has each event before this observer gets it."""
         self._state = state

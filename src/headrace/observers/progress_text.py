@@ -36,7 +36,7 @@ def phase_words(state: RunState) -> str:
     """
     driver = state.last
     if driver is None or driver.started is None:
-        return "starting"
+        return state.doing or "starting"
     if driver.finished is not None:
         return "ended"
     if state.shards_done >= state.shards:
@@ -58,7 +58,7 @@ def fields(state: RunState, now: float, left: float | None) -> list[Field]:
     """
     phase = phase_words(state)
     found = [Field("phase", phase, 0)]
-    if phase == "starting":
+    if state.last is None or phase == "starting":
         elapsed = state.elapsed(now) if state.last is None else present_elapsed(state, now)
         return [*found, Field("elapsed", f"{clock(elapsed)} elapsed", 1)]
     at_work = phase in ("running", "finishing") or bool(state.rows)

@@ -112,6 +112,7 @@ class RunState:
         self.memory_peak = 0
         self.metrics: MetricsCounted | None = None
         self.made: list[InputMade] = []
+        self.doing = ""  # before the run has begun
         self.required: RequirementsAsked | None = None
         self.counts: Counter[str] = Counter()  # incidents
         self.retried: Counter[tuple[str, str]] = Counter()  # (step, error) → calls

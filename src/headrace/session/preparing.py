@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from headrace.core.files import safe_files
 from headrace.core.files.safe_files import write_failed
@@ -21,8 +22,13 @@ from headrace.plan.partitioning import Partitioning
 from headrace.session.context import RunContext
 from headrace.session.execution_plan import ExecutionPlan
 
+if TYPE_CHECKING:
+    from headrace.observers.progress import Progress
 
-def prepared_in_output(context: RunContext, plan: Plan, output: Output) -> tuple[Plan, Partitioning]:
+
+def prepared_in_output(
+    context: RunContext, progress: Progress | None, plan: Plan, output: Output
+) -> tuple[Plan, Partitioning]:
     """Have the rows made in the output's own folder; return the plan that reads them, and how it is partitioned."""
     options = context.options
     if options.traits.is_cluster and not isinstance(output.place.at(), Path):
@@ -36,7 +42,7 @@ def prepared_in_output(context: RunContext, plan: Plan, output: Output) -> tuple
             safe_files.write(output.queries / KEEP, b"")
     except OSError as error:
         raise write_failed(error, output.queries, "make") from error
-    plan = replace(plan, source=plan.source.prepared(_preparation(output.queries, options)))
+    plan = replace(plan, source=plan.source.prepared(_preparation(output.queries, options, progress)))
     context.execution = ExecutionPlan(replace(context.execution.plan, source=plan.source), options)
     return plan, context.execution.partitioning
 
@@ -58,8 +64,9 @@ def prepared_for_reading(plan: Plan, options: RunOptions) -> tuple[Plan, Callabl
     return replace(plan, source=source), remove
 
 
-def _preparation(folder: Path, options: RunOptions) -> Preparation:
+def _preparation(folder: Path, options: RunOptions, progress: Progress | None = None) -> Preparation:
     capacity = machine.capacity()  # the query is answered here, wherever workers are
+    memory, cores = options.memory_limit or capacity.memory, options.workers or capacity.cpus
     return Preparation(
-        folder, options, options.memory_limit or capacity.memory, options.workers or capacity.cpus
+        folder, options, memory, cores, progress.prepare if progress is not None else lambda _: None
     )

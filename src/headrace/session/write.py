@@ -89,7 +89,7 @@ def write(context: RunContext, complete: Callable[[Plan], Plan], started: float)
             options.refresh == "changed",
             bool(plan.requirements),
             options.refresh == "rejected",
-            partial(prepared_in_output, context),
+            partial(prepared_in_output, context, progress),
         )
         if request.retries or options.fix is not None:
             from headrace.session.retrying import check_retry

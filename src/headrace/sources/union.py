@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from headrace.core.events import InputMade
 from headrace.core.files.input_files import Mark
-from headrace.core.ports import Bad, Source
+from headrace.core.files.safe_files import make_folder
+from headrace.core.ports import Bad, Preparation, Source
 from headrace.core.row_keys import Keys, Location, Numbers, row_keys
 from headrace.core.united import note_marks
 from headrace.core.work import Split
@@ -34,6 +37,7 @@ class UnionSource(Source):
         self.apart = apart
         self.decodes = any(source.decodes for source in sources)
         self.shares_memory = any(source.shares_memory for source in sources)
+        self.unprepared = any(source.unprepared for source in sources)
         self._schema: pa.Schema | None = None
 
     def describe(self) -> dict[str, Any]:
@@ -41,6 +45,31 @@ class UnionSource(Source):
         sources = [source.describe() for source in self._sources]
         paths = [path for each in sources for path in each.get("paths", ())]
         return {"kind": "union", "paths": paths, "sources": sources}
+
+    def code(self) -> dict[str, str]:
+        """Return the code of all sources, by their numbers."""
+        return {
+            f"input {number}, {place}": print_
+            for number, source in enumerate(self._sources, 1)
+            for place, print_ in source.code().items()
+        }
+
+    def prepared(self, preparation: Preparation) -> Source:
+        """Have each source make its rows, in a folder of its own."""
+        made = []
+        for number, source in enumerate(self._sources):
+            folder = preparation.folder / str(number)
+            make_folder(folder)
+            made.append(source.prepared(replace(preparation, folder=folder)))
+        return UnionSource(made, apart=self.apart)
+
+    def preparations(self) -> list[InputMade]:
+        """Return what was done for each source."""
+        return [made for source in self._sources for made in source.preparations()]
+
+    def explained(self) -> list[str]:
+        """Return the lines of all sources."""
+        return [line for source in self._sources for line in source.explained()]
 
     def schema(self) -> pa.Schema:
         """Return the schema of all; ``SchemaMismatch`` if two have types for a column that do not unify."""

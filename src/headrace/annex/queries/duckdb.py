@@ -43,7 +43,7 @@ class DuckDB:
 
     def refusal(self, kind: pa.DataType) -> str:
         """Times finer than microseconds with a zone, decimals of more than 38 digits, and what only Arrow has."""
-        return "" if sql_type(kind) else f"DuckDB has no type with all values of {kind}"
+        return "" if sql_type(kind) else "DuckDB has no type with all of its values"
 
     def reads(self, files: Sequence[str], schema: pa.Schema) -> bool:
         """Ask DuckDB which columns it sees there."""
@@ -133,7 +133,7 @@ class DuckDB:
         return relation
 
     def _failed(self, error: Exception, query: Query, work: Work) -> Exception:
-        said = one_line(str(error))
+        said = _said(error)
         if "No space left" in said or "max_temp_directory_size" in said:
             return OutputWriteFailed(
                 f"{query.label}: DuckDB needs more space than there is where its result and what does not fit into "
@@ -158,8 +158,13 @@ def _single(connection: Any, query: Query) -> str:
     return str(statements[0].query).strip().rstrip(";")
 
 
+def _said(error: Exception) -> str:
+    """Return what DuckDB says, in one line, without the text of the query."""
+    return one_line(" ".join(str(error).partition("\nLINE ")[0].split())).rstrip(".!") + "."
+
+
 def _refused(error: Exception, query: Query) -> PlanError:
-    said = one_line(str(error))
+    said = _said(error)
     given = ", ".join(query.schemas) or "none"
     if "Table with name" in said:
         name = said.partition("Table with name ")[2].partition(" does not exist")[0]

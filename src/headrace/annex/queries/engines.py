@@ -24,12 +24,13 @@ ROW = "_row"
 class Input:
     """A dataset of a query as Parquet files: their rows, one behind the other, have these columns.
 
-    ``counts``: the rows of each file.
+    ``counts``: the rows of each file. ``rejected``: how many rows failed before.
     """
 
     files: tuple[str, ...]
     schema: pa.Schema
     counts: tuple[int, ...]
+    rejected: int = 0
 
     @property
     def rows(self) -> int:

@@ -41,7 +41,7 @@ class Polars:
         odd = isinstance(kind, pa.BaseExtensionType) and not isinstance(kind, pa.FixedShapeTensorType)
         tests = (pt.is_decimal256, pt.is_date64, pt.is_interval, pt.is_union, pt.is_run_end_encoded)
         if odd or any(test(kind) for test in tests) or any(map(self.refusal, inner)):
-            return f"Polars has no type with all values of {kind}"
+            return "Polars has no type with all of its values"
         return ""
 
     def reads(self, files: tuple[str, ...], schema: pa.Schema) -> bool:
@@ -96,7 +96,7 @@ class Polars:
         panic = type(error).__name__ == "PanicException"
         if not isinstance(error, self._polars.exceptions.PolarsError | OSError) and not panic:
             return error
-        said = one_line(str(error)).rstrip(".")
+        said = one_line(str(error).partition("\n\n")[0]).rstrip(".")
         if work is None:
             given = ", ".join(query.schemas)
             return PlanError(

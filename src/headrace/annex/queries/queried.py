@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from headrace.annex.queries.engines import Query, engine_named
 from headrace.annex.queries.source import QueryInput, QuerySource
 from headrace.core.human import short_repr
+from headrace.core.tables import type_text
 from headrace.dataset.dataset import Dataset
 from headrace.errors import ArgumentError, PlanError
 from headrace.options import RunOptions
@@ -92,11 +94,15 @@ def queried(
             why = answers.refusal(field.type)
             if why:
                 raise PlanError(
-                    f"{label}: the column {field.name!r} of {each.name} is {field.type}, and {why}. Leave it out "
-                    f"with drop_columns([{field.name!r}]), or convert it in a step before."
+                    f"{label}: the column {field.name!r} of {each.name} is {type_text(field.type)}, and {why}. Leave "
+                    f"it out with drop_columns([{field.name!r}]), or convert it in a step before."
                 )
     query = Query(text, {each.name: each.schema for each in inputs}, label, numbered)
-    return Dataset(Plan(QuerySource(query, inputs, answers)), options or RunOptions.from_environment())
+    source = QuerySource(query, inputs, answers)
+    unused = next((name for name in datasets if not re.search(rf"\b{re.escape(name)}\b", text, re.I)), None)
+    if unused is not None:
+        raise ArgumentError(f"{label}: {unused}= is given, and the query does not name it. Leave it out.")
+    return Dataset(Plan(source), options or RunOptions.from_environment())
 
 
 def _checked(name: str, given: Any, label: str) -> tuple[Plan, Any]:

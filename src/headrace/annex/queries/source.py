@@ -31,9 +31,10 @@ from headrace.core.files.safe_files import write_failed
 from headrace.core.human import plural
 from headrace.core.ports import Preparation, Source
 from headrace.core.row_keys import Keys, Location, Numbers, row_keys
-from headrace.core.work import Split
+from headrace.core.warn import warn
+from headrace.core.work import REJECTED, Split
 from headrace.dataset.dataset import Dataset
-from headrace.errors import ArgumentError, InputChanged, LedgerMismatch
+from headrace.errors import ArgumentError, InputChanged, LedgerMismatch, SourceError
 from headrace.plan.identity import code_of_plan
 from headrace.plan.logical import Plan
 from headrace.sources.parquet.source import ParquetSource
@@ -94,6 +95,7 @@ class QueryInput:
     def input(self, engine: QueryEngine, folder: Path, preparation: Preparation) -> Input:
         """Return its rows as Parquet files; they are written into ``folder`` if the engine does not read its own."""
         source: Source = self.plan.source
+        rejected = 0
         if not self.handed(engine):
             if source.unprepared and not self.plan.steps:
                 safe_files.make_folder(folder, 0o700)
@@ -102,11 +104,15 @@ class QueryInput:
                 options = replace(preparation.options, **_OF_THE_RUN)
                 if not self.plan.steps and sum(size for _, size, _ in source.files()) <= _SMALL:
                     options = replace(options, engine="inline", batch_timeout=None)
-                Dataset(self.plan, options).write_parquet(folder)
+                rejected = Dataset(self.plan, options).write_parquet(folder).rejected
+                if rejected:
+                    warn(
+                        f"{plural(rejected, 'row')} of {self.name} failed before the query, and are not in it."
+                    )
                 source = ParquetSource([str(folder)], partitioning=None)
         assert isinstance(source, ParquetSource)
         counts = tuple(footer.rows for footer in source.inspected().footers)
-        return Input(tuple(path for path, _, _ in source.files()), self.schema, counts)
+        return Input(tuple(path for path, _, _ in source.files()), self.schema, counts, rejected)
 
 
 _PLAIN = {"kind", "paths", "columns", "partitioning"}
@@ -215,9 +221,11 @@ class QuerySource(Source):
                 self._answer(folder, preparation, state)
             with contextlib.suppress(FileNotFoundError):
                 for other in folder.iterdir():
-                    if other != result:
+                    if other != result and not (other / REJECTED).exists():
                         shutil.rmtree(other, ignore_errors=True)
             made = msgspec.json.decode(safe_files.content(result / ANSWER), type=InputMade)
+            if made.rejected:
+                safe_files.write(preparation.folder / "keep", b"")
         except OSError as error:
             raise write_failed(error, folder, "write") from error
         return QueryResult(
@@ -225,18 +233,27 @@ class QuerySource(Source):
         )
 
     def _answer(self, folder: Path, preparation: Preparation, state: str) -> None:
-        inputs = {
-            each.name: each.input(self._engine, folder / f"input-{i}", preparation)
-            for i, each in enumerate(self._inputs)
-        }
+        inputs = {}
+        for i, each in enumerate(self._inputs):
+            preparation.say(f"query: reading {each.name}")
+            inputs[each.name] = each.input(self._engine, folder / f"input-{i}", preparation)
+        preparation.say(f"query: {self._engine.name} is answering it")
         failpoints.hit("query.inputs")
         made, spill = folder / "made", folder / "spill"
-        for each in (made, spill):
-            shutil.rmtree(each, ignore_errors=True)
-            safe_files.make_folder(each, 0o700)
+        for place in (made, spill):
+            shutil.rmtree(place, ignore_errors=True)
+            safe_files.make_folder(place, 0o700)
         begun = time.monotonic()
         work = Work(inputs, made / RESULT, spill, self._schema, preparation.memory, preparation.cores)
-        answer = self._engine.answer(self._query, work)
+        try:
+            answer = self._engine.answer(self._query, work)
+        except SourceError:
+            if preparation.options.show_data:
+                raise
+            raise SourceError(
+                f"{self._query.label}: {self._engine.name} failed in the query. What it says is not shown, as values "
+                "may be in it (show_data=False)."
+            ) from None
         failpoints.hit("query.answered")
         self._check(answer.read, answer.rows, inputs, made / RESULT)
         if self._state() != state:
@@ -252,6 +269,11 @@ class QuerySource(Source):
             (made / RESULT).stat().st_size,
             round(time.monotonic() - begun, 3),
             answer.spilled,
+            {
+                str(folder / f"input-{i}"): each.rejected
+                for i, each in enumerate(inputs.values())
+                if each.rejected
+            },
         )
         with safe_files.file(made / RESULT) as file:
             os.fsync(file.fileno())
@@ -308,9 +330,7 @@ class QueryResult(ParquetSource):
 
     def explained(self) -> list[str]:
         """Say what was done."""
-        return [
-            f"query    {self._made.by}, {self._made.rows:,} rows in {self._made.seconds:.1f} s: {self._made.what}"
-        ]
+        return [f"query    {self._made}: {self._made.what}"]
 
     def locate(self, split: Split, row: int) -> Location:
         """Number the rows of the result."""

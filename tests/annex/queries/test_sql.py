@@ -1,0 +1,257 @@
+"""Answers of queries, what is refused before anything runs, and what a run says of its query."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import headrace as hr
+from headrace import errors
+from headrace.annex.queries.queried import queried
+
+duckdb = pytest.importorskip("duckdb")
+
+# ---------------------------------------------------------------- tables as those of TPC-H, and some of its queries
+
+
+def tables(rows: int) -> dict[str, pa.Table]:
+    rng = np.random.default_rng(7)
+    days = np.datetime64("1992-01-01") + rng.integers(0, 2400, rows)
+    orders, parts, customers = max(1, rows // 4), max(1, rows // 30), max(1, rows // 40)
+    nations = [f"NATION {i}" for i in range(25)]
+    return {
+        "lineitem": pa.table(
+            {
+                "l_orderkey": rng.integers(0, orders, rows),
+                "l_partkey": rng.integers(0, parts, rows),
+                "l_suppkey": rng.integers(0, 100, rows),
+                "l_quantity": pa.array(rng.integers(1, 51, rows)).cast(pa.decimal128(21, 2)),
+                "l_extendedprice": pa.array(rng.integers(900, 95_000, rows)).cast(pa.decimal128(21, 2)),
+                "l_discount": pa.array(rng.integers(0, 11, rows)).cast(pa.decimal128(21, 2)),
+                "l_returnflag": rng.choice(["A", "N", "R"], rows),
+                "l_linestatus": rng.choice(["F", "O"], rows),
+                "l_shipdate": days.astype("datetime64[D]"),
+                "l_shipmode": rng.choice(["AIR", "MAIL", "SHIP", "RAIL"], rows),
+            }
+        ),
+        "orders": pa.table(
+            {
+                "o_orderkey": np.arange(orders),
+                "o_custkey": rng.integers(0, customers, orders),
+                "o_orderdate": (np.datetime64("1992-01-01") + rng.integers(0, 2400, orders)).astype(
+                    "datetime64[D]"
+                ),
+                "o_orderpriority": rng.choice(["1-URGENT", "2-HIGH", "3-MEDIUM", "5-LOW"], orders),
+            }
+        ),
+        "customer": pa.table(
+            {
+                "c_custkey": np.arange(customers),
+                "c_name": [f"Customer#{i:09}" for i in range(customers)],
+                "c_nationkey": rng.integers(0, 25, customers),
+                "c_mktsegment": rng.choice(["BUILDING", "AUTOMOBILE"], customers),
+            }
+        ),
+        "part": pa.table(
+            {"p_partkey": np.arange(parts), "p_type": rng.choice(["PROMO TIN", "SMALL BRASS"], parts)}
+        ),
+        "nation": pa.table(
+            {"n_nationkey": np.arange(25), "n_name": nations, "n_regionkey": np.arange(25) % 5}
+        ),
+    }
+
+
+QUERIES = {
+    "pricing summary (1)": """
+        SELECT l_returnflag, l_linestatus, sum(l_quantity) AS quantity,
+            sum(l_extendedprice * (1 - l_discount)) AS price, avg(l_quantity) AS mean, count(*) AS n
+        FROM lineitem WHERE l_shipdate <= DATE '1998-09-02'
+        GROUP BY ALL ORDER BY l_returnflag, l_linestatus""",
+    "shipping priority (3)": """
+        SELECT l_orderkey, sum(l_extendedprice * (1 - l_discount)) AS revenue, o_orderdate
+        FROM customer, orders, lineitem
+        WHERE c_mktsegment = 'BUILDING' AND c_custkey = o_custkey AND l_orderkey = o_orderkey
+            AND o_orderdate < DATE '1995-03-15' AND l_shipdate > DATE '1995-03-15'
+        GROUP BY l_orderkey, o_orderdate ORDER BY revenue DESC, o_orderdate, l_orderkey LIMIT 10""",
+    "order priority (4)": """
+        SELECT o_orderpriority, count(*) AS n FROM orders
+        WHERE EXISTS (SELECT * FROM lineitem WHERE l_orderkey = o_orderkey AND l_shipmode = 'AIR')
+        GROUP BY o_orderpriority ORDER BY o_orderpriority""",
+    "local volume (5)": """
+        SELECT n_name, sum(l_extendedprice) AS revenue FROM customer, orders, lineitem, nation
+        WHERE c_custkey = o_custkey AND l_orderkey = o_orderkey AND c_nationkey = n_nationkey AND n_regionkey = 2
+        GROUP BY n_name ORDER BY revenue DESC""",
+    "forecast (6)": """
+        SELECT sum(l_extendedprice * l_discount) AS revenue FROM lineitem
+        WHERE l_shipdate >= DATE '1994-01-01' AND l_discount BETWEEN 5 AND 7 AND l_quantity < 24""",
+    "returned items (10)": """
+        SELECT c_custkey, c_name, sum(l_extendedprice) AS revenue, n_name FROM customer, orders, lineitem, nation
+        WHERE c_custkey = o_custkey AND l_orderkey = o_orderkey AND l_returnflag = 'R' AND c_nationkey = n_nationkey
+        GROUP BY ALL ORDER BY revenue DESC, c_custkey LIMIT 20""",
+    "customer distribution (13)": """
+        SELECT c_count, count(*) AS custdist FROM (
+            SELECT c_custkey, count(o_orderkey) AS c_count FROM customer LEFT JOIN orders ON c_custkey = o_custkey
+            GROUP BY c_custkey) GROUP BY c_count ORDER BY custdist DESC, c_count DESC""",
+    "promotion (14)": """
+        SELECT 100.00 * sum(CASE WHEN p_type LIKE 'PROMO%' THEN l_extendedprice ELSE 0 END) / sum(l_extendedprice)
+            AS promo FROM lineitem JOIN part ON l_partkey = p_partkey""",
+    "large volume (18)": """
+        SELECT c_name, o_orderkey, sum(l_quantity) AS quantity FROM customer, orders, lineitem
+        WHERE o_orderkey IN (SELECT l_orderkey FROM lineitem GROUP BY l_orderkey HAVING sum(l_quantity) > 200)
+            AND c_custkey = o_custkey AND o_orderkey = l_orderkey
+        GROUP BY ALL ORDER BY quantity DESC, o_orderkey LIMIT 100""",
+    "window": """
+        SELECT * FROM (SELECT *, row_number() OVER (PARTITION BY l_returnflag ORDER BY l_extendedprice, l_orderkey,
+            l_partkey, l_suppkey) AS rank FROM lineitem) WHERE rank <= 3 ORDER BY l_returnflag, rank""",
+}
+
+
+@pytest.fixture(scope="module")
+def tpch(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, pa.Table]]:
+    folder, found = tmp_path_factory.mktemp("tpch"), tables(6000)
+    for name, table in found.items():
+        pq.write_table(table, folder / f"{name}.parquet", row_group_size=1000)
+    return folder, found
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_the_answer_is_that_of_the_engine(name: str, tpch: tuple[Path, dict[str, pa.Table]]) -> None:
+    folder, found = tpch
+    text = QUERIES[name]
+    given = {
+        each: hr.read_parquet(folder / f"{each}.parquet") for each in found if each in re.split(r"\W+", text)
+    }
+    if "orders" in given:  # has a step, and is written first
+        given["orders"] = given["orders"].filter(expr="o_orderkey >= 0")
+    data = hr.sql(text, **given).with_options(engine="inline", progress=False)
+    connection = duckdb.connect()
+    for each in given:
+        connection.register(each, found[each])
+    expected = connection.sql(text).fetchall()
+    got = data.to_arrow()
+    assert [tuple(row.values()) for row in got.to_pylist()] == expected
+    assert got.schema == data.schema() and expected
+
+
+# ---------------------------------------------------------------- what is refused
+
+RIDES = hr.from_arrow(pa.table({"id": [1, 2], "zone": [0, 1]}))
+ZONES = hr.from_arrow(pa.table({"zone": [0, 1], "name": ["a", "b"]}))
+
+
+@pytest.mark.parametrize("engine", ["duckdb", "polars"])
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("SELECT * FROM ride", "ride"),
+        ("SELECT bo FROM rides", "bo"),
+        ("SELEC * FROM rides", "sql: "),
+        ("SELECT 1; SELECT 2", "sql: "),
+        ("DROP TABLE rides", "has to be one SELECT"),
+        ("COPY rides TO '/tmp/x.csv'", "has to be one SELECT"),
+        ("SELECT * FROM rides, read_csv('/etc/passwd')", "Give it as a dataset"),
+    ],
+)
+def test_a_query_that_cannot_be_answered(engine: str, text: str, words: str) -> None:
+    with pytest.raises(errors.PlanError, match=words):
+        hr.sql(text, rides=RIDES, query_engine=engine)
+
+
+def test_files_cannot_be_named() -> None:
+    with pytest.raises(errors.PlanError, match="Give it as a dataset"):
+        hr.sql("SELECT * FROM rides, '/etc/passwd.csv'", rides=RIDES)
+
+
+def test_variables_of_the_program_are_not_seen() -> None:
+    zones = pa.table({"zone": [1]})
+    with pytest.raises(errors.PlanError, match="reads zones, and no dataset of that name"):
+        hr.sql("SELECT * FROM rides JOIN zones USING (zone)", rides=RIDES)
+    assert zones.num_rows == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"rides": "rides.parquet"}, "rides is str, and no dataset"),
+        ({"rides": RIDES, "zones": ZONES}, "zones= is given, and the query does not name it"),
+        ({"rides": RIDES, "query_engine": "duckdbx"}, "Did you mean 'duckdb'"),
+        ({"rides": RIDES.accumulate(m=hr.Mean("id"))}, "Put accumulate behind sql"),
+        ({"rides": RIDES.require(rows=hr.at_least(1))}, "Put it after sql"),
+    ],
+)
+def test_what_is_given(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(errors.ArgumentError, match=words):
+        hr.sql("SELECT * FROM rides", **given)
+
+
+def test_names_that_the_engine_takes_for_one() -> None:
+    with pytest.raises(errors.PlanError, match="'x' and 'X', which DuckDB takes for one"):
+        hr.sql("SELECT * FROM t", t=hr.from_arrow(pa.table({"x": [1], "X": [2]})))
+    with pytest.raises(errors.PlanError, match="two columns named 'zone'"):
+        hr.sql("SELECT * FROM rides JOIN zones ON rides.zone = zones.zone", rides=RIDES, zones=ZONES)
+
+
+def test_an_engine_that_cannot_keep_to_memory_is_refused() -> None:
+    data = hr.sql("SELECT * FROM rides", rides=RIDES, query_engine="polars").with_options(memory_limit="1GiB")
+    with pytest.raises(errors.ArgumentError, match="polars takes as much memory"):
+        data.count()
+
+
+def test_values_are_not_shown_if_they_shall_not_be() -> None:
+    data = hr.sql("SELECT name::INT AS x FROM zones", zones=ZONES)
+    with pytest.raises(errors.SourceError, match="'a'"):
+        data.count()
+    with pytest.raises(errors.SourceError, match="show_data=False") as raised:
+        data.with_options(show_data=False).count()
+    assert "'a'" not in str(raised.value)
+
+
+# ---------------------------------------------------------------- what a run says, and what else one does with it
+
+
+def test_a_run_says_what_its_query_did(tmp_path: Path) -> None:
+    data = hr.sql("SELECT * FROM rides JOIN zones USING (zone)", rides=RIDES, zones=ZONES)
+    told = data.explain()
+    assert "query    duckdb" in told and "rides: Memory; written first: read" in told
+    assert "shards   known when the query has been answered" in told
+    result = data.with_options(engine="inline", progress=False).write_parquet(tmp_path / "out")
+    assert "query: 2 rows of rides and 2 rows of zones became 2 rows in" in result.summary
+    record = Path(str(result.report)).with_name("events.jsonl").read_text()
+    assert '"input made"' in record and "query    2 rows of rides" in record
+
+
+def test_chains_unions_and_numbers(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"x": range(10)}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"x": range(10, 20)}), tmp_path / "b.parquet")
+    files = hr.read_parquet([tmp_path / "b.parquet", tmp_path / "a.parquet"])
+    for data in (files, files.map_batches(lambda batch: batch)):
+        for engine in ("duckdb", "polars"):
+            rows = queried("SELECT x, _row FROM t ORDER BY _row", {"t": data}, numbered=True, engine=engine)
+            assert [row["_row"] for row in rows.take_all()] == list(range(20))
+            assert [row["x"] for row in rows.take(2)] == [10, 11]
+    first = hr.sql("SELECT x FROM t ORDER BY x DESC LIMIT 3", t=files)
+    second = hr.sql("SELECT sum(x)::BIGINT AS x FROM t", t=first)
+    both = second.union(first, hr.from_items([{"x": -1}])).with_options(engine="inline", progress=False)
+    assert [row["x"] for row in both.take_all()] == [54, 19, 18, 17, -1]
+    assert both.write_parquet(tmp_path / "out").rows == 5
+    assert not (tmp_path / "out" / "_headrace" / "queries").exists()
+
+
+def test_rows_that_fail_before_a_query_are_kept_aside(tmp_path: Path) -> None:
+    def picky(row: dict[str, Any]) -> dict[str, Any]:
+        return {"id": 1 // (row["id"] - 1)}
+
+    data = hr.sql("SELECT count(*) AS n FROM rides", rides=RIDES.with_options(on_error="reject").map(picky))
+    data = data.with_options(engine="inline", progress=False, on_error="reject")
+    with pytest.warns(UserWarning, match="1 row of rides failed before the query"):
+        result = data.write_parquet(tmp_path / "out")
+    (place,) = tmp_path.glob("out/_headrace/queries/*/input-0")
+    assert hr.read_rejected(place).count() == 1
+    assert f"1 row failed before, see {place}" in result.summary
+    assert hr.read_parquet(tmp_path / "out").take_all() == [{"n": 1}]
