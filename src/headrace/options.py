@@ -148,6 +148,10 @@ class RunOptions:
     watch
         True: while a run writes, its page is served to this machine alone, and the address is printed. See
         docs/report.md.
+    fleet
+        True: any number of machines may be given the same program, with an output that all of them see. Each takes a
+        part of the input, then the next. What a machine that died has not done is done by another. Once all is done,
+        the output is complete, and every program returns its result. See docs/fleet.md.
     observers
         Objects that see the events of a run that writes, each by its ``on_event(event)``. If an observer has
         ``tick()``, it is called about five times a second, and ``close()`` at the end. If one raises, that is logged,
@@ -193,6 +197,7 @@ class RunOptions:
     keep_template: float | None = None
     report: bool = True
     watch: bool = False
+    fleet: bool = False
     observers: tuple[Any, ...] = ()
     keep_queries: bool = False
 

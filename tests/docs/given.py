@@ -224,6 +224,7 @@ GIVEN = {
     "index.md": Given(_models),
     "performance.md": Given(trips, engine="local"),
     "quick-start.md": Given(engine="local", workers=2),
+    "fleet.md": Given(trips),
     "production.md": Given(trips, engine="local"),
     "recipes.md": Given(_for_recipes, names=_SMALL_MODELS),
     "report.md": Given(engine="local"),

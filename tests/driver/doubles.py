@@ -45,8 +45,9 @@ class RecordingCommitter(InMemoryCommitter):
     def pending(self) -> bool:  # type: ignore[override]
         return self.waiting > 0
 
-    def settle(self, schema: bytes) -> None:
+    def settle(self, schema: bytes) -> bytes:
         self.calls.append("settle")
+        return schema
 
     def divide(self, parts: Sequence[Shard], *, early: bool = False) -> None:
         self.calls.append(f"divide {parts[0].index}{' early' if early else ''}")

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from headrace.core.engine_ports import PoolSpec
-from headrace.core.events import Event, ShardDivided, WorkerLost
+from headrace.core.events import Event, ShardDivided, ShardsAdded, WorkerLost
 from headrace.core.work import (
     AttemptLost,
     ErrorReport,
     Failed,
+    MoreShards,
     Outcome,
     Proposal,
     Remainder,
@@ -22,6 +23,7 @@ from headrace.core.work import (
     Task,
 )
 from headrace.driver.loop import GROUP, Runner
+from headrace.driver.policies.growth import Growth
 from headrace.driver.policies.rests import EarlyCommit
 from headrace.driver.policies.workers import DUMP, FIRST, RetryBackoff, StallDetector
 from headrace.driver.policy import (
@@ -67,6 +69,7 @@ class Rig:
         schema: bytes | None = b"schema",
         faults: Any = None,
         max_attempts: int = 3,
+        expects: bool = False,
     ) -> None:
         self.clock, self.observer, self.committer = FakeClock(), EventList(), RecordingCommitter()
         self.slept: list[float] = []
@@ -76,7 +79,11 @@ class Rig:
             else [Shard(i, (Split(0, i, i + 1, 1),)) for i in range(shards)]
         )
         self.scheduler = Scheduler(
-            planned, merge=lambda known, new: (new, True), schema=schema, max_attempts=max_attempts
+            planned,
+            merge=lambda known, new: (new, True),
+            schema=schema,
+            max_attempts=max_attempts,
+            expects=expects,
         )
         ports = RunPorts(self.observer, self.clock, FakeInbox(self.clock), self.slept.append)
         self.runner = Runner(self.scheduler, self.committer, policies=policies, ports=ports)
@@ -294,3 +301,30 @@ def test_a_run_in_which_nothing_happens_any_more_ends() -> None:
     with pytest.raises(Stalled, match="Nothing has happened for 30 s"):
         rig.run()
     assert rig.slept == [DUMP]
+
+
+def test_further_shards_come_while_the_run_goes_on() -> None:
+    """They are asked for once at a time, and numbered behind what a division has made. The run waits for them."""
+    asked: list[int] = []
+
+    def want() -> None:
+        asked.append(len(rig.committer.calls))
+        more = [Shard(77, (Split(len(asked), 0, 10, 10),), f"{7 + len(asked)}")] if len(asked) < 3 else []
+        rig.runner.notify(-1, MoreShards(tuple(more)))
+
+    def script(task: Task) -> Outcome:
+        split = task.shard.splits[0]
+        return done(task, rest=Remainder(0, 4, 4)) if split.length == 10 else done(task)
+
+    rig = Rig(
+        [Shard(0, (Split(0, 0, 10, 10),), "7")],
+        script,
+        policies=[EarlyCommit(5.0), Growth(want)],
+        expects=True,
+    )
+    rig.run()
+    assert len(asked) == 3
+    committed = [call for call in rig.committer.calls if call.startswith("accept")]
+    assert sorted(committed) == [f"accept {number}" for number in range(6)]
+    added = [event for event in rig.observer.events if isinstance(event, ShardsAdded)]
+    assert [(event.shards, event.rows) for event in added] == [(1, 10), (1, 10)]

@@ -286,6 +286,17 @@ class ShardDivided(msgspec.Struct, frozen=True):
     sizes: dict[int, int] = {}
 
 
+class ShardsAdded(msgspec.Struct, frozen=True):
+    """The run has further shards, which it did not know when it began: so many, with so many rows (-1: unknown).
+
+    ``sizes`` are the bytes of the input of each.
+    """
+
+    shards: int
+    rows: int
+    sizes: dict[int, int] = {}
+
+
 class PoolResized(msgspec.Struct, frozen=True):
     """A stage's pool has another size now, as there is more or less for it to do."""
 
@@ -432,6 +443,7 @@ Event = (
     | WorkerLost
     | WorkerRetired
     | ShardDivided
+    | ShardsAdded
     | PoolResized
     | MetricsCounted
     | RequirementsAsked

@@ -57,6 +57,9 @@ POINTS: frozenset[str] = frozenset(
         "query.answered",
         "query.synced",
         "query.done",
+        "note.add",
+        "note.added",
+        "fleet.fenced",
     }
 )
 

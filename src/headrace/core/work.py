@@ -275,6 +275,7 @@ class Task(msgspec.Struct, frozen=True):
 REJECTED = "_rejected"
 HOME = "_headrace"
 SUCCESS = "_SUCCESS"
+FLEET, NOTES = "fleet", "notes"
 """The folder in an output where rejected rows are."""
 
 
@@ -470,6 +471,15 @@ class RestLeft(msgspec.Struct, frozen=True):
     shard: int
     attempt: int
     rest: Remainder
+
+
+class MoreShards(msgspec.Struct, frozen=True):
+    """Further shards of a run that does not know all of them; without any, no more will come.
+
+    Their numbers do not count: each has a name.
+    """
+
+    shards: tuple[Shard, ...]
 
 
 class RunInterrupted(msgspec.Struct, frozen=True):

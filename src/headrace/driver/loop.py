@@ -11,7 +11,7 @@ import msgspec
 
 from headrace.core import failures
 from headrace.core.engine_ports import Pool
-from headrace.core.events import Event, RowsRead, ShardDivided
+from headrace.core.events import Event, RowsRead, ShardDivided, ShardsAdded
 from headrace.core.work import (
     AttemptFinishing,
     AttemptWaiting,
@@ -20,14 +20,17 @@ from headrace.core.work import (
     CallStarted,
     CommitRecord,
     Failed,
+    MoreShards,
     ObjectsPickled,
     Outcome,
     RestLeft,
     RunInterrupted,
+    Shard,
 )
 from headrace.driver.calls import Answer, StageCalls
 from headrace.driver.policy import (
     Action,
+    AddShards,
     DivideShard,
     DumpStacks,
     Emit,
@@ -195,7 +198,7 @@ class Runner:
         elif isinstance(message, _Observed):
             self._policies.on_message(message.event, self._state.now)
         elif isinstance(
-            message, (CallStarted, CallEnded, ObjectsPickled, RunInterrupted, RestLeft)
+            message, (CallStarted, CallEnded, ObjectsPickled, RunInterrupted, RestLeft, MoreShards)
         ):  # too many for observers
             self._policies.on_message(message, self._state.now)
         else:
@@ -233,8 +236,7 @@ class Runner:
 
     def _settle_schema(self) -> None:
         if self._schema is None and self.scheduler.schema is not None:
-            self._schema = self.scheduler.schema
-            self._committer.settle(self._schema)
+            self._schema = self.scheduler.schema = self._committer.settle(self.scheduler.schema)
 
     def _flush(self) -> None:
         """Make commits durable, in groups."""
@@ -268,6 +270,8 @@ class Runner:
                 self.scheduler.complete(action.outcome)
             elif isinstance(action, DivideShard):
                 self._divide(action)
+            elif isinstance(action, AddShards):
+                self._add(action.shards)
             elif isinstance(action, DumpStacks):
                 for pool in self._pools:
                     pool.dump()
@@ -293,3 +297,13 @@ class Runner:
                 parts[0].index, len(parts), division.early, {part.index: part.size for part in parts}
             )
         )
+
+    def _add(self, new: Sequence[Shard]) -> None:
+        first = self.scheduler.count
+        shards = [msgspec.structs.replace(shard, index=first + i) for i, shard in enumerate(new)]
+        if shards:
+            self._committer.extend(shards)
+            rows = [shard.rows for shard in shards]
+            sizes = {shard.index: shard.size for shard in shards}
+            self._emit(ShardsAdded(len(shards), -1 if min(rows) < 0 else sum(rows), sizes))
+        self.scheduler.extend(shards)

@@ -93,6 +93,15 @@ class DivideShard(msgspec.Struct, frozen=True):
     early: bool = False
 
 
+class AddShards(msgspec.Struct, frozen=True):
+    """Take in further shards, which were not known when the run began; none: no more will come.
+
+    They get the numbers behind the last one.
+    """
+
+    shards: Sequence[Shard]
+
+
 class DumpStacks(msgspec.Struct, frozen=True):
     """Have all workers print the stacks of their threads, and wait ``seconds`` for that."""
 
@@ -106,7 +115,17 @@ class EndRun(msgspec.Struct, frozen=True):
 
 
 Action = (
-    Emit | EndWorker | Tell | ResizePool | Restrict | Release | DivideShard | DumpStacks | EndRun | StopRun
+    Emit
+    | EndWorker
+    | Tell
+    | ResizePool
+    | Restrict
+    | Release
+    | DivideShard
+    | AddShards
+    | DumpStacks
+    | EndRun
+    | StopRun
 )
 Decision = Outcome | DivideShard | None
 """What becomes of an outcome: see ``Policy.on_outcome``."""

@@ -17,8 +17,8 @@ from headrace.core.work import Block, BlockRef, CommitRecord, Shard, Task, Trail
 class Committer(Protocol):
     """Takes commit records and makes them durable."""
 
-    def settle(self, schema: bytes) -> None:
-        """Make the output schema durable, before any worker opens a part with it."""
+    def settle(self, schema: bytes) -> bytes:
+        """Make the output schema durable, before any worker opens a part with it; return the one that counts."""
         ...
 
     @property
@@ -36,6 +36,10 @@ class Committer(Protocol):
 
     def divide(self, parts: Sequence[Shard], *, early: bool = False) -> None:
         """Record that a shard is replaced by parts; durable at once, or by ``commit_accepted`` if ``early``."""
+        ...
+
+    def extend(self, shards: Sequence[Shard]) -> None:
+        """Record further shards, whose numbers follow the last one; durable with their commits."""
         ...
 
     def commit_accepted(self, *, wait: bool = True) -> None:

@@ -51,7 +51,7 @@ class Scheduler:
     in the order of shards. Each worker has up to ``ahead`` attempts at a time; the stages before the last make the
     ``blocks`` that they need. What a reader needs next never waits behind a later shard, so a later one is only
     prepared: its blocks are made. ``union``: the number of the dataset of each shard, where their
-    schemas are one in the end, and what makes one of them.
+    schemas are one in the end, and what makes one of them. ``expects``: further shards will come, by ``extend``.
     """
 
     def __init__(
@@ -69,6 +69,7 @@ class Scheduler:
         ahead: int = 2,
         blocks: BlockTasks | None = None,
         union: tuple[Sequence[int], Unite] | None = None,
+        expects: bool = False,
     ) -> None:
         self._shards = ShardTable(shards, done)
         self._settlement = (
@@ -100,6 +101,7 @@ class Scheduler:
         self._shard_at_death: dict[int, int | None] = {}  # by dead worker
         self._uncommitted: dict[int, Done] = {}  # by shard: those that wait for the shards before them
         self.stopped = False
+        self.expects = expects
         if any(limit == 0 for limit in self._limits):
             self._close()
 
@@ -110,6 +112,10 @@ class Scheduler:
         """The settled output schema."""
         return self._settlement.schema
 
+    @schema.setter
+    def schema(self, agreed: bytes) -> None:
+        self._settlement.schema = agreed
+
     @property
     def empty_schema(self) -> bytes | None:
         """The output schema as a shard without rows has it."""
@@ -118,7 +124,8 @@ class Scheduler:
     @property
     def finished(self) -> bool:
         """True once nothing is left to do, or the run was stopped, or an error ended it."""
-        return self.error is not None or self.stopped or self._shards.left == 0
+        nothing_left = self._shards.left == 0 and not self.expects
+        return self.error is not None or self.stopped or nothing_left
 
     def stop(self) -> None:
         """Begin nothing more, and wait for nothing."""
@@ -131,8 +138,8 @@ class Scheduler:
 
     @property
     def idle(self) -> bool:
-        """True when no attempt is open: if none is ready either, the run would never end."""
-        return not self._open
+        """True when no attempt is open and no shard will come: if none is ready either, the run would never end."""
+        return not self._open and not self.expects
 
     def open_workers(self, stage: int) -> set[int]:
         """Return the workers of a stage that have begun something and not ended it, even if it is paused."""
@@ -179,6 +186,11 @@ class Scheduler:
         An open attempt at it counts as one at the first part.
         """
         self._shards.divide(parts)
+
+    def extend(self, shards: Sequence[Shard]) -> None:
+        """Take in further shards, whose numbers follow the last one; none: no more will come."""
+        self._shards.extend(shards)
+        self.expects = self.expects and bool(shards)
 
     def attempt_of(self, shard: int) -> int:
         """Return the number of the open attempt at ``shard``, or -1."""

@@ -59,6 +59,15 @@ class ShardTable:
         self._done.extend(bytes(len(others)))
         self.left += len(others)
 
+    def extend(self, shards: Sequence[Shard]) -> None:
+        """Add further shards, whose numbers follow the last one."""
+        self._shards += shards
+        for shard in shards:
+            if shard.name:
+                self._note_place(shard)
+        self._done.extend(bytes(len(shards)))
+        self.left += len(shards)
+
     def family(self, number: int) -> set[tuple[int, ...]]:
         """Return the places of all parts of the planned shard that a shard is, or is a part of."""
         return self._families.get(self._shards[number].place[0], set())
@@ -66,7 +75,7 @@ class ShardTable:
     def _note_place(self, part: Shard) -> None:
         number = part.place[0]
         family = self._families.setdefault(number, set())
-        if not self._shards[number].name:
+        if number < len(self._shards) and not self._shards[number].name:
             family.add((number,))
         family.add(part.place)
 

@@ -29,10 +29,14 @@ class InMemoryCommitter:
         self.ceilings: dict[str, int] = {}
         self.on_committed: Callable[[CommitRecord], None] = _ignored
 
-    def settle(self, schema: bytes) -> None:
+    def settle(self, schema: bytes) -> bytes:
         """There is nothing to make durable."""
+        return schema
 
     def divide(self, parts: Sequence[Shard], *, early: bool = False) -> None:
+        """There is nothing to make durable."""
+
+    def extend(self, shards: Sequence[Shard]) -> None:
         """There is nothing to make durable."""
 
     def lower(self, step: str, rows: int) -> None:

@@ -27,6 +27,7 @@ from headrace.core.events import (
     RunStarted,
     ShardCommitted,
     ShardDivided,
+    ShardsAdded,
     Worked,
     WorkerReady,
 )
@@ -51,7 +52,7 @@ FAULT_CHARS = 1_000  # of the message of a fault
 ERROR_CHARS = 20_000  # of the error that ended a run
 
 NAMES = {kind: name for name, kind in KINDS.items()}
-_ALWAYS = (RunDescribed, RunStarted, MetricsCounted, RequirementsAsked, RunFinished)
+_ALWAYS = (RunDescribed, RunStarted, ShardsAdded, MetricsCounted, RequirementsAsked, RunFinished)
 
 
 class Record:

@@ -33,6 +33,7 @@ from headrace.core.events import (
     ShardCommitted,
     ShardDivided,
     ShardRetried,
+    ShardsAdded,
     Worked,
     WorkerLost,
     WorkerReady,
@@ -65,6 +66,7 @@ Folded = Event | WorkSum | CommitSum | ProgressSample | Unlisted
 _Incident = (
     ShardRetried
     | ShardDivided
+    | ShardsAdded
     | WorkerLost
     | WorkerRetired
     | CallRetried
@@ -322,6 +324,8 @@ class RunState:
                     self._left |= event.sizes
                 if not event.early:  # early ones are usual, and no incident
                     self._count(DIVIDED, f"shard {event.shard} is {event.parts} shards now")
+            case ShardsAdded():
+                self._add_shards(event)
             case WorkerLost():
                 self._open.forget_worker(event.worker)
                 self._count(LOST, f"worker {event.worker}: {event.reason}")
@@ -347,6 +351,15 @@ class RunState:
                     self.counts[kinds.get(event.of, event.of)] += event.count
             case _:
                 _has_no_case(event)
+
+    def _add_shards(self, event: ShardsAdded) -> None:
+        started = self.drivers[-1].started
+        if started is not None:
+            rows = started.rows + event.rows if min(started.rows, event.rows) >= 0 else -1
+            self.drivers[-1].started = msgspec.structs.replace(started, rows=rows)
+        self.shards += event.shards
+        self._size += sum(event.sizes.values()) if self._size else 0
+        self._left |= event.sizes if self._size else {}
 
     def _count(self, what: str, words: str) -> None:
         """Count an incident; ``words`` say what happened, for those who list them."""

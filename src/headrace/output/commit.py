@@ -56,6 +56,9 @@ class ShardCommitter:
         self.left_out: tuple[str, ...] = ()  # input files that came after the run was planned
         self.gone: tuple[str, ...] = ()  # input files that are not there any more; their rows stay
         self.on_published: Callable[[CommitRecord], None] = lambda record: None
+        self.agreed: Callable[[bytes], bytes] = lambda schema: (
+            schema
+        )  # with others who write parts of the output
 
     def note(self, *records: journals.Record, synced: bool = True) -> None:
         """Record something, and take in what it changes; it is durable then, if ``synced``."""
@@ -65,9 +68,11 @@ class ShardCommitter:
         if synced:
             self._journal.sync()
 
-    def settle(self, schema: bytes) -> None:
-        """Record the output schema, and make it durable before another writer opens."""
+    def settle(self, schema: bytes) -> bytes:
+        """Record the output schema, and make it durable before another writer opens; return the one that counts."""
+        schema = self.agreed(schema)
         self.note(journals.Settled(schema))
+        return schema
 
     @property
     def ceilings(self) -> dict[str, int]:
@@ -90,6 +95,10 @@ class ShardCommitter:
         """
         self.note(journals.Divided(tuple(parts), early), synced=not early)
         failpoints.hit("shard.divided")
+
+    def extend(self, shards: Sequence[Shard]) -> None:
+        """Record that the run has further shards, of its own input; durable with the commits that follow."""
+        self.note(journals.Grown((), tuple(shards), at=time.time()), synced=False)
 
     def grow(
         self,

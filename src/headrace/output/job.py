@@ -30,6 +30,7 @@ class OpenRequest(msgspec.Struct, frozen=True):
     gated: bool = False  # nothing is revealed before requirements were asked
     retries: bool = False  # rejected rows are tried again, and the input is left alone
     prepare: Callable[[Plan, Output], tuple[Plan, Partitioning]] | None = None  # see ``Source.prepared``
+    run: str = ""  # the name of a run that begins; "": one of its own
 
 
 class Job:

@@ -11,6 +11,8 @@
     OUT/_headrace/current               names the run whose parts are in OUT
     OUT/_headrace/next                  names the hidden run of mode="overwrite" that will take its place
     OUT/_headrace/queries/              rows that were made before the run, which reads them; dropped when it ends
+    OUT/_headrace/fleet/notes/          while many machines work: the plan, and who has which part of it
+    OUT/_headrace/fleet/<machine>/      an output of its own, with what one of them has made so far
     OUT/_headrace/<run>/plan            the saved plan
     OUT/_headrace/<run>/journal         the only truth about what is done; in a store, journal/0000000001, …
     OUT/_headrace/<run>/states/         big states of metrics, named by what is in them
@@ -33,8 +35,8 @@ from headrace.core.files import safe_files
 from headrace.core.files.safe_files import write_failed
 from headrace.core.stores.options import Options
 from headrace.core.uploading.names import PARTS
+from headrace.core.work import FLEET, NOTES, REJECTED
 from headrace.core.work import HOME as HOME
-from headrace.core.work import REJECTED
 from headrace.core.work import SUCCESS as SUCCESS
 from headrace.errors import ForeignOutput, JournalDamaged
 from headrace.output.names import check_run, first_names, is_part, read_pointer, run_of
@@ -82,7 +84,7 @@ class Output:
     def _remove_abandoned(self) -> None:
         """Drop runs that no pointer names: their driver died before it began, or after it was swapped."""
         named = {self.current(), self.next()}
-        runs = self.place.folders(HOME) - {QUERIES}
+        runs = self.place.folders(HOME) - {QUERIES, FLEET}
         if named == {None}:
             self._check_pointer(runs)
         for run in runs - named:
@@ -196,6 +198,9 @@ class Output:
         for folder in (self.folder(run) / "staging", self.folder(run) / safe_files.KEPT, self.queries):
             if safe_files.is_folder(folder) and not (folder / KEEP).exists():
                 remove_tree(folder)
+        if FLEET in self.place.folders(HOME):
+            self.place.remove([f"{HOME}/{FLEET}/{NOTES}/plan"])  # nobody joins any more
+            self.place.remove_below(f"{HOME}/{FLEET}")
 
     # ------------------------------------------------------------ parts
 

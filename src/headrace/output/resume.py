@@ -18,6 +18,7 @@ from headrace.core.arrow.output_schema import describe_difference
 from headrace.core.files import safe_files
 from headrace.core.ports import Sink
 from headrace.core.warn import warn
+from headrace.core.work import FLEET, HOME, NOTES
 from headrace.errors import NothingMatched, OutputExists, PlanChanged
 from headrace.output import input_marks
 from headrace.output.commit import ShardCommitter
@@ -151,6 +152,7 @@ class _JobOpener:
         return committer
 
     def job(self) -> Job:
+        self._check_no_fleet()
         swapped = self._finish_swap()
         output = self._output
         hidden, current = output.next(), output.current()
@@ -178,6 +180,18 @@ class _JobOpener:
             self._check_not_in_table(first)
             output.forget(first)
         return self._begin()
+
+    def _check_no_fleet(self) -> None:
+        """Refuse to work alone where machines have begun together; remove what is left of those that are done."""
+        place = self._output.place
+        if self._request.run or FLEET not in place.folders(HOME):
+            return
+        if place.size_of(f"{HOME}/{FLEET}/{NOTES}/plan") >= 0:
+            raise PlanChanged(
+                f"Machines have begun {self._output} together, and have not completed it. Nothing was touched: run "
+                "with fleet=True, also if one machine is to finish it; or write to another place."
+            )
+        place.remove_below(f"{HOME}/{FLEET}")
 
     def _is_unseen(self, run: str) -> bool:
         """Say whether a run can go on so that nothing more is revealed before its end, if that is asked for.
@@ -402,7 +416,7 @@ class _JobOpener:
         shards = request.partitioning.shards(plan.source)
         target = self._sink.target
         saved = SavedPlan(
-            new_run_name(),
+            request.run or new_run_name(),
             _encoded(shape_of(plan)),
             self.code,
             self._files,

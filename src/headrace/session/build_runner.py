@@ -14,6 +14,7 @@ from headrace.driver.block_tasks import BlockTasks
 from headrace.driver.loop import Runner
 from headrace.driver.policies.autoscaler import PoolScaling
 from headrace.driver.policies.commit_checks import ErrorBudget, LedgerCheck
+from headrace.driver.policies.growth import Growth
 from headrace.driver.policies.memory import MemoryGuard, MemoryPolicy
 from headrace.driver.policies.poison_rows import PoisonRowDetector
 from headrace.driver.policies.rests import EarlyCommit, WorkSharing
@@ -73,7 +74,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     most workers of each stage. ``raises``: a poison row ends the run; ``locate`` says where a row stands.
     ``commit_every`` is in seconds, 0 for never. ``shared``: workers may get a part of what others have left.
     ``blocks`` decides on tasks of earlier stages. ``union``: the number of the dataset of each planned shard, where
-    only running tells their schemas.
+    only running tells their schemas. ``want`` asks for further shards; None: all are known.
     """
 
     shards: Sequence[Shard]
@@ -96,6 +97,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     blocks: BlockTasks | None = None
     resumed: Resumed = msgspec.field(default_factory=Resumed)
     union: Sequence[int] = ()
+    want: Callable[[], None] | None = None
 
 
 def build_runner(spec: RunSpec, committer: Committer, ports: RunPorts | None = None) -> Runner:
@@ -119,6 +121,7 @@ def build_runner(spec: RunSpec, committer: Committer, ports: RunPorts | None = N
         ahead=spec.ahead,
         blocks=spec.blocks,
         union=(spec.union, _one_schema) if spec.union else None,
+        expects=spec.want is not None,
     )
     policies = policies_of(spec, committer, dividable=scheduler.dividable)
     return Runner(scheduler, committer, policies=policies, ports=ports)
@@ -152,6 +155,8 @@ def policies_of(spec: RunSpec, committer: Committer, *, dividable: bool) -> list
         policies.append(EarlyCommit(spec.commit_every))
     if dividable and spec.shared:
         policies.append(WorkSharing(spec.bounds[-1][1]))
+    if spec.want is not None:
+        policies.append(Growth(spec.want))
     policies.append(Interruption(waits=bool(spec.commit_every) and dividable))
     if any(least < most for least, most in spec.bounds):
         policies.append(PoolScaling(spec.bounds))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -92,6 +92,7 @@ class RunContext(msgspec.Struct):
         states: str = "",
         folder: str = "",
         uploads: Uploads | None = None,
+        want: Callable[[], None] | None = None,
     ) -> Run:
         """Put a run together, which then only has to be driven.
 
@@ -115,6 +116,8 @@ class RunContext(msgspec.Struct):
             The folder for what models keep until the run has ended.
         uploads
             How workers upload what they write, if they do not see where the output is staged.
+        want
+            Asks for further shards, which a ``MoreShards`` brings; None: these are all.
         """
         from headrace.driver.ports import RunPorts
         from headrace.plan import compile as compiler
@@ -141,6 +144,7 @@ class RunContext(msgspec.Struct):
         if uploads is not None:
             programs[-1] = msgspec.structs.replace(programs[-1], uploads=uploads)
         spec = self._spec(plan, kind, shards, resumed, keeps=bool(folder), shared=shared)
+        spec = msgspec.structs.replace(spec, want=want)
         runner = build_runner(spec, committer, RunPorts(events) if events is not None else None)
         return Run(self, runner.scheduler, runner, programs)
 

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace.core.door import annex
 from headrace.core.human import plural
@@ -19,6 +19,7 @@ from headrace.core.terminal import in_notebook, say, size_of, wrapped
 from headrace.core.warn import warn
 from headrace.errors import (
     REFUSALS,
+    ArgumentError,
     HeadraceError,
     OutputSchemaChanged,
     RequirementNotMet,
@@ -47,9 +48,10 @@ from headrace.version import __version__
 
 if TYPE_CHECKING:
     from headrace.core.uploading.names import Uploads
+    from headrace.core.work import MoreShards
     from headrace.driver.scheduler import Scheduler
     from headrace.observers.progress import Progress
-    from headrace.output.job import Job
+    from headrace.output.job import Job, OpenRequest
 
 # This module is imported once the first worker has been started, and so is all that it imports.
 
@@ -95,7 +97,10 @@ def write(context: RunContext, complete: Callable[[Plan], Plan], started: float)
             from headrace.session.retrying import check_retry
 
             check_retry(plan, options)
-        with open_job(plan, request) as job:
+        opened: AbstractContextManager[Job] = (
+            open_job(plan, request) if not options.fleet else _fleet_job(plan, request, context, progress)
+        )
+        with opened as job:
             if request.retries:
                 _retry(job, context, options, progress, started)
             if job.complete:
@@ -121,18 +126,46 @@ def _retry(
         with contextlib.suppress(RequirementNotMet):  # all are asked for in the end
             _write(job, context, options, progress, started)
 
-    def drive(inner: Job, context: RunContext) -> None:
-        with contextlib.closing(EventBus.of(context.options, inner.committer.folder, progress)) as events:
-            run = _composed(inner, context, events, time.monotonic())
-            with _committing(run, options):
-                run.drive()
-
-    succeeded, tried = retry(job, options, drive)
+    succeeded, tried = retry(job, options, lambda inner, context: drive(inner, context, progress))
     if job.complete:  # nothing is another
         job.output.tidy(job.committer.plan.run)
     if tried:
         _say(options, f"{plural(tried, 'rejected row')} tried again: {plural(succeeded, 'row')} succeeded")
     context.begin_again()
+
+
+class Supply(Protocol):
+    """Where further shards of a run come from: ``want`` asks for some, and returns at once."""
+
+    answer: Callable[[MoreShards], None]
+
+    def want(self) -> None: ...
+
+
+def drive(job: Job, context: RunContext, progress: Progress | None, supply: Supply | None = None) -> None:
+    """Carry out a run whose output is a part of another one: it is not finished, and nothing is said of it."""
+    with contextlib.closing(EventBus.of(context.options, job.committer.folder, progress)) as events:
+        run = _composed(job, context, events, time.monotonic(), supply)
+        if supply is not None:
+            supply.answer = partial(run.runner.notify, -1)
+        with _committing(run, context.options):
+            run.drive()
+
+
+def _fleet_job(
+    plan: Plan, request: OpenRequest, context: RunContext, progress: Progress | None
+) -> AbstractContextManager[Job]:
+    """Work on the output with other machines; return it with all that they have made."""
+    fleets = annex("fleet.writing")
+    if fleets is None:
+        raise ArgumentError("fleet=True needs headrace.annex.fleet, which is not installed here.")
+
+    def work(machine: Any) -> None:
+        drive(machine.job, context, progress, machine)
+        context.begin_again()
+
+    found: AbstractContextManager[Job] = fleets.fleet_job(plan, request, context.options, work)
+    return found
 
 
 def _finished_before(job: Job, options: RunOptions) -> Result:
@@ -158,7 +191,7 @@ def _write(
 ) -> Result:
     """Run the shards that are not done, finish the output and report."""
     committer = job.committer
-    rows_before = committer.state.ledger.read
+    rows_before = 0 if options.fleet else committer.state.ledger.read
     begin_record(committer.folder, len(committer.state.runs))
     events = EventBus.of(options, committer.folder, progress)
     with contextlib.closing(events):
@@ -191,7 +224,9 @@ def _committing(run: Run, options: RunOptions) -> AbstractContextManager[None]:
     return committing(run.runner.interrupt, lambda: _say(options, words))
 
 
-def _composed(job: Job, context: RunContext, events: EventBus, started: float) -> Run:
+def _composed(
+    job: Job, context: RunContext, events: EventBus, started: float, supply: Supply | None = None
+) -> Run:
     """Put the run together from the state of its journal, and send the events that begin it."""
     from headrace.core.files.safe_files import KEPT
     from headrace.core.metric_states import STATES
@@ -214,6 +249,7 @@ def _composed(job: Job, context: RunContext, events: EventBus, started: float) -
         # Where the output is an object store, the run's folder here does not outlive its driver.
         folder=str(committer.folder / KEPT) if isinstance(job.output.place.at(), Path) else "",
         uploads=_uploads(job, context.options),
+        want=None if supply is None else supply.want,
     )
     _announce(job, plan, context, events, started)
     committer.on_published = lambda record: events.on_event(committed(record))

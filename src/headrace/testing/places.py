@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
+import msgspec
 import pyarrow as pa
 import pytest
 
@@ -279,3 +280,34 @@ class PlaceContract:
         same((seen.root / SUCCESS).read_bytes(), b"two", "_SUCCESS, as another sees it")
         same(seen.visible(), [record.files[0].name], "the names that a reader finds")
         seen.close()
+
+    def test_of_all_who_add_a_note_one_is_first(self, place: Place) -> None:
+        mine, other = place.notes("fleet/notes"), self.again().notes("fleet/notes")
+        check(mine.add("claim", b"mine"), "the first who adds a note is told so")
+        check(mine.add("claim", b"mine"), "and again, as the answer may have been lost")
+        check(not other.add("claim", b"other"), "another is told that it was not first")
+        same(other.read("claim"), b"mine", "the note")
+        same(mine.read("nothing"), None, "a note that is not there")
+        other.add("later", b"")
+        same(sorted(mine.names()), ["claim", "later"], "the names of notes")
+
+    def test_a_machines_part_becomes_one_of_the_run(self, place: Place, run: str) -> None:
+        record = self.record(place, run, 0)
+        (file,) = record.files
+        data = (place.root / HOME / run / "staging" / file.staged).read_bytes()
+        os.unlink(place.root / HOME / run / "staging" / file.staged)
+        os.makedirs(place.root / HOME / "fleet" / "machine", exist_ok=True)
+        self.put(f"{HOME}/fleet/machine/{file.name}", data)
+        place.close()
+        again = self.again()
+        again.take()
+        name = file.name.replace("part-00000", "part-00007")
+        taken = msgspec.structs.replace(record, files=(again.adopted(run, "machine", file, name),))
+        publisher = self.publisher(again, run)
+        self.bring(publisher, taken)
+        publisher.publish([taken])
+        publisher.settle()
+        publisher.close()
+        same(again.visible(), [name], "the names that a reader finds")
+        same(again.size_of(name), file.size, "the bytes of the part")
+        again.close()

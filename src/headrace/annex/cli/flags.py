@@ -49,6 +49,12 @@ class Flags:
     workers: Annotated[Text, flag("--workers", "-w", metavar="N", help="Workers. Default: a core each.")] = (
         None
     )
+    fleet: Annotated[
+        bool | None,
+        flag(
+            "--fleet", help="Share the work with other machines that are given this command, and one output."
+        ),
+    ] = None
     memory_limit: Annotated[
         Text,
         flag("--memory-limit", metavar="SIZE", help="Memory for the whole run: 16GiB. Default: 80 % of all."),

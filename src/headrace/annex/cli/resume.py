@@ -15,6 +15,7 @@ from headrace.annex.cli.texts import in_flags, in_shell, output_of
 from headrace.core.files.paths import absolute
 from headrace.core.files.storage import output_at
 from headrace.core.terminal import say
+from headrace.core.work import FLEET, HOME
 from headrace.plan.write_options import OF_RUNS
 from headrace.session import invocation
 
@@ -26,6 +27,11 @@ EXAMPLES = """\
   headrace resume fares/ --dry-run                    only show the command
   headrace resume fares/ --workers 8
   headrace resume fares/ --on-change continue         the code was fixed since
+"""
+
+JOIN_EXAMPLES = """\
+  headrace join /shared/fares/
+  headrace join /shared/fares/ --workers 8
 """
 
 RETRY_EXAMPLES = """\
@@ -126,6 +132,25 @@ def resume(
     more = _more(known, json=json, workers=workers)
     argv = _with(known["argv"], [*more, "--on-change", on_change])
     return _carry_out(context, "resume", root, known, argv, dry_run=dry_run)
+
+
+def join(
+    context: typer.Context, out: Out, *, dry_run: DryRun = False, workers: Workers = None, json: Json = False
+) -> Answer | int:
+    """Work on an output that other machines write (--fleet): the command of the first of them is given here, too.
+
+    `headrace resume` says how it is read, and what is refused. The folder in which it was given, and what it names,
+    have to be here by the same paths.
+    """
+    root = _output(out)
+    folder = root / HOME / FLEET
+    if not folder.is_dir():
+        raise UsageMistake(
+            f"No machines work on {out} together: none was started with --fleet, or all is complete."
+        )
+    known = _known(folder, root, "run that program here, and it joins the others")
+    argv = _with(known["argv"], _more(known, json=json, workers=workers))
+    return _carry_out(context, "join", root, known, argv, dry_run=dry_run)
 
 
 def _more(known: dict[str, Any], *, json: bool, workers: str | None) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from pathlib import Path
@@ -11,12 +12,15 @@ import typer
 
 from headrace.annex.cli import texts
 from headrace.annex.cli.answer import DONE, FAILED, UNPUBLISHED, Answer, wants_json
+from headrace.core.human import plural
 from headrace.core.tables import Table
 from headrace.core.terminal import one_line, say
+from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
     from rich.console import Group
 
+    from headrace.annex.fleet.look import FleetView
     from headrace.annex.report.follow import Follower, RunStatus
 
 EXAMPLES = """\
@@ -39,10 +43,14 @@ def status(
 
     May be asked at any time, from any terminal. Exit code 0: complete, or under way; 1: it ended and is not complete,
     so the same command, run again, goes on from there; or files, or the table with its rows, are gone since; 4: it is
-    complete, and not published, as a requirement was not met.
+    complete, and not published, as a requirement was not met. Where machines work together (--fleet), it lists them.
     """
+    from headrace.annex.fleet.look import fleet_of
     from headrace.annex.report.follow import Follower
 
+    fleet = fleet_of(texts.output_of(out))
+    if fleet is not None:
+        return _of_fleet(texts.output_of(out), fleet)
     follower = Follower(texts.output_of(out))
     found = follower.poll()
     if watch and not found.ended:
@@ -57,6 +65,46 @@ def answer_of_status(command: str, found: RunStatus) -> Answer:
     data = found.data()
     first = {"command": command, "status": data["status"], "exit_code": code}
     return Answer(code, {**first, **data}, _text(found))
+
+
+def _of_fleet(out: str, fleet: FleetView) -> Answer:
+    """Say what each of many machines has done of an output, which is complete when none is left."""
+    from headrace.annex.report.follow import Follower
+
+    machines = []
+    for name, place in fleet.machines.items():
+        with contextlib.suppress(HeadraceError):  # it has just begun, or all is complete meanwhile
+            found = Follower(place).poll()
+            at_work = found.facts.status == "under way"
+            state = "ended" if name in fleet.ended else "at work" if at_work else "gone"
+            speed = round(found.state.speed(time.time())) if at_work else 0
+            if at_work or found.state.rows:
+                machines.append((name, state, found.state.rows, speed))
+    rows, speed = sum(each[2] for each in machines), sum(each[3] for each in machines)
+    workers = sum(each[1] == "at work" for each in machines)
+    status = f"under way, by {plural(workers, 'machine')}" if workers else "being completed"
+    if not workers and not fleet.completes:
+        status = "not complete, and no machine works; the same command goes on"
+    of = "" if fleet.rows < 0 else f" of {fleet.rows:,}"
+    lines = [
+        ("status", status),
+        ("slices", f"{fleet.taken:,} of {fleet.slices:,} taken"),
+        ("rows", f"{rows:,}{of} read" + (f", {speed:,} a second" if speed else "")),
+    ]
+    cells = [(name, state, f"{rows:,}", f"{speed:,}") for name, state, rows, speed in machines]
+    table = Table(("machine", "state", "rows", "rows/s"), cells, numbers={2, 3}).text()
+    shown = [*Table((), lines).text().splitlines(), *([""] * bool(cells)), *table.splitlines() * bool(cells)]
+    code = DONE if workers or fleet.completes else FAILED
+    names = ("machine", "state", "rows", "rows_per_second")
+    data = {
+        "command": "status",
+        "status": "under way" if code == DONE else "not complete",
+        "exit_code": code,
+        "slices": {"all": fleet.slices, "taken": fleet.taken},
+        "rows": rows,
+        "machines": [dict(zip(names, each, strict=True)) for each in machines],
+    }
+    return Answer(code, data, "\n".join([out, *(f"  {line}".rstrip() for line in shown)]))
 
 
 def _text(found: RunStatus) -> str:

@@ -8,10 +8,11 @@ journals the name, and has the store copy what a record names to its place. Why:
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import quote, unquote
 
 import msgspec
 
-from headrace.core.work import HOME, StagedFile
+from headrace.core.work import FLEET, HOME, StagedFile
 
 PARTS = "parts"
 """The folder, in that of a run, with parts that no reader sees yet."""
@@ -30,8 +31,20 @@ def is_uploaded(file: StagedFile) -> bool:
 
 
 def uploaded_name(run: str, file: StagedFile) -> str:
-    """Return the name of the object that a worker has uploaded, from the output on."""
-    return f"{HOME}/{run}/{file.staged}"
+    """Return the name of the object that a worker has uploaded, or a machine of a fleet, from the output on."""
+    machine, _, name = file.staged.removeprefix(f"{PARTS}/").rpartition(":")
+    return f"{HOME}/{FLEET}/{machine}/{unquote(name)}" if machine else f"{HOME}/{run}/{file.staged}"
+
+
+def of_machine(machine: str, file: StagedFile, name: str) -> StagedFile:
+    """Return a file of a machine's part of the output as one that is to be copied from there, and to have a name.
+
+    >>> file = of_machine("k3f9a2xq", StagedFile("", "day=1/part-00000-r.csv", 1, 9, 0), "day=1/part-00007-r.csv")
+    >>> uploaded_name("r", file), is_uploaded(file)
+    ('_headrace/fleet/k3f9a2xq/day=1/part-00000-r.csv', True)
+    """
+    staged = f"{PARTS}/{machine}:{quote(file.name, safe='')}"
+    return msgspec.structs.replace(file, staged=staged, name=name)
 
 
 class Uploads(msgspec.Struct, frozen=True):

@@ -8,15 +8,18 @@ from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+import msgspec
+
 from headrace.core import waiting
 from headrace.core.files import hive, safe_files
 from headrace.core.files.safe_files import write_failed
 from headrace.core.ports import Moment, Sink
 from headrace.core.uploading.names import Uploads
-from headrace.core.work import HOME, REJECTED, Durability
+from headrace.core.work import FLEET, HOME, REJECTED, Durability, StagedFile
 from headrace.errors import ForeignOutput, OutputWriteFailed, RunLocked
 from headrace.output.journal import Contents, Journal
 from headrace.output.names import first_names
+from headrace.output.places.notes import FolderNotes, Notes
 from headrace.output.publishing import FolderPublisher, Publisher
 from headrace.output.small_files import (
     foreign_entry,
@@ -205,6 +208,11 @@ class Folder:
             folder = folder.parent
             sync_folder(folder)
 
+    def notes(self, folder: str) -> Notes:
+        """Return files that are linked to their names."""
+        _check_foreign(self.root)
+        return FolderNotes(self.root, folder)
+
     # ------------------------------------------------------------ a run
 
     def show(self, run: str) -> None:
@@ -224,6 +232,21 @@ class Folder:
     def publisher(self, sink: Sink, run: str, moment: Moment) -> Publisher:
         """Return what renames staged files; what is hidden stays staged."""
         return FolderPublisher(self.root, sink)
+
+    def adopted(self, run: str, machine: str, file: StagedFile, name: str) -> StagedFile:
+        """Give it a second name among the staged files; where the disk knows none, copy it."""
+        staged = f"{os.urandom(8).hex()}.staged"
+        made, path = (
+            self.root / HOME / FLEET / machine / file.name,
+            self.root / HOME / run / "staging" / staged,
+        )
+        try:
+            os.link(made, path)
+        except FileNotFoundError as error:
+            raise write_failed(error, made, "find") from error
+        except OSError:
+            safe_files.create(path, safe_files.content(made))
+        return msgspec.structs.replace(file, staged=staged, name=name)
 
     def uploads(self, run: str) -> Uploads | None:
         """Workers write into the folder itself."""

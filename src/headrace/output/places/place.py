@@ -13,9 +13,10 @@ from headrace.core.files.storage import Storage, output_at
 from headrace.core.ports import Moment, Sink
 from headrace.core.stores.options import Options
 from headrace.core.uploading.names import Uploads
-from headrace.core.work import Durability
+from headrace.core.work import Durability, StagedFile
 from headrace.output.journal import Contents, Journal
 from headrace.output.places.folder import Folder
+from headrace.output.places.notes import Notes
 from headrace.output.publishing import Publisher
 
 
@@ -116,6 +117,13 @@ class Place(Protocol):
         """Make the folders that were made for this output outlive a loss of power."""
         ...
 
+    def notes(self, folder: str) -> Notes:
+        """Return files of ours that many machines add to, in a folder of that name; whoever holds the output.
+
+        Raises ``ForeignOutput`` where others have written.
+        """
+        ...
+
     # ------------------------------------------------------------ a run
 
     def show(self, run: str) -> None:
@@ -132,6 +140,10 @@ class Place(Protocol):
 
     def publisher(self, sink: Sink, run: str, moment: Moment) -> Publisher:
         """Return what brings staged files of a run to where readers find them; ``moment``: when it is asked to."""
+        ...
+
+    def adopted(self, run: str, machine: str, file: StagedFile, name: str) -> StagedFile:
+        """Return a file that a machine of a fleet has made as one of a run, with another name; nobody sees it yet."""
         ...
 
     def uploads(self, run: str) -> Uploads | None:

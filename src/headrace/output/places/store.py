@@ -28,14 +28,15 @@ from headrace.core.ports import Moment, Sink
 from headrace.core.stores.addresses import parse_output
 from headrace.core.stores.options import Options
 from headrace.core.stores.writing import ABSENT, PAGE, StoreWriter, Taken, Version
-from headrace.core.uploading.names import PARTS, Uploads
+from headrace.core.uploading.names import PARTS, Uploads, of_machine
 from headrace.core.uploading.uploader import LocalFolder
-from headrace.core.work import HOME, SUCCESS, Durability
+from headrace.core.work import HOME, SUCCESS, Durability, StagedFile
 from headrace.errors import ForeignOutput, HeadraceError, NothingMatched, RunLocked
 from headrace.output.journal import Contents, Journal
 from headrace.output.journal_frames import MAGIC
 from headrace.output.names import REPORT, first_names, read_pointer
 from headrace.output.places.lease import LOCK, Lease, writer_of
+from headrace.output.places.notes import Notes, StoreNotes
 from headrace.output.places.numbered import NumberedObjects
 from headrace.output.places.store_parts import StorePublisher
 from headrace.output.publishing import Publisher
@@ -288,6 +289,11 @@ class Store:
     def sync_made(self) -> None:
         """A store has no folders."""
 
+    def notes(self, folder: str) -> Notes:
+        """Return objects that are put once."""
+        self._check_foreign()
+        return StoreNotes(self.objects, folder)
+
     # ------------------------------------------------------------ a run
 
     def create_journal(self, run: str, durability: Durability) -> Journal:
@@ -310,6 +316,10 @@ class Store:
     def publisher(self, sink: Sink, run: str, moment: Moment) -> Publisher:
         """Return what uploads staged files, and has the store copy those that were hidden."""
         return StorePublisher(self, sink, run, moment)
+
+    def adopted(self, run: str, machine: str, file: StagedFile, name: str) -> StagedFile:
+        """Have it copied from where it is."""
+        return of_machine(machine, file, name)
 
     def uploads(self, run: str) -> Uploads:
         """Put the mark there by which workers on other machines know the store."""

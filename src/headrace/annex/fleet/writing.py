@@ -1,0 +1,233 @@
+"""``fleet=True``: work with other machines until the whole output is made, then open it as one run of one machine."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import time
+from collections.abc import Callable, Iterator
+
+import msgspec
+
+from headrace.annex.fleet.board import PLAN, FleetPlan
+from headrace.annex.fleet.gathering import adopt, gathered, shards_of
+from headrace.annex.fleet.machine import Fleet, Machine, given
+from headrace.core.work import FLEET, HOME, NOTES
+from headrace.errors import ArgumentError, HeadraceError, InputChanged, JournalDamaged, PlanChanged, RunLocked
+from headrace.options import RunOptions
+from headrace.output import input_marks
+from headrace.output.input_versions import version_of
+from headrace.output.job import Job, OpenRequest
+from headrace.output.layout import new_run_name
+from headrace.output.places.notes import Notes
+from headrace.output.places.place import looked_at, place_at
+from headrace.output.resume import open_job
+from headrace.output.runs import pointer
+from headrace.plan import compile as compiler
+from headrace.plan.identity import code_of, difference, shape_of, unrecognised
+from headrace.plan.logical import Plan
+from headrace.plan.physical import SavedPlan
+from headrace.plan.steps.union import union_in
+from headrace.session import invocation
+
+MACHINES = 64
+"""Shards are made as if so many workers took them: nobody knows how many machines will come."""
+FIRST_LOOK, LONGEST_LOOK = 0.1, 2.0
+"""Seconds between two looks at what the others do."""
+
+Drive = Callable[[Machine], None]
+
+
+@contextlib.contextmanager
+def fleet_job(plan: Plan, request: OpenRequest, options: RunOptions, drive: Drive) -> Iterator[Job]:
+    """Do what this machine gets of the work, wait for the others, and open the output with all of it.
+
+    ``drive`` carries out the run of a machine. In the job, every shard is committed; the first machine to come here
+    completes it, and others find it complete.
+    """
+    _check(plan, options)
+    fleet = _joined(plan, request)
+    with contextlib.ExitStack() as stack:
+        job = None
+        if fleet is not None:
+            _work(fleet, drive)
+            job = _gathered(fleet, stack)
+        yield job or _opened(plan, request, stack, waits=fleet is not None)
+
+
+def _check(plan: Plan, options: RunOptions) -> None:
+    """Refuse what machines cannot do apart from one another."""
+    sink = plan.sink
+    why = ""
+    if options.traits.is_cluster:
+        why = "it is for machines without a cluster, and engine= names one"
+    elif sink is not None and sink.target is not None:
+        why = "rows of tables and databases are added by one machine; write files, and add these"
+    elif plan.source.unprepared:
+        why = "the result of a query is made by one machine; write it to files, and read these"
+    elif compiler.limits_of(plan.steps):
+        why = "which rows a limit lets pass depends on all rows before them"
+    elif union_in(plan.steps) is not None:
+        why = "the datasets of this union have steps of their own, and get one schema together"
+    else:
+        asked = {
+            "mode": options.mode != "resume",
+            "incremental": options.incremental,
+            "refresh": options.refresh is not None,
+            "on_change": options.on_change != "refuse",
+        }
+        name = next((name for name, found in asked.items() if found), "")
+        why = f"{name}={getattr(options, name)!r} goes with one machine" if name else ""
+    if why:
+        raise ArgumentError(f"fleet=True cannot be used here: {why}.")
+
+
+def _opened(plan: Plan, request: OpenRequest, stack: contextlib.ExitStack, *, waits: bool) -> Job:
+    """Open the output as ever; ``waits``: until no other machine has it, which is about to complete it."""
+    while True:
+        try:
+            return stack.enter_context(open_job(plan, request))
+        except RunLocked:
+            if not waits:
+                raise
+        time.sleep(FIRST_LOOK)
+
+
+# ---------------------------------------------------------------- joining
+
+
+def _joined(plan: Plan, request: OpenRequest) -> Fleet | None:
+    """Join those who work on the output, or be the first; None where one machine has begun or finished it."""
+    assert plan.sink is not None
+    place = place_at(plan.sink.root, plan.sink.storage.options)
+    notes = place.notes(f"{FLEET}/{NOTES}")
+    data = notes.read(PLAN)
+    if data is None:
+        with (
+            contextlib.suppress(HeadraceError),
+            looked_at(plan.sink.root, plan.sink.storage.options) as there,
+        ):
+            if pointer(there.root, "current") or pointer(there.root, "next"):
+                return None
+        data = _first(plan, request, notes)
+        command = invocation.current()
+        if command is not None and not place.copied:  # what is in a store, others may write
+            command.record(place.root / HOME / FLEET, place.at())
+    return Fleet(plan, request, _checked(plan, data), notes)
+
+
+def _first(plan: Plan, request: OpenRequest, notes: Notes) -> bytes:
+    """Plan the work, unless another machine is faster; return what counts."""
+    code = code_of(plan.steps)
+    if unknown := unrecognised(code):
+        raise PlanChanged(
+            f"fleet=True: it cannot be known whether {unknown[0]} is the same on all machines. Give the step "
+            "version='…', or create the value inside the function."
+        )
+    files = plan.source.files()
+    workers = max(MACHINES, request.partitioning.workers)
+    partitioning = msgspec.structs.replace(request.partitioning, workers=workers, merged=False)
+    saved = SavedPlan(
+        new_run_name(),
+        _shape(plan),
+        code,
+        files,
+        partitioning.shards(plan.source),
+        time.time(),
+        request.version,
+        compiler.unchanged_metrics(plan.steps),
+        version_of(plan.source),
+        marks=input_marks.marks_of(files),
+    )
+    encoded = msgspec.msgpack.encode(FleetPlan.of(saved))
+    data = hashlib.sha256(encoded).digest() + encoded
+    if notes.add(PLAN, data):
+        return data
+    return notes.read(PLAN) or data
+
+
+def _checked(plan: Plan, data: bytes) -> FleetPlan:
+    """Return the plan of the fleet, if this machine was given the same program and input."""
+    assert plan.sink is not None
+    where = plan.sink.root
+    if hashlib.sha256(data[32:]).digest() != data[:32]:
+        raise JournalDamaged(
+            f"The plan of the machines that write {where} is damaged. Restore it from a copy, or write to another "
+            "place."
+        )
+    fleet = msgspec.msgpack.decode(data[32:], type=FleetPlan)
+    saved, code = fleet.plan, code_of(plan.steps)
+    if saved.shape != _shape(plan):
+        lines = difference(msgspec.json.decode(saved.shape), msgspec.json.decode(_shape(plan)))
+        raise PlanChanged(
+            f"Other machines write {where} by another plan: {'; '.join(lines)}. Nothing was touched: give all "
+            "machines the same program, or write to another place."
+        )
+    changed = sorted(key for key in {*saved.code, *code} if saved.code.get(key) != code.get(key))
+    if changed:
+        name = changed[0].partition(": ")[2]
+        raise PlanChanged(
+            f"{name[0].upper()}{name[1:]} is not the same here as on the machines that write {where}. Nothing was "
+            "touched: give all machines the same code and the same model, or give the step version='…' if only the "
+            "code looks different."
+        )
+    if saved.files != input_marks.as_they_are(saved, plan.source.files()):
+        raise InputChanged(
+            f"The input is not the same as when the machines that write {where} began. Nothing was touched: restore "
+            "the files, or write to another place."
+        )
+    return fleet
+
+
+def _shape(plan: Plan) -> str:
+    return msgspec.json.encode(shape_of(plan), order="sorted").decode()
+
+
+# ---------------------------------------------------------------- work
+
+
+def _work(fleet: Fleet, drive: Drive) -> None:
+    """Do what there is to do, until nothing is left by anybody."""
+    pause = FIRST_LOOK
+    while fleet.look() and not fleet.board.complete:
+        try:
+            with fleet.machine() as machine:
+                if machine is not None:
+                    drive(machine)
+                    machine.end()
+                    pause = FIRST_LOOK
+                    continue
+        except RunLocked:  # others have taken over what this machine had, as it was silent for too long
+            continue
+        time.sleep(pause)
+        pause = min(2 * pause, LONGEST_LOOK)
+
+
+def _gathered(fleet: Fleet, stack: contextlib.ExitStack) -> Job | None:
+    """Open the output with all that was made; None if another machine has completed it."""
+    sink = fleet.plan.sink
+    assert sink is not None
+    while fleet.look():
+        with contextlib.ExitStack() as opened:
+            try:
+                place = opened.enter_context(looked_at(sink.root, sink.storage.options))
+                found = opened.enter_context(gathered(fleet, place))
+                shards = given(fleet.request.partitioning, shards_of(found))
+                request = msgspec.structs.replace(
+                    fleet.request, run=fleet.fleet.plan.run, partitioning=shards
+                )
+                job = opened.enter_context(open_job(fleet.plan, request))
+                if job.complete:
+                    job.output.tidy(job.committer.plan.run)
+                else:
+                    adopt(job, found)
+            except RunLocked:
+                time.sleep(FIRST_LOOK)
+                continue
+            except (HeadraceError, OSError):
+                if fleet.look():
+                    raise
+                return None  # while this machine looked, another has completed it
+            stack.push(opened.pop_all())
+            return job
+    return None

@@ -1,0 +1,56 @@
+"""What machines of a fleet run in these tests: a job with rejected rows, metrics and rows that carry their number."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import headrace as hr
+
+ROWS, EACH, BAD = 1_000, 50, 97
+
+
+def work(batch: dict[str, Any]) -> dict[str, Any]:
+    if (batch["id"] % BAD == 5).any():
+        raise ValueError("a bad row")
+    return {"id": batch["id"], "double": batch["id"] * 2}
+
+
+def dataset(**options: Any) -> hr.Dataset:
+    return (
+        hr.range(ROWS)
+        .map_batches(work, batch_size=50)
+        .accumulate(total=hr.Sum("double"), rows=hr.Count())
+        .with_options(
+            **{
+                "fleet": True,
+                "engine": "inline",
+                "on_error": "reject",
+                "shard_rows": EACH,
+                "progress": False,
+                "durability": "process",
+                **options,
+            }
+        )
+    )
+
+
+def main(place: str, options: dict[str, Any]) -> None:
+    """Be one machine."""
+    storage = options.pop("storage_options", None)
+    result = dataset(**options).write_parquet(place, **({"storage_options": storage} if storage else {}))
+    print(json.dumps({"rows": result.rows, "total": result.metrics["total"]}))
+
+
+def check(place: str, **storage: Any) -> None:
+    """Compare the output with what one loop makes."""
+    expected = [i for i in range(ROWS) if i % BAD != 5]
+    found = hr.read_parquet(place, **storage).with_options(engine="inline").to_arrow()
+    assert found["id"].to_pylist() == expected
+    assert found["double"].to_pylist() == [2 * i for i in expected]
+    rejected = hr.read_rejected(place, **storage).with_options(engine="inline").to_arrow()
+    assert rejected["id"].to_pylist() == [i for i in range(ROWS) if i % BAD == 5]
+    result = dataset(fleet=False).write_parquet(place, **storage)  # which is complete: its record is returned
+    assert (result.rows, result.rejected) == (len(expected), rejected.num_rows)
+    assert result.metrics["total"] == 2 * sum(expected) and result.metrics["rows"] == len(expected)
+    assert result.ledger.read == ROWS

@@ -1,0 +1,164 @@
+"""Several machines write one output: each row once, in order, whoever dies and whenever."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import obstore
+import pytest
+
+import headrace as hr
+from annex.fleet import job
+from faults.lives import Nursery
+from headrace.errors import ArgumentError, PlanChanged
+from stores.conftest import _proxy, bucket, environment_of, port, proxy, raw  # noqa: F401 - fixtures
+
+KILLS = int(os.environ.get("HEADRACE_SOAK_KILLS", "300"))
+SEED = int(os.environ.get("HEADRACE_SOAK_SEED", "0"))
+POINTS = [
+    *(
+        "note.add",
+        "note.added",
+        "fleet.fenced",
+        "plan.written",
+        "run.opened",
+        "attempt.started",
+        "attempt.batch",
+    ),
+    *(
+        "stage.closed",
+        "journal.append",
+        "journal.synced",
+        "publish.rename",
+        "publish.renamed",
+        "finish.manifest",
+    ),
+    *("finish.success", "finish.closed", "recover.opened"),
+]
+TWICE = ("note.add", "note.added", "attempt.batch", "publish.rename")
+
+
+@pytest.fixture(scope="module")
+def nurseries() -> Iterator[list[Nursery]]:
+    found = [Nursery() for _ in range(3)]
+    yield found
+    for each in found:
+        each.close()
+
+
+def test_machines_share_the_work(tmp_path: Path, nurseries: list[Nursery]) -> None:
+    place = tmp_path / "out"
+    with ThreadPoolExecutor(3) as threads:
+        codes = list(
+            threads.map(
+                lambda i: nurseries[i].live("annex.fleet.job", [str(place), {}], tmp_path / f"{i}.log"),
+                range(3),
+            )
+        )
+    assert codes == [0, 0, 0], [(tmp_path / f"{i}.log").read_text() for i in range(3)]
+    job.check(str(place))
+    assert {path.name for path in (place / "_headrace").iterdir()} == {"current", "lock", run_in(place)}
+
+
+def run_in(place: Path) -> str:
+    return (place / "_headrace" / "current").read_text().strip()
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_what_a_dead_machine_leaves_is_done_by_another(
+    point: str, tmp_path: Path, nurseries: list[Nursery]
+) -> None:
+    place, log = tmp_path / "out", tmp_path / "log"
+    nurseries[0].live(
+        "annex.fleet.job", [str(place), {}], log, faults={point: f"kill@{3 if point in TWICE else 1}"}
+    )
+    if point == "recover.opened":  # a second one dies as it gathers what the first has made
+        nurseries[0].live("annex.fleet.job", [str(place), {}], log, faults={"finish.success": "kill"})
+        nurseries[0].live("annex.fleet.job", [str(place), {}], log, faults={point: "kill"})
+    assert nurseries[1].live("annex.fleet.job", [str(place), {}], log) == 0, log.read_text()
+    job.check(str(place))
+
+
+def test_machines_share_a_store(
+    bucket: Any,  # noqa: F811
+    proxy: Any,  # noqa: F811
+    tmp_path: Path,
+    nurseries: list[Nursery],
+) -> None:
+    place, environment = f"{bucket.url}/out", environment_of(proxy.url)
+
+    def be(nursery: Nursery, faults: dict[str, str]) -> int:
+        log = tmp_path / "log"
+        return nursery.live("annex.fleet.job", [place, {}], log, faults=faults, environment=environment)
+
+    with ThreadPoolExecutor(3) as threads:
+        codes = list(threads.map(be, nurseries, [{"store.appended": "kill@3"}, {"note.added": "kill@2"}, {}]))
+    assert codes[2] == 0, (tmp_path / "log").read_text()
+    job.check(place)
+    found = obstore.list(bucket.store, f"{bucket.prefix}/out/_headrace/fleet").collect()
+    assert not [each["path"] for each in found]
+
+
+def test_another_program_is_refused(tmp_path: Path, nurseries: list[Nursery]) -> None:
+    place = str(tmp_path / "out")
+    nurseries[0].live("annex.fleet.job", [place, {}], tmp_path / "log", faults={"attempt.batch": "kill@9"})
+    other = job.dataset().rename_columns({"double": "twice"})
+    with pytest.raises(PlanChanged, match="another plan"):
+        other.write_parquet(place)
+    with pytest.raises(PlanChanged, match="fleet=True"):
+        job.dataset(fleet=False).write_parquet(place)
+    assert nurseries[0].live("annex.fleet.job", [place, {}], tmp_path / "log") == 0
+    job.check(place)
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        (lambda ds: ds.limit(9), "limit"),
+        (lambda ds: ds.with_options(mode="overwrite"), "mode='overwrite'"),
+    ],
+)
+def test_what_machines_cannot_do_apart_is_refused(asked: Any, words: str, tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match=words):
+        asked(hr.range(9).with_options(fleet=True, engine="inline")).write_parquet(tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.soak
+def test_random_histories(
+    tmp_path: Path, nurseries: list[Nursery], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Machines come and go, and die at any point or time; each output is then finished by one that is left alone."""
+    kills, number = 0, 0
+    while kills < KILLS:
+        place, log = tmp_path / f"out{number}", tmp_path / f"{number}.log"
+        dice = random.Random(f"{SEED} {number}")
+        begin = partial(lives, str(place), log)
+        with ThreadPoolExecutor(3) as threads:
+            kills += sum(threads.map(begin, nurseries, [dice.random() for _ in nurseries]))
+        code = nurseries[0].live("annex.fleet.job", [str(place), {}], log)
+        assert code == 0, f"history {number}: {log.read_text()}"
+        job.check(str(place))
+        number += 1
+        with capsys.disabled():
+            print(f"\r{number} histories, {kills} deaths", end="", flush=True)
+
+
+def lives(place: str, log: Path, nursery: Nursery, seed: float) -> int:
+    """Be a machine up to three times; return how often it died."""
+    dice, died = random.Random(seed), 0
+    for _ in range(dice.randint(1, 3)):
+        options: dict[str, Any] = {"engine": "local", "workers": 2} if dice.random() < 0.2 else {}
+        faults, seconds = dict[str, str](), None
+        if dice.random() < 0.6:
+            faults = {dice.choice(POINTS): f"kill@{dice.randint(1, 6)}"}
+        else:
+            seconds = 2 * dice.random()
+        died += nursery.live("annex.fleet.job", [place, options], log, faults=faults, seconds=seconds) != 0
+    return died
