@@ -9,8 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, cast, get_args, get_type_hints
 
-from headrace.core.engine_ports import ENGINES, Engine, EngineName, EngineTraits
+from headrace.core.engine_ports import ENGINES, Engine, EngineName, EngineParts, EngineTraits
 from headrace.core.option_values import check, plain
+from headrace.core.ports import completed
 from headrace.core.ray_cluster import Ray, names_cluster
 from headrace.core.work import Durability, OnError
 from headrace.errors import ArgumentError, UnknownArgument, nearest
@@ -206,7 +207,7 @@ class RunOptions:
         """Where the workers are."""
         if self._on_ray:  # known without Ray, which may not be there
             return EngineTraits(is_cluster=True)
-        return getattr(self.engine_class, "traits", EngineTraits())
+        return completed(self.engine_class, EngineParts).traits
 
     @property
     def _on_ray(self) -> bool:

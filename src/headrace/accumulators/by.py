@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from headrace.accumulators.base import Array, Metric, codes_of, in_order, plain_key
 from headrace.accumulators.many import Each, many_of
 from headrace.core.arrow.batch_formats import to_numpy
-from headrace.core.ports import Accumulator
+from headrace.core.ports import Accumulator, AccumulatorParts, completed, fills
 from headrace.errors import ArgumentError, BadInput
 
 _MOST = 10_000
@@ -176,30 +176,23 @@ class By(Metric):
 
 def is_accumulator(value: Any) -> bool:
     """Say whether a value fills the ``Accumulator`` port."""
-    names = ("update", "merge", "result", "to_bytes", "from_bytes", "empty")
-    return (
-        not isinstance(value, type)
-        and hasattr(value, "columns")
-        and all(callable(getattr(value, name, None)) for name in names)
-    )
+    return not isinstance(value, type) and fills(value, Accumulator)
 
 
 def note_of(metric: Accumulator) -> str:
     """Return what has to be known beside a metric's result."""
-    note = getattr(metric, "note", None)
-    return str(note()) if callable(note) else ""
+    return str(completed(metric, AccumulatorParts).note())
 
 
 def chart_of(metric: Accumulator) -> dict[str, Any] | None:
     """Return plain data for drawing a metric, if it has some."""
-    chart = getattr(metric, "chart", None)
-    found = chart() if callable(chart) else None
+    found = completed(metric, AccumulatorParts).chart()
     return dict(found) if found else None
 
 
 def description_of(metric: Accumulator) -> dict[str, Any]:
     """Return the plain values that identify a metric."""
-    describe = getattr(metric, "describe", None)
-    if callable(describe):
-        return dict(describe())
+    described = completed(metric, AccumulatorParts).describe()
+    if described is not None:
+        return dict(described)
     return {"kind": f"{type(metric).__module__}.{type(metric).__qualname__}", "columns": list(metric.columns)}

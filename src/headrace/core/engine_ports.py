@@ -60,6 +60,13 @@ class PoolSpec(msgspec.Struct, frozen=True):
     on_end: Callable[[int], None] | None = None
 
 
+class HostedParts:
+    """What the object of a worker may have, besides the methods that are called."""
+
+    def close(self) -> None:
+        """Let go of everything: the worker ends."""
+
+
 class DriverLine(Protocol):
     """How the code of a worker may ask its driver for something, while it works."""
 
@@ -176,7 +183,7 @@ class Pool(Protocol):
 
 
 class Engine(Protocol):
-    """A place where pools live: in processes of this machine, unless a class attribute ``traits`` says otherwise."""
+    """A place where pools live: in processes of this machine, unless ``EngineParts.traits`` says otherwise."""
 
     def start(self, spec: PoolSpec, notify: Callable[[int, Any], None]) -> Pool:
         """Start a pool; ``notify(worker, message)`` gets what hosted objects tell, from another thread.
@@ -210,16 +217,19 @@ class Engine(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class EngineTraits:
-    """Where an engine's workers are. An engine of one's own says it by a class attribute ``traits``.
-
-    With neither of the two, they are processes of this machine.
-    """
+    """Where an engine's workers are. With neither of the two, they are processes of this machine."""
 
     in_process: bool = False
     """The one worker is the program's own process: plans are not divided into stages, GPUs need not be there."""
 
     is_cluster: bool = False
     """Workers are on several machines: the cluster says what there is, places workers, and watches their memory."""
+
+
+class EngineParts:
+    """What the class of an engine may have besides, and what holds for one that has it not."""
+
+    traits: EngineTraits = EngineTraits()
 
 
 EngineName = Literal["local", "inline", "ray"]

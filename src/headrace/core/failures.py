@@ -181,7 +181,6 @@ def errors_of_source(source: Source, where: Callable[[], str], *, show_data: boo
     try:
         yield
     except BaseException as error:
-        source = getattr(source, "wraps", source)
         if not _is_theirs(source, error):
             raise
         raise _located(SourceError, source, error, f"reading {_asked(where)}", show_data)  # noqa: B904 - has its cause

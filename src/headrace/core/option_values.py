@@ -8,8 +8,9 @@ import os
 from enum import Enum
 from typing import Any, get_args
 
-from headrace.core.engine_ports import ENGINES, EngineTraits
+from headrace.core.engine_ports import ENGINES, Engine, EngineParts
 from headrace.core.human import given_bytes
+from headrace.core.ports import Observer, completed, fills, lacking
 from headrace.core.ray_cluster import Ray, names_cluster
 from headrace.errors import ArgumentError, nearest
 
@@ -60,7 +61,7 @@ def _check_observers(value: Any) -> None:
     if not isinstance(value, tuple):
         raise ArgumentError(f"observers={value!r}: it takes a list of objects that have on_event(event).")
     for each in value:
-        if isinstance(each, type) or not callable(getattr(each, "on_event", None)):
+        if isinstance(each, type) or not fills(each, Observer):
             raise ArgumentError(f"observers=[{each!r}]: an observer is an object that has on_event(event).")
 
 
@@ -124,13 +125,13 @@ def _check_engine(value: Any) -> None:
 
 def _check_engine_class(kind: type) -> None:
     """Refuse a class that is no engine, and an engine whose capacity only Headrace's own code could find out."""
-    missing = [name for name in ENGINES.attributes if not callable(getattr(kind, name, None))]
+    missing = lacking(kind, Engine)
     if missing:
         raise ArgumentError(
             f"engine={kind.__name__}: the class has no {', '.join(missing)}; an engine has "
             f"{', '.join(ENGINES.attributes)}."
         )
-    if getattr(kind, "traits", EngineTraits()).is_cluster:
+    if completed(kind, EngineParts).traits.is_cluster:
         raise ArgumentError(
             f"engine={kind.__name__}: its workers are on other machines, whose cores and memory are asked for in "
             "session/engines.py of Headrace: such an engine has to be added there."

@@ -87,6 +87,9 @@ class Source(Protocol):
     """Its rows have to be made before they can be planned and read, as the result of a query has, see ``prepared``.
     Until then, ``splits`` is one split of unknown rows, and ``files`` are those that they are made from."""
 
+    paths: Sequence[str] = ()
+    """What it was told to read, if that is by paths or addresses: as a notebook shows it, without secrets."""
+
     def describe(self) -> dict[str, Any]:
         """Return the shape that identifies this source: plain JSON values, secrets left out."""
         ...
@@ -586,8 +589,43 @@ class Sink(Protocol):
         ...
 
     @property
+    def partition_by(self) -> tuple[str, ...]:
+        """Columns that folders are named for."""
+        ...
+
+    @property
+    def run(self) -> str:
+        """The run that this is bound to."""
+        ...
+
+    @property
+    def source(self) -> Mapping[str, Any]:
+        """What the source of that run said of itself."""
+        ...
+
+    @property
     def staging(self) -> str:
-        """The folder where attempts of the run that this is bound to lay their files."""
+        """The folder where attempts of that run lay their files."""
+        ...
+
+    @property
+    def syncs(self) -> bool:
+        """True if files have to be synced to last as that run promises."""
+        ...
+
+    def in_format(
+        self,
+        format: Format,
+        target: Target | None = None,
+        *,
+        divide: Callable[[Any, pa.Schema], Any] | None = None,
+        empty_folders: bool = True,
+    ) -> Sink:
+        """Return this sink, bound as it is, with parts of another format, for this target or none.
+
+        ``divide`` is how that divides rows, if by no columns of ``partition_by``; without ``empty_folders`` no folder
+        can be named for an empty text.
+        """
         ...
 
     def describe(self) -> dict[str, Any]:
@@ -698,11 +736,24 @@ class PredictorParts:
     retried: deque[str] | None = None
     """The names of errors after which it has tried again itself, for the run to tell; they are taken out."""
 
+    asked: Any = None
+    """What a language model is asked, and how: its endpoint, its caps, where answers are kept."""
+
     asked_so_far: Any = None
     """What a language model has used so far; another object whenever that is more."""
 
+    columns: tuple[str, ...] | None = None
+    """The columns that it makes. Default: those that ``output=`` names."""
+
+    preparing: Any = None
+    """A preprocessor of its checkpoint, which calls of ``predict`` pass over."""
+
     def input_ends(self, ended: bool) -> None:
         """Called with whether rows come but those that it was given."""
+
+    def kind_of(self, path: str) -> str | None:
+        """Say, as a static method, of which kind the model at a path is; None if none of this library is there."""
+        return None
 
 
 class _Completed:
@@ -711,7 +762,10 @@ class _Completed:
 
     def __getattr__(self, name: str) -> Any:
         default = getattr(self._port, name)
-        return getattr(self._value, name, MethodType(default, self) if isfunction(default) else default)
+        if not isfunction(default):
+            return getattr(self._value, name, default)
+        found = getattr(self._value, name, None)
+        return found if callable(found) else MethodType(default, self)
 
 
 def completed(value: Any, port: type[P]) -> P:
@@ -723,14 +777,36 @@ def completed(value: Any, port: type[P]) -> P:
     return cast("P", _Completed(value, port))
 
 
+def lacking(value: Any, port: type) -> list[str]:
+    """Return what a value, or a class, has not of what a port asks for: of things that users and packages give.
+
+    >>> lacking([], Observer)
+    ['on_event']
+    """
+    return [
+        name
+        for name, asked in vars(port).items()
+        if name[0] != "_"
+        and not (callable(getattr(value, name, None)) if isfunction(asked) else hasattr(value, name))
+    ]
+
+
+def fills(value: Any, port: type) -> bool:
+    """Say whether a value, or a class, has all that a port asks for.
+
+    >>> from headrace.sources.range import RangeSource
+    >>> fills(RangeSource(3), Source), fills("a path", Source)
+    (True, False)
+    """
+    return not lacking(value, port)
+
+
 class Accumulator(Protocol):
     """A metric that is counted where the rows are, and merged: rows in parts, in any order, give the same.
 
     Merging is associative and commutative, and merging an empty one changes nothing. States are merged in the order
     of shards, so a metric that adds floats up still gives the same for the same shards. An instance travels to the
-    workers by pickle. It may have ``describe()``, plain JSON values that tell it from one with other settings
-    (without one, its class and columns do, and its code and attributes); ``note()``, words beside the result, such as
-    why there is none; and ``chart()``, plain data that the report draws: see ``headrace.accumulators.curves``.
+    workers by pickle. What it may have besides is in ``AccumulatorParts``; it need not inherit from anything.
     """
 
     @property
@@ -763,27 +839,36 @@ class Accumulator(Protocol):
         ...
 
 
+class AccumulatorParts:
+    """What a metric may have besides, and what holds for one that has it not."""
+
+    def describe(self) -> Mapping[str, Any] | None:
+        """Return plain JSON values that tell it from one with other settings. Default: class and columns do, and its
+        code and attributes."""
+        return None
+
+    def note(self) -> str:
+        """Return words beside the result, such as why there is none."""
+        return ""
+
+    def chart(self) -> Mapping[str, Any] | None:
+        """Return plain data that the report draws: see ``headrace.accumulators.curves``."""
+        return None
+
+
 class Observer(Protocol):
     """Somebody who watches. One that raises is logged and dropped; the run goes on.
 
-    Of those in ``observers=`` only ``on_event`` is asked for; ``ObserverParts`` says what they may have besides.
+    ``ObserverParts`` says what it may have besides; it need not inherit from anything.
     """
 
     def on_event(self, event: Event) -> None:
         """See one event; called from the driver's loop, so be quick."""
         ...
 
-    def tick(self) -> None:
-        """Draw, if there is something to draw; called about five times a second."""
-        ...
-
-    def close(self) -> None:
-        """The run is over. May be called more than once."""
-        ...
-
 
 class ObserverParts:
-    """What an observer in ``observers=`` may have besides ``on_event``, and what is done where it has it not."""
+    """What an observer may have besides ``on_event``, and what is done where it has it not."""
 
     def attach(self, state: Any) -> None:
         """Take the state of the run (``headrace.observers.run_state.RunState``), before the first event.
@@ -792,7 +877,11 @@ class ObserverParts:
         """
 
     def tick(self) -> None:
-        """See ``Observer``."""
+        """Draw, if there is something to draw; called about five times a second."""
 
     def close(self) -> None:
-        """See ``Observer``."""
+        """The run is over. May be called more than once."""
+
+    def excuse(self, error: Exception) -> str:
+        """Say what an error means that is no defect of the observer's, such as a full disk. Default: each is one."""
+        return ""

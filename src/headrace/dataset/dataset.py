@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 from headrace.core.arguments import unframed
 from headrace.core.door import Table
 from headrace.core.files.formats import FORMATS
-from headrace.core.ports import Source
+from headrace.core.ports import Sink, Source, fills
 from headrace.core.terminal import one_line
 from headrace.dataset.annex_verbs import AnnexVerbs
 from headrace.dataset.columns import ColumnVerbs
@@ -60,7 +60,7 @@ def _function(name: str) -> str:
 
 def is_source(value: Any) -> bool:
     """Say whether a value fills the port ``Source``."""
-    return not isinstance(value, type) and isinstance(value, Source)
+    return not isinstance(value, type) and fills(value, Source)
 
 
 class Dataset(
@@ -207,9 +207,7 @@ class Dataset(
         def write(*args: Any, **kwargs: Any) -> Result:
             options = {each: kwargs.pop(each) for each in OutputOptions.__annotations__ if each in kwargs}
             sink = make(*args, **kwargs)
-            from headrace.sinks.files import FileSink
-
-            if not isinstance(sink, FileSink):
+            if isinstance(sink, type) or not fills(sink, Sink):
                 raise TARGETS.refuse(target, sink, "a FileSink")
             return self.write_to(sink, **options)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from headrace.core.cards import card
+from headrace.core.ports import Source
 from headrace.core.tables import Table, columns_table
 from headrace.errors import HeadraceError
 from headrace.plan.compile import known_columns
@@ -33,8 +34,8 @@ def dataset_html(plan: Plan) -> str:
     return card("Dataset", facts, Table(("column", "type"), rows, "; ".join(more)))
 
 
-def _read(source: object, kind: str) -> str:
-    paths = [str(path) for path in getattr(source, "paths", ())]
+def _read(source: Source, kind: str) -> str:
+    paths = [str(path) for path in source.paths]
     if not paths:
         return kind
     shown = ", ".join(paths[:_PATHS])

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from headrace.core.arguments import known_arguments
 from headrace.core.door import loaded
 from headrace.core.files.formats import FORMATS
+from headrace.core.ports import Sink, fills
 from headrace.core.process import importing
 from headrace.dataset.base import DatasetBase
 from headrace.dataset.metrics import with_shadow
@@ -22,9 +23,7 @@ from headrace.session.context import RunContext
 if TYPE_CHECKING:
     import os
 
-    from headrace.core.ports import Sink
     from headrace.result import Result
-    from headrace.sinks.files import FileSink
 
 _AHEAD = ("parquet",)  # what most jobs write: workers import it while the driver plans
 
@@ -200,7 +199,7 @@ class WriteVerbs(DatasetBase):
         return self._write_files("json", path, options, compression=compression)
 
     @known_arguments(options=OutputOptions)
-    def write_to(self, sink: FileSink, **options: Unpack[OutputOptions]) -> Result:
+    def write_to(self, sink: Sink, **options: Unpack[OutputOptions]) -> Result:
         """Run the plan and write its rows in a format of your own, or to a table of your own.
 
         Commits, resuming, ``mode`` and ``verify`` are as for the formats that are here; docs/extending.md has a
@@ -227,9 +226,7 @@ class WriteVerbs(DatasetBase):
         >>> data.write_to(FileSink(f"{tempfile.mkdtemp()}/out", Arrow())).rows
         3
         """
-        from headrace.sinks.files import FileSink
-
-        if not isinstance(sink, FileSink):
+        if isinstance(sink, type) or not fills(sink, Sink):
             raise ArgumentError(
                 f"write_to({sink!r}): it takes a headrace.sinks.files.FileSink, which is made with a folder and a "
                 "format. write_parquet, write_csv and write_json take a folder."

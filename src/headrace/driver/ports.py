@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import msgspec
 
 from headrace.core.events import Event
-from headrace.core.ports import Observer
+from headrace.core.ports import ObserverParts
 from headrace.core.work import Block, BlockRef, CommitRecord, Shard, Task, TrailingRejects
 
 
@@ -80,23 +80,17 @@ class BlockHolder(Protocol):
         ...
 
 
-class NoObserver:
-    """An observer that ignores everything."""
+class NoObserver(ObserverParts):
+    """Ignores everything. What watches a run inherits from it."""
 
     def on_event(self, event: Event) -> None:
         """Ignore it."""
-
-    def tick(self) -> None:
-        """Draw nothing."""
-
-    def close(self) -> None:
-        """Nothing is open."""
 
 
 class RunPorts(msgspec.Struct, frozen=True):
     """Who watches a run, what time it is, and where messages arrive."""
 
-    observer: Observer = msgspec.field(default_factory=NoObserver)
+    observer: NoObserver = msgspec.field(default_factory=NoObserver)
     clock: Callable[[], float] = time.monotonic
     inbox: Inbox = msgspec.field(default_factory=queue.SimpleQueue)
     sleep: Callable[[float], None] = time.sleep

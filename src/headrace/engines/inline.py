@@ -8,7 +8,8 @@ from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from headrace.core.engine_ports import EngineTraits, PoolSpec, WorkerContext
+from headrace.core.engine_ports import EngineTraits, HostedParts, PoolSpec, WorkerContext
+from headrace.core.ports import completed
 from headrace.core.process import importing
 from headrace.core.work import BlockRef, BlocksFreed
 
@@ -149,7 +150,5 @@ class InlinePool:
 
     def close(self, *, kill: bool = False) -> None:
         """See ``Pool.close``."""
-        close = getattr(self._hosted, "close", None)
-        if close is not None:
-            close()
+        completed(self._hosted, HostedParts).close()
         self._hosted = None

@@ -15,7 +15,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, Protocol
 
-from headrace.core.engine_ports import WorkerContext
+from headrace.core.engine_ports import HostedParts, WorkerContext
+from headrace.core.ports import completed
 from headrace.core.process import ending_forks, flush_streams
 from headrace.engines.out_of_band_pickle import OutOfBandPickle
 from headrace.errors import HeadraceError, NotPicklable
@@ -122,9 +123,7 @@ class WorkerLoop:
         """Close the object, if it was made and can be closed."""
         if isinstance(self._hosted, FailedObject):
             return
-        close = getattr(self._hosted, "close", None)
-        if close is not None:
-            close()
+        completed(self._hosted, HostedParts).close()
 
     # ------------------------------------------------------------ inside
 

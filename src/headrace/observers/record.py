@@ -90,6 +90,10 @@ class Record:
         """The file."""
         return self._path
 
+    def excuse(self, error: Exception) -> str:
+        """Say that the file cannot be written, as where a disk is full."""
+        return _excuse(self._path, error)
+
     # ------------------------------------------------------------ the port
 
     def attach(self, state: RunState) -> None:
@@ -312,6 +316,10 @@ class Log:
         """The file."""
         return self._path
 
+    def excuse(self, error: Exception) -> str:
+        """Say that the file cannot be written, as where a disk is full."""
+        return _excuse(self._path, error)
+
     def attach(self, state: RunState) -> None:
         """Begin with another run, whose times and samples are read from ``state``."""
         self.close()
@@ -332,3 +340,10 @@ class Log:
         """Write the lines that wait, and close the file."""
         if self._record is not None:
             self._record.close()
+
+
+def _excuse(path: Path, error: Exception) -> str:
+    if not isinstance(error, OSError | ValueError):
+        return ""
+    reason = getattr(error, "strerror", None) or error
+    return f"The record {path} cannot be written, and is left out: {reason}."

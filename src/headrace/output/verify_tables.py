@@ -116,8 +116,8 @@ def _target_of(
     if isinstance(found, str):
         return found
     assert found is not None
-    of_run = dataclasses.replace(found.files, run=run.name, staging=str(run.folder / "staging"))
-    return found.of(of_run)
+    staging = str(run.folder / "staging")
+    return found.of(found.files.bind(run=run.name, staging=staging, digits=0, durability="process"))
 
 
 def table_of(

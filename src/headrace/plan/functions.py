@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from headrace.core.ports import Predictor, PredictorParts, completed
+from headrace.core.ports import Predictor, PredictorParts, completed, fills
 from headrace.core.terminal import one_line
 from headrace.errors import ArgumentError
 
@@ -114,7 +114,7 @@ class Built(msgspec.Struct, frozen=True):
 
 def is_predictor(value: Any) -> bool:
     """Say whether ``value``, or what a class makes, fills the ``Predictor`` port."""
-    return all(callable(getattr(value, name, None)) for name in ("load", "predict", "close"))
+    return fills(value, Predictor)
 
 
 def is_async(call: Any) -> bool:

@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 from headrace.core.door import Table
+from headrace.core.ports import PredictorParts, completed
 
 # The order counts: a sentence transformer is a torch module, too, and a booster's estimator one of scikit-learn.
 _PREDICTORS = {
@@ -63,5 +64,4 @@ def library_at(path: str) -> str | None:
 
 
 def _is_at(predictor: Any, path: str) -> bool:
-    kind_of = getattr(predictor, "kind_of", None)
-    return kind_of is not None and kind_of(path) is not None
+    return completed(predictor, PredictorParts).kind_of(path) is not None

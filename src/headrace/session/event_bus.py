@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.core.door import annex
 from headrace.core.events import Event
 from headrace.core.ports import ObserverParts, completed
+from headrace.driver.ports import NoObserver
 from headrace.errors import ArgumentError, nearest
 from headrace.observers.record import EVENTS, Log, Record
 from headrace.observers.run_state import RunState
@@ -30,10 +31,10 @@ def steady_time() -> Callable[[], float]:
     return lambda: began + time.monotonic()
 
 
-class EventBus:
+class EventBus(NoObserver):
     """Adds every event to the state of the run, then hands it to every observer.
 
-    Observers have ``on_event``, and may have ``attach``, ``tick`` and ``close``; see ``core.ports.Observer``.
+    Observers have ``on_event``, and may have what is in ``core.ports.ObserverParts``.
     """
 
     def __init__(self, observers: list[Any], *, clock: Callable[[], float] | None = None) -> None:
@@ -88,10 +89,8 @@ class EventBus:
 
     def _drop(self, observer: Any, error: Exception) -> None:
         name = type(observer).__name__
-        # A full disk is no defect.
-        if isinstance(observer, Record | Log) and isinstance(error, OSError | ValueError):
-            reason = getattr(error, "strerror", None) or error
-            _log.warning("The record %s cannot be written, and is left out: %s.", observer.path, reason)
+        if excuse := completed(observer, ObserverParts).excuse(error):
+            _log.warning("%s", excuse)
         else:
             _log.exception("The observer %s failed and gets no more events; the run goes on.", name)
         self._observers = [each for each in self._observers if each is not observer]

@@ -14,6 +14,7 @@ import msgspec
 from headrace.core.arguments import unframed
 from headrace.core.files.paths import absolute
 from headrace.core.human import short_repr
+from headrace.core.ports import PredictorParts, completed
 from headrace.errors import ArgumentError, ModelUnreadable, UnknownArgument, nearest
 from headrace.plan.functions import Function, callable_name, is_async_generator, is_predictor
 from headrace.plan.parameters import (
@@ -270,7 +271,7 @@ def given_model(model: Any, options: Mapping[str, Any]) -> Function:
         name = model.__name__
         raise ArgumentError(f"predict({name}): it takes a model, not its class: {name}(…), with its weights.")
     if is_predictor(model):
-        if getattr(model, "preparing", None) is not None:
+        if completed(model, PredictorParts).preparing is not None:
             raise ArgumentError(
                 f"predict({type(model).__name__}): its checkpoint has a preprocessor, which predict would leave out. "
                 "headrace.compat.ray.train.batch_predictor.BatchPredictor applies it."

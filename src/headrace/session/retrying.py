@@ -24,7 +24,7 @@ from headrace.core.arrow.values import ConversionError, from_result
 from headrace.core.arrow.views import make_view
 from headrace.core.files.safe_files import KEPT
 from headrace.core.human import plural
-from headrace.core.ports import Format
+from headrace.core.ports import Format, Sink
 from headrace.core.rejected import ERROR_FIELDS
 from headrace.core.warn import warn
 from headrace.core.work import Shard
@@ -80,9 +80,8 @@ def check_retry(plan: Plan, options: RunOptions) -> None:
                 "row. So rows cannot be tried again alone. hr.read_rejected(OUT) reads them, as an input of "
                 "their own."
             )
-    sink = plan.sink
-    assert isinstance(sink, FileSink)
-    why = _why_not(sink)
+    assert plan.sink is not None
+    why = _why_not(plan.sink)
     if why:
         raise ArgumentError(
             f"refresh='rejected': {why}, so no row can get a place among those that are there. hr.read_rejected(OUT) "
@@ -90,7 +89,7 @@ def check_retry(plan: Plan, options: RunOptions) -> None:
         )
 
 
-def _why_not(sink: FileSink) -> str:
+def _why_not(sink: Sink) -> str:
     if sink.target is not None:
         return "rows of a table or database have no places"
     if sink.partition_by:

@@ -127,6 +127,17 @@ class FileSink:
         bound = replace(self, run=run, staging=staging, digits=digits, durability=durability, source=about)
         return bound if self.target is None else self.target.bind(bound)
 
+    def in_format(
+        self,
+        format: Format,
+        target: Target | None = None,
+        *,
+        divide: Divide | None = None,
+        empty_folders: bool = True,
+    ) -> FileSink:
+        """Return this sink with parts of another format, for this target or none; see the port."""
+        return replace(self, format=format, target=target, divide=divide, empty_folders=empty_folders)
+
     def staged_in(self, folder: str) -> FileSink:
         """Return this sink for a worker that stages in a folder of its own, where nothing has to last."""
         return replace(self, staging=folder, durability="process")
@@ -186,24 +197,23 @@ class FileSink:
 class TableOfFiles(Target):
     """A table whose rows are those of parts: ``files`` says where these are. ``sink`` is what a plan gets."""
 
-    files: FileSink
+    files: Sink
 
     def format(self) -> Format:
         """Return the format of the parts: that of ``files``, with the types of the table."""
         raise NotImplementedError
 
-    def sink(self) -> FileSink:
+    def sink(self) -> Sink:
         """Return a sink whose parts go to this table."""
-        return replace(self.files, target=self, format=self.format())
+        return self.files.in_format(self.format(), self)
 
-    def bind(self, sink: Sink) -> FileSink:
+    def bind(self, sink: Sink) -> Sink:
         """Return the sink of the same table with the files of a run."""
         return self.of(sink).sink()
 
     def of(self, sink: Sink) -> Self:
         """Return this table with the files of a sink that was bound to a run. The table is not looked at."""
-        assert isinstance(sink, FileSink)
-        return replace(self, files=replace(sink, target=None, format=self.files.format))
+        return replace(self, files=sink.in_format(self.files.format))
 
 
 class PartWriter:

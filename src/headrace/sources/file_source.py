@@ -13,7 +13,7 @@ from headrace.core.files.input_files import FileState, InputFile, Mark, check_un
 from headrace.core.files.storage import signed_alike, storage_at
 from headrace.core.ports import Bad, Source
 from headrace.core.row_keys import Keys, Location, Numbers, file_keys, keyed, row_keys
-from headrace.core.stores.objects import ObjectPath, contents
+from headrace.core.stores.objects import contents
 from headrace.core.stores.options import checked, with_anonymous
 from headrace.core.work import Split
 from headrace.errors import ArgumentError, NothingMatched
@@ -256,7 +256,7 @@ def runs(sizes: Sequence[int], rows: int = 0) -> Iterator[tuple[range, int]]:
 
 def fetched(files: Sequence[InputFile]) -> Iterator[BinaryIO | None]:
     """Yield the contents of objects, many of which are fetched at a time; None for files, which are opened later."""
-    if any(isinstance(file.path, ObjectPath) for file in files):
+    if any(file.in_store for file in files):
         yield from map(io.BytesIO, contents([file.path for file in files]))
     else:
         yield from repeat(None, len(files))

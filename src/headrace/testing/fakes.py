@@ -9,7 +9,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headrace.core import failpoints as points
-from headrace.core.engine_ports import PoolSpec
+from headrace.core.engine_ports import HostedParts, PoolSpec
+from headrace.core.ports import completed
 from headrace.core.work import BlockRef, Task
 from headrace.engines.inline import InlineBlocks
 from headrace.errors import WorkerDied
@@ -187,6 +188,4 @@ class FakePool:
             self._end(worker)
 
     def _end(self, worker: int) -> None:
-        close = getattr(self._hosted.pop(worker), "close", None)
-        if close is not None:
-            close()
+        completed(self._hosted.pop(worker), HostedParts).close()

@@ -34,7 +34,6 @@ from headrace.core.table_changes import Lost
 from headrace.core.warn import warn
 from headrace.core.work import StagedFile
 from headrace.errors import OutputExists, SinkError
-from headrace.sinks.files import FileSink
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,7 @@ class SqlTable(TableOfDatabase):
 
     takes_further_runs: ClassVar[bool] = False  # type: ignore[misc]  # its parts would be inserted one by one
 
-    def bind(self, sink: Sink) -> FileSink:
+    def bind(self, sink: Sink) -> Sink:
         """With ``error``, refuse a table with rows of others, with ``upsert`` one without that key."""
         bound = self.of(sink)
         if self.table_mode == "error" and not self._no_database():

@@ -29,7 +29,6 @@ from headrace.plan.steps.rows import Filter
 if TYPE_CHECKING:
     from headrace.options import RunOptions
     from headrace.plan.logical import Plan
-    from headrace.sinks.files import FileSink
 
 T = TypeVar("T")
 _OTHER_ROWS = "its files have not the rows that were read"
@@ -72,7 +71,7 @@ def check_plan(plan: Plan, options: RunOptions, verb: str, given: Mapping[str, A
             )
 
 
-def begun(files: FileSink) -> Mapping[str, Any]:
+def begun(files: Sink) -> Mapping[str, Any]:
     """Return what the source of the run in an output says of itself; nothing if there is no run.
 
     The table has the new columns by now, if that run was killed after its commit, or has finished.
@@ -189,7 +188,7 @@ class AddsColumns(LakeTable):
         found: int | None = self.files.source.get("version", self.files.source.get("snapshot"))
         return found
 
-    def bind(self, sink: Sink) -> FileSink:
+    def bind(self, sink: Sink) -> Sink:
         """Look at the version that is read; of a table that has the run already, at the newest."""
         bound = self.of(sink)
         table = bound.open_table()

@@ -69,9 +69,9 @@ class LakeTable(TableOfFiles):
         """Return Parquet with the types of the table."""
         return LakeFormat(self, typing.cast(Parquet, self.files.format))
 
-    def sink(self) -> FileSink:
+    def sink(self) -> Sink:
         """Return a sink whose parts go to this table, which reads empty texts in names of folders as nulls."""
-        return replace(super().sink(), empty_folders=False)
+        return self.files.in_format(self.format(), self, empty_folders=False)
 
     # ------------------------------------------------------------ the table, for subclasses
 
@@ -231,7 +231,7 @@ class LakeTable(TableOfFiles):
 
     # ------------------------------------------------------------ in the driver
 
-    def bind(self, sink: Sink) -> FileSink:
+    def bind(self, sink: Sink) -> Sink:
         """Look at the table that is there."""
         bound = self.of(sink)
         table = bound.open_table()

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
-from headrace.sinks.files import FileSink
+from headrace.core.ports import Sink
 
 _SAME = (
     pt.is_boolean,
@@ -118,7 +118,7 @@ _AT_ONCE = 16
 _LONGEST = 32  # characters of a text
 
 
-def footers(files: FileSink, names: Sequence[str]) -> list[pq.FileMetaData]:
+def footers(files: Sink, names: Sequence[str]) -> list[pq.FileMetaData]:
     """Read the footers of parts."""
 
     def footer(name: str) -> pq.FileMetaData:

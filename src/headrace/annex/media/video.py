@@ -13,7 +13,6 @@ from headrace.core.files.input_files import InputFile
 from headrace.core.ports import Bad
 from headrace.core.process import decoding
 from headrace.core.row_keys import Location
-from headrace.core.stores.objects import ObjectPath
 from headrace.core.work import Split
 from headrace.errors import ArgumentError, UnreadableFile
 from headrace.sources.file_source import FileSource
@@ -78,7 +77,7 @@ class VideoSource(FileSource["tuple[Known | None, ...]"]):
     def inspect(self, files: list[InputFile]) -> tuple[Known | None, ...]:
         from headrace.annex.media import frames
 
-        remote = any(isinstance(file.path, ObjectPath) for file in files)
+        remote = any(file.in_store for file in files)
         with ThreadPoolExecutor(32 if remote else 4, thread_name_prefix="video") as threads:
             return tuple(threads.map(lambda file: frames.known_of(file, self._how.max_pixels), files))
 

@@ -7,7 +7,7 @@ import os
 from datetime import UTC
 from typing import NamedTuple
 
-from headrace.core.stores.objects import ObjectPath
+from headrace.core.stores.objects import object_of
 from headrace.errors import InputChanged, UnreadableFile
 
 _ADVICE = "Run again to plan with the input as it is now; files must not change while they are read."
@@ -39,6 +39,11 @@ class InputFile(NamedTuple):
     mtime_ns: int
     mark: Mark = UNMARKED
 
+    @property
+    def in_store(self) -> bool:
+        """True for an object, which takes a request to look at; False for a file of this machine."""
+        return object_of(self.path) is not None
+
 
 class FileState(NamedTuple):
     """What the system says of a file's changes. ``access`` is who may do what with it, and how many names it has."""
@@ -61,7 +66,7 @@ def check_unchanged(file: InputFile, before: FileState | None = None) -> FileSta
     a further link change that time, too, and are no change of the content. Without ``before``, the file's mark is
     what tells. An object is not asked for: whoever reads it says which version is meant.
     """
-    if isinstance(file.path, ObjectPath):
+    if file.in_store:
         return _OF_OBJECTS
     try:
         status = os.stat(file.path)

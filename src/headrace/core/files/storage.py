@@ -248,7 +248,7 @@ def given(text: str, what: str, read: Callable[[str], Address] = parse) -> Stora
 
 def signed_alike(places: Iterable[Storage]) -> Options:
     """Return the options of all addresses among some: requests are either signed or, with ``anonymous@``, not."""
-    options = {each.options for each in places if isinstance(each, InStore)}
+    options = {each.options for each in places if each.pick(False, True)}
     if len(options) > 1:
         raise ArgumentError(
             "Some of the addresses begin with anonymous@ and others do not, and one reader signs either all of its "

@@ -11,7 +11,7 @@ from headrace.core.files.input_files import InputFile, check_unchanged
 from headrace.core.parquet.compact import NotUnderstood
 from headrace.core.parquet.footer import TAIL, Chunk, Footer, parse, read_tail, why_not_copied
 from headrace.core.parquet.pages import check_pages
-from headrace.core.stores.objects import ObjectPath, RangesAhead, coalesced
+from headrace.core.stores.objects import ObjectPath, RangesAhead, coalesced, object_of
 
 _BUFFER = 512 << 10  # more does not fit into the cache of a core, and is slower
 _FIRST = 64 << 10  # bytes at the end of an object that most footers have room in
@@ -154,11 +154,12 @@ class ChunkObject(ChunkFile):
     """An object and its footer. Each request says which version of it was planned with."""
 
     def __init__(self, file: InputFile) -> None:
-        assert isinstance(file.path, ObjectPath)
+        path = object_of(file.path)
+        assert path is not None
         if REQUESTS * file.size < _OF_BYTES:
             raise NotUnderstood("it is a small object, and is fetched at once")
         self._file = file
-        self._path = file.path
+        self._path = path
         self._state = check_unchanged(file)
         self._load(_FIRST)
 

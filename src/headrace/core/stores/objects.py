@@ -56,6 +56,11 @@ class ObjectPath(str):
         return client.fetch(entry, 0, entry.size)
 
 
+def object_of(path: str) -> ObjectPath | None:
+    """Return the object that a path is the address of, None for a file of this machine. Nobody else asks."""
+    return path if isinstance(path, ObjectPath) else None
+
+
 REQUEST = 16 << 20  # the most bytes that one request asks for
 _GAP = 1 << 20  # bytes between two wanted ranges that are cheaper to read than another request
 _FIRST = 64 << 10
@@ -70,42 +75,46 @@ def _threads() -> ThreadPoolExecutor:
 
 def open_binary(path: str) -> BinaryIO:
     """Open a file, or an object, for reading bytes."""
-    if isinstance(path, ObjectPath):
-        return cast("BinaryIO", io.BufferedReader(ObjectReader(path), _FIRST))
-    return open(path, "rb")
+    there = object_of(path)
+    return (
+        open(path, "rb")
+        if there is None
+        else cast("BinaryIO", io.BufferedReader(ObjectReader(there), _FIRST))
+    )
 
 
 def open_arrow(path: str) -> pa.NativeFile:
     """Open a file, or an object, for Arrow."""
     import pyarrow as pa
 
-    return pa.PythonFile(ObjectReader(path), "r") if isinstance(path, ObjectPath) else pa.OSFile(path, "rb")
+    there = object_of(path)
+    return pa.OSFile(path, "rb") if there is None else pa.PythonFile(ObjectReader(there), "r")
 
 
 def open_range(path: str, start: int, stop: int) -> pa.NativeFile:
     """Open a range of bytes of a file, or of an object, for Arrow."""
     import pyarrow as pa
 
-    if isinstance(path, ObjectPath):
-        reader = ObjectReader(path, start, stop)
-        reader.expect([(start, stop)])
-        return pa.PythonFile(reader, "r")
-    return pa.OSFile(path, "rb").get_stream(start, stop - start)
+    there = object_of(path)
+    if there is None:
+        return pa.OSFile(path, "rb").get_stream(start, stop - start)
+    reader = ObjectReader(there, start, stop)
+    reader.expect([(start, stop)])
+    return pa.PythonFile(reader, "r")
 
 
 def contents(paths: Sequence[str]) -> Iterator[bytes | memoryview]:
     """Yield the bytes of files, or of objects: many at a time. Raises ``OSError`` for a file."""
-    if not any(isinstance(path, ObjectPath) for path in paths):
-        for path in paths:
-            with open(path, "rb") as file:
-                yield file.read()
-        return
     waiting: deque[Future[bytes | memoryview]] = deque()
     for path in paths:
-        assert isinstance(path, ObjectPath)
-        waiting.append(_threads().submit(path.content))
-        if len(waiting) >= 2 * _AT_ONCE:
+        there = object_of(path)
+        if there is not None:
+            waiting.append(_threads().submit(there.content))
+        while waiting and (there is None or len(waiting) >= 2 * _AT_ONCE):
             yield waiting.popleft().result()
+        if there is None:
+            with open(path, "rb") as file:
+                yield file.read()
     while waiting:
         yield waiting.popleft().result()
 
@@ -199,8 +208,7 @@ class ObjectReader(io.RawIOBase):
     ``start`` and ``stop`` make a part of the object the whole of the file. Used by one thread at a time.
     """
 
-    def __init__(self, path: str, start: int = 0, stop: int | None = None) -> None:
-        assert isinstance(path, ObjectPath)
+    def __init__(self, path: ObjectPath, start: int = 0, stop: int | None = None) -> None:
         self._client, self._entry = path.opened()
         self._base = start
         self._end = self._entry.size if stop is None else min(stop, self._entry.size)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from headrace.core.ports import Accumulator
+from headrace.core.ports import Accumulator, AccumulatorParts, completed
 from headrace.plan.steps.base import NeededColumns, Step
 
 if TYPE_CHECKING:
@@ -56,8 +56,8 @@ def _shape(metric: Accumulator) -> Any:
 
     from headrace.plan.fingerprint import fingerprint
 
-    describe = getattr(metric, "describe", None)
-    if callable(describe):
-        return msgspec.to_builtins(describe(), str_keys=True, enc_hook=str)
+    described = completed(metric, AccumulatorParts).describe()
+    if described is not None:
+        return msgspec.to_builtins(described, str_keys=True, enc_hook=str)
     kind = f"{type(metric).__module__}.{type(metric).__qualname__}"
     return {"kind": kind, "columns": list(metric.columns), "code": fingerprint(metric.empty())}

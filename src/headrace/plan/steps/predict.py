@@ -230,7 +230,7 @@ class Prompt(Predict):
     def check_cluster(self, workers: int, folder: str) -> None:
         """Refuse a cap that several machines would count each for themselves."""
         for model in self.models:
-            asked = getattr(model.function.call, "asked", None)
+            asked = model.function.parts.asked
             if not (asked and asked.caps) or (workers == 1 and (folder or asked.cache)):
                 continue
             way = "say concurrency=1, which may have as many requests under way"
@@ -243,7 +243,7 @@ class Prompt(Predict):
 
     @staticmethod
     def _columns(model: Model) -> tuple[str, ...]:
-        return tuple(getattr(model.function.call, "columns", (model.output,)))
+        return model.function.parts.columns or (model.output,)
 
 
 class LocalPrompt(Prompt):

@@ -21,7 +21,7 @@ from headrace.core.arrow.ragged import RaggedTensorType, ragged_column
 from headrace.core.files.input_files import InputFile
 from headrace.core.ports import Bad
 from headrace.core.process import decoding
-from headrace.core.stores.objects import ObjectPath, open_binary
+from headrace.core.stores.objects import open_binary
 from headrace.errors import HeadraceError, UnreadableFile
 from headrace.sources.file_source import content, fetched
 from headrace.sources.images.options import ImageOptions, ImageSizes
@@ -47,7 +47,7 @@ _LIMIT = threading.Lock()
 
 def sizes_of(files: Sequence[InputFile], max_pixels: int) -> ImageSizes:
     """Read the sizes of all images from their headers. A file without a readable one is left to ``read``."""
-    remote = any(isinstance(file.path, ObjectPath) for file in files)
+    remote = any(file.in_store for file in files)
     with ThreadPoolExecutor(32 if remote else 4, thread_name_prefix="images") as threads:
         each = tuple(threads.map(_size_of, files, repeat(max_pixels)))
     distinct = set(each)

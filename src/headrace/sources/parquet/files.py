@@ -19,7 +19,7 @@ from headrace.core.arrow.forms import EXACT, form_of
 from headrace.core.arrow.values import column_from
 from headrace.core.files.input_files import InputFile
 from headrace.core.parquet import compact
-from headrace.core.stores.objects import ObjectPath, open_arrow
+from headrace.core.stores.objects import open_arrow
 from headrace.core.work import Split
 from headrace.errors import SchemaMismatch
 from headrace.sources.folder_columns import folder_fields, folder_values
@@ -156,7 +156,7 @@ def inspect(
 def _read_footers(files: Sequence[InputFile], columns: Sequence[str] | None) -> list[Footer]:
     """Read every file's footer; sizes count only ``columns`` if given."""
     wanted = None if columns is None else frozenset(columns)
-    remote = bool(files) and isinstance(files[0].path, ObjectPath)
+    remote = bool(files) and files[0].in_store
     at_once, together = (32, 1) if remote else (16, _FOOTERS_TOGETHER)
     tasks = [files[at : at + together] for at in range(0, len(files), together)]
     found: list[Footer] = []
@@ -269,7 +269,7 @@ def _uncompressed(group: pq.RowGroupMetaData, leaves: Sequence[int]) -> int:
 
 def _end_of(file: InputFile) -> tuple[bytes, bytes] | None:
     """Return the end of a local file, and the footer in it, if that is short: cheaper than having Arrow look."""
-    if isinstance(file.path, ObjectPath):
+    if file.in_store:
         return None
     handle = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
     try:

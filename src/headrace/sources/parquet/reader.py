@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from headrace.core.arrow.batch import concat
 from headrace.core.files.input_files import InputFile
 from headrace.core.ports import Bad
-from headrace.core.stores.objects import ObjectPath, ObjectReader
+from headrace.core.stores.objects import ObjectReader, object_of
 from headrace.core.work import Split
 from headrace.errors import UnreadableFile
 from headrace.sources.folder_columns import constant
@@ -67,7 +67,8 @@ class OpenFile:
         self._constants: dict[str, pa.Array] = {}
         self._rest: _Rest | None = None
         try:
-            self._object = ObjectReader(path) if isinstance(path, ObjectPath) else None
+            there = object_of(path)
+            self._object = None if there is None else ObjectReader(there)
             data = pa.PythonFile(self._object, "r") if self._object is not None else _opened(file)
             self._file = pq.ParquetFile(data, memory_map=False, pre_buffer=False)
             self._own = set(self._file.schema_arrow.names)

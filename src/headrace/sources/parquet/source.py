@@ -13,7 +13,6 @@ from headrace.core.files.hive import hive_values
 from headrace.core.files.input_files import FileState, InputFile
 from headrace.core.ports import Bad
 from headrace.core.row_keys import Keys, Location, Numbers, row_keys
-from headrace.core.stores.objects import ObjectPath
 from headrace.core.work import Split
 from headrace.errors import ArgumentError
 from headrace.sources.file_source import FileSource
@@ -146,7 +145,7 @@ class ParquetSource(FileSource["ParquetLayout"]):
 
         layout = self.inspected()
         if self._grain_of is None or self._grain_of[0] is not layout:
-            remote = any(isinstance(file.path, ObjectPath) for file in self._files)
+            remote = any(file.in_store for file in self._files)
             self._grain_of = layout, Grain.of(layout.footers, MERGE_BELOW, objects=remote)
         return self._grain_of[1]
 
@@ -204,7 +203,7 @@ class ParquetSource(FileSource["ParquetLayout"]):
         known = self._chunks.pop(split.file, None)
         if known is None:
             input_file = self.file(split.file)
-            file = (ChunkObject if isinstance(input_file.path, ObjectPath) else ChunkFile)(input_file)
+            file = (ChunkObject if input_file.in_store else ChunkFile)(input_file)
             opened = self._opened(split.file)
             if [group.rows for group in file.footer.groups] != opened.group_rows():
                 raise NotUnderstood("Arrow reads its row groups in another way")

@@ -10,7 +10,6 @@ import pyarrow.parquet as pq
 from headrace.core.arrow.batch import one_batch
 from headrace.core.files.input_files import FileState, InputFile, content_of
 from headrace.core.ports import Bad
-from headrace.core.stores.objects import ObjectPath
 from headrace.core.work import Split
 from headrace.errors import UnreadableFile
 from headrace.sources.parquet.files import Footer, Grain, leaves_of, opened_by_arrow
@@ -58,7 +57,7 @@ def splits_of(
 
 
 def _is_small(file: InputFile) -> bool:
-    return file.size <= SMALL_BYTES and not isinstance(file.path, ObjectPath)
+    return file.size <= SMALL_BYTES and not file.in_store
 
 
 class SmallFiles:

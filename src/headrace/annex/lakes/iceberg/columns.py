@@ -6,7 +6,7 @@ import itertools
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -24,8 +24,8 @@ from headrace.annex.lakes.iceberg.sink import (
 )
 from headrace.annex.lakes.iceberg.source import IcebergSource
 from headrace.annex.lakes.places import place_of
+from headrace.core.ports import Sink
 from headrace.core.work import StagedFile
-from headrace.sinks.files import FileSink
 
 _NAMES = "headrace.columns"
 _SHARD = re.compile(r"(?:.*/)?part-(\d+)")
@@ -38,9 +38,9 @@ class IcebergNewColumns(AddsColumns, IcebergTable):
     The new columns get the next numbers of the table when the run begins; the commit is refused if they are taken.
     """
 
-    def sink(self) -> FileSink:
+    def sink(self) -> Sink:
         """Return a sink that does not divide rows: each part has those of one file."""
-        return replace(super().sink(), divide=None)
+        return self.files.in_format(self.format(), self, empty_folders=False)
 
     def at_base(self) -> Any:
         """Return the table as the run reads it."""

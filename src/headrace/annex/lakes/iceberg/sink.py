@@ -16,10 +16,10 @@ from headrace.annex.lakes.places import place_of, within
 from headrace.annex.lakes.sink import Columns, LakeTable, digest_of
 from headrace.annex.lakes.types import footers, stored
 from headrace.core import failpoints
+from headrace.core.ports import Sink
 from headrace.core.work import StagedFile
 from headrace.errors import OutputExists, SinkError, SourceError
 from headrace.sinks.dividing import Folders
-from headrace.sinks.files import FileSink
 
 RUN, _PARTS = "headrace.run", "headrace.parts"
 Placed = Sequence[tuple[StagedFile, Any]]
@@ -78,9 +78,10 @@ class IcebergTable(LakeTable):
         """How the table is partitioned."""
         return self.columns.fields if isinstance(self.columns, IcebergColumns) else ()
 
-    def sink(self) -> FileSink:
+    def sink(self) -> Sink:
         """Return a sink that divides the rows of a shard as the table is partitioned."""
-        return replace(super().sink(), divide=self._divided if self.fields else None)
+        divide = self._divided if self.fields else None
+        return self.files.in_format(self.format(), self, divide=divide, empty_folders=False)
 
     def _divided(self, folders: Folders, schema: pa.Schema) -> Partitions:
         return Partitions(self.fields, self.stored(schema, part=True), self.identifier, folders)

@@ -13,7 +13,6 @@ from headrace.core.files.input_files import InputFile
 from headrace.core.files.storage import storage_at
 from headrace.core.ports import Bad
 from headrace.core.row_keys import Location
-from headrace.core.stores.objects import ObjectPath
 from headrace.core.table_changes import Change, Kind, Seen, new_files, no_history, older_version, other_table
 from headrace.core.warn import warn
 from headrace.core.work import Split
@@ -285,7 +284,7 @@ class IcebergSource(TableOfRuns[Scan]):
         from headrace.core.parquet.compact import NotUnderstood
 
         scan, file = self._settled(), self.file(split.file)
-        if isinstance(file.path, ObjectPath):
+        if file.in_store:
             raise NotUnderstood("a file of an Iceberg table in a store is read by the library")
         numbers = {each.name: str(each.field_id).encode() for each in scan.projection.fields}
         same = [

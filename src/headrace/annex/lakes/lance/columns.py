@@ -137,7 +137,7 @@ class LanceNewColumns(AddsColumns, LanceTable):
                 f"Cannot write {path}: {said(error)}. Fix the cause, and run the same command again."
             ) from None
         failpoints.hit("table.joined")
-        size = data_of(self).storage.size_of(name) or 0
+        size = data_of(self).size_of(name) or 0
         return msgspec.structs.replace(like, file=name, rows=fragment.physical_rows, bytes=size)
 
     def _rows_of(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import contextlib
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -18,12 +17,12 @@ from headrace.annex.lakes.places import within
 from headrace.annex.lakes.sink import LakeTable, typed
 from headrace.core.files import safe_files
 from headrace.core.files.safe_files import sync_fd
+from headrace.core.files.storage import Storage, storage_at
 from headrace.core.uploading.names import PARTS
 from headrace.errors import HeadraceError, OutputWriteFailed, SinkError
 
 if TYPE_CHECKING:
     from headrace.core.files.staged import StagedStream
-    from headrace.sinks.files import FileSink
 
 DATA = "data"
 
@@ -90,7 +89,7 @@ class LanceEncoder:
             if self._writer is not None:
                 writer, self._writer = self._writer, None
                 writer.close()
-                size = data_of(self._table).storage.size_of(self._file) or 0
+                size = data_of(self._table).size_of(self._file) or 0
         if self._rows and self._table.files.syncs:
             with safe_files.file(self._path) as file:
                 sync_fd(file.fileno())
@@ -127,9 +126,9 @@ def path_of(table: LakeTable, file: str) -> str:
     return within(within(table.place, DATA), file)
 
 
-def data_of(table: LakeTable) -> FileSink:
+def data_of(table: LakeTable) -> Storage:
     """Return the folder with the files of the table."""
-    return replace(table.files, root=within(table.place, DATA))
+    return storage_at(within(table.place, DATA), table.files.storage.options)
 
 
 def prefix(run: str) -> str:

@@ -170,7 +170,7 @@ class LanceTable(LakeTable):
             try:
                 with self.files.storage.opened(file.name) as data:
                     part = msgspec.json.decode(data.read(), type=LancePart)
-                if part.rows and data_of(self).storage.size_of(part.file) != part.bytes:
+                if part.rows and data_of(self).size_of(part.file) != part.bytes:
                     raise FileNotFoundError(part.file)
                 return part
             except (OSError, msgspec.MsgspecError) as error:
