@@ -42,6 +42,12 @@ def test_the_table_of_types_is_what_the_code_answers(monkeypatch: pytest.MonkeyP
     assert types.written(page) == page, "python tools/types_table.py writes the table anew"
 
 
+def test_the_table_of_outputs_is_what_the_code_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = _tool("asked_table", monkeypatch)
+    page = asked.PAGE.read_text()
+    assert asked.written(page) == page, "python tools/asked_table.py writes the table anew"
+
+
 @pytest.mark.parametrize("path", SVGS, ids=lambda path: path.name)
 def test_a_picture_stands_alone(path: Path) -> None:
     root = ET.parse(path).getroot()

@@ -303,9 +303,6 @@ def test_what_is_refused(job: Job) -> None:
     for mode in ("overwrite", "ignore", "error"):
         with pytest.raises(ArgumentError, match=f"mode='{mode}'"):
             job.here(mode=mode, **NEW)
-    data = job.dataset(engine="inline", **NEW)
-    with pytest.raises(ArgumentError, match="not for this method"):
-        data.write_sql("t", f"sqlite:///{job.output}.db", output=f"{job.output}-2")
     data = hr.range(3).with_options(engine="inline", progress=False)
     with pytest.raises(ArgumentError, match="new input is recognised by files"):
         data.write_parquet(f"{job.output}-2", incremental=True)

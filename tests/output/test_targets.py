@@ -151,7 +151,7 @@ class TestLance(TargetContract):
 
 
 class OfDatabase(TargetContract):
-    incremental, points = False, ("table.filled",)
+    points = ("table.filled",)
 
     def uri(self, place: Path) -> str:
         raise NotImplementedError

@@ -463,9 +463,6 @@ class Target(Protocol):
     place: str = ""
     """Where the table is, as a source that reads it says it; "" if none could read it while rows are added."""
 
-    takes_further_runs: bool = True
-    """An output may have several runs, each with what is new in its input."""
-
     def bind(self, sink: Sink) -> Sink:
         """Return a sink that was bound to a run, with what the run has to know of the table. Called in the driver."""
         return sink

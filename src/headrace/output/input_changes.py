@@ -34,13 +34,6 @@ def check_incremental(plan: Plan, files: Sequence[InputFile], mode: str) -> None
             f"incremental=True with mode={mode!r}: an incremental output gets new rows added. So it takes "
             "mode='resume', and a table takes mode='append'. Leave one of the two out."
         )
-    target = plan.sink.target if plan.sink is not None else None
-    if target is not None and not target.takes_further_runs:
-        raise ArgumentError(
-            "incremental=True: it works for folders of files, and for write_delta, write_iceberg and write_lance "
-            "with mode='append'; not for this method. Process new files with another output=, or write them with "
-            "write_parquet."
-        )
     listed = bool(files or plan.source.position())
     if not listed or plan.source.splits_from(len(files)) is None:
         raise ArgumentError(

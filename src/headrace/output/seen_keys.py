@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 import pyarrow as pa
 
+from headrace.core.asked import why_not
 from headrace.core.files import safe_files
 from headrace.core.key_digests import (
     Digests,
@@ -60,10 +61,7 @@ def check_keys(plan: Plan, *, incremental: bool, refresh: bool) -> None:
             "files as they are now."
         )
     if plan.sink is not None:
-        plan.sink.storage.on_disk(
-            f"{words} with an output in an object store: keys are kept in files that workers map into memory, so the "
-            "output has to be a folder."
-        )
+        plan.sink.storage.on_disk(f"{words} with an output in an object store: {why_not('key', 'store')}")
     schema = plan.source.schema()
     if schema.names:  # files without rows may not say which columns they have
         check_key(schema, step.key)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from headrace.core.arguments import Translated, Unsupported
+from headrace.core.asked import Kind, refusals
 from headrace.options import RunOptions
 
 ORDER = "rows stay in the order of the input and are never gathered by value, so that a killed run can go on"
@@ -276,8 +277,14 @@ WRITE: dict[str, Unsupported] = {
     "try_create_dir": Unsupported("the folder is made if it is not there", None),
 }
 
+
+def _refused(kind: Kind) -> dict[str, Unsupported]:
+    return {name: _unset(reason) for name, reason in refusals(kind).items()}
+
+
 WRITE_SQL: dict[str, Unsupported] = {
     **WRITE,
+    **_refused("database"),
     "sql": Unsupported("table= is the name of the table; the statement is ours."),
     "connection_factory": Unsupported("the database is given by its address, uri='postgresql://host/name'."),
 }
@@ -293,6 +300,7 @@ WRITE_DELTA: dict[str, Unsupported] = {
 
 WRITE_ICEBERG: dict[str, Unsupported] = {
     **{name: each for name, each in WRITE.items() if name != "catalog"},
+    **_refused("iceberg"),
     "snapshot_properties": _unset("the snapshot has the name of the run; others are not set."),
     "overwrite_filter": _unset("mode='overwrite' replaces all rows."),
     "upsert_kwargs": _unset("rows are not matched by a key."),
@@ -302,6 +310,7 @@ WRITE_ICEBERG: dict[str, Unsupported] = {
 _NAMESPACE = _unset("a table is given by its folder or its address.")
 WRITE_LANCE: dict[str, Unsupported] = {
     **{name: each for name, each in WRITE.items() if name != "catalog"},
+    **_refused("lance"),
     "data_storage_version": _unset(
         "files have the version of the table: make it by lance.write_dataset first."
     ),

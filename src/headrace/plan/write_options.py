@@ -20,6 +20,7 @@ class WriteOptions(TypedDict, total=False):
 
     schema: pa.Schema | None
     on_change: OnChange | None
+    incremental: bool | None
     durability: Durability | None
     provenance: str | None
     refresh: Refresh | None
@@ -27,16 +28,18 @@ class WriteOptions(TypedDict, total=False):
 
 
 class LakeOptions(WriteOptions, total=False):
-    """Of tables whose runs may follow one another."""
+    """Of tables that are files and a log."""
 
-    incremental: bool | None
     key: str | Sequence[str] | None
+    min_rows_per_file: int | None
+    max_rows_per_file: int | None
 
 
-class OutputOptions(LakeOptions, total=False):
+class OutputOptions(WriteOptions, total=False):
     """Of outputs that readers find by their folder."""
 
     mode: Mode | None
+    key: str | Sequence[str] | None
 
 
 OF_RUNS = {

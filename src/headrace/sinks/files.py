@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 import pyarrow as pa
 
+from headrace.core.asked import why_not
 from headrace.core.failures import is_foreign
 from headrace.core.files.formats import PART_SUFFIX
 from headrace.core.files.staged import StagedStream
@@ -70,7 +71,7 @@ class FileSink:
     def __post_init__(self) -> None:
         storage = output_at(self.root, self.storage_options)
         if checked_for_output(self.storage_options) and not storage.options:
-            raise ArgumentError("storage_options are for outputs in object stores, such as s3://bucket/out.")
+            raise ArgumentError(f"storage_options: {why_not('storage_options', 'folder')}")
         object.__setattr__(self, "root", storage.path)
         object.__setattr__(self, "storage_options", storage.options)
         check_columns(self.partition_by)

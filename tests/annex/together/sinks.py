@@ -5,6 +5,7 @@ A sink that is added to Headrace gets a line in ``SINKS``.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
@@ -51,6 +52,7 @@ class Sink:
     expected: tuple[Row, ...] = tuple((i, i * 3) for i in range(ROWS))
     before: Callable[[str], None] = lambda place: None
     needs: str = ""  # a server: "postgresql" or "s3"
+    imports: str = ""  # what it takes longest to import: longer than a driver lives, maybe
     points: tuple[str, ...] = ()  # at which its drivers may be killed, besides those that all have
 
 
@@ -228,9 +230,9 @@ SINKS: dict[str, Sink] = {
     "images": Sink(images, images_there),
     "parquet, partitioned": Sink(partitioned, partitioned_there),
     "parquet, overwrite": Sink(overwritten, files_there(hr.read_parquet), points=SWAPS),
-    "delta": Sink(delta, delta_there),
-    "iceberg": Sink(iceberg, iceberg_there),
-    "lance": Sink(lance, lance_there),
+    "delta": Sink(delta, delta_there, imports="deltalake"),
+    "iceberg": Sink(iceberg, iceberg_there, imports="pyiceberg.catalog.sql"),
+    "lance": Sink(lance, lance_there, imports="lance"),
     "sqlite": database("sqlite", "append"),
     "sqlite, upsert": database("sqlite", "upsert"),
     "duckdb": database("duckdb", "append"),
@@ -243,36 +245,48 @@ SINKS: dict[str, Sink] = {
 
 
 class Tells:
-    """An observer that leaves a file once the driver has the output."""
+    """An observer that leaves a file once the driver has the output; if it ``meets``, it waits then.
 
-    def __init__(self, place: str) -> None:
-        self.path = f"{place}/{BEGUN}"
+    It goes on when another driver was refused. Else that one comes too late, where getting ready takes longer than
+    writing.
+    """
+
+    def __init__(self, place: str, *, meets: bool) -> None:
+        self.place, self.meets = place, meets
 
     def on_event(self, event: object) -> None:
-        open(self.path, "a").close()
+        open(f"{self.place}/{BEGUN}", "a").close()
+        while self.meets and not os.path.exists(f"{self.place}/{MET}"):
+            time.sleep(0.001)
 
 
-BEGUN, OVER = "begun", "over"
+BEGUN, MET, OVER = "begun", "met", "over"
 
 
 def main(name: str, place: str, options: dict[str, Any], waits: str = "") -> None:
     """What a driver does. One that ``waits`` tries again and again while another one has the output.
 
-    ``"first"``: it begins at once. ``"second"``: once another has begun, or is over.
+    ``"first"``: it begins at once. ``"second"``: once another has begun, or is over; and ``"meets"`` is a first one
+    that goes no further before the second one was refused.
     """
     if options.pop("apart", False):  # as on a machine of its own, where nobody waits for half a minute
         lease._machine = lambda: str(os.getpid())
         lease.SILENCE, lease.BEAT = 1.0, 0.1
+    if SINKS[name].imports:
+        importlib.import_module(SINKS[name].imports)
     while waits == "second" and not {BEGUN, OVER} & set(os.listdir(place)):
         time.sleep(0.001)
     result = None
     while result is None:
         try:
-            result = SINKS[name].write({**options, "observers": [Tells(place)]}, place)
+            result = SINKS[name].write(
+                {**options, "observers": [Tells(place, meets=waits == "meets")]}, place
+            )
         except RunLocked as error:
             if not waits or not re.search("is being written by|was taken over by|was changed by", str(error)):
                 raise
             print("refused", flush=True)
+            open(f"{place}/{MET}", "a").close()
         except SinkError as error:  # a connection was lost, and the program is run again
             if not waits or "run the same command again" not in str(error):
                 raise

@@ -24,7 +24,7 @@ from typing import Any
 import pytest
 
 from annex.databases.relay import Relay
-from annex.together.sinks import BEGUN, OVER, SINKS
+from annex.together.sinks import BEGUN, MET, OVER, SINKS
 from faults.lives import Nursery
 from servers import server  # noqa: F401 - fixtures of the soak
 from stores.conftest import _proxy, bucket, port, proxy, raw  # noqa: F401
@@ -74,15 +74,19 @@ class Round:
         self.kills += code != 0
         return code
 
-    def live_beside(self, *, options: Any = (), end: Any, second: Any) -> None:
-        """Have two drivers try at the same time: the second once the first has the output, or is over."""
-        for name in (BEGUN, OVER):
+    def live_beside(self, *, options: Any = (), end: Any, second: Any, meets: bool = True) -> None:
+        """Have two drivers try at the same time: the second once the first has the output, or is over.
+
+        ``meets``: the first one has it until the second was refused, unless it is killed by the clock before.
+        """
+        for name in (BEGUN, MET, OVER):
             Path(self.place, name).unlink(missing_ok=True)
         before = self.refusals()
         with ThreadPoolExecutor(1) as thread:
             other = thread.submit(self.live, options=options, waits="second", second=True, **second)
+            other.add_done_callback(lambda _: Path(self.place, MET).touch())
             try:
-                code = self.live(options=options, waits="first", **end)
+                code = self.live(options=options, waits="meets" if meets else "first", **end)
             finally:
                 Path(self.place, OVER).touch()
             other.result()
@@ -124,7 +128,7 @@ def test_a_second_driver_takes_over(nurseries: Nurseries, tmp_path: Path) -> Non
     played.live_beside(
         end={"faults": {"stage.closed": "kill@4"}}, second={"faults": {"stage.closed": "kill@2"}}
     )
-    assert played.kills == 2
+    assert (played.kills, played.beside) == (2, 1)
     played.check()
 
 
@@ -219,7 +223,7 @@ def test_two_want_it(
                     end["sleeps"] = begins, begins + dice.choice([0.2, 2.5])
                 if dice.random() < 0.5:
                     end["seconds"] = 2 * dice.random()
-            played.live_beside(options=apart, end=ends[0], second=ends[1])
+            played.live_beside(options=apart, end=ends[0], second=ends[1], meets=False)
         if relay is not None:
             relay.faults = 0.0
         played.check()

@@ -48,8 +48,6 @@ class SqlTable(TableOfDatabase):
 
     by_part: ClassVar[bool] = True
 
-    takes_further_runs: ClassVar[bool] = False  # type: ignore[misc]  # its parts would be inserted one by one
-
     def bind(self, sink: Sink) -> Sink:
         """With ``error``, refuse a table with rows of others, with ``upsert`` one without that key."""
         bound = self.of(sink)

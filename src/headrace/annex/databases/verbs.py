@@ -78,6 +78,9 @@ class DatabaseWriteVerbs(WriteVerbs):
             that adds rows needs another folder. Default: ``"<table>-in-<database>-output"`` in the working directory;
             the database is the name of its file, or of its server and itself. The folder also keeps the rows, as
             Parquet; once the run has finished, it may be removed.
+        incremental
+            Add the rows of input files that are new since the last run into ``output``, as in ``write_parquet``; that
+            folder must stay. They go in once all are made: part by part, or merged in one transaction.
         schema, on_change, durability
             As in ``write_parquet``. If a run goes on whose table is gone, ``on_change="continue"`` makes it anew and
             inserts again the parts that ``output`` keeps. If others deleted all its rows, it goes on without them.

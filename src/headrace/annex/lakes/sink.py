@@ -60,11 +60,6 @@ class LakeTable(TableOfFiles):
     what: ClassVar[str] = "table"
     adding: ClassVar[str] = "schema_mode='merge' adds columns"
 
-    @property
-    def takes_further_runs(self) -> bool:  # type: ignore[override]
-        """True if rows of later runs of the same output are added, each run's in a commit of its own."""
-        return self.table_mode == "append"
-
     def format(self) -> Format:
         """Return Parquet with the types of the table."""
         return LakeFormat(self, typing.cast(Parquet, self.files.format))

@@ -12,7 +12,7 @@ from headrace.core.arguments import known_arguments
 from headrace.dataset.writes import WriteVerbs
 from headrace.errors import ArgumentError
 from headrace.plan import ray_arguments
-from headrace.plan.parameters import given_partition_by, given_rows_per_file
+from headrace.plan.parameters import RowsPerFile, given_partition_by, given_rows_per_file
 from headrace.plan.write_options import LakeOptions
 
 if TYPE_CHECKING:
@@ -80,7 +80,8 @@ class LakeWriteVerbs(WriteVerbs):
             The name of the folder that this run has in the table, with its parts, its journal and its report. A
             further run that adds rows needs another name, such as the day; with ``"overwrite"`` a further run finds
             one by itself. What the table refers to in it must stay; the table's own VACUUM removes it in time.
-        compression, schema, on_change, incremental, key, provenance, durability, storage_options
+        compression, schema, on_change, incremental, key, provenance, durability, min_rows_per_file, max_rows_per_file,
+        storage_options
             As in ``write_parquet``. With ``mode="add_columns"``, ``refresh="changed"`` computes only rows of another
             version, by the column that ``provenance`` names.
 
@@ -114,7 +115,7 @@ class LakeWriteVerbs(WriteVerbs):
             )
         place, storage_options, name = _given("write_delta", path, storage_options, output, schema_mode)
         _check_where("write_delta", where, mode)
-        folders = given_partition_by(partition_by, None)
+        folders, rows = given_partition_by(partition_by, None), _rows_per_file(options)
         if mode == ADD_COLUMNS and folders:
             raise ArgumentError(
                 "write_delta: mode='add_columns' keeps the partitions: leave out partition_by=."
@@ -131,6 +132,7 @@ class LakeWriteVerbs(WriteVerbs):
                 within(place, name),
                 Parquet(compression),
                 storage_options=storage_options,
+                max_rows_per_file=rows.most,
                 partition_by=folders,
             )
             if mode == ADD_COLUMNS:
@@ -142,7 +144,7 @@ class LakeWriteVerbs(WriteVerbs):
 
             read = f"hr.read_delta({place!r})"
             return self._add_columns("write_delta", DeltaSource, table(), read, options)
-        return self._write(lambda: table().sink(), {**options, "mode": _MODES[mode]})
+        return self._write(lambda: table().sink(), {**options, "mode": _MODES[mode]}, rows.least)
 
     @known_arguments(also=ray_arguments.WRITE_ICEBERG, options=LakeOptions)
     def write_iceberg(
@@ -177,7 +179,8 @@ class LakeWriteVerbs(WriteVerbs):
             With ``"add_columns"``: which rows get values, as in ``write_delta``.
         output
             The name of the folder that this run has below the data of the table, as in ``write_delta``.
-        compression, schema, on_change, incremental, key, provenance, refresh, durability
+        compression, schema, on_change, incremental, key, provenance, refresh, durability, min_rows_per_file,
+        max_rows_per_file
             As in ``write_delta``.
 
         Raises
@@ -213,7 +216,7 @@ class LakeWriteVerbs(WriteVerbs):
             )
         identifier = given_identifier(table_identifier, "write_iceberg")
         lake = Catalog.given(catalog, catalog_kwargs, "write_iceberg")
-        name = given_output(output, "write_iceberg")
+        name, rows = given_output(output, "write_iceberg"), _rows_per_file(options)
         _check_where("write_iceberg", where, mode)
 
         def table() -> LakeTable:
@@ -223,9 +226,9 @@ class LakeWriteVerbs(WriteVerbs):
             from headrace.sinks.files import FileSink
             from headrace.sinks.parquet import Parquet
 
-            location, options = location_of(lake, identifier)
-            data = within(place_of(location), "data")
-            parts = FileSink(within(data, name), Parquet(compression), storage_options=options)
+            location, store = location_of(lake, identifier)
+            folder = within(within(place_of(location), "data"), name)
+            parts = FileSink(folder, Parquet(compression), storage_options=store, max_rows_per_file=rows.most)
             how: dict[str, Any] = {"identifier": identifier, "catalog": lake, "location": location}
             if mode == ADD_COLUMNS:
                 return IcebergNewColumns(parts, table_mode=mode, merge=True, where=where, **how)
@@ -236,7 +239,7 @@ class LakeWriteVerbs(WriteVerbs):
 
             read = f"hr.read_iceberg({identifier!r}, catalog=…)"
             return self._add_columns("write_iceberg", IcebergSource, table(), read, options)
-        return self._write(lambda: table().sink(), {**options, "mode": _MODES[mode]})
+        return self._write(lambda: table().sink(), {**options, "mode": _MODES[mode]}, rows.least)
 
     @known_arguments(also=ray_arguments.WRITE_LANCE, options=LakeOptions)
     def write_lance(
@@ -247,7 +250,6 @@ class LakeWriteVerbs(WriteVerbs):
         schema_mode: Literal["merge"] | None = None,
         where: str | None = None,
         output: str = OUTPUT,
-        min_rows_per_file: int | None = None,
         storage_options: Mapping[str, Any] | None = None,
         **options: Unpack[LakeOptions],
     ) -> Result:
@@ -275,7 +277,8 @@ class LakeWriteVerbs(WriteVerbs):
         output
             The name of the folder that this run has in the table, with its journal and its report. A further run that
             adds rows needs another name, such as the day; with ``"overwrite"`` a further run finds one by itself.
-        min_rows_per_file, schema, on_change, incremental, key, provenance, durability, storage_options
+        schema, on_change, incremental, key, provenance, durability, min_rows_per_file, max_rows_per_file,
+        storage_options
             As in ``write_parquet``. With ``mode="add_columns"``, ``refresh="changed"`` computes only rows of another
             version, by the column that ``provenance`` names.
 
@@ -310,7 +313,7 @@ class LakeWriteVerbs(WriteVerbs):
             )
         place, storage_options, name = _given("write_lance", path, storage_options, output, schema_mode)
         _check_where("write_lance", where, mode)
-        rows = given_rows_per_file(min_rows_per_file, None)
+        rows = _rows_per_file(options)
         if name in ("data", "tree"):
             raise ArgumentError(
                 f"write_lance: output={name!r} is a folder of the table's own. Take another name."
@@ -325,7 +328,8 @@ class LakeWriteVerbs(WriteVerbs):
             from headrace.sinks.files import FileSink
 
             check_writer()
-            parts = FileSink(within(place, name), Arrow(), storage_options=storage_options)
+            folder = within(place, name)
+            parts = FileSink(folder, Arrow(), storage_options=storage_options, max_rows_per_file=rows.most)
             if mode == ADD_COLUMNS:
                 return LanceNewColumns(parts, table_mode=mode, merge=True, where=where)
             asked = "error" if mode == "create" else mode
@@ -364,6 +368,10 @@ class LakeWriteVerbs(WriteVerbs):
         given = {**options, "mode": _MODES[ADD_COLUMNS], "refresh": None}
         data = type(self)(plan, self._options.updated({"refresh": None}))
         return data._write(target.sink, given)
+
+
+def _rows_per_file(options: LakeOptions) -> RowsPerFile:
+    return given_rows_per_file(options.get("min_rows_per_file"), options.get("max_rows_per_file"))
 
 
 def _given(verb: str, path: Any, storage_options: Any, output: Any, schema_mode: Any) -> tuple[str, Any, str]:

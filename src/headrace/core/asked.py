@@ -1,0 +1,107 @@
+"""What a run may ask of each kind of output, and why one cannot do it: of this one table refusals and docs are made.
+
+A test tries each cell (``tests/output/test_asked.py``), and ``python tools/asked_table.py`` writes the page from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import msgspec
+
+Kind = Literal["folder", "store", "delta", "iceberg", "lance", "database"]
+KINDS: Mapping[Kind, str] = {
+    "folder": "files in a folder",
+    "store": "files in a store",
+    "delta": "`write_delta`",
+    "iceberg": "`write_iceberg`",
+    "lance": "`write_lance`",
+    "database": "`write_sql`",
+}
+LAKES: tuple[Kind, ...] = ("delta", "iceberg", "lance")
+TABLES: tuple[Kind, ...] = (*LAKES, "database")
+
+
+class Ask(msgspec.Struct, frozen=True):
+    """Something that is asked of an output. ``cannot``: by the kind of the output, why that cannot do it.
+
+    ``but``: what has to be known where it can.
+    """
+
+    meaning: str
+    cannot: Mapping[Kind, str] = msgspec.field(default_factory=dict)
+    but: Mapping[Kind, str] = msgspec.field(default_factory=dict)
+
+
+_IGNORE = (
+    "other programs mean by it that a table which is there is left alone. mode='error' refuses such a table, and a "
+    "finished run has nothing to do anyway."
+)
+_REMOVED = "rows are not removed from a table. mode='overwrite' makes all of them again, in one commit."
+_NO_FILES = "its rows are in no files. with_options(shard_rows=…) says how many are inserted together."
+
+ASKED: Mapping[str, Ask] = {
+    "mode='overwrite'": Ask("replaces all rows, once all new ones are there"),
+    "mode='error'": Ask("refuses where rows are already"),
+    "mode='ignore'": Ask("leaves a finished run as it is, whatever its plan", dict.fromkeys(TABLES, _IGNORE)),
+    "incremental": Ask("adds the rows of what is new in the input"),
+    "key": Ask(
+        "with `incremental`: knows rows by key columns, in files that are written again",
+        {"store": "keys are kept in files that workers map into memory, so the output has to be a folder."},
+        but={
+            **dict.fromkeys(LAKES, "not in a store"),
+            "database": 'by `with_options`; its own `key=` is for `mode="upsert"`',
+        },
+    ),
+    "refresh='changed'": Ask("makes the rows again that other code made", dict.fromkeys(TABLES, _REMOVED)),
+    "on_change='continue'": Ask("goes on with a killed run whose code has changed"),
+    "on_change='restart'": Ask(
+        "begins a killed run again whose code has changed",
+        but={"database": 'with `mode="append"`, until rows are in the table'},
+    ),
+    "require": Ask("shows nothing before all is there and as required"),
+    "durability='process'": Ask(
+        "does not wait for disks; what is finished outlives a kill",
+        but={"store": "what a store has taken outlives more"},
+    ),
+    "schema": Ask("has the columns in these types"),
+    "min_rows_per_file": Ask("makes bigger files", {"database": _NO_FILES}),
+    "max_rows_per_file": Ask("makes no bigger files", {"database": _NO_FILES}),
+    "partition_by": Ask(
+        "divides rows into folders by their values",
+        {
+            "iceberg": "an Iceberg table has partitions of its own: make it with them, and rows are divided so.",
+            "lance": "a Lance table has no partitions.",
+            "database": "its rows are in no folders. A database divides its tables itself.",
+        },
+    ),
+    "storage_options": Ask(
+        "says what a store has to know",
+        {
+            "folder": "they are for outputs in object stores, such as s3://bucket/out.",
+            "iceberg": "catalog= says what its store has to know.",
+            "database": "the address of a database says all.",
+        },
+    ),
+}
+
+
+def why_not(asked: str, kind: Kind) -> str:
+    """Say why a kind of output cannot do what is asked; "" if it can.
+
+    >>> why_not("incremental", "database"), why_not("partition_by", "lance")
+    ('', 'a Lance table has no partitions.')
+    """
+    return ASKED[asked].cannot.get(kind, "")
+
+
+def refusals(kind: Kind) -> dict[str, str]:
+    """Return the arguments that a verb has no use for, with the reasons.
+
+    >>> refusals("lance")
+    {'partition_by': 'a Lance table has no partitions.'}
+    """
+    return {
+        name: each.cannot[kind] for name, each in ASKED.items() if kind in each.cannot and "=" not in name
+    }

@@ -1,0 +1,224 @@
+"""Each kind of output does what ``core/asked.py`` says it can do, and refuses the rest in its words."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import headrace as hr
+from headrace.core.asked import ASKED, KINDS, Kind, why_not
+from headrace.errors import ArgumentError, HeadraceError, OutputExists, RequirementNotMet
+from headrace.result import Result
+from headrace.testing.fakes import failpoints
+from stores.conftest import _proxy, bucket, port, proxy, raw  # noqa: F401 - fixtures
+
+ROWS = 5  # of an input file, and of a shard
+_numbers = itertools.count()
+
+
+class Rig:
+    """Input files with rows ``id`` and ``value``, and an output of one kind that has rows ``id`` and ``made``."""
+
+    def __init__(self, kind: Kind, place: Path) -> None:
+        self.kind, self.place = kind, place
+        self.out = f"s3://bucket/{next(_numbers)}/out" if kind == "store" else str(place / "out")
+        for number in range(3):
+            self.arrive(number)
+
+    def arrive(self, number: int, ids: range | None = None) -> None:
+        ids = ids or range(number * ROWS, (number + 1) * ROWS)
+        (self.place / "in").mkdir(exist_ok=True)
+        table = pa.table({"id": pa.array(ids, pa.int64())})
+        pq.write_table(table, self.place / "in" / f"{number}.parquet")
+
+    def write(
+        self, *, times: int = 2, version: str = "1", required: int = 0, fault: str = "", **given: Any
+    ) -> Result:
+        """Write rows whose ``made`` is ``id * times``; what is no argument of the verb is an option of the run."""
+        run = {
+            name: given.pop(name) for name in ("incremental", "refresh", "key", "durability") if name in given
+        }
+        data = hr.read_parquet(str(self.place / "in")).with_options(
+            engine="inline", progress=False, shard_rows=ROWS, **run
+        )
+        data = data.map_batches(lambda batch: {**batch, "made": batch["id"] * times}, version=version)
+        data = data.require(rows=hr.at_least(required)) if required else data
+        with failpoints({fault.partition("@")[0]: f"EIO@{fault.partition('@')[2]}"} if fault else {}):
+            return self.verb(data, **given)
+
+    def verb(self, data: hr.Dataset, **given: Any) -> Result:
+        if self.kind in ("folder", "store"):
+            return data.write_parquet(self.out, **given)
+        if self.kind == "delta":
+            return data.write_delta(self.out, **given)
+        if self.kind == "lance":
+            return data.write_lance(self.out, **given)
+        if self.kind == "iceberg":
+            return data.write_iceberg("shop.t", catalog=self.lake, **given)
+        return data.write_sql("t", f"sqlite:///{self.place}/a.db", output=self.out, **given)
+
+    @property
+    def lake(self) -> dict[str, str]:
+        return {"type": "sql", "uri": f"sqlite:///{self.place}/lake.db", "warehouse": str(self.place)}
+
+    def table(self) -> list[dict[str, Any]]:
+        readers: dict[Kind, Callable[[], hr.Dataset]] = {
+            "delta": lambda: hr.read_delta(self.out),
+            "iceberg": lambda: hr.read_iceberg("shop.t", catalog=self.lake),
+            "lance": lambda: hr.read_lance(self.out),
+            "database": lambda: hr.read_sql("SELECT * FROM t", f"sqlite:///{self.place}/a.db"),
+        }
+        read = readers.get(self.kind, lambda: hr.read_parquet(self.out))
+        return read().with_options(engine="inline", progress=False).take_all()
+
+    def found(self) -> list[tuple[int, int]]:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of an output that is not finished
+            return sorted((row["id"], row["made"]) for row in self.table())
+
+
+def rows(times: int, stop: int = 3 * ROWS) -> list[tuple[int, int]]:
+    return [(number, number * times) for number in range(stop)]
+
+
+# ------------------------------------------------------------ what is tried of each
+
+
+def overwrite(rig: Rig) -> None:
+    rig.write()
+    rig.write(times=3, version="2", mode="overwrite")
+    assert rig.found() == rows(3)
+
+
+def error(rig: Rig) -> None:
+    rig.write(mode="error")
+    with pytest.raises(OutputExists):
+        rig.write(mode="error")
+    assert rig.found() == rows(2)
+
+
+def ignore(rig: Rig) -> None:
+    rig.write()
+    assert rig.write(times=3, version="2", mode="ignore").resumed
+    assert rig.found() == rows(2)
+
+
+def incremental(rig: Rig) -> None:
+    rig.write(incremental=True)
+    rig.arrive(3)
+    rig.write(incremental=True)
+    assert rig.found() == rows(2, 4 * ROWS)
+
+
+def key(rig: Rig) -> None:
+    rig.write(incremental=True, key="id")
+    rig.arrive(2, range(2 * ROWS, 3 * ROWS + 2))
+    rig.write(incremental=True, key="id")
+    assert rig.found() == rows(2, 3 * ROWS + 2)
+
+
+def refresh(rig: Rig) -> None:
+    rig.write(incremental=True)
+    rig.write(times=3, version="2", incremental=True, refresh="changed")
+    assert rig.found() == rows(3)
+
+
+def go_on(rig: Rig) -> None:
+    with contextlib.suppress(HeadraceError, OSError):
+        rig.write(fault="stage.closed@3")
+    rig.write(times=3, version="2", on_change="continue")
+    assert rig.found() == rows(2, 2 * ROWS) + rows(3)[2 * ROWS :]
+
+
+def restart(rig: Rig) -> None:
+    first = "1" if rig.kind == "database" else "3"  # see ``but``
+    with contextlib.suppress(HeadraceError, OSError):
+        rig.write(fault=f"stage.closed@{first}")
+    rig.write(times=3, version="2", on_change="restart")
+    assert rig.found() == rows(3)
+
+
+def require(rig: Rig) -> None:
+    with pytest.raises(RequirementNotMet):
+        rig.write(required=3 * ROWS + 1)
+    with contextlib.suppress(HeadraceError, OSError):
+        assert rig.found() == []
+    rig.arrive(3)
+    rig.write(required=3 * ROWS + 1, mode="overwrite")
+    assert rig.found() == rows(2, 4 * ROWS)
+
+
+def durability(rig: Rig) -> None:
+    rig.write(durability="process")
+    assert rig.found() == rows(2)
+
+
+def schema(rig: Rig) -> None:
+    rig.write(schema=pa.schema({"id": pa.int64(), "made": pa.float64()}))
+    assert {type(row["made"]) for row in rig.table()} == {float}
+
+
+def min_rows(rig: Rig) -> None:
+    files = rig.write(min_rows_per_file=2 * ROWS).runs[-1]["files"]
+    assert (rig.found(), files) == (rows(2), 2)
+
+
+def max_rows(rig: Rig) -> None:
+    files = rig.write(max_rows_per_file=2).runs[-1]["files"]
+    assert (rig.found(), files) == (rows(2), 9)
+
+
+def partition_by(rig: Rig) -> None:
+    files = rig.write(partition_by="id").runs[-1]["files"]
+    assert (rig.found(), files) == (rows(2), 3 * ROWS)
+
+
+def storage_options(rig: Rig) -> None:
+    rig.out = f"s3://bucket/{next(_numbers)}/out"
+    rig.write(storage_options={"region": "us-east-1"})
+    assert len(rig.found()) == 3 * ROWS
+
+
+PLAYS: dict[str, tuple[Callable[[Rig], None], dict[str, Any]]] = {
+    "mode='overwrite'": (overwrite, {}),
+    "mode='error'": (error, {}),
+    "mode='ignore'": (ignore, {"mode": "ignore"}),
+    "incremental": (incremental, {}),
+    "key": (key, {"incremental": True, "key": "id"}),
+    "refresh='changed'": (refresh, {"incremental": True, "refresh": "changed"}),
+    "on_change='continue'": (go_on, {}),
+    "on_change='restart'": (restart, {}),
+    "require": (require, {}),
+    "durability='process'": (durability, {}),
+    "schema": (schema, {}),
+    "min_rows_per_file": (min_rows, {"min_rows_per_file": 10}),
+    "max_rows_per_file": (max_rows, {"max_rows_per_file": 2}),
+    "partition_by": (partition_by, {"partition_by": "id"}),
+    "storage_options": (storage_options, {"storage_options": {"region": "x"}}),
+}
+"""What is done where it can be done, and what is given where it is refused."""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("asked", ASKED)
+def test_each_cell(asked: str, kind: Kind, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    pytest.importorskip({"delta": "deltalake", "iceberg": "pyiceberg", "lance": "lance"}.get(kind, "pyarrow"))
+    play, given = PLAYS[asked]
+    if kind == "store" or asked == "storage_options":
+        request.getfixturevalue("bucket")
+    rig, why = Rig(kind, tmp_path), why_not(asked, kind)
+    if not why:
+        play(rig)
+        return
+    said = why if asked != "mode='ignore'" else "mode="
+    with pytest.raises(ArgumentError) as raised:
+        rig.write(**given)
+    assert said in str(raised.value)
