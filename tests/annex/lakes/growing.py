@@ -19,8 +19,10 @@ import pyarrow.parquet as pq
 import forked
 import headrace as hr
 from headrace.core import failpoints
+from headrace.sources.range import RangeSource
 
-QUIET: dict[str, Any] = {"engine": "inline", "progress": False, "shard_rows": 3}
+PLAIN: dict[str, Any] = {"engine": "inline", "progress": False}
+QUIET: dict[str, Any] = {**PLAIN, "shard_rows": 3}
 JOB = """
 import sys
 from pathlib import Path
@@ -28,6 +30,11 @@ from annex.lakes.growing import TABLES
 
 TABLES[sys.argv[1]](Path(sys.argv[2])).run({sys.argv[3]: sys.argv[4]}, key=sys.argv[5] or None)
 """
+
+
+def hundred() -> hr.Dataset:
+    """Four shards."""
+    return hr.Dataset.from_source(RangeSource(100, rows_per_split=25)).with_options(shard_rows=25, **PLAIN)
 
 
 def made(batch: dict[str, Any]) -> dict[str, Any]:
@@ -69,6 +76,9 @@ class Table:
         assert all(row["twice"] == 2 * row["id"] for row in rows)
         return sorted(row["id"] for row in rows)
 
+    write: Callable[..., hr.Result]
+    commits: Callable[[], int]
+    runs: Callable[[], list[str]]  # which the commits name
     add: Callable[..., None]
     compact: Callable[[], None]
     clean: Callable[[], None]
@@ -100,6 +110,16 @@ class Delta(Table):
 
     def ids(self) -> list[int]:
         return sorted(self.table().to_pyarrow_table()["id"].to_pylist())
+
+    def write(self, data: hr.Dataset, **options: Any) -> hr.Result:
+        return data.write_delta(self.folder / "t", **options)
+
+    def commits(self) -> int:
+        return self.version() + 1
+
+    def runs(self) -> list[str]:
+        told = [each.get("headrace", {}).get("run") for each in self.table().history()]
+        return [each for each in reversed(told) if each]
 
     def read(self, version: int | None = None, columns: Any = None) -> hr.Dataset:
         return hr.read_delta(self.folder / "t", version, columns=columns)
@@ -166,6 +186,16 @@ class Iceberg(Table):
     def ids(self) -> list[int]:
         return sorted(self.table().scan().to_arrow()["id"].to_pylist())
 
+    def write(self, data: hr.Dataset, **options: Any) -> hr.Result:
+        return data.write_iceberg("shop.t", catalog=self.lake, **options)
+
+    def commits(self) -> int:
+        return len(self.table().metadata.snapshots)
+
+    def runs(self) -> list[str]:
+        told = [each.summary.additional_properties for each in self.table().metadata.snapshots]
+        return [each["headrace.run"] for each in told if "headrace.run" in each]
+
     def read(self, version: int | None = None, columns: Any = None) -> hr.Dataset:
         return hr.read_iceberg("shop.t", catalog=self.lake, snapshot_id=version, selected_fields=columns)
 
@@ -195,6 +225,12 @@ class Lance(Table):
 
     def ids(self) -> list[int]:
         return sorted(self.table().to_table()["id"].to_pylist())
+
+    def write(self, data: hr.Dataset, **options: Any) -> hr.Result:
+        return data.write_lance(self.folder / "t", **options)
+
+    def commits(self) -> int:
+        return self.version()
 
     def read(self, version: int | None = None, columns: Any = None) -> hr.Dataset:
         return hr.read_lance(str(self.folder / "t"), version=version, columns=columns)

@@ -9,7 +9,6 @@ import random
 import shutil
 import signal
 import sys
-import threading
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -22,32 +21,26 @@ import pytest
 
 import forked
 import headrace as hr
+from annex.lakes.growing import PLAIN, hundred
 from crossed import sampled
 from headrace.annex.lakes.delta.sink import DeltaTable
 from headrace.annex.lakes.delta.source import DeltaSource
-from headrace.core import failpoints
 from headrace.core.ports import Source
 from headrace.errors import (
     ArgumentError,
-    HeadraceError,
     InputChanged,
-    NothingMatched,
-    OutputExists,
     PlanChanged,
-    RunLocked,
     SinkError,
     SourceError,
     UnknownColumn,
 )
 from headrace.sinks.files import FileSink
 from headrace.sinks.parquet import Parquet
-from headrace.sources.range import RangeSource
 from headrace.testing import FormatContract, SourceContract
 
-QUIET: dict[str, Any] = {"engine": "inline", "progress": False}
 JOB = """
 import sys
-from annex.lakes.test_delta import hundred
+from annex.lakes.growing import hundred
 from headrace.core import failpoints
 
 failpoints.activate({sys.argv[1]: f"kill@{sys.argv[2]}"})
@@ -55,14 +48,10 @@ hundred().write_delta(sys.argv[3], mode=sys.argv[4])
 """
 
 
-def hundred() -> hr.Dataset:
-    return hr.Dataset.from_source(RangeSource(100, rows_per_split=25)).with_options(shard_rows=25, **QUIET)
-
-
 def rows(*batches: dict[str, Any] | pa.Table) -> hr.Dataset:
     return hr.from_arrow(
         [each if isinstance(each, pa.Table) else pa.table(each) for each in batches]
-    ).with_options(**QUIET)
+    ).with_options(**PLAIN)
 
 
 def ids(table: Any) -> list[int]:
@@ -77,228 +66,20 @@ def versions(table: Any) -> int:
 # ------------------------------------------------------------ once, whatever happens
 
 
-@pytest.mark.parametrize(
-    ("point", "passage", "mode"),
-    [
-        ("stage.closed", 2, "append"),
-        ("publish.renamed", 2, "overwrite"),
-        ("table.filled", 1, "append"),
-        ("finish.success", 1, "append"),
-        ("finish.success", 1, "overwrite"),
-    ],
-)
-def test_killed_anywhere_the_rows_are_added_once(tmp_path: Path, point: str, passage: int, mode: str) -> None:
-    table = tmp_path / "t"
-    deltalake.write_deltalake(table, pa.table({"id": [-1]}))
-    command = [sys.executable, "-c", JOB, point, str(passage), str(table), mode]
-    tests = str(Path(__file__).parents[2])
-    ended = forked.run(command, cwd=tests, timeout=120)
-    assert ended.returncode == -signal.SIGKILL, ended.stderr
-    kept = [-1] if mode == "append" else []
-    added = point == "finish.success"
-    assert ids(table) == ([*kept, *range(100)] if added else [-1]) and versions(table) == int(added)
-    seen = hr.read_delta(table)  # while the run is not finished
-    assert hundred().write_delta(table, mode=mode).rows == 100  # type: ignore[arg-type]
-    assert ids(table) == [*kept, *range(100)] and versions(table) == 1
-    assert seen.count() == len(kept) + 100  # it was not looked at before
-    again = hundred().write_delta(table, mode=mode)  # type: ignore[arg-type]
-    assert (again.resumed, versions(table)) == ((True, 1) if mode == "append" else (False, 2))
-    assert (table / "headrace-output/_SUCCESS").exists()
-
-
-def test_an_answer_that_was_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    send = DeltaTable._send
-
-    def lost(self: DeltaTable, *args: Any) -> None:
-        send(self, *args)
-        raise OSError("connection reset by peer")
-
-    monkeypatch.setattr(DeltaTable, "_send", lost)
-    assert hundred().write_delta(tmp_path / "t").rows == 100
-    assert ids(tmp_path / "t") == [*range(100)] and versions(tmp_path / "t") == 0
-
-    def refused(self: DeltaTable, *args: Any) -> None:
-        raise OSError("no space left")
-
-    monkeypatch.setattr(DeltaTable, "_send", refused)
-    with pytest.raises(SinkError, match=r"no space left.*none of them.*same command again"):
-        hundred().write_delta(tmp_path / "t", output="second")
-    assert versions(tmp_path / "t") == 0
-    monkeypatch.setattr(DeltaTable, "_send", send)
-    assert hundred().write_delta(tmp_path / "t", output="second").resumed
-    assert ids(tmp_path / "t") == sorted([*range(100)] * 2)
-
-
-def test_others_commit_at_the_same_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The version that parts were compared with is the one they are added to; somebody faster is waited for."""
-    table, send, faster = str(tmp_path / "t"), DeltaTable._send, [1, 2]
-
-    def late(self: DeltaTable, *args: Any) -> None:
-        if faster:
-            deltalake.write_deltalake(table, pa.table({"id": [-faster.pop()]}), mode="append")
-        send(self, *args)
-
-    monkeypatch.setattr(DeltaTable, "_send", late)
-    hundred().write_delta(table)
-    assert ids(table) == [-2, -1, *range(100)] and versions(table) == 2
-    faster.append(3)
-    hundred().write_delta(table, mode="overwrite")  # replaces what came before it, too
-    assert ids(table) == [*range(100)] and versions(table) == 4
-    monkeypatch.setattr("headrace.annex.lakes.sink._TRIES", 1)
-    faster.append(4)
-    with pytest.raises(hr.errors.OutputWriteFailed, match="all the time"):
-        hundred().write_delta(table, output="more")
-    assert ids(table) == [-4, *range(100)]
-
-
-def test_many_drivers_into_one_table(tmp_path: Path) -> None:
-    table = tmp_path / "t"
-    ended: list[int] = []
-
-    def run(number: int) -> None:
-        data = rows({"id": [number * 10 + i for i in range(10)]})
-        ended.append(data.write_delta(table, output=f"run-{number}").rows)
-
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert ended == [10] * 4 and ids(table) == [*range(40)] and versions(table) == 3
-
-
-def test_one_output_has_one_driver(tmp_path: Path) -> None:
-    def meanwhile(batch: dict[str, Any]) -> dict[str, Any]:
-        with pytest.raises(RunLocked):
-            hundred().write_delta(tmp_path / "t")
-        return batch
-
-    with pytest.raises(NothingMatched):
-        hr.read_delta(tmp_path / "t").count()
-    rows({"id": [1]}).map_batches(meanwhile, version="1").write_delta(tmp_path / "t")
-    assert ids(tmp_path / "t") == [1]
-
-
 # ------------------------------------------------------------ what belongs to the table stays
-
-
-def test_parts_of_the_table_are_never_removed_or_made_again(tmp_path: Path) -> None:
-    table = tmp_path / "t"
-
-    def made(factor: int) -> hr.Dataset:
-        return hundred().map_batches(lambda batch: {"id": batch["id"] * factor})
-
-    made(1).write_delta(table)
-    with pytest.raises(PlanChanged, match="in the table already"):
-        made(2).write_delta(table, on_change="restart")
-    with pytest.raises(PlanChanged, match="another output="):
-        hundred().limit(3).write_delta(table)
-    assert ids(table) == [*range(100)]
-    deltalake.DeltaTable(str(table)).optimize.compact()
-    deltalake.DeltaTable(str(table)).vacuum(0, dry_run=False, enforce_retention_duration=False)
-    assert not list((table / "headrace-output").glob("*.parquet"))
-    assert made(1).write_delta(table).resumed  # nothing is added a second time
-    (table / "headrace-output/_SUCCESS").unlink()
-    assert made(1).write_delta(table).resumed and ids(table) == [*range(100)]
 
 
 def test_new_input_of_a_finished_run_is_a_run_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     pq.write_table(pa.table({"id": [1]}), tmp_path / "in/a.parquet")
-    data = hr.read_parquet(tmp_path / "in").with_options(**QUIET)
+    data = hr.read_parquet(tmp_path / "in").with_options(**PLAIN)
     data.write_delta(tmp_path / "t")
     pq.write_table(pa.table({"id": [2]}), tmp_path / "in/b.parquet")
     with pytest.raises(PlanChanged, match=r"finished.*another output="):
-        hr.read_parquet(tmp_path / "in").with_options(**QUIET).write_delta(
+        hr.read_parquet(tmp_path / "in").with_options(**PLAIN).write_delta(
             tmp_path / "t", on_change="continue"
         )
     assert ids(tmp_path / "t") == [1]
-
-
-def nightly(folder: Path, faults: dict[str, str] | None = None, **options: Any) -> hr.Result:
-    """One run of a nightly job: the files that are new become rows of the table."""
-    failpoints.activate(faults or {})
-    try:
-        data = hr.read_parquet(str(folder / "in")).with_options(**QUIET)
-        return data.write_delta(folder / "t", incremental=True, **options)
-    finally:
-        failpoints.activate({})
-
-
-def arrived(folder: Path, name: str, *values: int) -> None:
-    (folder / "in").mkdir(exist_ok=True)
-    pq.write_table(pa.table({"id": pa.array(values, pa.int64())}), folder / "in" / f"{name}.parquet")
-
-
-def test_further_runs_are_commits_of_their_own(tmp_path: Path) -> None:
-    """Each adds its rows once, wherever it failed; the table may be compacted and vacuumed meanwhile."""
-    table = tmp_path / "t"
-    deltalake.write_deltalake(table, pa.table({"id": [-1]}))
-    arrived(tmp_path, "a", 1, 2)
-    first = nightly(tmp_path)
-    assert (ids(table), versions(table)) == ([-1, 1, 2], 1)
-    assert nightly(tmp_path).resumed and versions(table) == 1
-    points = [
-        "attempt.started",
-        "swap.recorded",
-        "publish.rename",
-        "swap.pointed",
-        "table.filled",
-        "finish.success",
-    ]
-    for number, point in enumerate([*points, "journal.append@4"], 3):
-        arrived(tmp_path, f"n{number}", number)
-        before = ids(table)
-        name, _, passage = point.partition("@")
-        with pytest.raises((HeadraceError, OSError)):
-            nightly(tmp_path, {name: f"EIO@{passage or 1}"})
-        added = name in ("finish.success", "journal.append")
-        assert ids(table) == sorted([*before, *([number] if added else [])])
-        arrived(tmp_path, f"x{number}", 100 + number)  # what came since is taken in, now or by the next
-        nightly(tmp_path)
-        result = nightly(tmp_path)
-        assert ids(table) == sorted([*before, number, 100 + number]), point
-        made = deltalake.DeltaTable(table)
-        assert result.rows == len(ids(table)) - 1 and made.version() <= versions(table)
-        if number == 5:
-            made.optimize.compact()
-            made.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
-            assert not list(table.glob("headrace-output/part-00000-*"))
-    log = [each.get("headrace", {}).get("run") for each in deltalake.DeltaTable(table).history()]
-    told = [each for each in reversed(log) if each]
-    assert told == [first.run, *(f"{first.run}-{number}" for number in range(2, len(result.runs) + 1))]
-    arrived(tmp_path, "a", 1, 2, 3)
-    with pytest.raises(InputChanged, match="written again"):
-        nightly(tmp_path)
-    with pytest.raises(ArgumentError, match="rows are not removed from a table"):
-        hr.read_parquet(str(tmp_path / "in")).with_options(**QUIET, refresh="changed").write_delta(
-            table, incremental=True
-        )
-    for mode in ("error", "overwrite"):
-        with pytest.raises(ArgumentError, match="an incremental output gets new rows"):
-            nightly(tmp_path, mode=mode)
-
-
-def test_only_new_keys_become_rows(tmp_path: Path) -> None:
-    arrived(tmp_path, "a", 1, 2)
-    nightly(tmp_path, key="id")
-    arrived(tmp_path, "a", 1, 2, 3)
-    arrived(tmp_path, "b", 2, 4)
-    nightly(tmp_path, key="id")
-    assert ids(tmp_path / "t") == [1, 2, 3, 4] and versions(tmp_path / "t") == 1
-    arrived(tmp_path, "c", 1)
-    assert nightly(tmp_path, key="id").rows == 4 and ids(tmp_path / "t") == [1, 2, 3, 4]
-
-
-def test_an_overwrite_leaves_older_versions_readable(tmp_path: Path) -> None:
-    table = tmp_path / "t"
-    for number in range(3):
-        rows({"id": [number]}).write_delta(table, mode="overwrite")
-    assert [hr.read_delta(table, version=v).take_all() for v in range(3)] == [[{"id": n}] for n in range(3)]
-    assert ids(table) == [2]
-    with pytest.raises(OutputExists, match="mode='append'"):
-        rows({"id": [3]}).write_delta(table, mode="error", output="x")
-    assert rows({"id": [3]}).write_delta(tmp_path / "new", mode="error").rows == 1
 
 
 # ------------------------------------------------------------ columns
@@ -413,12 +194,6 @@ def test_partitions(tmp_path: Path) -> None:
     assert versions(table) == 0
 
 
-def test_an_output_without_rows(tmp_path: Path) -> None:
-    hundred().filter(expr=hr.col("id") < 0).write_delta(tmp_path / "t")
-    assert ids(tmp_path / "t") == [] and hr.read_delta(tmp_path / "t").count() == 0
-    assert hr.read_delta(tmp_path / "t").schema().names == ["id"]
-
-
 def test_tables_with_rules_are_refused(tmp_path: Path) -> None:
     deltalake.write_deltalake(tmp_path / "t", pa.table({"id": [1]}))
     deltalake.DeltaTable(str(tmp_path / "t")).alter.add_constraint({"positive": "id > 0"})
@@ -441,7 +216,7 @@ def test_a_run_that_goes_on_reads_the_version_that_it_was_planned_with(tmp_path:
         return batch
 
     def run(**how: Any) -> hr.Result:
-        data = hr.read_delta(table).with_options(shard_rows=10, **QUIET)
+        data = hr.read_delta(table).with_options(shard_rows=10, **PLAIN)
         return data.map_batches(fails, version="1").write_parquet(tmp_path / "out", **how)
 
     with pytest.raises(hr.errors.StepError):
@@ -491,7 +266,7 @@ def test_versions_and_moments(tmp_path: Path) -> None:
 
 def test_a_file_that_changed_is_noticed(tmp_path: Path) -> None:
     deltalake.write_deltalake(tmp_path / "t", pa.table({"id": [1]}))
-    data = hr.read_delta(tmp_path / "t").with_options(**QUIET)
+    data = hr.read_delta(tmp_path / "t").with_options(**PLAIN)
     (file,) = (tmp_path / "t").glob("*.parquet")
 
     def spoil(batch: dict[str, Any]) -> dict[str, Any]:
@@ -661,7 +436,7 @@ def test_columns_that_are_carried_through_are_copied(tmp_path: Path) -> None:
         {"id": [*range(20_000)], "word": ["a", None] * 10_000, "i32": pa.array(range(20_000), pa.int32())}
     )
     pq.write_table(given, tmp_path / "in.parquet", compression="gzip")
-    data = hr.read_parquet(tmp_path / "in.parquet").with_options(**{**QUIET, "workers": 1}, shard_rows=20_000)
+    data = hr.read_parquet(tmp_path / "in.parquet").with_options(**{**PLAIN, "workers": 1}, shard_rows=20_000)
     data = data.with_column("twice", lambda batch: batch["id"] * 2, batch_format="numpy")
     held = pa.schema([("id", pa.int64()), ("word", pa.string()), ("i32", pa.int64()), ("twice", pa.int64())])
     deltalake.write_deltalake(tmp_path / "wider", held.empty_table())
@@ -752,4 +527,4 @@ def test_a_log_that_leads_out_of_the_table_is_refused(tmp_path: Path, name: str)
     log = table / "_delta_log/00000000000000000000.json"
     log.write_text(log.read_text().replace(data.name, name.format(above=tmp_path)))
     with pytest.raises(SourceError, match="outside its own folder"):
-        hr.read_delta(table).with_options(**QUIET).take_all()
+        hr.read_delta(table).with_options(**PLAIN).take_all()

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import signal
-import sys
-import threading
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -16,36 +13,23 @@ import pytest
 from pyiceberg.catalog import load_catalog
 from pyiceberg.types import LongType
 
-import forked
 import headrace as hr
 from headrace.annex.lakes.iceberg.catalog import Catalog
 from headrace.annex.lakes.iceberg.sink import IcebergTable
 from headrace.annex.lakes.iceberg.source import IcebergSource
-from headrace.core import failpoints
 from headrace.core.ports import Source
 from headrace.errors import (
     ArgumentError,
-    HeadraceError,
     NothingMatched,
     OutputExists,
-    PlanChanged,
     SinkError,
     SourceError,
     UnknownColumn,
 )
 from headrace.testing import SourceContract
 
-from .test_delta import QUIET, hundred, rows
-
-JOB = """
-import sys
-from annex.lakes.test_delta import hundred
-from annex.lakes.test_iceberg import lake
-from headrace.core import failpoints
-
-failpoints.activate({sys.argv[1]: f"kill@{sys.argv[2]}"})
-hundred().write_iceberg("shop.t", catalog=lake(sys.argv[3]), mode=sys.argv[4])
-"""
+from .growing import PLAIN, hundred
+from .test_delta import rows
 
 
 def lake(folder: Any) -> dict[str, str]:
@@ -81,135 +65,7 @@ def shop(tmp_path: Path) -> Lake:
 # ------------------------------------------------------------ run after run
 
 
-def test_further_runs_are_snapshots_of_their_own(shop: Lake, tmp_path: Path) -> None:
-    """Each adds its rows once, wherever it failed."""
-
-    def nightly(**faults: str) -> hr.Result:
-        failpoints.activate({name.replace("_", "."): what for name, what in faults.items()})
-        try:
-            data = hr.read_parquet(str(tmp_path / "in")).with_options(**QUIET)
-            return data.write_iceberg("shop.t", catalog=shop.where, incremental=True)
-        finally:
-            failpoints.activate({})
-
-    (tmp_path / "in").mkdir()
-    pq.write_table(pa.table({"id": [1, 2]}), tmp_path / "in/a.parquet")
-    name = nightly().run
-    for number, faults in enumerate([{}, {"table_filled": "EIO"}, {"finish_success": "EIO"}], 3):
-        pq.write_table(pa.table({"id": [number]}), tmp_path / f"in/{number}.parquet")
-        if faults:
-            with pytest.raises((HeadraceError, OSError)):
-                nightly(**faults)
-            assert shop.ids() == [1, 2, *range(3, number + ("finish_success" in faults))]
-        result = nightly()
-        assert shop.ids() == [1, 2, *range(3, number + 1)] and shop.snapshots() == number - 1
-        assert [run["rows"] for run in result.runs] == [2, *[1] * (number - 2)]
-    told = [each.summary.additional_properties["headrace.run"] for each in shop.table().metadata.snapshots]
-    assert told == [name, f"{name}-2", f"{name}-3", f"{name}-4"]
-    assert nightly().resumed and shop.snapshots() == 4
-
-
 # ------------------------------------------------------------ once, whatever happens
-
-
-@pytest.mark.parametrize(
-    ("point", "passage", "mode"),
-    [
-        ("table.filled", 1, "overwrite"),
-        ("finish.success", 1, "append"),
-    ],
-)
-def test_killed_anywhere_the_rows_are_added_once(
-    shop: Lake, tmp_path: Path, point: str, passage: int, mode: Any
-) -> None:
-    shop.make(pa.table({"id": [-1]}))
-    command = [sys.executable, "-c", JOB, point, str(passage), str(tmp_path), mode]
-    tests = str(Path(__file__).parents[2])
-    ended = forked.run(command, cwd=tests, timeout=120, also="pyiceberg.catalog.sql")
-    assert ended.returncode == -signal.SIGKILL, ended.stderr
-    kept = [-1] if mode == "append" else []
-    added = point == "finish.success"
-    assert shop.ids() == ([*kept, *range(100)] if added else [-1]) and shop.snapshots() == 1 + added
-    assert hundred().write_iceberg("shop.t", catalog=shop.where, mode=mode).rows == 100
-    assert shop.ids() == [*kept, *range(100)] and shop.snapshots() == 2
-
-
-def test_an_answer_that_was_lost(shop: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    send = IcebergTable._send
-
-    def lost(self: IcebergTable, *args: Any) -> None:
-        send(self, *args)
-        raise OSError("connection reset by peer")
-
-    def refused(self: IcebergTable, *args: Any) -> None:
-        raise OSError("no space left")
-
-    monkeypatch.setattr(IcebergTable, "_send", lost)
-    assert hundred().write_iceberg("shop.t", catalog=shop.where).rows == 100
-    assert shop.ids() == [*range(100)] and shop.snapshots() == 1
-    monkeypatch.setattr(IcebergTable, "_send", refused)
-    with pytest.raises(SinkError, match=r"no space left.*none of them.*same command again"):
-        hundred().write_iceberg("shop.t", catalog=shop.where, output="second")
-    assert shop.snapshots() == 1
-    monkeypatch.setattr(IcebergTable, "_send", send)
-    assert hundred().write_iceberg("shop.t", catalog=shop.where, output="second").resumed
-    assert shop.ids() == sorted([*range(100)] * 2)
-
-
-def test_others_commit_at_the_same_moment(shop: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    send, faster = IcebergTable._send, [1, 2]
-
-    def late(self: IcebergTable, *args: Any) -> None:
-        if faster:
-            one = pa.table({"id": [-faster.pop()]})
-            if shop.catalog.table_exists("shop.t"):
-                shop.table().append(one)
-            else:
-                shop.make(one)
-        send(self, *args)
-
-    monkeypatch.setattr(IcebergTable, "_send", late)
-    hundred().write_iceberg("shop.t", catalog=shop.where)
-    assert shop.ids() == [-2, -1, *range(100)] and shop.snapshots() == 3
-    faster.append(3)
-    hundred().write_iceberg("shop.t", catalog=shop.where, mode="overwrite")
-    assert shop.ids() == [*range(100)]  # replaces what came before it, too
-    monkeypatch.setattr("headrace.annex.lakes.sink._TRIES", 1)
-    faster.append(4)
-    with pytest.raises(hr.errors.OutputWriteFailed, match="all the time"):
-        hundred().write_iceberg("shop.t", catalog=shop.where, output="more")
-    assert shop.ids() == [-4, *range(100)]
-
-
-def test_drivers_at_the_same_time(shop: Lake) -> None:
-    shop.make(pa.table({"id": [-1]}))
-    ended: list[int] = []
-
-    def run(number: int) -> None:
-        data = rows({"id": [number * 10 + i for i in range(10)]})
-        ended.append(data.write_iceberg("shop.t", catalog=shop.where, output=f"run-{number}").rows)
-
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert ended == [10] * 3 and shop.ids() == [-1, *range(30)] and shop.snapshots() == 4
-
-
-def test_parts_of_the_table_are_never_removed_or_made_again(shop: Lake, tmp_path: Path) -> None:
-    def made(factor: int) -> hr.Dataset:
-        return hundred().map_batches(lambda batch: {"id": batch["id"] * factor})
-
-    made(1).write_iceberg("shop.t", catalog=shop.where)
-    with pytest.raises(PlanChanged, match="in the table already"):
-        made(2).write_iceberg("shop.t", catalog=shop.where, on_change="restart")
-    output = tmp_path / "shop/t/data/headrace-output"
-    (output / "_SUCCESS").unlink()
-    for part in output.glob("*.parquet"):
-        part.unlink()  # as if the table had other files for them now
-    assert made(1).write_iceberg("shop.t", catalog=shop.where).resumed
-    assert not list(output.glob("*.parquet")) and shop.snapshots() == 1
 
 
 # ------------------------------------------------------------ columns
@@ -279,12 +135,6 @@ def test_tables_that_parts_do_not_fit(shop: Lake, monkeypatch: pytest.MonkeyPatc
         good.write_iceberg("shop.t", catalog=shop.where, mode="error", output="e")
 
 
-def test_an_output_without_rows(shop: Lake) -> None:
-    hundred().filter(expr=hr.col("id") < 0).write_iceberg("shop.t", catalog=shop.where)
-    empty = hr.read_iceberg("shop.t", catalog=shop.where)
-    assert shop.ids() == [] == empty.take_all() and empty.schema().names == ["id"]
-
-
 # ------------------------------------------------------------ reading
 
 
@@ -297,7 +147,7 @@ def test_deleted_rows_and_changed_columns(shop: Lake) -> None:
         update.add_column("word", LongType())
     shop.table().append(pa.table({"id": [4], "text": ["d"], "word": [40]}))
     shop.table().delete("id = 2")
-    found = hr.read_iceberg("shop.t", catalog=shop.where).with_options(**QUIET)
+    found = hr.read_iceberg("shop.t", catalog=shop.where).with_options(**PLAIN)
     assert sorted(map(str, found.take_all())) == sorted(map(str, shop.table().scan().to_arrow().to_pylist()))
     assert {"id": 4, "text": "d", "word": 40} in found.take_all() and found.count() == 3
     some = hr.read_iceberg("shop.t", catalog=shop.where, row_filter="id >= 3", selected_fields=["word", "id"])
@@ -319,7 +169,7 @@ def test_a_run_that_goes_on_reads_the_snapshot_that_it_was_planned_with(shop: La
         return batch
 
     def run(**how: Any) -> hr.Result:
-        data = hr.read_iceberg("shop.t", catalog=shop.where).with_options(shard_rows=10, **QUIET)
+        data = hr.read_iceberg("shop.t", catalog=shop.where).with_options(shard_rows=10, **PLAIN)
         return data.map_batches(fails, version="1").write_parquet(tmp_path / "out", **how)
 
     with pytest.raises(hr.errors.StepError):
@@ -342,7 +192,7 @@ def test_columns_that_changed_since_the_last_snapshot(shop: Lake, tmp_path: Path
         return batch
 
     def data() -> hr.Dataset:
-        return hr.read_iceberg("shop.t", catalog=shop.where).with_options(shard_rows=1, **QUIET)
+        return hr.read_iceberg("shop.t", catalog=shop.where).with_options(shard_rows=1, **PLAIN)
 
     def run() -> hr.Result:
         first = data().map_batches(fails, version="1")

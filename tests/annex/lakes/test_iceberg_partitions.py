@@ -35,12 +35,13 @@ from headrace.annex.lakes.iceberg.sink import IcebergTable
 from headrace.errors import SinkError
 from headrace.sinks import dividing
 
-from .test_delta import hundred, rows
+from .growing import hundred
+from .test_delta import rows
 from .test_iceberg import Lake
 
 JOB = """
 import sys
-from annex.lakes.test_delta import hundred
+from annex.lakes.growing import hundred
 from annex.lakes.test_iceberg import lake
 from headrace.core import failpoints
 

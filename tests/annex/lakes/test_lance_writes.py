@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import signal
 import sys
 from decimal import Decimal
 from pathlib import Path
@@ -12,34 +11,29 @@ from typing import Any
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
-import forked
 import headrace as hr
+from annex.lakes.growing import PLAIN, hundred
 from headrace.annex.lakes.lance.parts import LancePart
 from headrace.annex.lakes.lance.sink import LanceTable
 from headrace.core import failpoints
 from headrace.errors import (
     ArgumentError,
     ForeignOutput,
-    HeadraceError,
     MissingLibrary,
-    OutputExists,
     OutputWriteFailed,
     SinkError,
 )
 from headrace.sinks.files import FileSink
 from headrace.sinks.parquet import Parquet
-from headrace.sources.range import RangeSource
 from headrace.testing import FormatContract
 
 lance = pytest.importorskip("lance")
 
-QUIET: dict[str, Any] = {"engine": "inline", "progress": False}
 JOB = """
 import sys
-from annex.lakes.test_lance_writes import hundred
+from annex.lakes.growing import hundred
 from headrace.core import failpoints
 
 failpoints.activate({sys.argv[1]: f"kill@{sys.argv[2]}"})
@@ -47,14 +41,10 @@ hundred().write_lance(sys.argv[3], mode=sys.argv[4])
 """
 
 
-def hundred() -> hr.Dataset:
-    return hr.Dataset.from_source(RangeSource(100, rows_per_split=25)).with_options(shard_rows=25, **QUIET)
-
-
 def rows(*batches: dict[str, Any] | pa.Table) -> hr.Dataset:
     return hr.from_arrow(
         [each if isinstance(each, pa.Table) else pa.table(each) for each in batches]
-    ).with_options(**QUIET)
+    ).with_options(**PLAIN)
 
 
 def ids(table: Any) -> list[int]:
@@ -68,71 +58,6 @@ def version(table: Any) -> int:
 
 
 # ------------------------------------------------------------ once, whatever happens
-
-
-@pytest.mark.parametrize(
-    ("point", "passage", "mode"),
-    [
-        ("publish.renamed", 2, "overwrite"),
-        ("table.filled", 1, "append"),
-        ("finish.success", 1, "append"),
-    ],
-)
-def test_killed_anywhere_the_rows_are_added_once(tmp_path: Path, point: str, passage: int, mode: str) -> None:
-    table = tmp_path / "t"
-    lance.write_dataset(pa.table({"id": [-1]}), table)
-    command = [sys.executable, "-c", JOB, point, str(passage), str(table), mode]
-    ended = forked.run(command, cwd=str(Path(__file__).parents[2]), timeout=120)
-    assert ended.returncode == -signal.SIGKILL, ended.stderr
-    kept = [-1] if mode == "append" else []
-    added = point == "finish.success"
-    assert ids(table) == ([*kept, *range(100)] if added else [-1]) and version(table) == 1 + added
-    assert hundred().write_lance(table, mode=mode).rows == 100  # type: ignore[arg-type]
-    assert ids(table) == [*kept, *range(100)] and version(table) == 2  # in the order of the shards
-    again = hundred().write_lance(table, mode=mode)  # type: ignore[arg-type]
-    assert (again.resumed, version(table)) == ((True, 2) if mode == "append" else (False, 3))
-    assert hr.verify(table / "headrace-output").good
-
-
-def test_an_answer_that_was_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    send = LanceTable._send
-
-    def lost(self: LanceTable, *args: Any) -> None:
-        send(self, *args)
-        raise OSError("connection reset by peer")
-
-    monkeypatch.setattr(LanceTable, "_send", lost)
-    for expected in (1, 2):  # a new table, and one that is there
-        hundred().write_lance(tmp_path / "t", output=f"run-{expected}")
-        assert len(ids(tmp_path / "t")) == 100 * expected and version(tmp_path / "t") == expected
-
-    def refused(self: LanceTable, *args: Any) -> None:
-        raise OSError("no space left")
-
-    monkeypatch.setattr(LanceTable, "_send", refused)
-    with pytest.raises(SinkError, match=r"no space left.*none of them.*same command again"):
-        hundred().write_lance(tmp_path / "t", output="third")
-    assert version(tmp_path / "t") == 2
-    monkeypatch.setattr(LanceTable, "_send", send)
-    assert hundred().write_lance(tmp_path / "t", output="third").resumed
-    assert len(ids(tmp_path / "t")) == 300
-
-
-def test_others_commit_at_the_same_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    table, send, faster = str(tmp_path / "t"), LanceTable._send, [1, 2]
-
-    def late(self: LanceTable, *args: Any) -> Any:
-        if faster:
-            lance.write_dataset(pa.table({"id": [-faster.pop()]}), table, mode="append")
-        return send(self, *args)
-
-    monkeypatch.setattr(LanceTable, "_send", late)
-    hundred().write_lance(table)
-    hundred().write_lance(table, output="b")
-    assert sorted(ids(table)) == sorted([-2, -1, *range(100), *range(100)])
-    faster.append(3)
-    hundred().write_lance(table, mode="overwrite")  # replaces what came before it, too
-    assert ids(table) == [*range(100)]
 
 
 def test_a_driver_that_was_taken_for_dead_and_goes_on(
@@ -153,66 +78,6 @@ def test_a_driver_that_was_taken_for_dead_and_goes_on(
 
 
 # ------------------------------------------------------------ runs and versions
-
-
-def test_further_runs_are_commits_of_their_own(tmp_path: Path) -> None:
-    """Each adds its rows once, wherever it failed; the table may be compacted and cleaned up meanwhile."""
-    table = tmp_path / "t"
-
-    def nightly(faults: dict[str, str] | None = None) -> hr.Result:
-        failpoints.activate(faults or {})
-        try:
-            data = hr.read_parquet(str(tmp_path / "in")).with_options(**QUIET)
-            return data.write_lance(table, incremental=True)
-        finally:
-            failpoints.activate({})
-
-    def arrived(name: str, *values: int) -> None:
-        (tmp_path / "in").mkdir(exist_ok=True)
-        pq.write_table(pa.table({"id": pa.array(values, pa.int64())}), tmp_path / f"in/{name}.parquet")
-
-    arrived("a", 1, 2)
-    nightly()
-    assert nightly().resumed and (ids(table), version(table)) == ([1, 2], 1)
-    for number, point in enumerate(("publish.rename", "table.filled", "finish.success"), 3):
-        arrived(f"n{number}", number)
-        with pytest.raises((HeadraceError, OSError)):
-            nightly({point: "EIO"})
-        assert ids(table) == [*range(1, number + (point == "finish.success"))]
-        nightly()
-        assert ids(table) == [*range(1, number + 1)]
-        if number == 3:
-            lance.dataset(table).optimize.compact_files()
-    lance.dataset(table).cleanup_old_versions(dt.timedelta(0), delete_unverified=True)
-    assert ids(table) == [1, 2, 3, 4, 5]
-    assert nightly().resumed and hr.verify(table / "headrace-output").good
-
-
-def test_overwrites_and_new_tables(tmp_path: Path) -> None:
-    table = tmp_path / "t"
-    for number in range(3):
-        rows({"id": [number]}).write_lance(table, mode="overwrite")
-    assert [hr.read_lance(table, version=v).take_all() for v in (1, 2, 3)] == [[{"id": n}] for n in range(3)]
-    for mode in ("create", "error"):
-        with pytest.raises(OutputExists, match="mode='append' adds"):
-            rows({"id": [3]}).write_lance(table, mode=mode, output="x")  # type: ignore[arg-type]
-    assert rows({"id": [3]}).write_lance(tmp_path / "new", mode="create").rows == 1
-    nothing = hundred().filter(expr="id < 0")
-    assert nothing.write_lance(tmp_path / "empty").rows == 0
-    assert lance.dataset(tmp_path / "empty").schema == pa.schema([("id", pa.int64())])
-    nothing.write_lance(table, mode="overwrite")
-    assert ids(table) == []
-
-
-def test_rows_that_are_rejected(tmp_path: Path) -> None:
-    def fails(row: dict[str, Any]) -> dict[str, Any]:
-        if row["id"] % 50 == 7:
-            raise ValueError("no")
-        return row
-
-    result = hundred().map(fails).with_options(on_error="reject").write_lance(tmp_path / "t")
-    assert (result.rows, result.rejected) == (98, 2)
-    assert ids(tmp_path / "t") == [i for i in range(100) if i % 50 != 7]
 
 
 # ------------------------------------------------------------ columns
@@ -240,7 +105,7 @@ def test_types_are_kept(tmp_path: Path) -> None:
     found = lance.dataset(tmp_path / "t").to_table()
     assert found.schema == given.schema
     assert found.to_pylist() == [*given.to_pylist(), *given.slice(1).to_pylist()]
-    again = hr.read_lance(tmp_path / "t").with_options(**QUIET)
+    again = hr.read_lance(tmp_path / "t").with_options(**PLAIN)
     again.write_lance(tmp_path / "t", output="again")  # onto what is there
     assert lance.dataset(tmp_path / "t").to_table().to_pylist() == found.to_pylist() * 2
 
@@ -248,7 +113,7 @@ def test_types_are_kept(tmp_path: Path) -> None:
         return {"x": np.arange(len(batch["id"]) * 4, dtype=np.float32).reshape(-1, 2, 2)}
 
     hundred().map_batches(tensors, batch_format="numpy").write_lance(tmp_path / "tensors")
-    image = hr.read_lance(tmp_path / "tensors").with_options(**QUIET).take(2)[1]["x"]
+    image = hr.read_lance(tmp_path / "tensors").with_options(**PLAIN).take(2)[1]["x"]
     assert image.shape == (2, 2) and image.tolist() == [[4.0, 5.0], [6.0, 7.0]]
 
 

@@ -11,7 +11,8 @@ import pytest
 
 import forked
 import headrace as hr
-from annex.lakes.test_delta import JOB, hundred
+from annex.lakes.growing import hundred
+from annex.lakes.test_delta import JOB
 from headrace.annex.report.follow import Follower
 from headrace.errors import NothingMatched, SinkError
 

@@ -176,8 +176,8 @@ class LanceTable(LakeTable):
             except (OSError, msgspec.MsgspecError) as error:
                 raise OutputWriteFailed(
                     f"The part {path} of this run, or the file that it names in {within(self.place, DATA)}, is gone "
-                    f"or damaged ({' '.join(str(error).split())[:200]}), so the Lance table {self.place} got none of "
-                    "the rows. Write with another output=, which computes the rows again."
+                    f"or damaged ({' '.join(str(error).split())[:200]}), so no rows were added to the Lance table "
+                    f"{self.place}. Write with another output=, which computes the rows again."
                 ) from error
 
         with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="headrace-parts") as threads:

@@ -1,0 +1,249 @@
+"""What tables of all lakes promise: one commit for each run, once, whatever is killed, lost or done by others."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import forked
+import headrace as hr
+from annex.lakes.growing import PLAIN, TABLES, Table, hundred
+from headrace.core import failpoints
+from headrace.core.door import loaded
+from headrace.errors import HeadraceError, OutputExists, OutputWriteFailed, PlanChanged, SinkError
+
+KILLED = """
+import sys
+from pathlib import Path
+from annex.lakes.growing import TABLES, hundred
+from headrace.core import failpoints
+
+failpoints.activate({sys.argv[3]: f"kill@{sys.argv[4]}"})
+TABLES[sys.argv[1]](Path(sys.argv[2])).write(hundred(), mode=sys.argv[5])
+"""
+
+
+def rows(*ids: int) -> hr.Dataset:
+    return hr.from_arrow(pa.table({"id": pa.array(ids, pa.int64())})).with_options(**PLAIN)
+
+
+class LakeContract:
+    """A subclass names the library, and the class whose ``_send`` gives it what is to be committed."""
+
+    library: ClassVar[str]
+    sink: ClassVar[str]
+    appends_meet: ClassVar[bool] = True
+    """Of two that append at the same moment, one has to try again."""
+
+    remembers: ClassVar[bool] = True
+    """What commits say outlasts a clean-up."""
+
+    refusing: ClassVar[tuple[str, ...]] = ("error",)
+    """Modes that refuse a table that is there."""
+
+    @pytest.fixture(autouse=True)
+    def made(self, tmp_path: Path) -> None:
+        pytest.importorskip(self.library)
+        self.table: Table = TABLES[type(self).__name__.removeprefix("Test")](tmp_path)
+        self.folder = tmp_path
+
+    def others(self, *ids: int) -> None:
+        """Have others add rows by their library."""
+        self.table.add(pa.table({"id": pa.array(ids, pa.int64())}))
+
+    @property
+    def outputs(self) -> list[Path]:
+        return list(self.folder.rglob("headrace-output"))
+
+    @pytest.mark.parametrize(
+        ("point", "passage", "mode"),
+        [
+            ("stage.closed", 2, "append"),
+            ("publish.renamed", 2, "overwrite"),
+            ("table.filled", 1, "append"),
+            ("finish.success", 1, "append"),
+            ("finish.success", 1, "overwrite"),
+        ],
+    )
+    def test_killed_anywhere_the_rows_are_added_once(self, point: str, passage: int, mode: str) -> None:
+        self.others(-1)
+        before = self.table.commits()
+        given = [type(self.table).__name__, self.folder, point, passage, mode]
+        command = [sys.executable, "-c", KILLED, *map(str, given)]
+        ended = forked.run(command, cwd=str(Path(__file__).parents[2]), timeout=120, also=self.table.imports)
+        assert ended.returncode == -signal.SIGKILL, ended.stderr
+        added, kept = point == "finish.success", [-1] if mode == "append" else []
+        assert self.table.ids() == ([*kept, *range(100)] if added else [-1])
+        assert self.table.commits() == before + added
+        seen = self.table.read()  # while the run is not finished
+        assert self.table.write(hundred(), mode=mode).rows == 100
+        assert self.table.ids() == [*kept, *range(100)] and self.table.commits() == before + 1
+        assert seen.with_options(**PLAIN).count() == len(kept) + 100  # it was not looked at before
+        again = self.table.write(hundred(), mode=mode)
+        assert (again.resumed, self.table.commits()) == (mode == "append", before + 1 + (mode != "append"))
+        assert (self.outputs[0] / "_SUCCESS").exists()
+
+    def test_an_answer_that_was_lost(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        sink = loaded(self.sink)
+        send = sink._send
+
+        def lost(*args: Any) -> None:
+            send(*args)
+            raise OSError("connection reset by peer")
+
+        def refused(*args: Any) -> None:
+            raise OSError("no space left")
+
+        monkeypatch.setattr(sink, "_send", lost)
+        for number in (1, 2):  # a new table, and one that is there
+            assert self.table.write(hundred(), output=f"run-{number}").rows == 100
+            assert len(self.table.ids()) == 100 * number and self.table.commits() == number
+        monkeypatch.setattr(sink, "_send", refused)
+        with pytest.raises(SinkError, match=r"no space left.*none of them.*same command again"):
+            self.table.write(hundred(), output="third")
+        assert self.table.commits() == 2
+        monkeypatch.setattr(sink, "_send", send)
+        assert self.table.write(hundred(), output="third").resumed
+        assert self.table.ids() == sorted([*range(100)] * 3)
+
+    def test_others_commit_at_the_same_moment(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The version that parts were compared with is the one they are added to; somebody faster is waited for."""
+        sink, faster = loaded(self.sink), [1, 2]
+        send = sink._send
+
+        def late(*args: Any) -> Any:
+            if faster:
+                self.others(-faster.pop())
+            return send(*args)
+
+        monkeypatch.setattr(sink, "_send", late)
+        self.table.write(hundred())
+        self.table.write(hundred(), output="b")
+        assert self.table.ids() == sorted([-2, -1, *range(100), *range(100)]) and not faster
+        faster.append(3)
+        self.table.write(hundred(), mode="overwrite")  # replaces what came before it, too
+        assert self.table.ids() == [*range(100)]
+        if self.appends_meet:
+            monkeypatch.setattr("headrace.annex.lakes.sink._TRIES", 1)
+            faster.append(4)
+            with pytest.raises(OutputWriteFailed, match="all the time"):
+                self.table.write(hundred(), output="more")
+            assert self.table.ids() == [-4, *range(100)]
+
+    def test_drivers_at_the_same_time(self) -> None:
+        self.others(-1)
+        before, ended = self.table.commits(), list[int]()
+
+        def run(number: int) -> None:
+            data = rows(*range(number * 10, number * 10 + 10))
+            ended.append(self.table.write(data, output=f"run-{number}").rows)
+
+        threads = [threading.Thread(target=run, args=(number,)) for number in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert ended == [10] * 3 and self.table.ids() == [-1, *range(30)]
+        assert self.table.commits() == before + 3
+
+    def test_parts_of_the_table_are_never_removed_or_made_again(self) -> None:
+        def of(factor: int) -> hr.Dataset:
+            return hundred().map_batches(lambda batch: {"id": batch["id"] * factor})
+
+        self.table.write(of(1))
+        for data, options, words in (
+            (of(2), {"on_change": "restart"}, "in the table already"),
+            (hundred().limit(3), {}, "another output="),
+        ):
+            with pytest.raises(PlanChanged, match=words):
+                self.table.write(data, **options)
+        self.table.compact()
+        if self.remembers:
+            self.table.clean()
+        for _ in range(1 + self.remembers):
+            assert self.table.write(of(1)).resumed  # nothing is added a second time
+            assert self.table.ids() == [*range(100)]
+            (self.outputs[0] / "_SUCCESS").unlink()
+
+    def test_further_runs_are_commits_of_their_own(self) -> None:
+        """Each adds its rows once, wherever it failed; the table may be compacted and cleaned up meanwhile."""
+        (self.folder / "in").mkdir()
+
+        def arrive(number: int) -> None:
+            pq.write_table(
+                pa.table({"id": pa.array([number], pa.int64())}), self.folder / f"in/{number}.parquet"
+            )
+
+        def nightly(**faults: str) -> hr.Result:
+            failpoints.activate({name.replace("_", "."): what for name, what in faults.items()})
+            try:
+                data = hr.read_parquet(str(self.folder / "in")).with_options(**PLAIN)
+                return self.table.write(data, incremental=True)
+            finally:
+                failpoints.activate({})
+
+        self.others(-1)
+        arrive(1)
+        first, before = nightly(), self.table.commits()
+        assert nightly().resumed and (self.table.ids(), self.table.commits()) == ([-1, 1], before)
+        points = ("swap_recorded", "publish_rename", "swap_pointed", "table_filled", "finish_success")
+        for number, point in enumerate(points, 2):
+            arrive(number)
+            with pytest.raises((HeadraceError, OSError)):
+                nightly(**{point: "EIO"})
+            assert self.table.ids() == [-1, *range(1, number + (point == "finish_success"))]
+            result = nightly()
+            assert self.table.ids() == [-1, *range(1, number + 1)] and result.rows == number
+            if number == 3:
+                self.table.compact()
+                self.table.clean()
+        assert [run["rows"] for run in result.runs] == [1] * 6
+        assert hr.verify(self.outputs[0], catalog=getattr(self.table, "lake", None)).good
+        if self.remembers:
+            assert self.table.runs() == [first.run, *(f"{first.run}-{n}" for n in range(2, 7))]
+
+    def test_an_overwrite_leaves_older_versions_readable(self) -> None:
+        found = []
+        for number in range(3):
+            self.table.write(rows(number), mode="overwrite")
+            found.append(self.table.version())
+        read = [self.table.read(version).with_options(**PLAIN).take_all() for version in found]
+        assert read == [[{"id": number}] for number in range(3)] and self.table.ids() == [2]
+        for mode in self.refusing:
+            with pytest.raises(OutputExists, match="mode='append'"):
+                self.table.write(rows(3), mode=mode, output="x")
+
+    def test_an_output_without_rows(self) -> None:
+        assert self.table.write(hundred().filter(expr=hr.col("id") < 0)).rows == 0
+        empty = self.table.read().with_options(**PLAIN)
+        assert self.table.ids() == [] == empty.take_all() and empty.schema().names == ["id"]
+
+    def test_rows_that_are_rejected(self) -> None:
+        def fails(row: dict[str, Any]) -> dict[str, Any]:
+            if row["id"] % 50 == 7:
+                raise ValueError("no")
+            return row
+
+        result = self.table.write(hundred().map(fails).with_options(on_error="reject"))
+        assert (result.rows, result.rejected) == (98, 2)
+        assert self.table.ids() == [i for i in range(100) if i % 50 != 7]
+
+
+class TestDelta(LakeContract):
+    library, sink = "deltalake", "headrace.annex.lakes.delta.sink:DeltaTable"
+
+
+class TestIceberg(LakeContract):
+    library, sink = "pyiceberg.catalog", "headrace.annex.lakes.iceberg.sink:IcebergTable"
+
+
+class TestLance(LakeContract):
+    library, sink = "lance", "headrace.annex.lakes.lance.sink:LanceTable"
+    appends_meet, remembers, refusing = False, False, ("error", "create")
