@@ -38,7 +38,9 @@ _IGNORE = (
     "other programs mean by it that a table which is there is left alone. mode='error' refuses such a table, and a "
     "finished run has nothing to do anyway."
 )
-_REMOVED = "rows are not removed from a table. mode='overwrite' makes all of them again, in one commit."
+_REMOVED = "rows are not removed from a table. mode='overwrite' makes all of them again, in one commit. With provenance=, "
+_OLDER_IN_LAKES = f"{_REMOVED}mode='add_columns' gives values to rows of another version."
+_OLDER_IN_DATABASES = f"{_REMOVED}a query for rows of another version and mode='update' give them values."
 _NO_FILES = "its rows are in no files. with_options(shard_rows=…) says how many are inserted together."
 
 ASKED: Mapping[str, Ask] = {
@@ -54,7 +56,10 @@ ASKED: Mapping[str, Ask] = {
             "database": 'by `with_options`; its own `key=` is for `mode="upsert"`',
         },
     ),
-    "refresh='changed'": Ask("makes the rows again that other code made", dict.fromkeys(TABLES, _REMOVED)),
+    "refresh='changed'": Ask(
+        "makes the rows again that other code made",
+        {**dict.fromkeys(LAKES, _OLDER_IN_LAKES), "database": _OLDER_IN_DATABASES},
+    ),
     "on_change='continue'": Ask("goes on with a killed run whose code has changed"),
     "on_change='restart'": Ask(
         "begins a killed run again whose code has changed",

@@ -610,6 +610,10 @@ class Sink(Protocol):
         """True if files have to be synced to last as that run promises."""
         ...
 
+    def in_folder(self, root: str) -> Sink:
+        """Return this sink with its parts in another folder, or at another address."""
+        ...
+
     def in_format(
         self,
         format: Format,

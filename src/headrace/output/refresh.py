@@ -20,10 +20,9 @@ from headrace.plan.logical import Plan
 def check_refresh(plan: Plan, code: Mapping[str, str], *, incremental: bool, on_change: str) -> None:
     """Refuse where ``refresh="changed"`` has no meaning: it could not tell what changed, or which rows to make."""
     if plan.sink is not None and plan.sink.target is not None:
+        asked = "refresh='changed'"
         raise ArgumentError(
-            "refresh='changed': rows are not removed from a table. mode='overwrite' makes all of them again, in one "
-            "commit. With provenance=, a lake gets values for rows of another version by mode='add_columns', and a "
-            "database by a query for such rows and mode='update'."
+            f"{asked}: {why_not(asked, 'database' if plan.sink.target.by_part else 'delta')}"
         )
     if not incremental or on_change != "continue":
         other = "without incremental=True" if not incremental else f"with on_change={on_change!r}"

@@ -128,6 +128,10 @@ class FileSink:
         bound = replace(self, run=run, staging=staging, digits=digits, durability=durability, source=about)
         return bound if self.target is None else self.target.bind(bound)
 
+    def in_folder(self, root: str) -> FileSink:
+        """Return this sink with its parts in another folder."""
+        return replace(self, root=root)
+
     def in_format(
         self,
         format: Format,

@@ -22,7 +22,7 @@ from headrace.core.stores.addresses import parse
 from headrace.core.stores.writing import StoreWriter
 from headrace.core.work import Shard, Split, StagedFile, Task
 from headrace.plan.expressions import fields_of
-from headrace.sinks.files import FileSink, PartWriter
+from headrace.sinks.files import PartWriter
 from headrace.worker.copy_choice import CopyChoice, choose_copied, typed_fields
 from headrace.worker.copying import CannotCopy, GroupCopier
 from headrace.worker.expressions import evaluate
@@ -31,7 +31,7 @@ from headrace.worker.reading import SplitReader
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from headrace.core.ports import Source
+    from headrace.core.ports import Sink, Source
     from headrace.worker.rows import Rows
 
 BLOCK = 1 << 14  # rows
@@ -131,7 +131,7 @@ class Filling:
     ``left_out`` are columns that files do not have. ``sink`` is bound to the run.
     """
 
-    def __init__(self, sink: FileSink, source: Source, condition: Any, left_out: Sequence[str]) -> None:
+    def __init__(self, sink: Sink, source: Source, condition: Any, left_out: Sequence[str]) -> None:
         self._sink, self._source, self._condition, self._left_out = sink, source, condition, left_out
         by_file = groupby(source.splits(), key=lambda split: split.file)
         self._splits = {number: list(splits) for number, splits in by_file}

@@ -392,10 +392,10 @@ def digest_of(files: Sequence[StagedFile]) -> str:
     return hashlib.sha256(told.encode()).hexdigest()
 
 
-def free_folder(files: FileSink, mode: str) -> FileSink:
+def free_folder(files: Sink, mode: str) -> Sink:
     """Return ``files``; to overwrite where a run has finished there, those in the next free folder: ``name-2``, …"""
     number, free = 1, files
     while mode == "overwrite" and free.storage.size_of(SUCCESS) is not None:
         number += 1
-        free = replace(files, root=f"{files.root}-{number}")
+        free = files.in_folder(f"{files.root}-{number}")
     return free

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack, cast
 
 from headrace.annex.lakes.places import given_output, given_table, place_of, within
 from headrace.core.arguments import known_arguments
@@ -353,21 +353,20 @@ class LakeWriteVerbs(WriteVerbs):
         from headrace.annex.lakes.columns import AddsColumns, check_plan, planned
         from headrace.annex.lakes.sink import free_folder
 
-        assert isinstance(target, AddsColumns)
         check_plan(self._plan, self._options, verb, options)
-        older = None
+        adding, older = cast(AddsColumns, target), None
         if (options.get("refresh") or self._options.refresh) == "changed":
             older = options.get("provenance")
-            if older is None or target.where is not None:
+            if older is None or adding.where is not None:
                 raise ArgumentError(
                     f"{verb}: refresh='changed' with mode='add_columns' chooses rows by a column with versions. Name "
                     "it by provenance='model_version', and leave out where=."
                 )
-            target = replace(target, files=free_folder(target.files, "overwrite"))
-        plan, target = planned(self._plan, kind, target, read, older)
+            adding = replace(adding, files=free_folder(adding.files, "overwrite"))
+        plan, adding = planned(self._plan, kind, adding, read, older)
         given = {**options, "mode": _MODES[ADD_COLUMNS], "refresh": None}
         data = type(self)(plan, self._options.updated({"refresh": None}))
-        return data._write(target.sink, given)
+        return data._write(adding.sink, given)
 
 
 def _rows_per_file(options: LakeOptions) -> RowsPerFile:

@@ -19,7 +19,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
@@ -110,8 +110,7 @@ class QueryInput:
                         f"{plural(rejected, 'row')} of {self.name} failed before the query, and are not in it."
                     )
                 source = ParquetSource([str(folder)], partitioning=None)
-        assert isinstance(source, ParquetSource)
-        counts = tuple(footer.rows for footer in source.inspected().footers)
+        counts = tuple(footer.rows for footer in cast(ParquetSource, source).inspected().footers)
         return Input(tuple(path for path, _, _ in source.files()), self.schema, counts, rejected)
 
 
