@@ -21,9 +21,7 @@ def check_refresh(plan: Plan, code: Mapping[str, str], *, incremental: bool, on_
     """Refuse where ``refresh="changed"`` has no meaning: it could not tell what changed, or which rows to make."""
     if plan.sink is not None and plan.sink.target is not None:
         asked = "refresh='changed'"
-        raise ArgumentError(
-            f"{asked}: {why_not(asked, 'database' if plan.sink.target.by_part else 'delta')}"
-        )
+        raise ArgumentError(f"{asked}: {why_not(asked, 'database' if plan.sink.target.by_part else 'delta')}")
     if not incremental or on_change != "continue":
         other = "without incremental=True" if not incremental else f"with on_change={on_change!r}"
         raise ArgumentError(

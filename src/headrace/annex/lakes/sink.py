@@ -23,7 +23,7 @@ from headrace.core.table_changes import Lost
 from headrace.core.waiting import backoff
 from headrace.core.work import SUCCESS, StagedFile
 from headrace.errors import OutputExists, OutputWriteFailed, SinkError
-from headrace.sinks.files import FileSink, TableOfFiles
+from headrace.sinks.files import TableOfFiles
 from headrace.sinks.parquet import Parquet, ParquetEncoder
 from headrace.sinks.parquet_joined import JoinedEncoder
 
