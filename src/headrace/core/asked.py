@@ -38,7 +38,10 @@ _IGNORE = (
     "other programs mean by it that a table which is there is left alone. mode='error' refuses such a table, and a "
     "finished run has nothing to do anyway."
 )
-_REMOVED = "rows are not removed from a table. mode='overwrite' makes all of them again, in one commit. With provenance=, "
+_REMOVED = (
+    "rows are not removed from a table. mode='overwrite' makes all of them again, in one commit. With "
+    "provenance=, "
+)
 _OLDER_IN_LAKES = f"{_REMOVED}mode='add_columns' gives values to rows of another version."
 _OLDER_IN_DATABASES = f"{_REMOVED}a query for rows of another version and mode='update' give them values."
 _NO_FILES = "its rows are in no files. with_options(shard_rows=…) says how many are inserted together."
