@@ -155,9 +155,15 @@ TITLES = {
     "ray.air.checkpoint.Checkpoint": "Methods of `ray.air.Checkpoint`",
 }
 
-_OTHER_FOLDER = "here; a folder of the run's own, where the same run goes on or does nothing"
+_OTHER_FOLDER = (
+    "here; the same run goes on or does nothing; another dataset adds, in a folder `more-1`, … of the folder"
+)
 _LOCAL = "here; local files, in the order of their names"
 _LAZY = "here; runs in this process, and reads no further than needed"
+
+_ENVIRONMENT = "here; `env_vars`, `working_dir`, `py_modules`, and `pip` for what is installed"
+_ANY_PLACE = "taken, without effect: there is one machine"
+_COUNTED = "here; counted as `ray.init(resources=)` says"
 
 DIFFERENT = {
     "ray.data.Dataset": {
@@ -193,16 +199,31 @@ DIFFERENT = {
         "read_delta": "here; one version, which a run that goes on keeps",
         "read_iceberg": "here; one snapshot, which a run that goes on keeps; no credentials among `catalog_kwargs`",
         "read_sql": "here; `query` and the address of the database, `uri`, instead of a function that connects",
-        "read_text": "here; empty lines are kept, unless `drop_empty_lines=True`",
+        "FileShuffleConfig": "here; the same order in each run",
+        "DataIterator": "here; a name of `Dataset`",
     },
     "ray": {
-        "init": "here; one machine, with the environment of the program: `num_cpus=0` lets run what needs none; "
-        "`address`, `runtime_env` and `resources` are refused",
-        "cancel": "here; what runs is interrupted where it runs Python code",
-        "get_runtime_context": "here; `current_actor`, and the names of task, process and machine",
+        "init": "here; one machine: `address` is `auto` or left out. `num_gpus` and `resources` are counted; "
+        "`env_vars` of `runtime_env` are set in the program, too",
+        "cancel": "here; a task is interrupted where it runs Python code; a method that is not `async` goes on",
+        "nodes": "here; the one machine",
+        "get_runtime_context": "here; names of task, actor, process and machine, devices, `is_canceled()`",
         "remote": "here; [options](#ray-core-sharding-by-hand) that ask for what is not here are refused",
     },
+    "ray.remote of a function": {
+        "runtime_env": _ENVIRONMENT,
+        "scheduling_strategy": _ANY_PLACE,
+        "resources": _COUNTED,
+    },
+    "ray.util": {
+        "placement_group placement_group_table get_placement_group remove_placement_group": "here; nothing is "
+        "reserved, as a call is admitted by what it needs itself",
+        "register_serializer": "here; of what this process sends",
+    },
     "ray.remote of a class": {
+        "runtime_env": _ENVIRONMENT,
+        "scheduling_strategy": _ANY_PLACE,
+        "resources": _COUNTED,
         "lifetime": "here; a detached actor ends with the program, too",
     },
     "ray.train": {
@@ -230,23 +251,22 @@ _INTERNAL = "a part of Ray's own machinery"
 _CLUSTER = "there is one machine, and no store or network between its tasks that could fail in this way"
 _PORT = "sources, formats and tables of your own fill the ports `headrace.core.ports.Source`, `Format` and `Target`"
 _ONE_MACHINE = "there is one machine; a call asks for what it needs by `num_cpus`, `num_gpus` and `memory`"
-_PLACED = "placement_group placement_group_bundle_index placement_group_capture_child_tasks fallback_strategy"
+_PLACED = "fallback_strategy"
 _DICTS = "values are held by name: `from_dict` and `to_dict`; a model is saved in its library's own format"
 
 ABSENT = {
     "ray.data": {
-        "BlockBasedFileDatasink RowBasedFileDatasink Datasink Datasource ReadTask SinkMode ReaderFormat": _PORT,
+        "BlockBasedFileDatasink RowBasedFileDatasink ReadTask": "it is in `ray.data.datasource`",
+        "SinkMode ReaderFormat": _PORT,
         "Catalog CatalogAccessMode DatabricksUnityCatalog ClickHouseTableSettings KafkaAuthConfig ResolvedSource": (
             "files are read by their paths; tables of servers are exported to Parquet"
         ),
-        "DataIterator DatasetIterator": "what `iter_batches` returns can be iterated over again, and `iterator()` "
+        "DatasetIterator": "what `iter_batches` returns can be iterated over again, and `iterator()` "
         "gives the dataset",
-        "DatasetContext": "`DataContext` is its newer name",
         "DatasetSummary list_stats_summaries": "`stats()` of a dataset, and a `Result`'s ledger, have the numbers",
-        "ExecutionResources": "`with_options(workers=, memory_limit=)` bounds a run",
-        "FileShuffleConfig RandomSeedConfig MixStoppingCondition": "rows stay in the order of the input",
+        "RandomSeedConfig MixStoppingCondition": "rows stay in the order of the input",
         "NodeIdStr": _INTERNAL,
-        "Preprocessor": "a preprocessor is any object with `transform_batch` or `transform`, or a function",
+        "Preprocessor": "it is in `ray.data.preprocessor`",
         "SaveMode": "`mode=` takes the words themselves",
         "Schema": "`schema()` gives a `pyarrow.Schema`",
     },
@@ -260,19 +280,12 @@ ABSENT = {
         "Language cpp_function java_actor_class java_function": "workers run Python",
         "LoggingConfig": "Python's `logging` is set up by the program",
         "SCRIPT_MODE WORKER_MODE": _INTERNAL,
-        "DynamicObjectRefGenerator": "`num_returns='dynamic'` was replaced by generators in Ray itself",
     },
     "ray.util": {
-        "as_completed map_unordered": "`ray.wait` in a loop, or `ActorPool.map_unordered`",
         "collective": "workers do not speak with one another",
         "connect disconnect": "all runs on this machine, without a cluster to join",
-        "deregister_serializer register_serializer inspect_serializability": "cloudpickle writes values; a class "
-        "says how by `__reduce__`",
         "disable_log_once_globally enable_periodic_logging log_once": "Python's `logging` does it",
-        "get_node_instance_id get_node_ip_address": "there is one machine",
-        "list_named_actors": "`ray.get_actor(name)` finds one by its name",
-        "placement_group placement_group_table get_placement_group get_current_placement_group "
-        "remove_placement_group": _ONE_MACHINE,
+        "get_node_instance_id": "there is one machine",
     },
     "ray.remote of a function": {_PLACED: _ONE_MACHINE},
     "ray.remote of a class": {
@@ -286,7 +299,7 @@ ABSENT = {
     },
     "ray.exceptions": {
         "*": _CLUSTER,
-        "RuntimeEnvSetupError": "there is no `runtime_env`: workers have the environment of the program",
+        "RuntimeEnvSetupError": "a `runtime_env` that cannot be had is refused before the call",
         "ActorAlreadyExistsError ActorHandleNotFoundError": "a name that is taken, or nobody has, is a `ValueError`",
         "CrossLanguageError": "workers run Python",
         "AsyncioActorExit": "`ray.kill` ends an actor",

@@ -225,7 +225,9 @@ class Output:
 
     def check_parts(self, runs: Collection[str]) -> None:
         """Refuse an output in which files stand that none of ``runs`` made."""
-        foreign = sorted(name for name in self.place.visible() if not is_part(name, runs))
+        # Outputs that programs for Ray have added beside these rows are in folders more-1, more-2, ….
+        others = (name for name in self.place.visible() if not name.startswith("more-"))
+        foreign = sorted(name for name in others if not is_part(name, runs))
         if foreign:
             raise ForeignOutput(
                 f"The output folder {self} holds files that Headrace did not write ({first_names(foreign)}). A "

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from headrace.errors import ArgumentError, NotOffered, nearest
@@ -35,23 +37,61 @@ _MATHS = {
     "tan": "tan_checked",
     "trunc": "trunc",
 }
-_TEXTS = {
-    "capitalize": "utf8_capitalize",
-    "is_alnum": "utf8_is_alnum",
-    "is_alpha": "utf8_is_alpha",
-    "is_digit": "utf8_is_digit",
-    "is_lower": "utf8_is_lower",
-    "is_upper": "utf8_is_upper",
-    "len": "utf8_length",
-    "lower": "utf8_lower",
-    "lstrip": "utf8_ltrim_whitespace",
-    "reverse": "utf8_reverse",
-    "rstrip": "utf8_rtrim_whitespace",
-    "strip": "utf8_trim_whitespace",
-    "swapcase": "utf8_swapcase",
-    "title": "utf8_title",
-    "upper": "utf8_upper",
+_PATTERN, _PAD, _TRIM = "MatchSubstringOptions", "PadOptions", "TrimOptions"
+_NAMED = {
+    "str": {
+        **{
+            name: (f"utf8_{name}", "")
+            for name in ("capitalize", "lower", "reverse", "swapcase", "title", "upper")
+        },
+        **{
+            f"is_{name}": (f"utf8_is_{name}", "")
+            for name in ("alnum", "alpha", "decimal", "lower", "title", "upper")
+        },
+        **{
+            name: ("utf8_is_" + name[3:], "")
+            for name in ("is_digit", "is_numeric", "is_printable", "is_space")
+        },
+        "byte_len": ("binary_length", ""),
+        "center": ("utf8_center", _PAD),
+        "contains": ("match_substring", _PATTERN),
+        "count": ("count_substring", _PATTERN),
+        "count_regex": ("count_substring_regex", _PATTERN),
+        "ends_with": ("ends_with", _PATTERN),
+        "extract": ("extract_regex", "ExtractRegexOptions"),
+        "find": ("find_substring", _PATTERN),
+        "find_regex": ("find_substring_regex", _PATTERN),
+        "len": ("utf8_length", ""),
+        "lpad": ("utf8_lpad", _PAD),
+        "lstrip": ("utf8_ltrim", _TRIM),
+        "match": ("match_like", _PATTERN),
+        "match_regex": ("match_substring_regex", _PATTERN),
+        "replace": ("replace_substring", "ReplaceSubstringOptions"),
+        "replace_regex": ("replace_substring_regex", "ReplaceSubstringOptions"),
+        "rpad": ("utf8_rpad", _PAD),
+        "rstrip": ("utf8_rtrim", _TRIM),
+        "slice": ("utf8_slice_codeunits", "SliceOptions"),
+        "split": ("split_pattern", "SplitPatternOptions"),
+        "split_regex": ("split_pattern_regex", "SplitPatternOptions"),
+        "split_whitespace": ("utf8_split_whitespace", "SplitOptions"),
+        "starts_with": ("starts_with", _PATTERN),
+        "strip": ("utf8_trim", _TRIM),
+    },
+    "list": {
+        "flatten": ("list_flatten", ""),
+        "len": ("list_value_length", ""),
+        "slice": ("list_slice", "ListSliceOptions"),
+    },
+    "struct": {"field": ("struct_field", "StructFieldOptions")},
+    "dt": {
+        **{name: (name, "") for name in ("year", "month", "day", "hour", "minute", "second", "quarter")},
+        **{f"{name}": (f"{name}_temporal", "RoundTemporalOptions") for name in ("ceil", "floor", "round")},
+        "day_of_week": ("day_of_week", "DayOfWeekOptions"),
+        "strftime": ("strftime", "StrftimeOptions"),
+    },
 }
+"""What there is by kind of column: Arrow's function, and the class of its options, which the arguments make."""
+_GIVES_TEXT = re.compile(r"utf8_(?!is_|length|split)|replace_|strftime")
 
 
 class ColumnExpression:
@@ -191,7 +231,7 @@ class ColumnExpression:
 
     def is_in(self, values: Iterable[Any]) -> ColumnExpression:
         """Say whether the value is one of ``values``; null is not, unless None is one of them."""
-        within = list(values)
+        within = [*values]
         return self._made(lambda arrow: arrow.isin(within))
 
     isin = is_in
@@ -233,61 +273,69 @@ class ColumnExpression:
         return self
 
     @property
-    def str(self) -> TextExpression:
+    def str(self) -> Namespace:
         """What there is for texts."""
-        return TextExpression(self)
+        return Namespace("str", _texts(self))
+
+    @property
+    def list(self) -> Namespace:
+        """What there is for lists."""
+        return Namespace("list", self)
+
+    @property
+    def struct(self) -> Namespace:
+        """What there is for structs."""
+        return Namespace("struct", self)
+
+    @property
+    def dt(self) -> Namespace:
+        """What there is for dates and times."""
+        return Namespace("dt", self)
 
 
-class TextExpression:
-    """What there is for columns of texts: ``col("name").str.upper()``."""
+class Namespace:
+    """What there is for columns of one kind: ``col("name").str.upper()``, ``col("user").struct["age"]``.
 
-    __slots__ = ("_of",)
+    ``str``: ``contains``, ``starts_with``, ``ends_with``, ``match`` (as ``LIKE`` in SQL), ``match_regex`` (RE2),
+    ``replace``, ``split``, ``slice``, ``strip``, ``len``, …. ``list``: ``len``, ``get``, ``slice``, ``flatten``.
+    ``dt``: ``year``, …, ``strftime``, ``floor``. Arguments are those of Arrow's functions.
+    """
 
-    def __init__(self, of: ColumnExpression) -> None:
-        self._of = _texts(of)
+    __slots__ = ("_kind", "_of")
 
-    def __getattr__(self, name: str) -> Callable[[], ColumnExpression]:
+    def __init__(self, kind: _STR, of: ColumnExpression) -> None:
+        self._kind, self._of = kind, of
+
+    def __getattr__(self, name: _STR) -> Callable[..., ColumnExpression]:
         if name.startswith("_"):
             raise AttributeError(name)
-        if name not in _TEXTS:
-            known = [*_TEXTS, *(each for each in dir(type(self)) if not each.startswith("_"))]
+        if name not in _NAMED[self._kind]:
             raise NotOffered(
-                f"There is no .str.{name} of a column.{nearest(name, known)} map_batches takes your own function."
+                f"There is no .{self._kind}.{name} of a column.{nearest(name, _NAMED[self._kind])} map_batches takes "
+                "your own function."
             )
-        is_text = name != "len" and not name.startswith("is_")
-        return lambda: _called(_TEXTS[name], self._of, is_text=is_text)
+        return partial(self._call, name)
 
-    def contains(self, pattern: str) -> ColumnExpression:
-        """Say whether the text holds ``pattern``, letter by letter."""
-        return self._matching("match_substring", pattern)
+    def __getitem__(self, key: Any) -> ColumnExpression:
+        if isinstance(key, slice):
+            return self._call("slice", key.start or 0, key.stop, key.step or 1)
+        return self.get(key) if self._kind == "list" else self._call("field", key)
 
-    def starts_with(self, pattern: str) -> ColumnExpression:
-        """Say whether the text begins with ``pattern``."""
-        return self._matching("starts_with", pattern)
+    def get(self, index: int) -> ColumnExpression:
+        """Return an element of a list by its place, from 0."""
+        return _called("list_element", self._of, index)
 
-    def ends_with(self, pattern: str) -> ColumnExpression:
-        """Say whether the text ends with ``pattern``."""
-        return self._matching("ends_with", pattern)
-
-    def match_regex(self, pattern: str) -> ColumnExpression:
-        """Say whether the regular expression (RE2) is found in the text."""
-        return self._matching("match_substring_regex", pattern)
-
-    def match(self, pattern: str) -> ColumnExpression:
-        """Say whether the text is like ``pattern``, as in SQL: ``%`` and ``_`` stand for any text and any letter."""
-        return self._matching("match_like", pattern)
-
-    def replace(self, pattern: str, replacement: str) -> ColumnExpression:
-        """Put ``replacement`` wherever ``pattern`` stands."""
+    def _call(self, name: _STR, *args: Any, **kwargs: Any) -> ColumnExpression:
         import pyarrow.compute as pc
 
-        options = pc.ReplaceSubstringOptions(pattern, replacement)
-        return _called("replace_substring", self._of, options=options, is_text=True)
-
-    def _matching(self, function: str, pattern: str) -> ColumnExpression:
-        import pyarrow.compute as pc
-
-        return _called(function, self._of, options=pc.MatchSubstringOptions(pattern))
+        function, made_by = _NAMED[self._kind][name]
+        if made_by == _TRIM and not args and not kwargs:
+            function, made_by = f"{function}_whitespace", ""
+        try:
+            options = getattr(pc, made_by)(*args, **kwargs) if made_by else None
+        except TypeError as error:
+            raise ArgumentError(f".{self._kind}.{name}(…): {error}.") from None
+        return _called(function, self._of, options=options, is_text=bool(_GIVES_TEXT.match(function)))
 
 
 def col(name: str) -> ColumnExpression:
@@ -365,7 +413,7 @@ def _expression(value: Any) -> ColumnExpression:
 def _called(function: str, *values: Any, options: Any = None, is_text: bool = False) -> ColumnExpression:
     import pyarrow.compute as pc
 
-    arguments = list(map(_expression, values))
+    arguments = [*map(_expression, values)]
     if_texts = None
     if any(each._if_texts is not None for each in arguments):
         if_texts = pc.Expression._call(function, [_texts(each).arrow for each in arguments], options)

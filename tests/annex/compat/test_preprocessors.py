@@ -226,7 +226,7 @@ def test_what_cannot_prepare() -> None:
     udf.set_preprocessor(scaler())
     with pytest.raises(StepError, match="fitted to the columns A, B, and the data have no B"):
         udf.predict(FRAME[["A"]])
-    with pytest.raises(NotOffered, match=r"StandardScaler is not offered.*scikit-learn"):
+    with pytest.raises(NotOffered, match=r"QuantileTransformer is not offered.*scikit-learn"):
         from headrace.compat.ray.data import preprocessors
 
-        _ = preprocessors.StandardScaler
+        _ = preprocessors.QuantileTransformer

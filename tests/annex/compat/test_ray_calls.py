@@ -126,20 +126,23 @@ def test_a_pool_returns_the_results_of_methods_with_several() -> None:
 
 
 @pytest.mark.parametrize("write", ["write_parquet", "write_csv", "write_json"])
-@pytest.mark.parametrize("word", [str, ray.data.SaveMode])
-def test_what_ray_calls_append_never_mixes_two_runs(tmp_path: Path, write: str, word: Any) -> None:
+def test_what_another_dataset_wrote_stays_and_each_run_is_done_once(tmp_path: Path, write: str) -> None:
     ray.data.range(4).with_options(engine="inline", progress=False).write_parquet(str(tmp_path / "in"))
     data = ray.data.read_parquet(str(tmp_path / "in")).with_options(engine="inline", progress=False)
-    out, other = str(tmp_path / "out"), data.map(lambda row: {"id": row["id"] + 4})
-    getattr(data, write)(out, mode=word("append"))
-    for again in (data, other):
-        with pytest.raises(hr.errors.OutputExists, match=r"folder of its own.*incremental=True"):
-            getattr(again, write)(out, mode=word("append"))
-    getattr(other, write)(out, mode=word("ignore"))
-    getattr(data, write)(out, mode=word("append"), incremental=True)  # nothing is new
+    out = str(tmp_path / "out")
+    later = [data.map(lambda row, add=add: {"id": row["id"] + add}) for add in (4, 8)]
     read = getattr(ray.data, write.replace("write", "read"))
-    assert [row["id"] for row in read(out).take_all()] == [0, 1, 2, 3]
-    getattr(other, write)(out, mode=word("overwrite"))
-    assert [row["id"] for row in read(out).take_all()] == [4, 5, 6, 7]
+
+    def ids() -> list[int]:
+        return sorted(row["id"] for row in read(out).take_all())
+
+    for again in (data, later[0], data, later[1], *later):
+        getattr(again, write)(out)
+    assert ids() == list(range(12))
+    getattr(later[0], write)(out, mode=ray.data.SaveMode("append"))
+    getattr(later[0], write)(out, mode="ignore")
+    assert ids() == list(range(12))
     with pytest.raises(hr.errors.OutputExists):
-        getattr(other, write)(out, mode=word("error"))
+        getattr(later[0], write)(out, mode=ray.data.SaveMode.ERROR)
+    getattr(later[0], write)(out, mode="overwrite")
+    assert ids() == [4, 5, 6, 7]

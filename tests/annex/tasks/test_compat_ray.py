@@ -150,22 +150,17 @@ def test_beginning_twice(begun: None) -> None:
             r"ray\.serve is not offered here: Headrace predicts offline.*\. docs/coming-from-ray\.md",
         ),
         (lambda: ray.tune, r"ray\.tune is not offered here: Headrace predicts offline"),
-        (
-            lambda: ray.method(retry_exceptions=[ValueError]),
-            r"retry_exceptions=…\).*catch it, and call again",
-        ),
-        (lambda: ray.method(concurrency_group="io"), r"concurrency_group=…\).*max_concurrency="),
         (lambda: ray.method(num_return=2), "num_returns"),
-        (lambda: ray.remote(retry_exceptions=True)(len), r"retry_exceptions=…\).*catch it, and call again"),
+        (lambda: ray.remote(retry_exceptions=True)(dict), r"retry_exceptions=…\) .* it is for tasks"),
         (lambda: ray.gets, r"ray\.gets is not offered here\. Did you mean 'get'"),
         (
             lambda: ray.data.read_hudi,
             r"ray\.data\.read_hudi is not offered here: there is no reader for this",
         ),
-        (lambda: ray.util.placement_group, r"ray\.util\.placement_group is not offered"),
+        (lambda: ray.util.collective, r"ray\.util\.collective is not offered"),
         (lambda: ray.train.Trainer, r"ray\.train\.Trainer is not offered"),
         (lambda: ray.exceptions.RaySystemError, r"ray\.exceptions\.RaySystemError is not offered"),
-        (lambda: ray.remote(runtime_env={})(len), r"ray\.remote\(runtime_env=…\) is not offered"),
+        (lambda: ray.remote(label_selector={"a": "b"})(len), r"label_selector=…\) is not offered"),
         (lambda: ray.remote(max_concurrency=2)(len), r"max_concurrency=…\) is not offered here: it is for"),
         (lambda: ray.remote(max_retries=1)(dict), r"ray\.remote\(max_retries=…\) is not offered"),
         (
@@ -176,7 +171,8 @@ def test_beginning_twice(begun: None) -> None:
             lambda: ray.init("ray://head:10001"),
             r"ray\.init\(address=…\) is not offered here: all runs on this",
         ),
-        (lambda: ray.init(runtime_env={}), r"ray\.init\(runtime_env=…\) is not offered"),
+        (lambda: ray.init(runtime_env={"conda": "env"}), r"'conda': …}.* install what it needs before"),
+        (lambda: ray.init(runtime_env={"pip": ["no_such_package"]}), r"pip install no_such_package"),
     ],
 )
 def test_what_is_not_offered_says_so(act: Callable[[], Any], said: str) -> None:
@@ -189,8 +185,8 @@ def test_what_is_not_offered_says_so(act: Callable[[], Any], said: str) -> None:
     "line",
     [
         "from headrace.compat.ray import tune",
-        "from headrace.compat.ray.data import DatasetContext",
-        "from headrace.compat.ray.util.queue import Queue",
+        "from headrace.compat.ray.data import read_hudi",
+        "from headrace.compat.ray.util.collective import init_collective_group",
         "import headrace.compat.ray.rllib.algorithms",
     ],
 )

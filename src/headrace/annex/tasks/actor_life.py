@@ -55,7 +55,7 @@ class ActorLife:
         self.said_concurrency: int | None = None
         self._worker: LocalPool | None = None
         self._admitted = False
-        self._constructed = False
+        self._constructed = self._was_made = False
         self._ended_by: BaseException | None = None
         self._without_handles = False
         self._failed_constructions = 0
@@ -169,14 +169,16 @@ class ActorLife:
             return
         self._constructed = False
         assert self._worker is not None
-        self._send("construct", self._construction, self._construct_answered, self.said_concurrency)
+        self._send(
+            "construct", self._construction, self._construct_answered, self.said_concurrency, self._was_made
+        )
 
     def _construct_answered(self, answer: Future[Any]) -> None:
         error = answer.exception()
         if self._ended_by is not None:
             return
         if error is None:
-            self._constructed = True
+            self._constructed = self._was_made = True
             self._failed_constructions = 0
             self._send_next()
         elif isinstance(error, ActorLeft):

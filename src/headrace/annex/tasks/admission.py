@@ -22,16 +22,18 @@ _EPSILON = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What one call or one actor takes while it runs: cores, devices, bytes."""
+    """What one call or one actor takes while it runs: cores, devices, bytes, and named ``resources``."""
 
     num_cpus: float = 1.0
     num_gpus: float = 0.0
     memory: int = 0
+    resources: tuple[tuple[str, float], ...] = ()
 
     def __str__(self) -> str:
         parts = [f"{size(self.memory)} of memory"] * bool(self.memory)
         parts += [_gpus(self.num_gpus)] * bool(self.num_gpus)
         parts += [f"{self.num_cpus:g} cores"] * bool(self.num_cpus)
+        parts += [f"{amount:g} {name}" for name, amount in self.resources]
         return ", ".join(parts) or "nothing"
 
 
@@ -62,8 +64,12 @@ class Admission:
     [('b', ())]
     """
 
-    def __init__(self, cpus: float, memory: int, gpus: int = 0) -> None:
+    def __init__(
+        self, cpus: float, memory: int, gpus: int = 0, resources: Mapping[str, float] | None = None
+    ) -> None:
         self.cpus = cpus
+        self.resources = dict(resources or {})
+        self._free_resources = dict(self.resources)
         self.memory = memory
         self.gpus = gpus
         self._devices = Devices(gpus)
@@ -89,7 +95,8 @@ class Admission:
         """What is free: cores and bytes; and devices, parts of them added up."""
         held = sum(needs.num_gpus for needs, _, _ in self._held.values())
         cpus = max(0.0, self.cpus - self._used_cpus - self._actor_cpus)
-        return Needs(cpus, max(0.0, self.gpus - held), self.memory - self._used_memory)
+        named = tuple(self._free_resources.items())
+        return Needs(cpus, max(0.0, self.gpus - held), self.memory - self._used_memory, named)
 
     def refusal(self, needs: Needs, workers: int = 1) -> str:
         """Say why this can never run ``workers`` times at once, with the numbers; empty if it can."""
@@ -98,6 +105,10 @@ class Admission:
         if needs.num_gpus and Devices(self.gpus).take(needs.num_gpus, workers) is None:
             there = f"there {'is' if self.gpus == 1 else 'are'} {self.gpus or 'none'}"
             return f"{_times(workers)}{_gpus(needs.num_gpus)}, and {there}"
+        for name, amount in needs.resources:
+            if amount * workers > self.resources.get(name, 0.0) + _EPSILON:
+                there = f"there are {self.resources.get(name, 0.0):g}"
+                return f"{_times(workers)}{amount:g} of the resource {name!r}, and {there}"
         return ""
 
     def request(self, key: Hashable, needs: Needs, *, for_actor: bool = False) -> None:
@@ -133,6 +144,8 @@ class Admission:
         """A call or an actor has ended: what it had is free."""
         needs, for_actor, seat = self._held.pop(key)
         self._used_memory -= needs.memory
+        for name, amount in needs.resources:
+            self._free_resources[name] += amount
         self._devices.give([seat] if seat else [], needs.num_gpus)
         if for_actor:
             self._actor_cpus -= needs.num_cpus
@@ -236,6 +249,8 @@ class Admission:
         needs = group.needs
         if self._used_memory + needs.memory > self.memory:
             return None
+        if any(amount > self._free_resources[name] + _EPSILON for name, amount in needs.resources):
+            return None
         if not group.for_actor and self._running:
             for_calls = max(1.0, self.cpus - self._actor_cpus)
             if self._used_cpus + needs.num_cpus > for_calls + _EPSILON:
@@ -257,6 +272,8 @@ class Admission:
         self._leave(group)
         self._held[key] = group.needs, group.for_actor, seat
         self._used_memory += group.needs.memory
+        for name, amount in group.needs.resources:
+            self._free_resources[name] -= amount
         if group.for_actor:
             self._actor_cpus += group.needs.num_cpus
         else:
@@ -318,6 +335,7 @@ class CallOptions:
     max_retries: int | None = None
     num_returns: int | str | None = None
     strict: bool = False  # arrays among the arguments are read-only
+    resources: tuple[tuple[str, float], ...] = ()  # by Ray's names only
 
     def updated(self, where: str, changes: Mapping[str, Any]) -> CallOptions:
         """Return the options with ``changes``, checked."""
@@ -339,7 +357,7 @@ class CallOptions:
     def needs(self, *, default_cpus: float) -> Needs:
         """Return what one call needs."""
         cpus = default_cpus if self.num_cpus is None else self.num_cpus
-        return Needs(cpus, self.num_gpus or 0.0, self.memory or 0)
+        return Needs(cpus, self.num_gpus or 0.0, self.memory or 0, self.resources)
 
 
 def check_known(where: str, given: Mapping[str, Any], known: Sequence[str]) -> None:

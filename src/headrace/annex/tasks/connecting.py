@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from headrace.annex.tasks.core import Core
@@ -67,16 +68,25 @@ def connect(
             f"connect({engine!r}): an executor's workers are processes of this machine. On a cluster, Ray's own "
             "tasks and actors do the same; a Dataset runs there with engine=hr.Ray(…)."
         )
-    cores = _given_cores(workers, num_cpus)
+    return opened(given_cores(workers, num_cpus), _devices(num_gpus), memory_limit)
+
+
+def opened(
+    cores: float | None,
+    devices: tuple[str, ...],
+    memory_limit: int | str | None,
+    resources: Mapping[str, float] | None = None,
+) -> Executor:
+    """Return an executor with these ``devices``, and with named ``resources``, which are only counted."""
     hold_standard_streams()
     options = RunOptions.from_environment().updated({"memory_limit": memory_limit, "engine": "local"})
     capacity = machine.capacity()
     cpus = (options.workers or max(1, capacity.cpus)) if cores is None else cores
     starting = Starting(options.worker_start, eager=cpus > 1, keep=options.keep_template or 0.0)
-    return Executor(Core(cpus, options.memory_limit or capacity.memory, _devices(num_gpus), starting))
+    return Executor(Core(cpus, options.memory_limit or capacity.memory, devices, starting, resources))
 
 
-def _given_cores(workers: int | None, num_cpus: float | None) -> float | None:
+def given_cores(workers: int | None, num_cpus: float | None) -> float | None:
     """Return how many cores were asked for, checked; None if none were."""
     if workers is not None and num_cpus is not None and workers != num_cpus:
         raise ArgumentError(

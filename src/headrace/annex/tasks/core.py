@@ -7,7 +7,8 @@ import queue
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -55,7 +56,14 @@ class Core:
 
     in_worker = False
 
-    def __init__(self, cpus: float, memory: int, devices: Sequence[str], starting: Starting) -> None:
+    def __init__(
+        self,
+        cpus: float,
+        memory: int,
+        devices: Sequence[str],
+        starting: Starting,
+        resources: Mapping[str, float] | None = None,
+    ) -> None:
         actions: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
 
         # Called by the garbage collector, in any thread.
@@ -66,7 +74,7 @@ class Core:
         workers = ExecutorWorkers(engine, devices, max(1, int(cpus)), time.monotonic)
         self.cores = machine.capacity().cpus  # what native libraries may use
         self.store = engine.object_store(on_release)
-        self.admission = Admission(cpus, memory, len(devices))
+        self.admission = Admission(cpus, memory, len(devices), resources)
         self.dispatcher = Dispatcher(engine, self.store, self.admission, workers, actions)
         self._prepared: tuple[CallOptions | None, Needs, int] = (None, Needs(), 1)  # of the last call
         self.lock = threading.Lock()
@@ -270,14 +278,14 @@ class Core:
                     f"{label} asks for {needs.num_cpus:g} cores, and there are {self.admission.cpus:g}: "
                     "it gets those.",
                 )
-            needs = Needs(self.admission.cpus, needs.num_gpus, needs.memory)
+            needs = replace(needs, num_cpus=self.admission.cpus)
         refused = self.admission.refusal(needs, workers)
         if refused:
             raise ResourcesUnavailable(
                 f"{label} can never run here: it needs {refused}. Ask for less, or give the executor more "
                 "(memory_limit=, num_gpus=) if the machine has it."
             )
-        return Needs(max(least, needs.num_cpus), needs.num_gpus, needs.memory)
+        return replace(needs, num_cpus=max(least, needs.num_cpus))
 
     def threads(self, num_cpus: float | None) -> int:
         """Return how many threads native libraries may start in a worker."""

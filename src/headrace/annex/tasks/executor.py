@@ -272,7 +272,7 @@ class Executor(StandardExecutor):
     def limits(self) -> Needs:
         """What there is in all: cores, devices, bytes of memory."""
         admission = self._core.admission
-        return Needs(admission.cpus, admission.gpus, admission.memory)
+        return Needs(admission.cpus, admission.gpus, admission.memory, tuple(admission.resources.items()))
 
     @property
     def available(self) -> Needs:

@@ -20,17 +20,21 @@ from typing import Any
 from headrace.compat.ray.calls import cancel, get, get_actor, kill, method, put, wait
 from headrace.compat.ray.context import get_runtime_context
 from headrace.compat.ray.offered import missing
-from headrace.compat.ray.remote import ObjectRef, ObjectRefGenerator, remote
+from headrace.compat.ray.remote import DynamicObjectRefGenerator, ObjectRef, ObjectRefGenerator, remote
 from headrace.compat.ray.session import (
     available_resources,
     cluster_resources,
     get_gpu_ids,
     init,
     is_initialized,
+    nodes,
     shutdown,
 )
 
+__version__ = "2.60.0"  # the version of Ray whose names these are
+
 __all__ = [
+    "DynamicObjectRefGenerator",
     "ObjectRef",
     "ObjectRefGenerator",
     "available_resources",
@@ -44,13 +48,14 @@ __all__ = [
     "is_initialized",
     "kill",
     "method",
+    "nodes",
     "put",
     "remote",
     "shutdown",
     "wait",
 ]
 
-_MODULES = ("actor", "air", "data", "exceptions", "train", "util")
+_MODULES = ("actor", "air", "data", "exceptions", "experimental", "runtime_env", "train", "util")
 
 
 def __getattr__(name: str) -> Any:

@@ -15,6 +15,7 @@ from headrace.annex.tasks.futures import fetched
 from headrace.annex.tasks.hosting.task_host import TaskHost
 from headrace.annex.tasks.hosting.worker_core import InnerFuture
 from headrace.annex.tasks.streams import ResultStream
+from headrace.compat.ray.around import GROUP, tried_again
 from headrace.compat.ray.exceptions import as_ray_raises
 from headrace.compat.ray.offered import OPTIONS, not_offered
 from headrace.compat.ray.session import session
@@ -127,9 +128,11 @@ def get_actor(name: str, namespace: str | None = None) -> ActorHandle:
 def method(**options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Say of a method, above it, how many results it has, or how often a call is made again if the actor dies.
 
-    ``@ray.method(num_returns=2, max_task_retries=3)``. Ray's other options are not offered.
+    ``@ray.method(num_returns=2, max_task_retries=3)``. With ``retry_exceptions``, also if it raises one of these, or
+    any (True). ``concurrency_group`` is the group of ``concurrency_groups=`` that it belongs to.
     """
     known = {"num_returns": "num_returns", "max_task_retries": "max_retries"}
+    group, again = options.pop("concurrency_group", None), options.pop("retry_exceptions", None)
     for name, value in options.items():
         if name not in known and not (name in OPTIONS and OPTIONS[name].takes(value)):
             why = OPTIONS[name].reason if name in OPTIONS else ""
@@ -139,6 +142,10 @@ def method(**options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]
     )
 
     def mark(function: Callable[..., Any]) -> Callable[..., Any]:
+        if again:
+            function = tried_again(function, said.max_retries or 0, again)
+        if group is not None:
+            setattr(function, GROUP, group)
         setattr(function, METHOD_OPTIONS, said)
         return function
 

@@ -31,9 +31,11 @@ REASONS = {
 
 OPTIONS = {  # of ray.remote, and where they ask for nothing
     "accelerator_type": Unsupported("the GPUs of this machine are the ones that there are"),
-    "concurrency_group": Unsupported("an actor has one limit for all of its methods, max_concurrency=", (None,)),
-    "concurrency_groups": Unsupported("an actor has one limit for all of its methods, max_concurrency="),
+    "concurrency_groups": Unsupported("it is for actors", (None, {})),
     "enable_task_events": Unsupported("", None),
+    "_generator_backpressure_num_objects": Unsupported("", None),
+    "_metadata": Unsupported("", None),
+    "_labels": Unsupported("", None),
     "label_selector": Unsupported(_ONE_MACHINE),
     "max_calls": Unsupported("", None),
     "get_if_exists": Unsupported("it is for actors", (None, False)),
@@ -42,12 +44,10 @@ OPTIONS = {  # of ray.remote, and where they ask for nothing
     "max_pending_calls": Unsupported("calls wait without limit", (None, -1)),
     "namespace": Unsupported("it is for actors"),
     "object_store_memory": Unsupported("", None),
-    "resources": Unsupported(_ONE_MACHINE, (None, {})),
-    "retry_exceptions": Unsupported(
-        "what a call raises is raised by ray.get; catch it, and call again", (None, False)
-    ),
-    "runtime_env": Unsupported("workers have the environment of this program; set it up before", (None,)),
-    "scheduling_strategy": Unsupported(_ONE_MACHINE, (None, "DEFAULT", "SPREAD")),
+    "placement_group": Unsupported("", None),
+    "placement_group_bundle_index": Unsupported("", None),
+    "placement_group_capture_child_tasks": Unsupported("", None),
+    "retry_exceptions": Unsupported("it is for tasks, and for @ray.method(retry_exceptions=…)", (None, False)),
 }  # fmt: skip
 
 

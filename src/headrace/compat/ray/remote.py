@@ -12,15 +12,19 @@ from typing import Any
 
 from headrace.annex.tasks import CallFuture, Ref
 from headrace.annex.tasks.actors import actor_order
+from headrace.annex.tasks.admission import CALL_RETRIES
 from headrace.annex.tasks.calls import TaskOrder, pickled_once
+from headrace.annex.tasks.hosting.task_host import has_async_methods
 from headrace.annex.tasks.streams import ResultStream
+from headrace.compat.ray.around import adapted, environment, in_environment, tried_again
 from headrace.compat.ray.offered import OPTIONS, not_offered
-from headrace.compat.ray.session import session
+from headrace.compat.ray.session import named_resources, session, session_environment
 from headrace.core.warn import warn
 from headrace.errors import ArgumentError, HeadraceError, UnknownArgument
 from headrace.plan.functions import callable_name
 
 _CALLS = ("num_cpus", "num_gpus", "memory", "max_retries", "num_returns")
+_BESIDE = ("resources", "runtime_env", "scheduling_strategy")  # of functions and of classes
 _ACTORS = {
     "num_cpus": "num_cpus", "num_gpus": "num_gpus", "memory": "memory", "max_restarts": "max_restarts",
     "max_task_retries": "max_retries", "max_concurrency": "max_concurrency",
@@ -43,8 +47,13 @@ class RemoteFunction:
             )
         functools.update_wrapper(self, function)
         self._function = function
-        _check(options, (*_CALLS, "name"))  # a task's name is shown by a dashboard, and nowhere else
+        # A task's name is shown by a dashboard, and nowhere else.
+        _check(options, (*_CALLS, *_BESIDE, "retry_exceptions", "name"))
+        self._given = dict(options)
         self._options = {name: value for name, value in options.items() if name in _CALLS}
+        self._is_dynamic = self._options.get("num_returns") == "dynamic"
+        if self._is_dynamic:
+            del self._options["num_returns"]
         self._signature: inspect.Signature | None = None
         self._order: tuple[Any, TaskOrder] = _NO_ORDER  # of the executor that was used last
         self._pickled: Any = None  # the function as it was at the first call, as Ray's workers know it
@@ -59,7 +68,7 @@ class RemoteFunction:
             order = self._ordered(executor._options)
             self._order = weakref.ref(executor._core), order
         if self._pickled is None:
-            self._pickled = pickled_once(self._function)
+            self._pickled = pickled_once(self._around())
         found = executor._core.submit(order, self._pickled, args, kwargs)
         if order.returns == 1:  # the one value that it yields
             (found,) = found
@@ -70,16 +79,32 @@ class RemoteFunction:
 
     def _ordered(self, given: Any) -> TaskOrder:
         """Return what is said about each call: ``returns`` is 1 for the one value of a generator."""
-        options, yields = self._options, inspect.isgeneratorfunction(self._function)
+        options = self._options
+        yields = inspect.isgeneratorfunction(self._function) and not self._is_dynamic
         if "num_returns" not in options and yields:
             options = {**options, "num_returns": "streaming"}
-        chosen = replace(given.updated("options", options), strict=True)
+        named = named_resources(self._given.get("resources"))
+        chosen = replace(given.updated("options", options), strict=True, resources=named)
         single = options.get("num_returns") == 1 and yields
         return TaskOrder(callable_name(self._function), chosen, 1 if single else chosen.num_returns)
 
     def options(self, **options: Any) -> RemoteFunction:
         """Return the function with other needs."""
-        return RemoteFunction(self._function, {**self._options, **options})
+        return RemoteFunction(self._function, {**self._given, **options})
+
+    def _remote(self, args: Any = (), kwargs: Any = None, **options: Any) -> Any:
+        return self.options(**options).remote(*args, **(kwargs or {}))
+
+    def _around(self) -> Any:
+        """Return the function with what its worker does around it."""
+        function, again = self._function, self._given.get("retry_exceptions")
+        if again:
+            times = self._options.get("max_retries")
+            function = tried_again(function, CALL_RETRIES if times is None else times, again)
+        if self._is_dynamic:
+            function = functools.partial(_all_references, function)
+        given = {**session_environment(), **environment(self._given.get("runtime_env"))}
+        return in_environment(function, given) if given else function
 
     def _check_arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Raise, as Ray does, before the call is on its way."""
@@ -106,8 +131,8 @@ class ActorClass:
         self.__doc__ = cls.__doc__
         self.__name__ = cls.__name__
         self._cls = cls
-        _check(options, (*_ACTORS, *_NAMES))
-        self._options = {name: value for name, value in options.items() if name in (*_ACTORS, *_NAMES)}
+        _check(options, (*_ACTORS, *_NAMES, *_BESIDE, "concurrency_groups"))
+        self._options = dict(options)
 
     def remote(self, *args: Any, **kwargs: Any) -> Any:
         """Make the object."""
@@ -133,10 +158,19 @@ class ActorClass:
             "get_if_exists": bool(given.get("get_if_exists")),
             "detached": given.get("lifetime") == "detached",
         }
-        order = actor_order(executor, self._cls, args, kwargs, resources, **said)
-        ours_strictly = replace(order.options, strict=True)
-        order = replace(order, methods=_streaming(self._cls, order.methods), options=ours_strictly)
-        return executor._core.start_actor(executor, self._cls, args, kwargs, order)
+        beside = {**session_environment(), **environment(given.get("runtime_env"))}
+        groups, own = given.get("concurrency_groups"), said["concurrency"]
+        cls = adapted(self._cls, beside, groups, own or (1000 if has_async_methods(self._cls) else 1))
+        if groups and not has_async_methods(self._cls):
+            said["concurrency"] = (own or 1) + sum(groups.values())
+        order = actor_order(executor, cls, args, kwargs, resources, **said)
+        named = named_resources(given.get("resources"))
+        ours_strictly = replace(order.options, strict=True, resources=named)
+        order = replace(order, methods=_streaming(cls, order.methods), options=ours_strictly)
+        return executor._core.start_actor(executor, cls, args, kwargs, order)
+
+    def _remote(self, args: Any = (), kwargs: Any = None, **options: Any) -> Any:
+        return self.options(**options).remote(*args, **(kwargs or {}))
 
     def options(self, **options: Any) -> ActorClass:
         """Return the class with other needs."""
@@ -221,6 +255,34 @@ def _check(options: Mapping[str, Any], known: tuple[str, ...]) -> None:
         if name not in known and not (name in OPTIONS and OPTIONS[name].takes(value)):
             why = OPTIONS[name].reason if name in OPTIONS else ""
             raise not_offered(f"ray.remote({name}=…)", known, why)
+
+
+class DynamicObjectRefGenerator:
+    """The references to all that a call with ``num_returns="dynamic"`` has yielded."""
+
+    def __init__(self, refs: list[Any]) -> None:
+        self._refs = refs
+
+    def __iter__(self) -> Any:
+        return iter(self._refs)
+
+    def __len__(self) -> int:
+        return len(self._refs)
+
+
+def _all_references(function: Any, *args: Any, **kwargs: Any) -> DynamicObjectRefGenerator:
+    """Put each value that a generator yields; what it raises is raised by the last reference."""
+    refs: list[Any] = []
+    try:
+        for value in function(*args, **kwargs):
+            refs.append(session().put(value))
+    except Exception as error:
+        refs.append(RemoteFunction(_raise, {"max_retries": 0}).remote(error))
+    return DynamicObjectRefGenerator(refs)
+
+
+def _raise(error: Exception) -> None:
+    raise error
 
 
 # ----------------------------------------------------------------

@@ -3,27 +3,37 @@
 from __future__ import annotations
 
 import atexit
+import dataclasses
 import os
 import threading
+from collections.abc import Mapping
 from typing import Any
+
+import msgspec
 
 import headrace
 from headrace.annex.tasks import Executor
+from headrace.annex.tasks.connecting import given_cores, opened
 from headrace.annex.tasks.hosting.task_host import TaskHost
+from headrace.compat.ray.around import environment
 from headrace.compat.ray.offered import OPTIONS, REASONS, not_offered
-from headrace.errors import EngineError
+from headrace.core.warn import warn
+from headrace.engines.local import machine
+from headrace.errors import ArgumentError, EngineError
 
 _IGNORED = frozenset(
     {
         "configure_logging", "dashboard_host", "dashboard_port", "include_dashboard", "log_to_driver",
         "logging_config", "logging_format", "logging_level", "namespace", "object_store_memory", "_temp_dir",
-        "_system_config",
+        "_system_config", "_metrics_export_port", "_node_ip_address", "job_config", "labels", "allow_multiple",
+        "_plasma_directory", "_enable_object_reconstruction", "_redis_max_memory", "local_mode",
     }
 )  # fmt: skip
 
 
 class _Session:
     executor: Executor | None = None
+    environment: Mapping[str, Any] = {}
     lock = threading.Lock()
 
 
@@ -32,31 +42,51 @@ def init(
     *,
     num_cpus: float | None = None,
     num_gpus: int | None = None,
+    resources: Mapping[str, float] | None = None,
+    runtime_env: Mapping[str, Any] | None = None,
     _memory: int | None = None,
     ignore_reinit_error: bool = False,
     **others: Any,
 ) -> Executor:
     """Begin: as ``headrace.connect(num_cpus=, num_gpus=, memory_limit=_memory)``; may be left out.
 
-    Arguments about logging, the dashboard and the object store has no effect. ``address``, ``runtime_env`` and
-    ``resources`` are not offered.
+    ``num_gpus`` and ``resources`` are counted, though the machine has fewer devices. ``runtime_env``: see
+    ``environment``; its ``env_vars`` are set in this program, too. ``address="auto"`` means this machine. Arguments
+    about logging, the dashboard and the object store have no effect.
     """
     if TaskHost.current is not None:
         return session()
-    if address not in (None, "local"):
+    if address not in (None, "local", "auto"):
         raise not_offered("ray.init(address=…)", why=REASONS["address"])
     for name in others:
         if name not in _IGNORED:
-            known = ("num_cpus", "num_gpus", "_memory", "ignore_reinit_error", *_IGNORED)
+            known = ("num_cpus", "num_gpus", "resources", "runtime_env", "ignore_reinit_error", *_IGNORED)
             raise not_offered(
                 f"ray.init({name}=…)", known, why=OPTIONS[name].reason if name in OPTIONS else ""
             )
+    chosen = environment(runtime_env)
     with _Session.lock:
         if _Session.executor is not None:
             if ignore_reinit_error:
                 return _Session.executor
             raise EngineError("ray.init() was called before; ray.shutdown() ends what it began.")
-        return _begin(num_cpus, num_gpus, _memory)
+        _Session.environment = chosen
+        os.environ.update(_Session.environment.get("env_vars") or {})
+        return _begin(num_cpus, num_gpus, _memory, resources)
+
+
+def session_environment() -> dict[str, Any]:
+    """Return what of ``init(runtime_env=)`` a worker has to be told with each call."""
+    return {name: value for name, value in _Session.environment.items() if name != "env_vars"}
+
+
+def named_resources(given: Mapping[str, float] | None) -> tuple[tuple[str, float], ...]:
+    """Return ``resources=`` of a call as they are counted; those of nodes are there in any case."""
+    named = {name: float(amount) for name, amount in (given or {}).items() if not name.startswith("node:")}
+    for name in ("CPU", "GPU", "memory"):
+        if name in named:
+            raise ArgumentError(f"resources={{{name!r}: …}}: say it by num_cpus=, num_gpus= or memory=.")
+    return tuple(named.items())
 
 
 def session() -> Executor:
@@ -82,6 +112,30 @@ def shutdown(_exiting_interpreter: bool = False) -> None:
         executor._core.join()
 
 
+def how_many(resources: Mapping[str, float] | None) -> int | None:
+    """Return how many workers of a step may run at a time that take these of ``ray.init(resources=)``; None: any."""
+    named = named_resources(resources)
+    if not named:
+        return None
+    there = cluster_resources()
+    most = min(int(there.get(name, 0.0) / amount + 1e-9) for name, amount in named if amount)
+    if not most:
+        raise ArgumentError(
+            f"resources={dict(named)!r}: ray.init(resources=…) has said that there are {there}."
+        )
+    return most
+
+
+def without_counted_gpus(step: Any) -> Any:
+    """Return a step that does not ask for GPUs that ``ray.init(num_gpus=)`` counts, and the machine lacks."""
+    needs = getattr(step, "resources", None)
+    if needs is None or not needs.num_gpus or _Session.executor is None:
+        return step
+    if len(machine.devices()) >= needs.num_gpus or _Session.executor.limits.num_gpus < needs.num_gpus:
+        return step
+    return dataclasses.replace(step, resources=msgspec.structs.replace(needs, num_gpus=None))
+
+
 def cluster_resources() -> dict[str, float]:
     """Return all resources: ``CPU``, ``GPU``, and ``memory`` in bytes."""
     named = _named(session().limits)
@@ -94,17 +148,42 @@ def available_resources() -> dict[str, float]:
     return _named(session().available)
 
 
+def nodes() -> list[dict[str, Any]]:
+    """Return the one machine, as Ray describes each of a cluster."""
+    return [
+        {
+            "NodeID": f"{0:056x}",
+            "Alive": True,
+            "NodeManagerAddress": "127.0.0.1",
+            "Resources": cluster_resources() | {"node:127.0.0.1": 1.0},
+        }
+    ]
+
+
 def get_gpu_ids() -> list[str]:
     """Return the devices that this process was given, by the names that CUDA knows."""
     return [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
 
 
-def _begin(num_cpus: float | None, num_gpus: int | None, memory: int | None) -> Executor:
-    _Session.executor = headrace.connect(num_cpus=num_cpus, num_gpus=num_gpus, memory_limit=memory)
+def _begin(
+    num_cpus: float | None,
+    num_gpus: int | None,
+    memory: int | None,
+    resources: Mapping[str, float] | None = None,
+) -> Executor:
+    devices = machine.devices()
+    wanted = len(devices) if num_gpus is None else int(num_gpus)
+    if wanted > len(devices):
+        warn(
+            f"ray.init(num_gpus={wanted}): the machine has {len(devices)}. They are counted, and nothing more."
+        )
+        devices += tuple(map(str, range(len(devices), wanted)))
+    cores = given_cores(None, num_cpus)
+    _Session.executor = opened(cores, devices[:wanted], memory, dict(named_resources(resources)))
     atexit.register(shutdown)  # as in Ray, what is under way at the end of the program is not waited for
     return _Session.executor
 
 
 def _named(needs: Any) -> dict[str, float]:
     named = {"CPU": float(needs.num_cpus), "memory": float(needs.memory)}
-    return named | ({"GPU": float(needs.num_gpus)} if needs.num_gpus else {})
+    return named | ({"GPU": float(needs.num_gpus)} if needs.num_gpus else {}) | dict(needs.resources)

@@ -125,7 +125,8 @@ def _nulled(failed: list[Rows], caller: Caller) -> Iterator[Rows]:
 
 def _batches(part: Rows, input_view: InputView, result: Any) -> list[pa.RecordBatch]:
     """Convert each batch before the next is made: a generator may fill one array again and again."""
-    return [from_result(batch, input_view) for batch in _results(result)]
+    made = (batch for batch in _results(result) if type(batch) is not dict or batch)  # {}: no rows
+    return [from_result(batch, input_view) for batch in made]
 
 
 def _paired(part: Rows, input_view: InputView, result: Any) -> list[pa.RecordBatch]:

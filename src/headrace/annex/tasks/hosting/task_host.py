@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import os
 import signal
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
@@ -18,7 +19,7 @@ from headrace.annex.tasks.hosting.packing import CallFailed, packed_error
 from headrace.annex.tasks.hosting.worker_core import Interrupted, WorkerCore, current_call
 from headrace.core.engine_ports import WorkerContext
 from headrace.core.failures import name_of, words
-from headrace.core.process import end_fork, ending_forks
+from headrace.core.process import end_fork, ending_forks, flush_streams
 from headrace.engines.out_of_band_pickle import OutOfBandPickle, pack
 from headrace.engines.references import Ref, collecting_references, holder_of, keep_restored, read_only
 from headrace.errors import BadReturn
@@ -48,7 +49,7 @@ class TaskHost:
     def __init__(self, context: WorkerContext) -> None:
         self._value = context.value
         self._object: Any = _NOT_CONSTRUCTED
-        self._constructing = False
+        self._constructing = self.is_again = False
         self._side: Any = None  # where methods run that run at the same time
         self._stack: list[int] = []  # the calls of this worker's own thread: each waits for what is above it
         self._cancelled: set[int] = set()
@@ -68,9 +69,12 @@ class TaskHost:
 
         return self._answer(call, label, action, returns)
 
-    def construct(self, call: int, label: str, concurrency: int | None = None) -> None:
-        """Construct the actor's object. ``concurrency``: how many methods may run at the same time, if said."""
-        self._constructing = True
+    def construct(self, call: int, label: str, concurrency: int | None = None, again: bool = False) -> None:
+        """Construct the actor's object. ``concurrency``: how many methods may run at the same time, if said.
+
+        ``again``: it takes the place of one that died.
+        """
+        self._constructing, self.is_again = True, again
         function, *given = self._value(call, False)
         is_async = isinstance(function, type) and has_async_methods(function)
 
@@ -118,6 +122,10 @@ class TaskHost:
         """Whether this worker has an actor's object, or is making it."""
         return self._constructing or self._object is not _NOT_CONSTRUCTED
 
+    def is_cancelled(self, call: int) -> bool:
+        """Say whether somebody has cancelled a call that goes on."""
+        return call in self._cancelled
+
     def feed(self, kind: str, *args: Any) -> None:
         """What the driver says while calls run; in the thread that listens."""
         if kind == "cancel":
@@ -139,6 +147,8 @@ class TaskHost:
             if here:
                 self._raise_if_cancelled()
             value = ending_forks(action)()
+            if in_actor and call in self._cancelled:
+                raise CallStopped(label)
             if returns is not None:
                 ending_forks(self._send_pieces)(call, label, value, returns)
                 value = None
@@ -155,6 +165,9 @@ class TaskHost:
             raise
         except SystemExit as error:
             if in_actor or self.is_actor:
+                if error.code:  # not on purpose: it may be made anew
+                    flush_streams()
+                    os._exit(error.code if isinstance(error.code, int) else 1)
                 raise ActorLeft(label) from None
             raise CallFailed(packed_error(label, error)) from None
         except BaseException as error:
@@ -237,6 +250,8 @@ class TaskHost:
         if self._side is not None and self._side.cancel(call):
             return
         self._cancelled.add(call)
+        if self.is_actor and call in self._stack:  # a method that runs goes on; it may ask whether it should
+            return
         if self._stack and self._stack[-1] == call and self._thread == threading.main_thread().ident:
             with contextlib.suppress(ProcessLookupError):
                 signal.pthread_kill(self._thread, signal.SIGUSR2)

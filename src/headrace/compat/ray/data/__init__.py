@@ -3,29 +3,42 @@
 from __future__ import annotations
 
 import functools
+import glob
+import itertools
 import os
+import random
+import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Unpack
 
 import headrace
-from headrace.compat.ray.calls import get
+from headrace.compat.ray.around import adapted, environment, in_environment
+from headrace.compat.ray.calls import get, put
 from headrace.compat.ray.data import datasource as datasource
 from headrace.compat.ray.data import datatype as datatype
 from headrace.compat.ray.data import expressions as expressions
 from headrace.compat.ray.data import extensions as extensions
 from headrace.compat.ray.data import preprocessors as preprocessors
+from headrace.compat.ray.data.checkpoint import CheckpointConfig as CheckpointConfig
 from headrace.compat.ray.data.context import DataContext
 from headrace.compat.ray.data.context import ExecutionOptions as ExecutionOptions
+from headrace.compat.ray.data.context import ExecutionResources as ExecutionResources
+from headrace.compat.ray.data.datasource import Datasink as Datasink
+from headrace.compat.ray.data.datasource import Datasource as Datasource
+from headrace.compat.ray.data.datasource.custom import read_datasource as _read_datasource
 from headrace.compat.ray.data.pairs import Pairs
 from headrace.compat.ray.data.schema import Schema
 from headrace.compat.ray.offered import names_of_headrace
+from headrace.compat.ray.session import how_many, without_counted_gpus
 from headrace.core.arguments import known_arguments, unframed
-from headrace.core.files.storage import storage_at
+from headrace.core.files.storage import given, storage_at
 from headrace.core.human import row_text
 from headrace.core.terminal import say
-from headrace.errors import ArgumentError
+from headrace.core.warn import warn
+from headrace.errors import ArgumentError, PlanChanged
 from headrace.plan.compile import columns_at
 from headrace.plan.parameters import given_rows
 from headrace.plan.ray_arguments import ITERATE, STEPS
@@ -37,9 +50,14 @@ _READERS = {name: name for name in headrace.__all__ if name.startswith(("read_",
 }
 
 _OWN = (
+    "CheckpointConfig",
     "DataContext",
     "Dataset",
+    "Datasink",
+    "Datasource",
     "ExecutionOptions",
+    "ExecutionResources",
+    "FileShuffleConfig",
     "MaterializedDataset",
     "SaveMode",
     "Schema",
@@ -48,6 +66,7 @@ _OWN = (
     "from_blocks",
     "from_numpy_refs",
     "from_pandas_refs",
+    "read_datasource",
 )
 
 __all__ = sorted((*_OWN, *_STRATEGIES, *_READERS))
@@ -67,12 +86,72 @@ class SaveMode(str, Enum):  # noqa: UP042 - as in Ray: str() gives the name
 class Dataset(headrace.Dataset):
     """A dataset of Headrace, with what only programs for Ray Data need."""
 
-    __slots__ = ("_found",)
+    __slots__ = ("_found", "name")
 
     @unframed
     def __init__(self, plan: Any = None, options: Any = None) -> None:
         super().__init__(plan, options)
         self._found: Any = None  # the schema, once somebody asked for it
+        self.name: str | None = None
+
+    @property
+    def context(self) -> DataContext:
+        """The settings, which are the same for all datasets."""
+        return DataContext.get_current()
+
+    def set_name(self, name: str | None) -> None:
+        """Give it a name, which has no effect; ``name`` is it."""
+        self.name = name
+
+    _set_name = set_name
+
+    @staticmethod
+    def copy(ds: Any, *_: Any, **__: Any) -> Any:
+        """Return the dataset: none ever changes."""
+        return ds
+
+    def with_step(self, step: Any) -> Any:
+        """Return this dataset with one more step. GPUs that ``ray.init`` only counts are not asked for."""
+        return super().with_step(without_counted_gpus(step))
+
+    def with_column(self, column_name: str, expr: Any, **options: Any) -> Any:
+        """Add a column, by an expression of ``ray.data.expressions``; see ``headrace.Dataset.with_column``."""
+        if isinstance(expr, (expressions.Computed, expressions.Download)):
+            options["batch_format"] = "pyarrow"
+        return super().with_column(column_name, expr, **options)
+
+    def iter_internal_ref_bundles(self) -> Iterator[RefBundle]:
+        """Run the plan, and yield what came: ``num_rows()`` and ``size_bytes()`` of each block.
+
+        >>> from headrace.compat import ray
+        >>> sum(bundle.num_rows() for bundle in ray.data.range(3).iter_internal_ref_bundles())
+        3
+        """
+        for table in self.iter_batches(batch_size=None, batch_format="pyarrow"):
+            yield RefBundle(table)
+
+    def get_internal_block_refs(self) -> list[Any]:
+        """Run the plan, and return references to tables."""
+        return [put(table) for table in self.iter_batches(batch_size=None, batch_format="pyarrow")]
+
+    to_arrow_refs = get_internal_block_refs
+
+    def to_pandas_refs(self) -> list[Any]:
+        """Run the plan, and return references to DataFrames."""
+        return [put(frame) for frame in self.iter_batches(batch_size=None, batch_format="pandas")]
+
+    def to_numpy_refs(self, *, column: str | None = None) -> list[Any]:
+        """Run the plan, and return references to dicts of arrays, or to arrays of ``column``."""
+        batches = self.iter_batches(batch_size=None)
+        return [put(batch if column is None else batch[column]) for batch in batches]
+
+    def write_datasink(self, datasink: Any, **others: Any) -> None:
+        """Write the rows by a ``Datasink`` of yours; see ``ray.data.datasource``."""
+        if not isinstance(datasink, datasource.Datasink):
+            raise ArgumentError(
+                f"write_datasink({datasink!r}): it takes an object of a subclass of Datasink."
+            )
+        datasink._take(self)
 
     @known_arguments
     def schema(self, fetch_if_missing: bool = True) -> Any:
@@ -200,7 +279,94 @@ class MaterializedDataset(Dataset):
 
     def with_step(self, step: Any) -> Any:
         """Return a dataset that runs the step when it is looked at."""
-        return Dataset(self._plan.then(step), self._options)
+        return Dataset(self._plan, self._options).with_step(step)
+
+    def num_blocks(self) -> int:
+        """Return how many batches it has in memory."""
+        return len(self.get_internal_block_refs())
+
+
+@dataclass(frozen=True)
+class RefBundle:
+    """A block of rows, as ``iter_internal_ref_bundles`` counts them."""
+
+    table: Any
+
+    def num_rows(self) -> int:
+        """How many rows there are."""
+        return int(self.table.num_rows)
+
+    def size_bytes(self) -> int:
+        """How many bytes they take."""
+        return int(self.table.nbytes)
+
+    @property
+    def block_refs(self) -> list[Any]:
+        """A reference to the rows."""
+        return [put(self.table)]
+
+
+def _placed(verb: str) -> Callable[..., Any]:
+    """Return a verb that takes what Ray says of where its workers are, as far as one machine can obey."""
+    plain = getattr(headrace.Dataset, verb)
+
+    @functools.wraps(plain)
+    def placed(self: Any, fn: Any = None, *args: Any, **kwargs: Any) -> Any:
+        kwargs.pop("scheduling_strategy", None)
+        most = how_many(kwargs.pop("resources", None))
+        if most is not None and kwargs.get("compute") is None:
+            given = kwargs.get("concurrency") or most
+            kwargs["concurrency"] = (
+                tuple(min(each, most) for each in given) if isinstance(given, tuple) else min(given, most)
+            )
+        given = environment(kwargs.pop("runtime_env", None))
+        if given and fn is not None:
+            fn = adapted(fn, given, None, 1) if isinstance(fn, type) else in_environment(fn, given)
+        return plain(self, *([] if fn is None else [fn]), *args, **kwargs)
+
+    return unframed(placed)
+
+
+for _verb in ("map", "map_batches", "flat_map", "filter"):
+    setattr(Dataset, _verb, _placed(_verb))
+
+
+def _adding(verb: str) -> Callable[..., Any]:
+    """Return a writer that adds: what another dataset wrote stays, and the rows go into a folder beside it.
+
+    The first of ``more-1``, ``more-2``, … that is free, or that this dataset wrote before, so that a run that was
+    killed goes on, and one that had ended does nothing.
+    """
+    plain = getattr(headrace.Dataset, verb)
+
+    @functools.wraps(plain)
+    def adding(self: Any, path: Any, *args: Any, **kwargs: Any) -> Any:
+        provider = kwargs.pop("filename_provider", None)
+        if provider is not None:
+            warn(
+                f"{verb}(filename_provider=…): files are named by shard and run, which a killed run is known by."
+            )
+        folder, mode = os.fspath(path).removeprefix("local://").rstrip("/"), kwargs.get("mode")
+        if mode is not None and getattr(mode, "value", mode) != "append":
+            result = plain(self, path, *args, **kwargs)
+            if getattr(mode, "value", mode) == "overwrite":
+                for added in glob.glob(f"{glob.escape(folder)}/more-*/_headrace"):
+                    shutil.rmtree(os.path.dirname(added))
+            return result
+        kwargs.pop("mode", None)
+        for number in itertools.count():
+            try:
+                return plain(self, f"{folder}/more-{number}" if number else path, *args, **kwargs)
+            except PlanChanged:
+                continue
+
+    return unframed(adding)
+
+
+for _verb in (
+    "write_parquet", "write_csv", "write_json", "write_images", "write_numpy", "write_tfrecords", "write_webdataset",
+):  # fmt: skip
+    setattr(Dataset, _verb, _adding(_verb))
 
 
 def _of_references(reader: str, verb: str) -> Callable[..., Dataset]:
@@ -249,6 +415,47 @@ def _existing(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any,
     return ((kept, *args[1:]), kwargs) if args else (args, {**kwargs, "paths": kept})
 
 
+_WITH_FOLDERS = ("read_parquet", "read_csv", "read_json")
+
+
+class FileShuffleConfig:
+    """Has files read in an order of chance, the same one for the same ``seed`` and in each run."""
+
+    def __init__(self, seed: int | None = None, **_: Any) -> None:
+        self.seed = seed
+
+
+def _listed(args: tuple[Any, ...], kwargs: dict[str, Any], chosen: Any, shuffle: Any) -> tuple[Any, Any]:
+    """Return a reader's arguments with its files one by one: those that are ``chosen``, and shuffled."""
+    if shuffle not in (None, "files") and not isinstance(shuffle, FileShuffleConfig):
+        raise ArgumentError(f"shuffle={shuffle!r}: it is 'files', or a FileShuffleConfig(seed=…).")
+    paths = args[0] if args else kwargs.pop("paths")
+    listed = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
+    places = [given(os.fspath(path), "read") for path in listed]
+    files = [str(file.path) for place in places for file in place.expanded(None)]
+    files = sorted(files) if chosen is None else chosen(sorted(files))
+    if shuffle is not None:
+        random.Random(getattr(shuffle, "seed", None) or 0).shuffle(files)
+    return (files, *args[1:]), kwargs
+
+
+class _FolderColumns:
+    """Adds the values of folders to the rows of a batch, by the column ``path``."""
+
+    def __init__(self, partitioning: Any, keeps_path: bool) -> None:
+        self._partitioning, self._keeps_path, self.__name__ = partitioning, keeps_path, "folders"
+
+    def __call__(self, batch: Any) -> Any:
+        import pyarrow as pa
+
+        rows = [self._partitioning.values(path) for path in batch.column("path").to_pylist()]
+        table = pa.table(batch) if not isinstance(batch, pa.Table) else batch
+        table = table if self._keeps_path else table.drop_columns(["path"])
+        for name in rows[0] if rows else ():
+            table = table.append_column(name, pa.array([row[name] for row in rows]))
+        return table
+
+
 @functools.cache
 def _adapted(found: Any) -> Any:
     """Return a reader of Headrace as one that makes datasets of this module; all else as it is."""
@@ -257,6 +464,21 @@ def _adapted(found: Any) -> Any:
 
     @functools.wraps(found)
     def reader(*args: Any, **kwargs: Any) -> Dataset:
+        for name in ("ray_remote_args", "scheduling_strategy", "resources"):  # one machine reads
+            kwargs.pop(name, None)
+        if found.__name__ == "read_text":
+            kwargs.setdefault("drop_empty_lines", True)
+        chosen, shuffle = kwargs.pop("partition_filter", None), kwargs.pop("shuffle", None)
+        if chosen is not None or shuffle is not None:
+            args, kwargs = _listed(args, kwargs, chosen, shuffle)
+        partitioning = kwargs.pop("partitioning", None)
+        folders = isinstance(partitioning, datasource.Partitioning)
+        if folders and (partitioning.is_plain and found.__name__ in _WITH_FOLDERS):
+            partitioning, folders = "hive", False
+        if folders:
+            keeps_path, kwargs["include_paths"] = kwargs.get("include_paths", False), True
+        elif partitioning is not None:
+            kwargs["partitioning"] = partitioning
         extensions = kwargs.pop("file_extensions", None)
         if kwargs.pop("ignore_missing_paths", False):
             args, kwargs = _existing(args, kwargs)
@@ -264,10 +486,16 @@ def _adapted(found: Any) -> Any:
         if extensions is not None:
             _with_extensions(made._plan.source, extensions)
         quiet = {} if DataContext.get_current().enable_progress_bars else {"progress": False}
+        if folders:
+            made = made.map_batches(_FolderColumns(partitioning, keeps_path), batch_format="pyarrow")
         kind = MaterializedDataset if found.__name__.startswith("from_") else Dataset
         return kind(made._plan, made._options.updated(quiet))
 
     return unframed(reader)
 
+
+read_datasource = _adapted(_read_datasource)
+DataIterator = Dataset
+DatasetContext = DataContext
 
 __getattr__ = names_of_headrace("ray.data", {name: name for name in _STRATEGIES} | _READERS, _adapted)

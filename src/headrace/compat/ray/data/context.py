@@ -12,7 +12,9 @@ _HARMLESS: dict[str, Any] = {
     "actor_init_retry_on_errors": False,
     "actor_prefetcher_enabled": False,
     "decoding_size_estimation": True,
+    "checkpoint_config": None,
     "default_hash_shuffle_parallelism": 200,
+    "default_map_logical_memory_enabled": False,
     "downstream_capacity_backpressure_ratio": 2.0,
     "enable_auto_log_stats": False,
     "enable_fallback_to_arrow_object_ext_type": None,
@@ -60,14 +62,13 @@ _HARMLESS: dict[str, Any] = {
 _RETRIES = "with_options(retry_on=TimeoutError, max_retries=3) says which errors of a function pass"
 _REFUSED = {
     "actor_task_retry_on_errors": (False, _RETRIES),
-    "checkpoint_config": (None, "a run that was killed goes on by itself when it is started again"),
     "max_errored_blocks": (0, "with_options(on_error='reject', max_errors=…) sets aside the rows that fail"),
     "max_map_retries": (0, _RETRIES),
     "raise_original_map_exception": (False, "a StepError has the exception as its __cause__"),
     "retried_map_errors": (False, _RETRIES),
 }
 _LIMITS = "with_options(workers=…, memory_limit=…) says how much a run may use"
-_SETTINGS = ("actor_locality_enabled", "preserve_order", "verbose_progress")
+_SETTINGS = ("actor_locality_enabled", "locality_with_output", "preserve_order", "verbose_progress")
 
 
 class _Settings:
@@ -95,17 +96,35 @@ class _Settings:
             self.values[name] = value
 
 
+class ExecutionResources:
+    """How much of the cluster a run of Ray may use; here ``with_options(workers=, memory_limit=)`` says it."""
+
+    def __init__(
+        self, cpu: Any = None, gpu: Any = None, object_store_memory: Any = None, memory: Any = None
+    ) -> None:
+        self.cpu, self.gpu, self.object_store_memory, self.memory = cpu, gpu, object_store_memory, memory
+
+    def copy(self, **changes: Any) -> ExecutionResources:
+        """Return one with changes."""
+        return ExecutionResources(**(vars(self) | changes))
+
+    @classmethod
+    def for_limits(cls, **limits: Any) -> ExecutionResources:
+        """Return limits."""
+        return cls(**limits)
+
+
 class ExecutionOptions(_Settings):
     """Ray's options of an execution: the order is kept in any case, and progress is shown as ``progress=`` says."""
 
     kind = "ray.data.ExecutionOptions"
     refused: ClassVar[dict[str, tuple[Any, str]]] = {
         "label_selector": (None, _LIMITS),
-        "resource_limits": (None, _LIMITS),
     }
 
     def __init__(self, **settings: Any) -> None:
-        object.__setattr__(self, "values", dict.fromkeys(_SETTINGS, True))
+        limits = {"resource_limits": ExecutionResources(), "exclude_resources": ExecutionResources()}
+        object.__setattr__(self, "values", dict.fromkeys(_SETTINGS, True) | limits)
         for name, value in settings.items():
             setattr(self, name, value)
 

@@ -1,25 +1,117 @@
-"""Ray's ``ray.data.expressions``: ``col`` and ``lit``."""
+"""Ray's ``ray.data.expressions``: ``col``, ``lit``, ``download``, and functions of columns."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from headrace.compat.ray.offered import missing
+from headrace.errors import ArgumentError
 from headrace.plan.column_expressions import ColumnExpression as Expr
-from headrace.plan.column_expressions import col, lit
+from headrace.plan.column_expressions import arrow_expression, col, lit
 
-__all__ = ["Expr", "col", "lit"]
+if TYPE_CHECKING:
+    import pyarrow as pa
 
+__all__ = ["Expr", "col", "download", "lit", "pyarrow_udf", "udf"]
 
-_FUNCTION = "with_column and map_batches(fn, batch_format='pyarrow') compute by a function of yours"
+_AT_A_TIME = 16
 _REASONS = {
-    "download": "read_binary_files reads addresses, and a function in map_batches fetches what a column names",
     "monotonically_increasing_id": "zip(range(n)) numbers rows; include_paths=True says which file one is of",
-    "pyarrow_udf": _FUNCTION,
     "random": "random_sample(fraction, seed=…) chooses rows, the same ones each time",
-    "udf": _FUNCTION,
+    "star": "with_column adds columns to those that there are",
     "uuid": "a run that goes on after a kill has to give the same values again: make a key of file and row",
 }
+
+
+class Download:
+    """What ``download`` returns: a function of a batch, for ``with_column``."""
+
+    def __init__(self, uri_column_name: str) -> None:
+        self.column = uri_column_name
+        self.__name__ = self.__qualname__ = f"download({uri_column_name})"
+
+    def __call__(self, batch: pa.Table) -> pa.Array:
+        from concurrent.futures import ThreadPoolExecutor
+
+        import pyarrow as pa
+
+        if self.column not in batch.schema.names:
+            raise ArgumentError(
+                f"download({self.column!r}): the columns are {', '.join(batch.schema.names)}."
+            )
+        with ThreadPoolExecutor(_AT_A_TIME) as threads:
+            return pa.array([*threads.map(_bytes_of, batch.column(self.column).to_pylist())], pa.binary())
+
+
+def download(uri_column_name: str, **_: Any) -> Any:
+    """Return the bytes of what a column names, null where it has no value: for ``with_column``.
+
+    Addresses and paths may be all that readers take. What is not there ends the run, or rejects the row.
+
+    >>> import pathlib, tempfile
+    >>> from headrace.compat import ray
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "a"
+    >>> _ = path.write_bytes(b"abc")
+    >>> ray.data.from_items([{"uri": str(path)}]).with_column("x", download("uri")).take_all()[0]["x"]
+    b'abc'
+    """
+    return Download(uri_column_name)
+
+
+def _bytes_of(uri: str | None) -> bytes | None:
+    from headrace.core.files.storage import given
+    from headrace.core.stores.objects import contents
+
+    if uri is None:
+        return None
+    return bytes(next(iter(contents([given(uri, "download").record().path]))))
+
+
+class Computed:
+    """A function of columns; made by ``udf``."""
+
+    def __init__(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._function, self._args, self._kwargs = function, args, kwargs
+        self.__name__ = self.__qualname__ = getattr(function, "__name__", "udf")
+
+    def __call__(self, batch: pa.Table) -> Any:
+        args = [self._value(each, batch) for each in self._args]
+        made = self._function(
+            *args, **{name: self._value(each, batch) for name, each in self._kwargs.items()}
+        )
+        return made.combine_chunks() if hasattr(made, "combine_chunks") else made
+
+    def _value(self, given: Any, batch: pa.Table) -> Any:
+        from headrace.core.arrow.batch import one_batch
+        from headrace.worker.expressions import evaluate
+
+        if isinstance(given, (Computed, Download)):
+            return given(batch)
+        expression = arrow_expression(given)
+        return given if expression is None else evaluate(expression, self.__name__, one_batch(batch))
+
+
+def udf(return_dtype: Any = None, **_: Any) -> Callable[[Any], Any]:
+    """Make a function of Arrow arrays one of columns, for ``with_column``; the type is that of what it returns.
+
+    >>> import pyarrow.compute as pc
+    >>> from headrace.compat import ray
+    >>> @udf()
+    ... def squared(values):
+    ...     return pc.multiply(values, values)
+    >>> ray.data.range(3).with_column("square", squared(col("id"))).take(3)[2]
+    {'id': 2, 'square': 4}
+    """
+
+    def made(function: Any) -> Callable[..., Any]:
+        called = function() if isinstance(function, type) else function
+        return lambda *args, **kwargs: Computed(called, args, kwargs)
+
+    return made
+
+
+pyarrow_udf = udf
 
 
 def __getattr__(name: str) -> Any:

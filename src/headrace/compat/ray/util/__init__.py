@@ -1,14 +1,103 @@
-"""Ray's ``ray.util``: ``ActorPool``."""
+"""Ray's ``ray.util``."""
 
 from __future__ import annotations
 
+import copyreg
+import importlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from headrace.compat.ray.calls import get, wait
 from headrace.compat.ray.offered import missing
+from headrace.compat.ray.session import session
 from headrace.compat.ray.util.actor_pool import ActorPool
+from headrace.compat.ray.util.placement_group import (
+    get_current_placement_group,
+    get_placement_group,
+    placement_group,
+    placement_group_table,
+    remove_placement_group,
+)
 
-__all__ = ["ActorPool"]
+__all__ = [
+    "ActorPool",
+    "as_completed",
+    "deregister_serializer",
+    "get_current_placement_group",
+    "get_node_ip_address",
+    "get_placement_group",
+    "inspect_serializability",
+    "list_named_actors",
+    "map_unordered",
+    "placement_group",
+    "placement_group_table",
+    "register_serializer",
+    "remove_placement_group",
+]
+
+_MODULES = ("joblib", "metrics", "multiprocessing", "queue", "scheduling_strategies")
+
+
+def as_completed(refs: Sequence[Any], *, chunk_size: int = 10, yield_obj_refs: bool = False) -> Iterator[Any]:
+    """Yield the results of calls as they come."""
+    left = list(refs)
+    while left:
+        done, left = wait(left, num_returns=1)
+        yield from done if yield_obj_refs else get(done)
+
+
+def map_unordered(
+    fn: Any, items: Iterable[Any], *, backpressure_size: int = 100, chunk_size: int = 10
+) -> Iterator[Any]:
+    """Yield what a remote function returns for each item, as it comes; so many are under way at most."""
+    left: list[Any] = []
+    for item in items:
+        left.append(fn.remote(item))
+        if len(left) >= backpressure_size:
+            done, left = wait(left, num_returns=1)
+            yield from get(done)
+    yield from as_completed(left)
+
+
+def get_node_ip_address() -> str:
+    """Return the address of the one machine."""
+    return "127.0.0.1"
+
+
+def list_named_actors(all_namespaces: bool = False) -> list[Any]:
+    """Return the names of the actors that live."""
+    names = sorted(name for name, actor in session()._core._names.items() if actor._life.alive)
+    return [{"namespace": "", "name": name} for name in names] if all_namespaces else list(names)
+
+
+def register_serializer(
+    cls: type, *, serializer: Callable[..., Any], deserializer: Callable[..., Any]
+) -> None:
+    """Have objects of a class written by ``serializer``, and made again by ``deserializer``, in this process."""
+    copyreg.pickle(cls, lambda value: (deserializer, (serializer(value),)))
+
+
+def deregister_serializer(cls: type) -> None:
+    """Forget what ``register_serializer`` was told."""
+    copyreg.dispatch_table.pop(cls, None)
+
+
+def inspect_serializability(base_obj: Any, name: str | None = None, **_: Any) -> tuple[bool, set[str]]:
+    """Say whether a thing can travel to a worker, and why not.
+
+    >>> inspect_serializability(len)
+    (True, set())
+    """
+    import cloudpickle
+
+    try:
+        cloudpickle.dumps(base_obj)
+    except Exception as error:
+        return False, {f"{name or base_obj!r}: {type(error).__name__}: {error}"}
+    return True, set()
 
 
 def __getattr__(name: str) -> Any:
-    raise missing("ray.util", name, __all__)
+    if name in _MODULES:
+        return importlib.import_module(f"{__name__}.{name}")
+    raise missing("ray.util", name, [*__all__, *_MODULES])

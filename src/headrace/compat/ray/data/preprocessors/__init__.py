@@ -1,4 +1,4 @@
-"""Ray's ``ray.data.preprocessors``: those that only call functions. scikit-learn has those that learn from data."""
+"""Ray's ``ray.data.preprocessors``: those that only call functions; ``fitted`` has those that learn from data."""
 
 from __future__ import annotations
 
@@ -8,40 +8,19 @@ from typing import Any
 import numpy as np
 
 from headrace.compat.air.preprocessing import FORMATS, Form, Preprocessing, preparing_method
+from headrace.compat.ray.data.preprocessor import Preprocessor
 from headrace.compat.ray.offered import missing
 from headrace.errors import ArgumentError, BadReturn
 
-__all__ = ["BatchMapper", "Chain", "TorchVisionPreprocessor"]
+__all__ = ["BatchMapper", "Chain", "Preprocessor", "TorchVisionPreprocessor"]
 
 _FITTED = (
-    "what is learnt from data is learnt by scikit-learn: fit a transformer of it to a DataFrame, such as "
+    "other transformations are learnt by scikit-learn: fit a transformer of it to a DataFrame, such as "
     "dataset.take_batch(100_000, batch_format='pandas'), and give that as preprocessor="
 )
 
 
-class _Preprocessor:
-    """What these have in common: nothing is fitted."""
-
-    batch_format: Form = "pandas"
-
-    def fit(self, dataset: Any) -> Any:
-        """Return this preprocessor: it learns nothing from data."""
-        return self
-
-    def transform(self, dataset: Any) -> Any:
-        """Return the prepared dataset, lazily."""
-        return dataset.map_batches(Preprocessing(self), batch_format=self.batch_format)
-
-    def fit_transform(self, dataset: Any) -> Any:
-        """Return the prepared dataset, as ``transform`` does."""
-        return self.transform(dataset)
-
-    def transform_batch(self, batch: Any) -> Any:
-        """Return a prepared batch."""
-        raise NotImplementedError
-
-
-class BatchMapper(_Preprocessor):
+class BatchMapper(Preprocessor):
     """Calls a function of a batch, which is a DataFrame or, with ``batch_format="numpy"``, a dict of arrays.
 
     >>> import pandas as pd
@@ -66,7 +45,7 @@ class BatchMapper(_Preprocessor):
         return self.fn(batch)
 
 
-class Chain(_Preprocessor):
+class Chain(Preprocessor):
     """Lets a batch pass through several preprocessors, one after the other.
 
     >>> import pandas as pd
@@ -84,6 +63,13 @@ class Chain(_Preprocessor):
         self._steps = [Preprocessing(each) for each in preprocessors]
         self.batch_format = self._steps[0].batch_format
 
+    def fit(self, dataset: Any) -> Any:
+        """Let each learn from what those before it make of the dataset."""
+        for each in self.preprocessors:
+            if hasattr(each, "fit") and isinstance(each, Preprocessor):
+                dataset = each.fit(dataset).transform(dataset)
+        return self
+
     def transform_batch(self, batch: Any) -> Any:
         """Return what the last preprocessor returns."""
         for step in self._steps:
@@ -91,7 +77,7 @@ class Chain(_Preprocessor):
         return batch
 
 
-class TorchVisionPreprocessor(_Preprocessor):
+class TorchVisionPreprocessor(Preprocessor):
     """Applies a transform of torchvision to columns of images, (n, h, w, c) or images of different sizes.
 
     ``transform`` gets each image as a tensor (h, w, c), or as an array where it takes no tensor; with
@@ -163,4 +149,8 @@ def _together(images: list[Any]) -> Any:
 
 
 def __getattr__(name: str) -> Any:
-    raise missing("ray.data.preprocessors", name, __all__, _FITTED)
+    from headrace.compat.ray.data import fitted
+
+    if name in fitted.__all__:
+        return getattr(fitted, name)
+    raise missing("ray.data.preprocessors", name, [*__all__, *fitted.__all__], _FITTED)

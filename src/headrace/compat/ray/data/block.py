@@ -1,0 +1,93 @@
+"""Ray's ``ray.data.block``: tables by the names that custom datasources and datasinks use."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+Block = Any  # a table of Arrow or a DataFrame
+
+
+@dataclass
+class BlockMetadata:
+    """What is known of a block before it is read."""
+
+    num_rows: int | None = None
+    size_bytes: int | None = None
+    input_files: list[str] | None = None
+    exec_stats: Any = None
+    schema: Any = None
+    task_exec_stats: Any = None
+
+
+class BlockAccessor:
+    """A table, with Ray's methods.
+
+    >>> import pyarrow as pa
+    >>> BlockAccessor.for_block(pa.table({"x": [1, 2]})).num_rows()
+    2
+    """
+
+    def __init__(self, block: Any) -> None:
+        self._table = block
+
+    @classmethod
+    def for_block(cls, block: Any) -> BlockAccessor:
+        """Return the methods of a table."""
+        return block if isinstance(block, BlockAccessor) else cls(block)
+
+    def num_rows(self) -> int:
+        """How many rows it has."""
+        return len(self._table)
+
+    def size_bytes(self) -> int:
+        """How many bytes it takes."""
+        return int(self.to_arrow().nbytes)
+
+    def to_arrow(self) -> Any:
+        """Return it as a table of Arrow."""
+        import pyarrow as pa
+
+        return pa.Table.from_pandas(self._table) if hasattr(self._table, "iloc") else self._table
+
+    def to_pandas(self) -> Any:
+        """Return it as a DataFrame."""
+        return self._table if hasattr(self._table, "iloc") else self._table.to_pandas()
+
+    def to_numpy(self, columns: Any = None) -> Any:
+        """Return its columns as arrays; that of ``columns`` alone, if it is one name."""
+        arrays = {
+            name: rows_of_column(column)
+            for name, column in zip(self.column_names(), self.to_arrow(), strict=True)
+        }
+        return (
+            arrays
+            if columns is None
+            else arrays[columns]
+            if isinstance(columns, str)
+            else {c: arrays[c] for c in columns}
+        )
+
+    to_batch_format = to_block = to_arrow
+
+    def column_names(self) -> list[str]:
+        """Return the names of its columns."""
+        return list(self.to_arrow().column_names)
+
+    def schema(self) -> Any:
+        """Return the schema."""
+        return self.to_arrow().schema
+
+    def iter_rows(self, public_row_format: bool = True) -> Any:
+        """Yield rows as dicts."""
+        from headrace.core.arrow.batch import one_batch
+        from headrace.core.arrow.batch_formats import rows_of
+
+        return iter(rows_of(one_batch(self.to_arrow())))
+
+
+def rows_of_column(column: Any) -> Any:
+    """Return a column of Arrow as an array."""
+    from headrace.core.arrow.batch_formats import to_numpy
+
+    return to_numpy(column.combine_chunks() if hasattr(column, "combine_chunks") else column)
