@@ -10,6 +10,7 @@ from headrace.annex.fleet.board import PLAN, Board, FleetPlan
 from headrace.core.stores.options import Options
 from headrace.core.work import FLEET, HOME, NOTES
 from headrace.output.places.place import looked_at
+from headrace.output.runs import is_output
 
 
 class FleetView(msgspec.Struct, frozen=True):
@@ -30,7 +31,7 @@ class FleetView(msgspec.Struct, frozen=True):
 def fleet_of(path: str | os.PathLike[str], options: Options | None = None) -> FleetView | None:
     """Return the machines that write an output; None where there are none, or not any more."""
     with looked_at(path, options) as place:
-        if FLEET not in place.folders(HOME):
+        if not is_output(place.root) or FLEET not in place.folders(HOME):
             return None
         notes = place.notes(f"{FLEET}/{NOTES}")
         data = notes.read(PLAN)

@@ -211,6 +211,10 @@ class Folder:
     def notes(self, folder: str) -> Notes:
         """Return files that are linked to their names."""
         _check_foreign(self.root)
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise write_failed(error, self.root, "make") from error
         return FolderNotes(self.root, folder)
 
     # ------------------------------------------------------------ a run
