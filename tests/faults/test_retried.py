@@ -322,7 +322,6 @@ def test_what_cannot_be_tried_again_alone(bad: Job, tmp_path: Path) -> None:
         (data, {"incremental": True}, "with incremental=True"),
         (data, {"mode": "overwrite"}, "with mode='overwrite'"),
         (data, {"on_change": "restart"}, "with on_change='restart'"),
-        (data, {"partition_by": "id"}, "partition_by"),
     ]
     for plan, options, about in refused:
         with pytest.raises(ArgumentError, match=about):

@@ -46,13 +46,14 @@ class Rig:
         run = {
             name: given.pop(name) for name in ("incremental", "refresh", "key", "durability") if name in given
         }
-        data = hr.read_parquet(str(self.place / "in")).with_options(
-            engine="inline", progress=False, shard_rows=ROWS, **run
-        )
-        data = data.map_batches(lambda batch: {**batch, "made": batch["id"] * times}, version=version)
+        data = self.data(**run).map_batches(lambda batch: {**batch, "made": batch["id"] * times}, version=version)
         data = data.require(rows=hr.at_least(required)) if required else data
         with failpoints({fault.partition("@")[0]: f"EIO@{fault.partition('@')[2]}"} if fault else {}):
             return self.verb(data, **given)
+
+    def data(self, **options: Any) -> hr.Dataset:
+        data = hr.read_parquet(str(self.place / "in"))
+        return data.with_options(engine="inline", progress=False, shard_rows=ROWS, **options)
 
     def verb(self, data: hr.Dataset, **given: Any) -> Result:
         if self.kind in ("folder", "store"):
@@ -131,6 +132,23 @@ def refresh(rig: Rig) -> None:
     assert rig.found() == rows(3)
 
 
+def retry(rig: Rig) -> None:
+    def write(**given: Any) -> Result:
+        data = rig.data(on_error="reject").map_batches(picky, version="1")
+        return rig.verb(data, **given)
+
+    assert write().rejected == 3
+    again = write(refresh="rejected", fix=lambda batch: {"id": batch["id"] + 99})
+    ids = [i + 99 * (i % ROWS == 3) for i in range(3 * ROWS)]
+    assert (rig.found(), again.rejected) == (sorted((i, i * 2) for i in ids), 0)
+
+
+def picky(batch: dict[str, Any]) -> dict[str, Any]:
+    if (batch["id"] % ROWS == 3).any():
+        raise ValueError("a bad row")
+    return {**batch, "made": batch["id"] * 2}
+
+
 def go_on(rig: Rig) -> None:
     with contextlib.suppress(HeadraceError, OSError):
         rig.write(fault="stage.closed@3")
@@ -194,6 +212,7 @@ PLAYS: dict[str, tuple[Callable[[Rig], None], dict[str, Any]]] = {
     "incremental": (incremental, {}),
     "key": (key, {"incremental": True, "key": "id"}),
     "refresh='changed'": (refresh, {"incremental": True, "refresh": "changed"}),
+    "refresh='rejected'": (retry, {}),
     "on_change='continue'": (go_on, {}),
     "on_change='restart'": (restart, {}),
     "require": (require, {}),

@@ -287,7 +287,9 @@ def watched(run: Run, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     told: list[tuple[Any, ...]] = []
     publisher, place = run.committer.revealing.publisher, run.output.place
     monkeypatch.setattr(
-        publisher, "check_complete", lambda *, since: told.append(("all", since, run.is_complete))
+        publisher,
+        "check_complete",
+        lambda records: told.append(("all", len(names(*records)), run.is_complete)),
     )
     monkeypatch.setattr(place, "sync_names", lambda: told.append(("names", run.is_complete)))
     return told
@@ -301,7 +303,7 @@ def test_all_parts_are_there_and_last_before_the_end(
     run.commit(0, 1, 2)
     told = watched(run, monkeypatch)
     run.committer.finish(1.0, {})
-    assert told == [("all", 0, False), *([("names", False)] if durability == "power" else [])]
+    assert told == [("all", 3, False), *([("names", False)] if durability == "power" else [])]
     run.end()
 
 
@@ -513,8 +515,8 @@ def test_a_table_gets_the_rows_of_each_part_at_its_commit(tmp_path: Path) -> Non
     (record,) = run.commit(3)
     del table.told[:]
     run.committer.finish(1.0, {})
-    told = [(each[1], each[2]) for each in table.told if each[0] == "reveal"]
-    assert (names(record), [False]) in told and names(record)[0] in run.seen()
+    told = [each[1:3] for each in table.told if each[0] == "reveal"]
+    assert told == [(run.seen(), [True] * 3 + [False])] and names(record)[0] in run.seen()  # all at once
     run.end()
 
 
@@ -526,16 +528,16 @@ def test_parts_that_a_table_has_need_not_be_there(tmp_path: Path, monkeypatch: p
     failpoints.activate({"finish.success": "EIO"})
     with pytest.raises(OutputWriteFailed):
         run.committer.finish(1.0, {})
-    assert told == [("all", 0, False)]
+    assert told == [("all", 3, False)]
     failpoints.activate({})
     run.again()
     told = watched(run, monkeypatch)
     run.committer.finish(1.0, {})
-    assert told == [("all", 4, False)]
+    assert told == [("all", 0, False)]
     table.told.clear()
     run.committer.grow([("in2", 1, 1)], [Shard(3, ())])
     run.commit(3)
     told = watched(run, monkeypatch)
     run.committer.finish(1.0, {})
-    assert ("all", 3, False) in told
+    assert ("all", 1, False) in told
     run.end()

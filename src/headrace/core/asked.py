@@ -63,6 +63,10 @@ ASKED: Mapping[str, Ask] = {
         "makes the rows again that other code made",
         {**dict.fromkeys(LAKES, _OLDER_IN_LAKES), "database": _OLDER_IN_DATABASES},
     ),
+    "refresh='rejected'": Ask(
+        "tries rejected rows again; what succeeds takes its place",
+        but=dict.fromkeys(TABLES, "is added in one commit"),
+    ),
     "on_change='continue'": Ask("goes on with a killed run whose code has changed"),
     "on_change='restart'": Ask(
         "begins a killed run again whose code has changed",

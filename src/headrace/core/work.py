@@ -249,7 +249,7 @@ class Task(msgspec.Struct, frozen=True):
     shard to another one; 0: never. ``after``: what a reader has got of the shard from an earlier attempt.
     ``asks_schema``: the attempt ends once it can say what the schema of its rows is. ``decodes``: no column is copied
     as it is stored, so all of them are read. ``shared``: the attempt may be asked to leave a part of its shard to
-    another worker.
+    another worker. ``behind``: so many files of the shard are there already, beside which it writes others.
 
     In a stage before the last, the shard's ``splits`` are some neighbouring ones of it, or there are ``blocks``:
     neighbouring ones of the stage before. The first ``skip`` rows belong to the task before, and those after the next
@@ -270,6 +270,7 @@ class Task(msgspec.Struct, frozen=True):
     blocks: tuple[Block | TrailingRejects, ...] = ()
     skip: int = 0
     rows: int | None = None
+    behind: int = 0
 
 
 REJECTED = "_rejected"

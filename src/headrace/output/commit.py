@@ -16,7 +16,7 @@ from headrace.core import failpoints
 from headrace.core.metric_states import STATES, side_files
 from headrace.core.ports import Moment, Sink
 from headrace.core.uploading.names import is_uploaded
-from headrace.core.work import CommitRecord, Durability, Shard
+from headrace.core.work import CommitRecord, Durability, Shard, StagedFile
 from headrace.output import journal as journals
 from headrace.output.journal_state import JournalState
 from headrace.output.layout import Output
@@ -162,11 +162,27 @@ class ShardCommitter:
         """True while committed shards wait for ``commit_accepted``."""
         return self.revealing.publisher.pending
 
-    def revoke(self, records: Sequence[CommitRecord]) -> None:
-        """Take back commits whose files are gone, so that their shards are run again."""
+    def revoke(self, records: Sequence[CommitRecord]) -> list[CommitRecord]:
+        """Take back commits whose files are gone, so that their shards are run again.
+
+        Not those whose rows a table has from before: what they were then is in force again, and returned.
+        """
         if not self.revealing.aside or any(record.shard < self.state.runs[-1].shard for record in records):
             self.output.remove_success()
-        self.note(*(journals.Revoked(record.shard) for record in records))
+        earlier = [] if self.sink.target is None else self._earlier(records)
+        self.note(*(journals.Revoked(record.shard) for record in records), *earlier)
+        return earlier
+
+    def _earlier(self, records: Sequence[CommitRecord]) -> list[CommitRecord]:
+        """Return the records in whose places others were to be, for the shards of those."""
+        shards, found = self.plan.shards, dict[int, int]()
+        for new in (record.shard for record in records if record.shard < len(shards)):
+            for old in sorted(self.state.replaced):
+                if old < new and shards[old].place == shards[new].place:
+                    found[new] = old
+        ever = (record for record in journals.read(self.folder / "journal") if found)
+        last = {record.shard: record for record in ever if isinstance(record, CommitRecord)}
+        return [msgspec.structs.replace(last[old], shard=new) for new, old in found.items()]
 
     def revoke_unread(self, records: Sequence[CommitRecord]) -> None:
         """Take back commits that no reader knows of yet; their shards are run again."""
@@ -176,12 +192,12 @@ class ShardCommitter:
                 self.state.done[record.shard] = 0
             if not self.revealing.aside:
                 self.output.place.remove([file.name for file in record.files])
-        self.drop_staged(records)
+        self.drop_staged(file for record in records for file in record.files)
         self.state.recount(self.committed())
 
-    def drop_staged(self, records: Iterable[CommitRecord]) -> None:
+    def drop_staged(self, files: Iterable[StagedFile]) -> None:
         """Remove files that are staged yet, of records that count no more."""
-        for file in (file for record in records for file in record.files if not is_uploaded(file)):
+        for file in (file for file in files if not is_uploaded(file)):
             (self.folder / "staging" / file.staged).unlink(missing_ok=True)
 
     def commit_accepted(self, *, wait: bool = True) -> None:

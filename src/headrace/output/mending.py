@@ -6,7 +6,6 @@ computed here and nothing is revealed: the records go the way of those of any fu
 
 from __future__ import annotations
 
-import dataclasses
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -22,7 +21,7 @@ from msgspec.structs import replace
 
 from headrace.core.arrow.batch import one_batch, taken
 from headrace.core.metric_states import STATES, States, merge, stored
-from headrace.core.ports import Accumulator, Writer
+from headrace.core.ports import Accumulator, Sink, Writer
 from headrace.core.rejected import ERROR_FIELDS
 from headrace.core.uploading.names import PARTS, is_uploaded, uploaded_name
 from headrace.core.work import HOME, CommitRecord, Faults, Ledger, Shard, StagedFile, Task
@@ -31,7 +30,6 @@ from headrace.output.commit import ShardCommitter
 from headrace.output.remeasure import bytes_of
 from headrace.plan.accounts import mismatch, wrong_in_record
 from headrace.sinks.arrow import Arrow
-from headrace.sinks.files import FileSink
 from headrace.sources.rejected import table_of
 
 _REASON = ("_error", "_error_type", "_step")
@@ -86,7 +84,7 @@ def mended(
     aside: Aside,
     retried: Retried,
     committer: ShardCommitter,
-    sink: FileSink,
+    sink: Sink,
     shard: Shard,
     *,
     schema: pa.Schema,
@@ -124,6 +122,11 @@ def mended(
     return record
 
 
+def keeps_order(sink: Sink) -> bool:
+    """Say whether rows that are read from one file after the other come in the order of the input."""
+    return sink.target is None and not sink.partition_by
+
+
 def place_of(committer: ShardCommitter, file: StagedFile) -> str:
     """Return the name under which a committed file lies, be it published or not."""
     run, place = committer.plan.run, committer.output.place
@@ -139,30 +142,35 @@ def _part(
     old: CommitRecord,
     retried: Retried,
     committer: ShardCommitter,
-    sink: FileSink,
+    sink: Sink,
     task: Task,
     places: Sequence[int],
     schema: pa.Schema,
 ) -> tuple[StagedFile, ...]:
-    """Write the part; none if there is no row."""
-    parts, stored = [file for file in old.files if file.is_part], sink.format.as_stored(schema)
-    if not (parts or places):
-        return ()
+    """Write the part, or one beside it, where rows have no order; return all parts of the shard."""
+    parts, stored = tuple(file for file in old.files if file.is_part), sink.format.as_stored(schema)
+    if not places:
+        return parts
+    if not keeps_order(sink):
+        beside = replace(task, behind=len(parts) if task.shard.index == old.shard else 0)
+        return parts + _written(
+            sink.open(beside, schema), (_typed(each, schema) for each in retried.batches())
+        )
 
     def typed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return (_typed(batch, schema) for batch in batches) if stored is sink.format else batches
 
-    new = list(typed(sink.format.rows_stored(retried.batches(), schema))) if places else []
+    new = list(typed(sink.format.rows_stored(retried.batches(), schema)))
     with ExitStack() as opened:
         paths = [
             opened.enter_context(committer.output.place.opened(place_of(committer, file))) for file in parts
         ]
         rows = typed(chain.from_iterable(map(_rows_of, [sink] * len(parts), parts, paths)))
-        writer = dataclasses.replace(sink, format=stored).open(task, schema)
-        return _written(writer, _merged(rows, pa.Table.from_batches(new) if new else None, places))
+        writer = sink.in_format(stored).open(task, schema)
+        return _written(writer, _merged(rows, pa.Table.from_batches(new), places))
 
 
-def _rows_of(sink: FileSink, file: StagedFile, path: Path) -> Iterator[pa.RecordBatch]:
+def _rows_of(sink: Sink, file: StagedFile, path: Path) -> Iterator[pa.RecordBatch]:
     """Read a part back, which has to be what was written: what is copied gets a checksum of its own."""
     if bytes_of(path) != (file.size, file.crc32):
         raise UnreadableFile(
@@ -175,14 +183,12 @@ def _rows_of(sink: FileSink, file: StagedFile, path: Path) -> Iterator[pa.Record
     yield from rows
 
 
-def _merged(
-    old: Iterator[pa.RecordBatch], new: pa.Table | None, places: Sequence[int]
-) -> Iterator[pa.RecordBatch]:
+def _merged(old: Iterator[pa.RecordBatch], new: pa.Table, places: Sequence[int]) -> Iterator[pa.RecordBatch]:
     """Put new rows among old ones: as many old rows come before each as its place says."""
     at = start = 0
     for batch in old:
         stop = bisect_left(places, at + batch.num_rows, start)
-        if new is not None and stop > start:
+        if stop > start:
             here = np.asarray(places[start:stop], np.int64) - at
             order = np.argsort(np.concatenate([np.arange(batch.num_rows) * 2 + 1, here * 2]), kind="stable")
             both = pa.concat_tables([pa.Table.from_batches([batch]), new.slice(start, stop - start)])
@@ -190,10 +196,9 @@ def _merged(
         else:
             yield batch
         at, start = at + batch.num_rows, stop
-    if places and places[-1] > at:
+    if places[-1] > at:
         raise LedgerMismatch(mismatch(f"a row stood behind row {places[-1]:,} of a part that has {at:,}"))
-    if new is not None:
-        yield from new.slice(start).to_batches()
+    yield from new.slice(start).to_batches()
 
 
 def _written(writer: Writer, batches: Iterator[pa.RecordBatch]) -> tuple[StagedFile, ...]:
@@ -223,7 +228,7 @@ def _typed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _rejects(
-    sink: FileSink, task: Task, rows: pa.Table, again: Sequence[int], failed: dict[int, dict[str, Any]]
+    sink: Sink, task: Task, rows: pa.Table, again: Sequence[int], failed: dict[int, dict[str, Any]]
 ) -> tuple[StagedFile, ...]:
     """Write the rows that stay rejected: those that failed again with their newest reason."""
     gone = set(again)

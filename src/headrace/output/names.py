@@ -39,6 +39,15 @@ def is_part(name: str, runs: Collection[str]) -> bool:
     return run_of(name.removeprefix(f"{REJECTED}/")) in runs
 
 
+def is_of(name: str, run: str) -> bool:
+    """Say whether a file has the name of one of the runs of an output, the first or a further one.
+
+    >>> is_of("part-00007-k3f9a2xq-2.parquet", "k3f9a2xq-2"), is_of("part-00007-k3f9a2xq-2.parquet", "k3f9a2xq")
+    (True, False)
+    """
+    return f"-{run}." in hive.file_name(name)
+
+
 def first_names(names: Sequence[str]) -> str:
     """Return some of these names, for a message.
 

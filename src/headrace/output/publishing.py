@@ -94,8 +94,8 @@ class Publisher:
         """Say where a committed file is. A file of another size than recorded is missing."""
         raise NotImplementedError
 
-    def check_complete(self, *, since: int = 0) -> None:
-        """See that every part of the shards from number ``since`` on is there, under its final name, to last."""
+    def check_complete(self, records: Iterable[CommitRecord]) -> None:
+        """See that every file of these records is there, under its final name, to last."""
 
     def finish(self, success: bytes, *, lasting: bool = True) -> None:
         """Put ``_SUCCESS`` in place, at once or not at all, after everything else.

@@ -24,7 +24,7 @@ from headrace.output.journal import (
 )
 from headrace.output.journal_state import JournalState
 from headrace.output.layout import Output
-from headrace.output.names import check_names
+from headrace.output.names import check_names, is_of
 from headrace.output.revealing import bind_sink, has_all_or_none, moment_of
 from headrace.output.run_list import RunEntry
 from headrace.output.saved_plan import write_plan
@@ -109,8 +109,10 @@ def recover(
             committer, check_names(contents.in_force(), run, folder)
         )
         committer.revealing.publisher.settle()
-        if lost:
-            committer.revoke(lost)
+        for record in committer.revoke(lost) if lost else ():
+            state.add(record)
+            states.update(side_files(record))
+            published |= {file.name for file in record.files}
         failpoints.hit("recover.revoked")
         state.finished = state.finished and output.is_marked(run)
         if not state.finished:
@@ -152,7 +154,7 @@ def _check_files(
     staged: set[str] = set()
     published: set[str] = set()
     states: set[str] = set()
-    first = committer.state.runs[-1].shard if has_all_or_none(target) else 0
+    name = committer.state.runs[-1].name(committer.plan.run) if has_all_or_none(target) else ""
 
     def keep(record: CommitRecord) -> None:
         states.update(side_files(record))
@@ -165,8 +167,8 @@ def _check_files(
         if not are_there(record, committer.folder) or (missing and target is None):
             lost.append(record)
             continue
-        if missing and record.shard >= first:
-            gone.append((record, missing))
+        if needed := [file for file in missing if is_of(file.name, name) or not name]:
+            gone.append((record, needed))
             continue
         keep(record)
         hidden = committer.revealing.aside

@@ -107,7 +107,8 @@ def replace_shards(committer: ShardCommitter, records: Mapping[int, CommitRecord
         committer.abandon()
         raise
     state.recount(committer.committed())
-    committer.drop_staged(again)
+    kept = {file for record in records.values() for file in record.files}
+    committer.drop_staged(file for record in again for file in record.files if file not in kept)
 
 
 def _first_unread(committer: ShardCommitter) -> int:

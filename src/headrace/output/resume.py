@@ -439,10 +439,11 @@ class _JobOpener:
         interrupted = not state.finished
         try:
             request = self._request
+            if state.finished and not hidden:
+                further = request.incremental or (request.retries and self._further)
+                check_in_table(committer, incremental=further)
             if request.retries and all(state.done):  # the input is not read
                 return Job(self._plan, self._output, committer, resumed=True, interrupted=interrupted)
-            if state.finished and not hidden:
-                check_in_table(committer, incremental=request.incremental)
             if state.finished and self._plan.source.unprepared:  # its input is part of its shape
                 return Job(self._plan, self._output, committer, resumed=True)
             self._prepare()

@@ -12,6 +12,7 @@ from headrace.core.ports import Moment, Sink, Target
 from headrace.core.work import CommitRecord, Durability, StagedFile
 from headrace.output.journal_state import JournalState
 from headrace.output.layout import Output
+from headrace.output.names import is_of
 from headrace.output.run_list import RunEntry
 from headrace.plan.physical import SavedPlan
 
@@ -50,23 +51,26 @@ class Revealing:
 
     def take_over(self, committed: Committed) -> None:
         """Reveal the whole run, in place of the current one or as a further run of it."""
-        replaced = bool(self._state.replaced)
+        replaced, target = bool(self._state.replaced), self._sink.target
         kept = {file.name for record in committed() for file in record.files} if replaced else None
         self.moment = moment_of(self._sink)  # which is now
-        with self._output.taken_over(self._run, kept):
-            self.reveal(self._at_end(committed))
+        with self._output.taken_over(self._run, kept if target is None else None):
+            if self.moment is Moment.TRANSACTION:  # one for all rows: readers have those before, or all
+                self._reveal_rows(self._at_end(committed))
+            self.publisher.publish(self._at_end(committed))
             self.publisher.settle()
+            if target is not None and kept is not None:  # until the table has the rows, it may refuse them
+                self._output.remove_parts(self._run, but=kept)
 
     def complete(self, committed: Committed, mark: bytes, *, lasting: bool) -> None:
         """See that all parts are there, and that a table has all rows; then ``mark`` the output as complete.
 
         ``lasting``: names and mark outlive a loss of power.
         """
-        target, since = self._sink.target, 0
-        if target is not None and has_all_or_none(target):
-            # What was revealed is the table's, which may have been compacted since.
-            since = len(self._state.done) + 1 if target.revealed() else self._state.runs[-1].shard
-        self.publisher.check_complete(since=since)
+        target = self._sink.target
+        # What was revealed is the table's, which may have been compacted since.
+        revealed = target is not None and has_all_or_none(target) and target.revealed()
+        self.publisher.check_complete(() if revealed else self._at_end(committed))
         if lasting:
             self._output.place.sync_names()
         if target is not None:
@@ -89,10 +93,15 @@ class Revealing:
         with errors_of_publishing(self._sink):
             self._sink.target.reveal(parts_of(records), schema)
 
+    @property
+    def _name(self) -> str:
+        return self._state.runs[-1].name(self._run)
+
     def _at_end(self, committed: Committed) -> Iterator[CommitRecord]:
-        """Return what is revealed at the end; parts of earlier runs may be gone if a table has all of each."""
-        first = self._state.runs[-1].shard if has_all_or_none(self._sink.target) else 0
-        return (record for record in committed() if record.shard >= first)
+        """Return what is revealed at the end; files of earlier runs may be gone if a table has all of each."""
+        if not has_all_or_none(self._sink.target):
+            return committed()
+        return (with_files_of(self._name, record) for record in committed())
 
 
 def moment_of(sink: Sink, *, aside: bool = False) -> Moment:
@@ -123,6 +132,12 @@ def has_all_or_none(target: Target | None) -> bool:
     return target is not None and not target.by_part
 
 
-def parts_of(records: Iterable[CommitRecord]) -> list[StagedFile]:
-    """Return the parts that records name."""
-    return [file for record in records for file in record.files if file.is_part]
+def parts_of(records: Iterable[CommitRecord], run: str = "") -> list[StagedFile]:
+    """Return the parts that records name; maybe those of one ``run`` of the output."""
+    parts = (file for record in records for file in record.files if file.is_part)
+    return [file for file in parts if not run or is_of(file.name, run)]
+
+
+def with_files_of(run: str, record: CommitRecord) -> CommitRecord:
+    """Return a record with its files of one run: to rows that a table has, a further one may have added some."""
+    return msgspec.structs.replace(record, files=tuple(f for f in record.files if is_of(f.name, run)))

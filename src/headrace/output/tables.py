@@ -27,7 +27,7 @@ def check_in_table(committer: ShardCommitter, *, incremental: bool) -> None:
     table = committer.sink.target
     if table is None or not has_all_or_none(table):
         return
-    parts = parts_of(committer.of_last_run())
+    parts = parts_of(committer.of_last_run(), committer.state.runs[-1].name(committer.plan.run))
     found = table.rows_lost(
         parts, [file for file in parts if committer.revealing.publisher.state(file) == "missing"]
     )
@@ -39,8 +39,8 @@ def check_in_table(committer: ShardCommitter, *, incremental: bool) -> None:
             "another output= to add all rows of this run again."
         )
     warn(
-        f"{_sentence(found)} The run in {committer.output} had finished before, and adds nothing now. If rows are "
-        "missing: restore the table, or write with another output= to add all rows of this run again."
+        f"{_sentence(found)} The run in {committer.output} had finished before, and does not add them again. If rows "
+        "are missing: restore the table, or write with another output= to add all rows of this run again."
     )
 
 
@@ -82,7 +82,7 @@ def check_inserted(
         )
         found = table.rows_lost(table.has_parts(parts), ())
     if found is not None:
-        now = "had finished before, and adds nothing now" if finished else "goes on without them"
+        now = "had finished before, and does not add them again" if finished else "goes on without them"
         warn(
             f"{_sentence(found)} The run in {output} {now}. If rows are missing: write with another output= to "
             "insert all rows of this run again."

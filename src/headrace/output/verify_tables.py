@@ -16,7 +16,6 @@ from headrace.core.work import StagedFile
 from headrace.errors import HeadraceError
 from headrace.output.places.place import Place
 from headrace.output.revealing import parts_of
-from headrace.output.run_list import run_at
 from headrace.output.runs import SavedRun
 from headrace.output.verification import Finding
 
@@ -102,10 +101,8 @@ def _parts_by_run(target: Target, run: SavedRun) -> Iterator[tuple[str, Sequence
         parts = [file for file in parts_of(run.records) if file.rows]
         yield run.name, parts if run.finished else target.has_parts(parts)
         return
-    entries = run.state.runs
-    for entry in entries:
-        of_run = (record for record in run.records if run_at(entries, record.shard) is entry)
-        yield entry.name(run.name), parts_of(of_run)
+    for name in (entry.name(run.name) for entry in run.state.runs):
+        yield name, parts_of(run.records, name)
 
 
 def _target_of(

@@ -28,6 +28,7 @@ from headrace.observers.record import EVENTS, Record
 from headrace.output.layout import open_output
 from headrace.output.names import REPORT
 from headrace.output.recover import peek, recover
+from headrace.output.revealing import with_files_of
 from headrace.output.runs import check_is_output, load, success_of
 from headrace.output.saved_plan import read_plan
 from headrace.output.verify_tables import Reached, table_of
@@ -237,8 +238,8 @@ def discard(
     """
     with _opened(path, storage_options) as output:
         for run, plan, state, contents in _runs(output):
-            first = state.runs[-1].shard
-            dropped = all(record.shard < first for record in contents.lasting())
+            name = state.runs[-1].name(run)
+            dropped = not any(with_files_of(name, record).files for record in contents.lasting())
             if not state.finished and (state.withheld or dropped):
                 with _recovered(output, run, plan, checked(storage_options)) as committer:
                     _drop(output, committer)

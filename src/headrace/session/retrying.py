@@ -24,14 +24,14 @@ from headrace.core.arrow.values import ConversionError, from_result
 from headrace.core.arrow.views import make_view
 from headrace.core.files.safe_files import KEPT
 from headrace.core.human import plural
-from headrace.core.ports import Format, Sink
+from headrace.core.ports import Format
 from headrace.core.rejected import ERROR_FIELDS
 from headrace.core.warn import warn
 from headrace.core.work import Shard
 from headrace.errors import ArgumentError, InputChanged
 from headrace.options import RunOptions
 from headrace.output.job import OpenRequest
-from headrace.output.mending import Aside, Retried, mended, place_of
+from headrace.output.mending import Aside, Retried, keeps_order, mended, place_of
 from headrace.output.refresh import replace_shards, replacing
 from headrace.output.resume import open_job
 from headrace.plan.logical import Plan
@@ -65,8 +65,10 @@ def check_retry(plan: Plan, options: RunOptions) -> None:
         raise ArgumentError(
             "fix=: it repairs rejected rows that are tried again, so it needs refresh='rejected'."
         )
-    asked = {"mode": options.mode != "resume", "incremental": options.incremental, "key": bool(options.key)}
-    asked["on_change"] = options.on_change == "restart"
+    sink = plan.sink
+    assert sink is not None
+    asked = {"mode": options.mode != "resume" and sink.target is None, "incremental": options.incremental}
+    asked |= {"key": bool(options.key), "on_change": options.on_change == "restart"}
     if other := next((name for name, found in asked.items() if found), ""):
         raise ArgumentError(
             f"refresh='rejected' with {other}={getattr(options, other)!r}: it tries the rejected rows of the output "
@@ -80,23 +82,13 @@ def check_retry(plan: Plan, options: RunOptions) -> None:
                 "row. So rows cannot be tried again alone. hr.read_rejected(OUT) reads them, as an input of "
                 "their own."
             )
-    assert plan.sink is not None
-    why = _why_not(plan.sink)
-    if why:
+    back = type(sink.format).rows_back is not Format.rows_back and sink.format.file_names() is None
+    if keeps_order(sink) and not back:
         raise ArgumentError(
-            f"refresh='rejected': {why}, so no row can get a place among those that are there. hr.read_rejected(OUT) "
-            "reads the rejected rows, as an input of their own for another output."
+            f"refresh='rejected': {sink.format.kind} files cannot be read back as they were written, so no row can "
+            "get a place among those that are there. hr.read_rejected(OUT) reads the rejected rows, as an input of "
+            "their own for another output."
         )
-
-
-def _why_not(sink: Sink) -> str:
-    if sink.target is not None:
-        return "rows of a table or database have no places"
-    if sink.partition_by:
-        return "partition_by= sorts rows into other files"
-    if type(sink.format).rows_back is Format.rows_back or sink.format.file_names() is not None:
-        return f"{sink.format.kind} files cannot be read back as they were written"
-    return ""
 
 
 def retry(job: Job, options: RunOptions, drive: Drive) -> tuple[int, int]:

@@ -81,8 +81,9 @@ def write(context: RunContext, complete: Callable[[Plan], Plan], started: float)
         from headrace.output.seen_keys import prepare_keys
 
         partitioning = context.execution.partitioning
+        retries = options.refresh == "rejected"
         request = OpenRequest(
-            options.mode,
+            "resume" if retries else options.mode,
             options.on_change,
             options.durability,
             partitioning,
@@ -90,10 +91,10 @@ def write(context: RunContext, complete: Callable[[Plan], Plan], started: float)
             options.incremental,
             options.refresh == "changed",
             bool(plan.requirements),
-            options.refresh == "rejected",
+            retries,
             partial(prepared_in_output, context, progress),
         )
-        if request.retries or options.fix is not None:
+        if retries or options.fix is not None:
             from headrace.session.retrying import check_retry
 
             check_retry(plan, options)
@@ -101,7 +102,7 @@ def write(context: RunContext, complete: Callable[[Plan], Plan], started: float)
             open_job(plan, request) if not options.fleet else _fleet_job(plan, request, context, progress)
         )
         with opened as job:
-            if request.retries:
+            if retries:
                 _retry(job, context, options, progress, started)
             if job.complete:
                 result = _finished_before(job, options)

@@ -149,22 +149,24 @@ class FileSink:
 
     def open(self, task: Task, schema: pa.Schema) -> Writer:
         """Begin the part of one attempt; its file appears with the first rows, or on ``close``."""
-        shard, most = task.shard.label(self.digits), self.max_rows_per_file
         names = self.format.file_names()
         if names is not None:
-            return RowFilesWriter(lambda name: self._part(task, schema, shard, name), names)
+            return RowFilesWriter(lambda name: self._part(task, schema, name=name), names)
         if self.partition_by or self.divide is not None:
-            return self._divided(task, schema, shard)
-        if most is None:
-            return self._part(task, schema, shard)
-        return RowLimitWriter(lambda number: self._part(task, schema, f"{shard}-{number:05}"), most)
+            return self._divided(task, schema)
+        if self.max_rows_per_file is None:
+            return self._part(task, schema)
+        return RowLimitWriter(lambda number: self._part(task, schema, number), self.max_rows_per_file)
 
-    def _part(self, task: Task, schema: pa.Schema, label: str, name: str = "") -> PartWriter:
+    def _part(self, task: Task, schema: pa.Schema, number: int | None = None, name: str = "") -> PartWriter:
+        label = task.shard.label(self.digits)
+        if number is not None or task.behind:
+            label += f"-{(number or 0) + task.behind:05}"
         last = f"{name}.{self.format.suffix}" if name else self.format.suffix
         return PartWriter(self, self.format, schema, task, label, f"part-{label}-{self.run}.{last}")
 
-    def _divided(self, task: Task, schema: pa.Schema, shard: str) -> PartitionedWriter:
-        longest = f"part-{shard}-00000-{self.run}.{self.format.suffix}"
+    def _divided(self, task: Task, schema: pa.Schema) -> PartitionedWriter:
+        longest = f"part-{task.shard.label(self.digits)}-00000-{self.run}.{self.format.suffix}"
         folders = Folders.of(
             self.partition_by,
             self.storage,
@@ -175,19 +177,17 @@ class FileSink:
         division: Division = folders if self.divide is None else self.divide(folders, schema)
 
         def open_file(folder: str, number: int | None) -> PartWriter:
-            label = shard if number is None else f"{shard}-{number:05}"
-            return self._part(task, division.schema_in(folder, schema), label).within(folder)
+            return self._part(task, division.schema_in(folder, schema), number).within(folder)
 
         return PartitionedWriter(
-            division, open_file, lambda: self._part(task, schema, shard), self.max_rows_per_file
+            division, open_file, lambda: self._part(task, schema), self.max_rows_per_file
         )
 
     def open_joined(
         self, task: Task, schema: pa.Schema, copied: Mapping[str, str], old_times: Collection[str] = ()
     ) -> PartWriter:
         """Begin a part into which columns are copied; ``copied``: their names in the files that they come from."""
-        part = self._part(task, schema, task.shard.label(self.digits))
-        return part.encoded_by(
+        return self._part(task, schema).encoded_by(
             lambda stream, schema: self.format.open_joined(stream, schema, copied, old_times)
         )
 

@@ -13,6 +13,7 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -163,25 +164,35 @@ def lance_there(place: str) -> list[Row]:
     return pairs(table.to_table().to_pylist())
 
 
+def schema_of(place: str) -> str:
+    return "s" + place.rpartition("/")[2].replace("-", "_")
+
+
+def uri_of(scheme: str, place: str) -> str:
+    if scheme != "postgresql":
+        return f"{scheme}:///{place}/a.db"
+    return f"{os.environ['HEADRACE_TEST_POSTGRESQL']}&options=-csearch_path%3D{schema_of(place)}"
+
+
+def asked(uri: str, sql: str) -> list[Any]:
+    """Run a statement in PostgreSQL, in a transaction of its own."""
+    from adbc_driver_postgresql import dbapi
+
+    with dbapi.connect(uri) as connection, connection.cursor() as cursor:
+        cursor.execute(sql)
+        found = cursor.fetchall() if cursor.description else []
+        connection.commit()
+        return found
+
+
 def database(scheme: str, mode: str) -> Sink:
     """A table; in PostgreSQL a schema for each place."""
 
-    def uri(place: str) -> str:
-        if scheme != "postgresql":
-            return f"{scheme}:///{place}/a.db"
-        return f"{os.environ['HEADRACE_TEST_POSTGRESQL']}&options=-csearch_path%3D{schema(place)}"
-
-    def schema(place: str) -> str:
-        return "s" + place.rpartition("/")[2].replace("-", "_")
+    uri = partial(uri_of, scheme)
 
     def before(place: str) -> None:
         if scheme == "postgresql":
-            from adbc_driver_postgresql import dbapi
-
-            with dbapi.connect(os.environ["HEADRACE_TEST_POSTGRESQL"]) as connection:
-                with connection.cursor() as cursor:
-                    cursor.execute(f"CREATE SCHEMA {schema(place)}")
-                connection.commit()
+            asked(os.environ["HEADRACE_TEST_POSTGRESQL"], f"CREATE SCHEMA {schema_of(place)}")
 
     def write(options: dict[str, Any], place: str) -> Result:
         warnings.simplefilter("ignore", UserWarning)  # of keys with several rows

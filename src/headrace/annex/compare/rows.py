@@ -23,6 +23,7 @@ from headrace.errors import ArgumentError, NothingMatched, PlanError
 from headrace.output.places.place import Place, looked_at
 from headrace.output.revealing import parts_of
 from headrace.output.runs import SavedRun, current_run, is_output, next_run
+from headrace.output.verify_tables import DATABASE
 from headrace.readers.by_name import dataset_of
 
 BATCH = 1 << 16  # rows that are compared at a time: temporary arrays of so many stay in a core's cache
@@ -145,7 +146,7 @@ def of_run(place: Place, run: SavedRun) -> Rows:
 def kind_read(sink: Mapping[str, Any], name: str) -> str:
     """Return the format of the files of an output; raises ``PlanError`` for one whose rows are elsewhere."""
     kind = str(sink.get("kind"))
-    if kind in ("Delta table", "Iceberg table"):
+    if kind in ("Delta table", "Iceberg table", DATABASE):
         return "parquet"
     if kind.lower() in WRITTEN:
         return kind.lower()

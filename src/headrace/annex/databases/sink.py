@@ -34,16 +34,18 @@ from headrace.core.table_changes import Lost
 from headrace.core.warn import warn
 from headrace.core.work import StagedFile
 from headrace.errors import OutputExists, SinkError
+from headrace.output.names import is_of
 
 
 @dataclass(frozen=True)
 class SqlTable(TableOfDatabase):
     """Parts in a local folder, and their rows in a table.
 
-    ``append``: each part's rows and its row in ``headrace_commits`` are one transaction. ``overwrite``: when all
-    parts are there, one transaction replaces all rows of the table. ``upsert``: one transaction then merges the rows
-    of all parts, in their order, by ``key``, and notes each part; ``update``: only into rows that are there. A part
-    that the table of commits names is never inserted again, so the database's own word decides what is done.
+    ``append``: each part's rows and its row in ``headrace_commits`` are one transaction, or those of all parts that
+    are revealed together. ``overwrite``: when all parts are there, one transaction replaces all rows of the table; a
+    further run adds its own. ``upsert``: one transaction then merges the rows of all parts, in their order, by
+    ``key``, and notes each part; ``update``: only into rows that are there. A part that the table of commits names is
+    never inserted again, so the database's own word decides what is done.
     """
 
     by_part: ClassVar[bool] = True
@@ -85,39 +87,42 @@ class SqlTable(TableOfDatabase):
     def reveal(self, files: Sequence[StagedFile], schema: pa.Schema | None) -> None:
         """Insert the rows of parts, unless they are there; or replace or merge rows, with all parts of the run."""
         if self._part_by_part:
-            for file in files:
-                if not self._is_published(file):
-                    self._insert_part(file)
+            self._insert_parts([file for file in files if not self._is_published(file)])
         elif self.key:
             self._upsert(sum(file.rows for file in files))
         else:
-            self._replace(sum(file.rows for file in files))
+            self._replace(files)
 
     @property
     def _output_run(self) -> str:
         """The run of the output: a further one has its name, and a number."""
         return self.files.run.partition("-")[0]
 
-    def _insert_part(self, file: StagedFile) -> None:
-        staged = self._staged(file)
-        with self._transaction("insert rows into", file) as transaction:
+    def _insert_parts(self, files: Sequence[StagedFile]) -> None:
+        if not files:
+            return
+        with self._transaction("insert rows into", files[0]) as transaction:
             if transaction.is_first:
                 make_commits(transaction)
-            # a part of later input may have the name of one without rows
-            if file.rows and not note(transaction, self._output_run, file.name, self.table, file.rows):
-                return
-            try:
-                self._insert(transaction, staged)
-            except Refused as error:
-                with contextlib.suppress(OSError):
-                    os.unlink(staged)  # so that a corrected run makes this shard again
-                raise SinkError(
-                    f"The database {self.database} refuses rows of {file.name} for the table {self.table}: "
-                    f"{self._told(error)}. None of its rows were inserted. Correct the rows in a step and run with "
-                    "on_change='continue'; or change the table and run again."
-                ) from None
+            for file in files:
+                # a part of later input may have the name of one without rows
+                if not file.rows or note(transaction, self._output_run, file.name, self.table, file.rows):
+                    self._insert_part(transaction, file)
             failpoints.hit("table.filled")
             transaction.commit()
+
+    def _insert_part(self, transaction: Transaction, file: StagedFile) -> None:
+        staged = self._staged(file)
+        try:
+            self._insert(transaction, staged)
+        except Refused as error:
+            with contextlib.suppress(OSError):
+                os.unlink(staged)  # so that a corrected run makes this shard again
+            raise SinkError(
+                f"The database {self.database} refuses rows of {file.name} for the table {self.table}: "
+                f"{self._told(error)}. None of its rows were inserted. Correct the rows in a step and run with "
+                "on_change='continue'; or change the table and run again."
+            ) from None
 
     def _check_not_dropped(self, transaction: Transaction) -> None:
         noted = noted_parts(transaction, self._output_run) if self.table_mode != "overwrite" else ()
@@ -155,9 +160,15 @@ class SqlTable(TableOfDatabase):
         names = [name for name in os.listdir(self.files.root) if ours.fullmatch(name)]
         return sorted(names, key=lambda name: [int(n) for n in name.split("-")[1].split(".")])
 
-    def _replace(self, rows: int) -> None:
-        """Replace the table's rows, unless it is noted that just these parts have done so."""
-        done = self._all_parts()
+    def _replace(self, files: Sequence[StagedFile]) -> None:
+        """Replace the table's rows, unless it is noted that just these parts have done so.
+
+        The parts of a further run are added to them.
+        """
+        done, further = self._all_parts(), "-" in self.files.run
+        rows = sum(file.rows for file in files)
+        names = [name for name in self._parts() if not further or is_of(name, self.files.run)]
+        wanted = sum(file.rows for file in files if not further or is_of(file.name, self.files.run))
         with self._transaction("replace the rows in") as transaction:
             make_commits(transaction)
             if not note(transaction, self._output_run, done, self.table, rows):
@@ -166,14 +177,14 @@ class SqlTable(TableOfDatabase):
                 f"DELETE FROM {COMMITS} WHERE run = '{self._output_run}' AND part <> '{done}'"
             )
             with self._undone("replace"):
-                if transaction.columns(self.table) is not None:
+                if not further and transaction.columns(self.table) is not None:
                     transaction.execute(f"DELETE FROM {quoted_table(self.table)}")
                 written = sum(
-                    self._insert(transaction, os.path.join(self.files.root, name)) for name in self._parts()
+                    self._insert(transaction, os.path.join(self.files.root, name)) for name in names
                 )
-            if written != rows:
+            if written != wanted:
                 raise SinkError(
-                    f"The files in {self.files.root} have {written:,} rows, but {rows:,} were made: some are gone. "
+                    f"The files in {self.files.root} have {written:,} rows, but {wanted:,} were made: some are gone. "
                     f"The table {self.table} was not changed. Run again with another output=."
                 )
             failpoints.hit("table.filled")

@@ -21,7 +21,7 @@ from headrace.core.files.staged import StagedStream
 from headrace.core.ports import Encoder, Format, Sink
 from headrace.core.table_changes import Lost
 from headrace.core.waiting import backoff
-from headrace.core.work import SUCCESS, StagedFile
+from headrace.core.work import HOME, SUCCESS, StagedFile
 from headrace.errors import OutputExists, OutputWriteFailed, SinkError
 from headrace.sinks.files import TableOfFiles
 from headrace.sinks.parquet import Parquet, ParquetEncoder
@@ -229,13 +229,15 @@ class LakeTable(TableOfFiles):
     def bind(self, sink: Sink) -> Sink:
         """Look at the table that is there."""
         bound = self.of(sink)
+        if "-" in bound.files.run and self.table_mode != "add_columns":  # a further run adds to the first
+            bound = replace(bound, table_mode="append")
         table = bound.open_table()
         if table is None:
             return bound.sink()
         columns = bound.columns_of(table)
         bound = replace(bound, columns=columns, there=bound.identity_of(table))
         if not bound.has_run(table, bound.files.run):
-            if self.table_mode == "error":
+            if bound.table_mode == "error":
                 raise OutputExists(
                     f"The {self.what} {self.place} exists already. mode='append' adds to it, mode='overwrite' "
                     "replaces its rows."
@@ -392,10 +394,14 @@ def digest_of(files: Sequence[StagedFile]) -> str:
     return hashlib.sha256(told.encode()).hexdigest()
 
 
-def free_folder(files: Sink, mode: str) -> Sink:
-    """Return ``files``; to overwrite where a run has finished there, those in the next free folder: ``name-2``, …"""
-    number, free = 1, files
+def free_folder(files: Sink, mode: str, refresh: str | None) -> Sink:
+    """Return ``files``; to overwrite where a run has finished there, those in the next free folder: ``name-2``, …
+
+    With ``refresh`` "rejected", those of the last run, whose rejected rows are tried again.
+    """
+    number, last, free = 1, files, files
     while mode == "overwrite" and free.storage.size_of(SUCCESS) is not None:
         number += 1
-        free = files.in_folder(f"{files.root}-{number}")
-    return free
+        last, free = free, files.in_folder(f"{files.root}-{number}")
+    begun = any(free.storage.size_of(f"{HOME}/{name}") is not None for name in ("current", "next"))
+    return last if refresh == "rejected" and not begun else free

@@ -137,7 +137,11 @@ class LakeWriteVerbs(WriteVerbs):
             )
             if mode == ADD_COLUMNS:
                 return DeltaNewColumns(parts, table_mode=mode, merge=True, where=where)
-            return DeltaTable(free_folder(parts, mode), table_mode=mode, merge=schema_mode == "merge")
+            return DeltaTable(
+                free_folder(parts, mode, self._refresh(options)),
+                table_mode=mode,
+                merge=schema_mode == "merge",
+            )
 
         if mode == ADD_COLUMNS:
             from headrace.annex.lakes.delta.source import DeltaSource
@@ -232,7 +236,7 @@ class LakeWriteVerbs(WriteVerbs):
             how: dict[str, Any] = {"identifier": identifier, "catalog": lake, "location": location}
             if mode == ADD_COLUMNS:
                 return IcebergNewColumns(parts, table_mode=mode, merge=True, where=where, **how)
-            return IcebergTable(free_folder(parts, mode), table_mode=mode, **how)
+            return IcebergTable(free_folder(parts, mode, self._refresh(options)), table_mode=mode, **how)
 
         if mode == ADD_COLUMNS:
             from headrace.annex.lakes.iceberg.source import IcebergSource
@@ -333,7 +337,11 @@ class LakeWriteVerbs(WriteVerbs):
             if mode == ADD_COLUMNS:
                 return LanceNewColumns(parts, table_mode=mode, merge=True, where=where)
             asked = "error" if mode == "create" else mode
-            return LanceTable(free_folder(parts, mode), table_mode=asked, merge=schema_mode == "merge")
+            return LanceTable(
+                free_folder(parts, mode, self._refresh(options)),
+                table_mode=asked,
+                merge=schema_mode == "merge",
+            )
 
         if mode == ADD_COLUMNS:
             from headrace.annex.lakes.lance.source import LanceSource
@@ -341,6 +349,10 @@ class LakeWriteVerbs(WriteVerbs):
             read = f"hr.read_lance({place!r})"
             return self._add_columns("write_lance", LanceSource, table(), read, options)
         return self._write(lambda: table().sink(), {**options, "mode": modes[mode]}, rows.least)
+
+    def _refresh(self, options: Mapping[str, Any]) -> str | None:
+        asked: str | None = options.get("refresh") or self._options.refresh
+        return asked
 
     def _add_columns(
         self,

@@ -82,8 +82,9 @@ class StorePublisher(Publisher):
         self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="headrace-uploads")
 
     def arriving(self, record: CommitRecord) -> list[Future[None]]:
-        """Begin to upload a record's files."""
-        uploads = [self._threads.submit(self._upload, file) for file in record.files]
+        """Begin to upload a record's files; some may be here from before."""
+        staged = [file for file in record.files if is_uploaded(file) or os.path.lexists(self._staged(file))]
+        uploads = [self._threads.submit(self._upload, file) for file in staged]
         states = side_files(record)
         if states:
             uploads.append(self._threads.submit(self._upload_states, states))
@@ -152,20 +153,21 @@ class StorePublisher(Publisher):
         failpoints.hit("finish.success")
         place.write(SUCCESS, success)
 
-    def check_complete(self, *, since: int = 0) -> None:
-        """See that every part of the shards from number ``since`` on is there, and remove others of this run."""
+    def check_complete(self, records: Iterable[CommitRecord]) -> None:
+        """See that every file of these records is there, and remove others of this run."""
         self.settle()
         place = self._place
         place.list_again()
         contents = journals.read(place.root / HOME / self._run / "journal")
-        named = {file.name: (file, record.shard) for record in contents.in_force() for file in record.files}
-        for name, (file, shard) in named.items():
-            if shard >= since and not self._is_there(file, name):
+        named = {file.name for record in contents.in_force() for file in record.files}
+        files = [file for record in records for file in record.files]
+        for file in files:
+            if not self._is_there(file, file.name):
                 raise OutputWriteFailed(
-                    f"{self._store.url(name)} is gone, or has another size than when it was written. Run again: its "
-                    "rows are processed once more."
+                    f"{self._store.url(file.name)} is gone, or has another size than when it was written. Run again: "
+                    "its rows are processed once more."
                 )
-        self._compare(file for file, shard in named.values() if shard >= since and is_uploaded(file))
+        self._compare(file for file in files if is_uploaded(file))
         ours = [name for name in (*place.visible(), *place.listed(REJECTED)) if is_part(name, {self._run})]
         place.remove([name for name in ours if name not in named])
 
@@ -202,8 +204,11 @@ class StorePublisher(Publisher):
         failpoints.hit("publish.renamed")
         self._copied.append(aside)
 
+    def _staged(self, file: StagedFile) -> str:
+        return os.path.join(self._staging, file.staged)
+
     def _upload(self, file: StagedFile) -> None:
-        path = os.path.join(self._staging, file.staged)
+        path = self._staged(file)
         name = self._aside(file) if self._hidden or is_uploaded(file) else file.name
         try:
             failpoints.hit("store.upload")
