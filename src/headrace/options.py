@@ -88,7 +88,7 @@ class RunOptions:
         ``"changed"``, with ``incremental``: rows that older functions or an older model have made are made again in
         the next run. Readers see the old rows until all new ones are there. ``"rejected"``: the rows that the run in
         the output has set aside are tried again, and nothing else. Those that succeed get their places in the order
-        of the input, the others stay rejected. See docs/errors.md.
+        of the input, or are added to a table in one commit; the others stay rejected. See docs/errors.md.
     fix
         With ``refresh="rejected"``: what repairs the rows. A function that gets rejected rows as a dict of arrays,
         the columns of the input and those of ``read_rejected``, and returns as many rows, with columns of the input.

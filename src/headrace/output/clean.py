@@ -17,8 +17,8 @@ from headrace.errors import ForeignOutput, JournalDamaged, RunLocked
 from headrace.output.layout import HOME, SUCCESS, Output
 from headrace.output.names import is_part
 from headrace.output.places.place import Place, looked_at, place_at
+from headrace.output.revealing import LAKES
 from headrace.output.runs import SavedRun, check_is_output, current_run, next_run, pointer
-from headrace.output.verify_tables import LAKES
 
 
 @dataclass(frozen=True, slots=True)

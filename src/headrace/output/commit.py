@@ -20,7 +20,7 @@ from headrace.core.work import CommitRecord, Durability, Shard, StagedFile
 from headrace.output import journal as journals
 from headrace.output.journal_state import JournalState
 from headrace.output.layout import Output
-from headrace.output.revealing import Revealing, bind_sink
+from headrace.output.revealing import Revealing, bind_sink, with_files_of
 from headrace.output.run_list import RunTotals
 from headrace.output.saved_plan import write_plan
 from headrace.output.small_files import remove_unlisted_states, sync_folder
@@ -165,18 +165,19 @@ class ShardCommitter:
     def revoke(self, records: Sequence[CommitRecord]) -> list[CommitRecord]:
         """Take back commits whose files are gone, so that their shards are run again.
 
-        Not those whose rows a table has from before: what they were then is in force again, and returned.
+        Not those with files from before, which a table may have: what they were then is in force again, and returned.
         """
         if not self.revealing.aside or any(record.shard < self.state.runs[-1].shard for record in records):
             self.output.remove_success()
-        earlier = [] if self.sink.target is None else self._earlier(records)
+        earlier = self._earlier(records)
         self.note(*(journals.Revoked(record.shard) for record in records), *earlier)
         return earlier
 
     def _earlier(self, records: Sequence[CommitRecord]) -> list[CommitRecord]:
         """Return the records in whose places others were to be, for the shards of those."""
-        shards, found = self.plan.shards, dict[int, int]()
-        for new in (record.shard for record in records if record.shard < len(shards)):
+        shards, found, run = self.plan.shards, dict[int, int](), self.state.runs[-1].name(self.plan.run)
+        mixed = (record.shard for record in records if with_files_of(run, record) != record)
+        for new in mixed if self.state.replaced else ():
             for old in sorted(self.state.replaced):
                 if old < new and shards[old].place == shards[new].place:
                     found[new] = old

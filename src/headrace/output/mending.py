@@ -42,6 +42,14 @@ class Aside:
     record: CommitRecord
     rows: pa.Table
 
+    @property
+    def placed(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Of which rows it is known where they stood."""
+        if sum(self.record.ledger.added) or "_place" not in self.rows.schema.names:
+            return np.zeros(self.rows.num_rows, np.bool_)
+        placed: np.ndarray[Any, np.dtype[np.bool_]] = self.rows["_place"].is_valid().to_numpy()
+        return placed
+
 
 @dataclass(frozen=True)
 class Retried:
@@ -50,7 +58,7 @@ class Retried:
     ``which``: their numbers among the rejected rows of their shard; ``first``: the number of the first in that run.
     """
 
-    which: Sequence[int]
+    which: np.ndarray[Any, np.dtype[np.int64]]
     first: int
     records: Sequence[CommitRecord]
     committer: ShardCommitter
@@ -67,7 +75,7 @@ class Retried:
         found: dict[int, dict[str, Any]] = {}
         for path in self._paths(parts=False):
             for row in table_of(path).select([each.name for each in ERROR_FIELDS]).to_pylist():
-                found[self.which[row["_row"] - self.first]] = row
+                found[int(self.which[row["_row"] - self.first])] = row
         return found
 
     def batches(self) -> Iterator[pa.RecordBatch]:
@@ -96,14 +104,15 @@ def mended(
     ``shard`` is what the record is for, and ``sink`` bound to the run that it is of.
     """
     old, failed = aside.record, retried.failed()
-    again = [number for number in retried.which if number not in failed]
+    which = retried.which.tolist()
+    again = [number for number in which if number not in failed]
     before = aside.rows.select(_REASON).to_pylist()
     task = Task(shard, old.attempt + 1)
     places = aside.rows["_place"].take(pa.array(again, pa.int64())).to_pylist()
     files = _part(old, retried, committer, sink, task, places, schema)
     files += _rejects(sink, task, aside.rows, again, failed)
     ledgers = [record.ledger for record in retried.records]
-    ledger = _ledger(old.ledger, [before[i]["_step"] for i in retried.which], labels)
+    ledger = _ledger(old.ledger, [before[i]["_step"] for i in which], labels)
     record = CommitRecord(
         shard.index,
         task.attempt,
@@ -113,9 +122,7 @@ def mended(
         sum((each.timings for each in retried.records), replace(old.timings, each=())),
         old.passed,
         _states(old, retried, committer, metrics),
-        sum(
-            (each.faults for each in retried.records), _faults(old.faults, [before[i] for i in retried.which])
-        ),
+        sum((each.faults for each in retried.records), _faults(old.faults, [before[i] for i in which])),
     )
     if wrong := wrong_in_record(record, labels):
         raise LedgerMismatch(mismatch(f"in part {shard.label()} of the input, {wrong}"))

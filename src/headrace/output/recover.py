@@ -8,6 +8,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable
 
+import msgspec
+
 from headrace.core import failpoints
 from headrace.core.files import safe_files
 from headrace.core.metric_states import are_there, side_files
@@ -25,7 +27,7 @@ from headrace.output.journal import (
 from headrace.output.journal_state import JournalState
 from headrace.output.layout import Output
 from headrace.output.names import check_names, is_of
-from headrace.output.revealing import bind_sink, has_all_or_none, moment_of
+from headrace.output.revealing import LAKES, bind_sink, has_all_or_none, moment_of
 from headrace.output.run_list import RunEntry
 from headrace.output.saved_plan import write_plan
 from headrace.output.small_files import remove_any, remove_unlisted_states, sync_folder
@@ -154,7 +156,9 @@ def _check_files(
     staged: set[str] = set()
     published: set[str] = set()
     states: set[str] = set()
-    name = committer.state.runs[-1].name(committer.plan.run) if has_all_or_none(target) else ""
+    kind = (msgspec.json.decode(committer.plan.shape).get("sink") or {}).get("kind")
+    last = committer.state.runs[-1].name(committer.plan.run)
+    name = last if has_all_or_none(target) or kind in LAKES else ""  # whose files have to be there
 
     def keep(record: CommitRecord) -> None:
         states.update(side_files(record))
@@ -164,10 +168,11 @@ def _check_files(
     for record in records:
         places = {file: publisher.state(file) for file in record.files}
         missing = [file for file, place in places.items() if place == "missing"]
-        if not are_there(record, committer.folder) or (missing and target is None):
+        needed = [file for file in missing if is_of(file.name, name) or not name]
+        if not are_there(record, committer.folder) or (needed and target is None):
             lost.append(record)
             continue
-        if needed := [file for file in missing if is_of(file.name, name) or not name]:
+        if needed:
             gone.append((record, needed))
             continue
         keep(record)

@@ -16,6 +16,10 @@ from headrace.output.names import is_of
 from headrace.output.run_list import RunEntry
 from headrace.plan.physical import SavedPlan
 
+DATABASE = "table"  # kinds of sinks
+LAKES = ("Delta table", "Iceberg table", "Lance table")
+TABLES = (DATABASE, *LAKES)
+
 Committed = Callable[[], Iterator[CommitRecord]]
 """Reads the records that count back from the journal."""
 

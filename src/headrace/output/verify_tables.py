@@ -15,7 +15,7 @@ from headrace.core.stores.options import Options
 from headrace.core.work import StagedFile
 from headrace.errors import HeadraceError
 from headrace.output.places.place import Place
-from headrace.output.revealing import parts_of
+from headrace.output.revealing import DATABASE, LAKES, TABLES, parts_of
 from headrace.output.runs import SavedRun
 from headrace.output.verification import Finding
 
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 
 Findings = list[Finding]
 
-DATABASE = "table"  # kinds of sinks
-LAKES = ("Delta table", "Iceberg table", "Lance table")
-TABLES = (DATABASE, *LAKES)
 _OPENED_BY = {
     DATABASE: "databases.verbs",
     **dict.fromkeys(LAKES, "lakes.verbs"),

@@ -65,11 +65,11 @@ def save(table: pa.Table, path: str) -> list[str]:
 def repaired_rows(
     path: str, rows: pa.Table, schema: pa.Schema, done: Collection[Place]
 ) -> tuple[pa.Table, np.ndarray[Any, np.dtype[np.bool_]]]:
-    """Read a file that ``save`` wrote and somebody edited: the columns of the input, and which of ``rows`` it has.
+    """Read a file that ``save`` wrote and somebody edited: columns of the input, and which of ``rows`` they are of.
 
-    A value that was not edited stays what it was, whatever a spreadsheet has made of its quotes. Rows that are
-    ``done`` are left out. Raises ``ArgumentError`` for others that are none of ``rows``, for other columns than those
-    of the input, and for values that are none of their type.
+    The rows come in the order of ``rows``. A value that was not edited stays what it was, whatever a spreadsheet has
+    made of its quotes. Rows that are ``done`` are left out. Raises ``ArgumentError`` for others that are none of
+    ``rows``, for other columns than those of the input, and for values that are none of their type.
     """
     place = Path(absolute(path, "The file"))
     if place.suffix not in (".csv", ".parquet"):
@@ -93,20 +93,16 @@ def repaired_rows(
             f"input: {', '.join(schema.names)}."
         )
     numbers, at = _numbers(path, given, rows, done)
+    order = np.argsort(numbers)
     known, given = (
-        table.take(pa.array(which, pa.int64())) for table, which in ((rows, numbers), (given, at))
+        table.take(pa.array(np.asarray(which, np.int64)[order]))
+        for table, which in ((rows, numbers), (given, at))
     )
     mask = np.zeros(rows.num_rows, np.bool_)
-    mask[numbers] = True
-    columns = []
-    for field in schema:
-        column = rows[field.name]
-        if field.name in names:
-            new = _values(path, given[field.name], known[field.name])
-            order = np.arange(rows.num_rows)
-            order[numbers] = rows.num_rows + np.arange(len(numbers))
-            column = pa.chunked_array([*column.chunks, *new.chunks], column.type).take(order)
-        columns.append(column)
+    mask[np.asarray(numbers, np.int64)] = True
+    columns = [
+        _values(path, given[name], known[name]) if name in names else known[name] for name in schema.names
+    ]
     return pa.table(columns, names=schema.names), mask
 
 

@@ -12,16 +12,19 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.core.arrow.batch import one_batch, schema_from
 from headrace.core.arrow.lossless import cast as lossless
 from headrace.core.arrow.objects import object_indices
 from headrace.core.arrow.values import ConversionError, from_result
 from headrace.core.arrow.views import make_view
+from headrace.core.files import safe_files
 from headrace.core.files.safe_files import KEPT
 from headrace.core.human import plural
 from headrace.core.ports import Format
@@ -40,7 +43,7 @@ from headrace.plan.steps.selection import Unseen
 from headrace.plan.steps.union import union_in
 from headrace.session.context import RunContext
 from headrace.session.rejected_file import PLACE, places_of, repaired_rows
-from headrace.sinks.arrow import Arrow
+from headrace.sinks.arrow import Arrow, ArrowEncoder
 from headrace.sinks.files import FileSink
 from headrace.sources.rejected import RejectedSource, table_of
 from headrace.version import __version__
@@ -56,6 +59,7 @@ _PLACES = pa.schema([field for field in ERROR_FIELDS if field.name in PLACE])
 _BATCH = 4096
 _OURS = tuple(field.name for field in ERROR_FIELDS)
 
+Numbers: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 Drive = Callable[["Job", RunContext], None]
 
 
@@ -105,17 +109,20 @@ def retry(job: Job, options: RunOptions, drive: Drive) -> tuple[int, int]:
             "refresh='rejected' with an output in a store: workers on other machines do not see where the rows are "
             "kept meanwhile. Run it with engine='local'."
         )
-    tried, inputs = _chosen(asides, source, options.fix, _done(committer))
-    which = [[int(i) for i in np.flatnonzero(each)] for each in tried]
-    asides = [aside for aside, numbers in zip(asides, which, strict=True) if numbers]
-    which = [numbers for numbers in which if numbers]
+    path = committer.folder / KEPT / "tried.arrow"
+    safe_files.make_folder(path.parent, 0o700)
+    tried = _chosen(asides, source, options.fix, _done(committer), path)
+    asides, which = (
+        [aside for aside, numbers in zip(asides, tried, strict=True) if len(numbers)],
+        [numbers for numbers in tried if len(numbers)],
+    )
     if not asides:
         return 0, 0
     ends = np.cumsum([len(numbers) for numbers in which]).tolist()
     settled = committer.state.schema
     again = replace(
         job.plan,
-        source=RejectedSource(inputs, ends, source.forms()),
+        source=RejectedSource(path, ends, source.forms()),
         sink=FileSink(str(committer.folder / KEPT / "retried"), Arrow()),
         output_schema=None if settled is None else schema_from(settled),
         requirements=(),
@@ -146,10 +153,8 @@ def _done(committer: ShardCommitter) -> pa.Table:
 # ------------------------------------------------------------ which rows, and what is in them now
 
 
-def _chosen(
-    asides: Sequence[Aside], source: Source, fix: Any, done: pa.Table
-) -> tuple[list[np.ndarray[Any, np.dtype[np.bool_]]], pa.Table]:
-    """Return which rows of each shard are tried, and their columns of the input."""
+def _chosen(asides: Sequence[Aside], source: Source, fix: Any, done: pa.Table, path: Path) -> list[Numbers]:
+    """Return which rows of each shard are tried; write their columns of the input into a file, piece by piece."""
     schema = source.schema()
     if unknown := [schema.names[i] for i in object_indices(schema)]:
         raise ArgumentError(
@@ -164,12 +169,7 @@ def _chosen(
                 f"{', '.join(schema.names)}. Read the input as it was, or run again with mode='overwrite'."
             )
     rows = pa.concat_tables([aside.rows for aside in asides], promote_options="permissive")
-    if "_place" not in rows.schema.names:
-        rows = rows.append_column("_place", pa.nulls(rows.num_rows, pa.int64()))
-    of_whole_shards = np.repeat(
-        [not sum(aside.record.ledger.added) for aside in asides], [aside.rows.num_rows for aside in asides]
-    )
-    placed = rows["_place"].is_valid().to_numpy() & of_whole_shards
+    placed = np.concatenate([aside.placed for aside in asides])
     if not placed.all():
         lost = int((~placed).sum())
         words = (
@@ -180,46 +180,67 @@ def _chosen(
         if lost == len(placed):
             raise ArgumentError(f"refresh='rejected': {words}")
         warn(words)
-    unread = np.array([step == UNREAD for step in rows["_step"].to_pylist()])
-    inputs, given = rows.select(schema.names), placed.copy()
+    edited, given = None, np.ones(rows.num_rows, np.bool_)
     if isinstance(fix, str | os.PathLike):
-        inputs, given = repaired_rows(os.fspath(fix), rows, schema, set(places_of(done)))
-    elif fix is not None:
-        inputs = _fixed(rows, fix, schema)
-    empty = np.ones(rows.num_rows, np.bool_)
-    for column in inputs.columns:
-        empty &= column.is_null().to_numpy()
-    tried = placed & given & ~(unread & empty)
+        edited, given = repaired_rows(os.fspath(fix), rows, schema, set(places_of(done)))
+    tried, at = np.zeros(rows.num_rows, np.bool_), 0
+    with _rewritten(path, schema) as write:
+        for start in range(0, rows.num_rows, _BATCH):
+            piece, here = one_batch(rows.slice(start, _BATCH)), given[start : start + _BATCH]
+            if edited is not None:
+                inputs, at = edited.slice(at, here.sum()), at + int(here.sum())
+            else:
+                inputs = pa.Table.from_batches([piece]) if fix is None else _fixed(piece, fix, schema)
+            empty = np.ones(inputs.num_rows, np.bool_)
+            for name in schema.names:
+                empty &= inputs[name].is_null().to_numpy()
+            unread = pc.equal(piece.column("_step"), UNREAD).to_numpy(zero_copy_only=False)
+            chosen = placed[start : start + _BATCH][here] & ~(unread[here] & empty)
+            tried[start + np.flatnonzero(here)] = chosen
+            typed = _typed(inputs.filter(pa.array(chosen)), schema, "The repaired rows")
+            write(one_batch(typed))
     bounds = np.cumsum([0, *(aside.rows.num_rows for aside in asides)])
-    chosen = [tried[a:b] for a, b in pairwise(bounds)]
-    return chosen, _typed(inputs.filter(pa.array(tried)), schema, "The repaired rows")
+    return [np.flatnonzero(tried[a:b]) for a, b in pairwise(bounds)]
 
 
-def _fixed(rows: pa.Table, fix: Callable[[Any], Any], schema: pa.Schema) -> pa.Table:
-    """Call the user's function with batches of rejected rows, and return the columns of the input."""
-    made: list[pa.Table] = []
+@contextlib.contextmanager
+def _rewritten(path: Path, schema: pa.Schema) -> Iterator[Callable[[pa.RecordBatch], None]]:
+    """Put a file in the place of another one, whole; yield what writes rows into it."""
+    whole = path.with_suffix(".new")
+    whole.unlink(missing_ok=True)
+    with safe_files.new_file(whole) as file, contextlib.closing(ArrowEncoder(file, schema)) as encoder:
+
+        def write(batch: pa.RecordBatch) -> None:
+            try:
+                encoder.write(batch)
+            except OSError as error:
+                raise safe_files.write_failed(error, whole, "write") from error
+
+        yield write
+    os.replace(whole, path)
+
+
+def _fixed(batch: pa.RecordBatch, fix: Callable[[Any], Any], schema: pa.Schema) -> pa.Table:
+    """Call the user's function with rejected rows, and return the columns of the input."""
     name = getattr(fix, "__name__", type(fix).__name__)
-    for at in range(0, rows.num_rows, _BATCH):
-        batch = one_batch(rows.slice(at, _BATCH))
-        view, known = make_view(batch, "numpy", tried=False, writable=True)
-        try:
-            result = from_result(fix(view), known)
-        except ConversionError as error:
-            raise ArgumentError(f"fix={name}: {error}.") from error
-        others = [each for each in result.schema.names if each not in (*schema.names, *_OURS)]
-        if result.num_rows != batch.num_rows or others:
-            what = (
-                f"the column {others[0]}, which the input does not have"
-                if others
-                else f"{result.num_rows:,} rows"
-            )
-            raise ArgumentError(
-                f"fix={name} returned {what}, for a batch of {batch.num_rows:,} rows. It has to return each row, "
-                "with columns of the input."
-            )
-        columns = [(result if each in result.schema.names else batch).column(each) for each in schema.names]
-        made.append(_typed(pa.table(columns, names=schema.names), schema, f"fix={name}"))
-    return pa.concat_tables(made)
+    view, known = make_view(batch, "numpy", tried=False, writable=True)
+    try:
+        result = from_result(fix(view), known)
+    except ConversionError as error:
+        raise ArgumentError(f"fix={name}: {error}.") from error
+    others = [each for each in result.schema.names if each not in (*schema.names, *_OURS)]
+    if result.num_rows != batch.num_rows or others:
+        what = (
+            f"the column {others[0]}, which the input does not have"
+            if others
+            else f"{result.num_rows:,} rows"
+        )
+        raise ArgumentError(
+            f"fix={name} returned {what}, for a batch of {batch.num_rows:,} rows. It has to return each row, "
+            "with columns of the input."
+        )
+    columns = [(result if each in result.schema.names else batch).column(each) for each in schema.names]
+    return _typed(pa.table(columns, names=schema.names), schema, f"fix={name}")
 
 
 def _typed(table: pa.Table, schema: pa.Schema, who: str) -> pa.Table:
@@ -267,7 +288,7 @@ def _driven(plan: Plan, options: RunOptions, drive: Drive) -> Iterator[Job]:
 
 
 def _mend(
-    job: Job, asides: Sequence[Aside], which: Sequence[Sequence[int]], ends: Sequence[int], done: Job
+    job: Job, asides: Sequence[Aside], which: Sequence[Numbers], ends: Sequence[int], done: Job
 ) -> tuple[int, int]:
     committer, made = job.committer, list(done.committer.committed())
     places = [shard.place for shard in done.committer.plan.shards]

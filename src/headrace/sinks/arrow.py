@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import IO, Any, ClassVar
 
 import pyarrow as pa
 
@@ -40,7 +40,7 @@ class Arrow(Format):
 class ArrowEncoder:
     """Writes batches at once."""
 
-    def __init__(self, stream: StagedStream, schema: pa.Schema) -> None:
+    def __init__(self, stream: StagedStream | IO[bytes], schema: pa.Schema) -> None:
         options = pa.ipc.IpcWriteOptions(emit_dictionary_deltas=True)
         self._writer = pa.ipc.new_file(stream, schema, options=options)
         self._last: dict[int, pa.Array] = {}  # column → no rows, with the dictionary as it was written

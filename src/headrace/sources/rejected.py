@@ -29,22 +29,27 @@ def table_of(path: Path, name: Path | str = "") -> pa.Table:
 
 
 class RejectedSource(MemorySource):
-    """Rows that were rejected, with the columns of their source; those of each shard are one split."""
+    """Rejected rows in a file, with the columns of their source; those of each shard are one split.
 
-    def __init__(self, table: pa.Table, ends: Sequence[int], forms: Mapping[str, str]) -> None:
-        super().__init__(table, "rejected rows")
-        self._ends = tuple(ends)
-        self._as_before = dict(forms)
+    The file is mapped wherever it is read, and does not travel.
+    """
+
+    def __init__(self, path: Path, ends: Sequence[int], forms: Mapping[str, str]) -> None:
+        self._given = path, tuple(ends), dict(forms)
+        super().__init__(table_of(path), "rejected rows")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), self._given
 
     def describe(self) -> dict[str, Any]:
         """Return what the rows are, and where those of a shard end."""
-        return {**super().describe(), "ends": list(self._ends)}
+        return {**super().describe(), "ends": list(self._given[1])}
 
     def forms(self) -> Mapping[str, str]:
         """Return the forms that functions have seen before."""
-        return self._as_before
+        return self._given[2]
 
     def splits_in_batches(self, rows: int) -> list[Split]:
         """Return a split for each shard."""
-        bounds = pairwise((0, *self._ends))
+        bounds = pairwise((0, *self._given[1]))
         return [Split(0, start, end, end - start, first=start) for start, end in bounds]

@@ -1,4 +1,4 @@
-"""`headrace retry-rejected`: the recorded command, for the rejected rows alone; and outputs that have no places."""
+"""`headrace retry-rejected`: the recorded command, for the rejected rows alone."""
 
 from __future__ import annotations
 
@@ -62,13 +62,7 @@ def test_an_output_of_a_program(headrace: Headrace) -> None:
     assert said.code == 2 and "written by a program, not by a command" in said.err
 
 
-def test_tables_have_no_places(tmp_path: Path) -> None:
+def test_formats_that_are_not_read_back(tmp_path: Path) -> None:
     data = hr.range(3).with_options(engine="inline", progress=False, refresh="rejected")
-    for write in (
-        lambda: data.write_delta(str(tmp_path / "table")),
-        lambda: data.write_sql("rows", f"sqlite:///{tmp_path}/base.db", output=str(tmp_path / "out")),
-    ):
-        with pytest.raises(ArgumentError, match="rows of a table or database have no places"):
-            write()
     with pytest.raises(ArgumentError, match="cannot be read back as they were written"):
         data.write_tfrecords(str(tmp_path / "records"))

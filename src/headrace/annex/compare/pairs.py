@@ -22,9 +22,9 @@ from headrace.core.human import plural
 from headrace.core.install import library
 from headrace.engines.local.machine import capacity
 from headrace.errors import ArgumentError
+from headrace.output.revealing import TABLES
 from headrace.output.runs import SavedRun
 from headrace.output.verification import verbs
-from headrace.output.verify_tables import TABLES
 
 _MEMORY = "600MB"  # of the query engine; beyond it, it spills to the temporary folder
 _PIECE = 1 << 20  # rows that a thread compares before it takes others

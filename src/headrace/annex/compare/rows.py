@@ -21,9 +21,8 @@ from headrace.core.stores.options import checked
 from headrace.dataset.dataset import Dataset
 from headrace.errors import ArgumentError, NothingMatched, PlanError
 from headrace.output.places.place import Place, looked_at
-from headrace.output.revealing import parts_of
+from headrace.output.revealing import DATABASE, parts_of
 from headrace.output.runs import SavedRun, current_run, is_output, next_run
-from headrace.output.verify_tables import DATABASE
 from headrace.readers.by_name import dataset_of
 
 BATCH = 1 << 16  # rows that are compared at a time: temporary arrays of so many stay in a core's cache
