@@ -46,7 +46,9 @@ class Rig:
         run = {
             name: given.pop(name) for name in ("incremental", "refresh", "key", "durability") if name in given
         }
-        data = self.data(**run).map_batches(lambda batch: {**batch, "made": batch["id"] * times}, version=version)
+        data = self.data(**run).map_batches(
+            lambda batch: {**batch, "made": batch["id"] * times}, version=version
+        )
         data = data.require(rows=hr.at_least(required)) if required else data
         with failpoints({fault.partition("@")[0]: f"EIO@{fault.partition('@')[2]}"} if fault else {}):
             return self.verb(data, **given)

@@ -374,7 +374,7 @@ class LakeWriteVerbs(WriteVerbs):
                     f"{verb}: refresh='changed' with mode='add_columns' chooses rows by a column with versions. Name "
                     "it by provenance='model_version', and leave out where=."
                 )
-            adding = replace(adding, files=free_folder(adding.files, "overwrite"))
+            adding = replace(adding, files=free_folder(adding.files, "overwrite", None))
         plan, adding = planned(self._plan, kind, adding, read, older)
         given = {**options, "mode": _MODES[ADD_COLUMNS], "refresh": None}
         data = type(self)(plan, self._options.updated({"refresh": None}))
