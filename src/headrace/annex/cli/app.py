@@ -27,6 +27,7 @@ from headrace.annex.cli import (
     resume,
     run_batch,
     runs,
+    sql,
     status,
     verify,
     watch,
@@ -110,10 +111,13 @@ def _add(
     group: typer.Typer = app,
     *,
     bare: bool = False,
+    also: dict[str, Any] | None = None,
 ) -> None:
     """Make a function a command: its docstring is its help, which it shows unless it goes ``bare`` of arguments."""
     epilog = "Examples\n" + examples.rstrip()
-    command = group.command(cls=HelpCommand, rich_help_panel=panel, epilog=epilog, no_args_is_help=not bare)
+    command = group.command(
+        cls=HelpCommand, rich_help_panel=panel, epilog=epilog, no_args_is_help=not bare, context_settings=also
+    )
     OURS[function.__name__.replace("_", "-")] = function
     command(flat(function))
 
@@ -121,6 +125,7 @@ def _add(
 _add("Run", demo.demo, demo.EXAMPLES, bare=True)
 _add("Run", predict.predict, predict.PREDICT_EXAMPLES)
 _add("Run", predict.run, predict.RUN_EXAMPLES)
+_add("Run", sql.sql, sql.EXAMPLES, also=sql.NAMES)
 _add("Run", resume.resume, resume.EXAMPLES)
 _add("Run", resume.join, resume.JOIN_EXAMPLES)
 _add("Run", run_batch.run_batch, run_batch.EXAMPLES)

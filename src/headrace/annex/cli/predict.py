@@ -63,7 +63,7 @@ def predict(what: Prediction, *, out: Out, output: Output, flags: Flags) -> Answ
         data = what.dataset().with_options(**flags.options())
         output.write_dataset(data, out)
 
-    return _answered("predict", work, out, output)
+    return answered("predict", work, out, output)
 
 
 def run(
@@ -96,7 +96,7 @@ def run(
             os.environ[f"HEADRACE_{name.upper()}"] = ",".join(value) if name == "key" else str(value)
         _carry_out(job, args or [], out, output)
 
-    return _answered("run", work, out, output)
+    return answered("run", work, out, output)
 
 
 def _carry_out(job: Script, args: list[str], out: Path | None, output: Output) -> None:
@@ -142,7 +142,7 @@ def _called(main: Callable[[], Any]) -> Any:
         raise ScriptFailed from error
 
 
-def _answered(command: str, work: Callable[[], None], out: Path | None, output: Output) -> Answer:
+def answered(command: str, work: Callable[[], object], out: Path | None, output: Output) -> Answer:
     """Do the work of a command; answer, and write the stats, however it ends."""
     present = invocation.current()
     assert present is not None  # the program carries out one command line

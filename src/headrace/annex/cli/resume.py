@@ -40,7 +40,7 @@ RETRY_EXAMPLES = """\
   headrace retry-rejected fares/ --on-change continue    the code was corrected
 """
 
-_MAY = ("predict", "run")
+_MAY = ("predict", "run", "sql")
 
 Out = Annotated[Path, typer.Argument(metavar="OUT", help="An output folder.", show_default=False)]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the command, and do nothing.")]
