@@ -175,7 +175,12 @@ DIFFERENT = {
         "materialize": "here; the result is held by this process",
         "random_sample": "here; the same rows each time, by a hash of file and row",
         "train_test_split": "here; by a hash of file and row, so that the same rows come again",
-        "repartition": "taken, with a warning: neither batches nor workers nor files depend on blocks",
+        "repartition": "`keys=` gathers rows, `shuffle=True` shuffles them; else taken, with a warning: neither "
+        "batches nor workers nor files depend on blocks",
+        "random_shuffle": "here; by a hash of the row's number and the seed: the same order each time",
+        "groupby": "here; groups come sorted by their keys",
+        "sort": "here; rows with the same key stay in their order",
+        "split split_at_indices split_proportionately": "here; the parts are lazy, and each reads the dataset",
         "stats": "here; of the last run of that dataset",
         "union": "here; one behind the other, in this order, each with its own steps",
         "zip": "here; of datasets whose equal numbers of rows are known; steps before it keep each row in its place",
@@ -242,10 +247,6 @@ DIFFERENT = {
 }
 """What is here with a difference; several names have one text."""
 
-_NO_GROUPS = (
-    "there is no `groupby`: write Parquet and group with DuckDB or Polars, or group what is inside one batch in "
-    "`map_batches`"
-)
 _NO_IDS = "references are values, and nothing has an id to look up"
 _INTERNAL = "a part of Ray's own machinery"
 _CLUSTER = "there is one machine, and no store or network between its tasks that could fail in this way"
@@ -273,7 +274,9 @@ ABSENT = {
     "ray.data.DataIterator": {
         "get_context": "`with_options` says how one dataset's plan runs",
     },
-    "ray.data.grouped_data.GroupedData": {"*": _NO_GROUPS},
+    "ray.data.grouped_data.GroupedData": {
+        "with_column": "`map_groups` gives each group with its new column back"
+    },
     "ray": {
         "ActorClassID ActorID FunctionID JobID NodeID ObjectID PlacementGroupID TaskID UniqueID WorkerID": _NO_IDS,
         "ClientBuilder client": "all runs on this machine, without a cluster to join",

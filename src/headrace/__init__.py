@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from headrace import aggregate as aggregate
     from headrace import errors as errors
     from headrace import llm as llm
     from headrace import observers as observers
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from headrace.annex.models.mlflow import MLflowPredictor as MLflowPredictor
     from headrace.annex.models.transformers import TransformersPredictor as TransformersPredictor
     from headrace.annex.models.xgboost import XGBoostPredictor as XGBoostPredictor
-    from headrace.annex.queries import sql as sql
+    from headrace.annex.queries.queried import sql as sql
     from headrace.annex.report.catalogue import runs as runs
     from headrace.annex.report.run_rows import Runs as Runs
     from headrace.annex.tasks import ActorPool as ActorPool
@@ -75,12 +76,12 @@ _HOMES = {
     "headrace.session.models": ("load_model",),
     "headrace.session.publishing": ("discard", "publish"),
     "headrace.annex.compare": ("Comparison", "compare"),
-    "headrace.annex.queries": ("sql",),
+    "headrace.annex.queries.queried": ("sql",),
     "headrace.annex.report.catalogue": ("runs",),
     "headrace.annex.report.run_rows": ("Runs",),
     "headrace.annex.tasks": ("ActorPool", "CallFuture", "Executor", "Ref", "connect"),
 }
-_MODULES = ("errors", "llm", "observers")
+_MODULES = ("aggregate", "errors", "llm", "observers")
 
 
 def _found(name: str) -> Any:

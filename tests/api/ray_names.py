@@ -6,16 +6,16 @@ VERBS_OFFERED = """
     random_sample repartition rename_columns schema select_columns show size_bytes stats std sum take take_all
     take_batch to_daft to_pandas to_tf train_test_split union unique with_column write_csv write_json
     write_images write_numpy write_parquet write_tfrecords write_webdataset zip write_sql write_delta
-    write_iceberg write_lance
+    write_iceberg write_lance aggregate groupby join random_shuffle sort split split_at_indices
+    split_proportionately
 """
 
 VERBS_REFUSED = """
     add_column
-    aggregate context copy deserialize_lineage get_dataset_id get_internal_block_refs
-    get_stats_summary groupby has_serializable_lineage iter_internal_ref_bundles iter_jax_batches iterator
-    join map_batches_internal mix name num_blocks random_shuffle randomize_block_order
-    serialize_lineage set_name sort split split_at_indices
-    split_proportionately streaming_split streaming_train_test_split summary to_arrow_refs to_dask
+    context copy deserialize_lineage get_dataset_id get_internal_block_refs
+    get_stats_summary has_serializable_lineage iter_internal_ref_bundles iter_jax_batches iterator
+    map_batches_internal mix name num_blocks randomize_block_order
+    serialize_lineage set_name     streaming_split streaming_train_test_split summary to_arrow_refs to_dask
     to_mars to_modin to_numpy_refs to_pandas_refs to_random_access_dataset to_spark
     with_columns write_bigquery write_clickhouse write_datasink
     write_kafka write_mongo write_orc
@@ -103,6 +103,17 @@ ARGUMENTS = {
         "additional_type_spec "
     ),
     "Dataset.train_test_split": "test_size shuffle seed stratify",
+    "Dataset.aggregate": "",
+    "Dataset.groupby": "key num_partitions",
+    "Dataset.join": (
+        "ds join_type num_partitions on right_on left_suffix right_suffix partition_size_hint "
+        "aggregator_ray_remote_args validate_schemas"
+    ),
+    "Dataset.random_shuffle": "seed",
+    "Dataset.sort": "key descending boundaries",
+    "Dataset.split": "n equal locality_hints",
+    "Dataset.split_at_indices": "indices",
+    "Dataset.split_proportionately": "proportions",
     "Dataset.union": "",
     "Dataset.zip": "",
     "Dataset.unique": "column ignore_nulls",

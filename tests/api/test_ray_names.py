@@ -142,7 +142,7 @@ def test_what_changes_nothing_is_taken_by_others() -> None:
         (lambda d: d.map_batches(same, max_retries=5), "max_retries=5: with_options"),
         (lambda d: d.write_numpy("x", "id", partition_cols=["id"]), "partition_cols=.*write_parquet"),
         (lambda d: d.write_parquet("x", min_bytes_per_file=10), "min_rows_per_file"),
-        (lambda d: d.repartition(3, shuffle=True), "there is no shuffle"),
+        (lambda d: d.sort("id", boundaries=[3]), "there are no blocks"),
         (lambda d: hr.read_parquet("x", filesystem=3), "filesystem=3: an address names the store"),
         (lambda d: hr.read_parquet("x", shuffle="files"), "shuffle='files': files are read in the order"),
         (lambda d: hr.ActorPoolStrategy(enable_true_multi_threading=True), "max_in_flight="),

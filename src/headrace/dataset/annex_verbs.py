@@ -9,14 +9,16 @@ if TYPE_CHECKING:
     from headrace.annex.formats.verbs import FormatWriteVerbs
     from headrace.annex.lakes.verbs import LakeWriteVerbs
     from headrace.annex.llm.verbs import PromptVerbs
+    from headrace.annex.queries.verbs import QueryVerbs
 
-    class AnnexVerbs(PromptVerbs, LakeWriteVerbs, DatabaseWriteVerbs, FormatWriteVerbs):
+    class AnnexVerbs(QueryVerbs, PromptVerbs, LakeWriteVerbs, DatabaseWriteVerbs, FormatWriteVerbs):
         """All of them."""
 
         __slots__ = ()
 
 else:
     _CLASSES = {
+        "queries.verbs": "QueryVerbs",
         "llm.verbs": "PromptVerbs",
         "lakes.verbs": "LakeWriteVerbs",
         "databases.verbs": "DatabaseWriteVerbs",

@@ -7,9 +7,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 from headrace.core.arguments import known_arguments
+from headrace.core.door import annex
 from headrace.core.warn import warn
 from headrace.dataset.base import DatasetBase
-from headrace.errors import ArgumentError, UnknownArgument
+from headrace.errors import ArgumentError, NotOffered, UnknownArgument
 from headrace.plan import ray_arguments
 from headrace.plan.logical import Plan
 from headrace.plan.parameters import given_names, given_number, given_rows
@@ -112,7 +113,9 @@ class ColumnVerbs(DatasetBase):
         return self.with_step(_sample(self._plan, "random_sample", fraction, seed))
 
     @known_arguments(also=ray_arguments.SPLIT_IN_TWO)
-    def train_test_split(self, test_size: float, *, seed: int | None = None) -> tuple[Self, Self]:
+    def train_test_split(
+        self, test_size: float, *, seed: int | None = None, stratify: str | None = None
+    ) -> tuple[Self, Self]:
         """Divide the rows in two by a hash of file and row: those to train with, and those to test with.
 
         A row is always on the same side, as ``random_sample`` says, and each row is on one. Both are lazy.
@@ -120,9 +123,14 @@ class ColumnVerbs(DatasetBase):
         Parameters
         ----------
         test_size
-            Between 0 and 1: about which part of the rows is for testing.
+            Between 0 and 1: about which part of the rows is for testing. A whole number: how many rows.
         seed
             As in ``random_sample``.
+        stratify
+            A column, of each value of which that part is for testing, as exactly as rows can be divided.
+
+        With a number of rows, and with ``stratify``, all rows are counted first, by a query as ``sort`` makes it, and
+        the hash is that of a row's number in this dataset.
 
         Returns
         -------
@@ -132,7 +140,7 @@ class ColumnVerbs(DatasetBase):
         Raises
         ------
         ArgumentError
-            As in ``random_sample``.
+            As in ``random_sample``. ``UnknownColumn``: there is no column ``stratify``.
 
         Examples
         --------
@@ -141,6 +149,9 @@ class ColumnVerbs(DatasetBase):
         >>> train.count() + test.count(), 200 < test.count() < 300
         (1000, True)
         """
+        if stratify is not None or (isinstance(test_size, int) and test_size > 1):
+            train, test = _queries("train_test_split").split_exactly(self, test_size, seed, stratify)
+            return train, test
         made = _sample(self._plan, "train_test_split", test_size, seed)
         test = replace(made, call=f"{made.call} → test")
         train = replace(made, low=made.high, high=1.0, call=f"{made.call} → train")
@@ -148,18 +159,27 @@ class ColumnVerbs(DatasetBase):
 
     @known_arguments(also=ray_arguments.REPARTITION)
     def repartition(
-        self, num_blocks: int | None = None, target_num_rows_per_block: int | None = None
+        self,
+        num_blocks: int | None = None,
+        target_num_rows_per_block: int | None = None,
+        *,
+        keys: str | Sequence[str] | None = None,
+        shuffle: bool = False,
     ) -> Self:
-        """Return this dataset and warn: without blocks, ``num_blocks`` and ``target_num_rows_per_block`` say nothing.
+        """Put rows that have the same ``keys`` one behind the other, or with ``shuffle`` all in a random order.
 
-        So that programs for Ray Data run as they are. Batches depend on ``batch_size``, the number of workers on
+        There are no blocks here, so ``num_blocks`` and ``target_num_rows_per_block`` have no effect, and give a
+        warning where nothing else is said. Batches depend on ``batch_size``, the number of workers on
         ``concurrency``, files on ``min_rows_per_file`` and ``max_rows_per_file`` of the verb that writes.
-        Raises ``UnknownArgument`` where rows are to be shuffled or sorted with it, ``ArgumentError`` for no number.
+        Raises ``ArgumentError`` for no number, and what ``sort`` does.
 
         >>> import headrace as hr
         >>> hr.range(3).repartition(2).count()  # doctest: +SKIP
         3
         """
+        if keys is not None or shuffle:
+            gathered: Self = _queries("repartition").gathered(self, keys)
+            return gathered
         blocks, rows = ("num_blocks", num_blocks), ("target_num_rows_per_block", target_num_rows_per_block)
         name, value = blocks if num_blocks is not None else rows
         if given_rows("repartition", name, value) < 1:
@@ -185,6 +205,14 @@ class ColumnVerbs(DatasetBase):
         from headrace.plan.steps.selection import Limit
 
         return self.with_step(Limit(given_rows("limit", "limit", limit)))
+
+
+def _queries(verb: str) -> Any:
+    """Return the annex that answers queries."""
+    found = annex("queries.splits")
+    if found is None:
+        raise NotOffered(f"{verb}: this needs queries, which this installation lacks.")
+    return found
 
 
 def _sample(plan: Plan, verb: str, part: Any, seed: Any) -> RandomSample:

@@ -13,7 +13,7 @@ from headrace.core.arguments import Translated, Unsupported
 from headrace.core.asked import Kind, refusals
 from headrace.options import RunOptions
 
-ORDER = "rows stay in the order of the input and are never gathered by value, so that a killed run can go on"
+ORDER = "rows stay in the order of the input, so that a killed run can go on"
 
 _PLACED = (
     "a step says what its workers need by num_cpus=, num_gpus= and memory=, and for a Ray cluster by "
@@ -99,20 +99,45 @@ BLOCKS: dict[str, Unsupported] = {
 
 SPLIT_IN_TWO: dict[str, Unsupported] = {
     "shuffle": Unsupported("rows are chosen by a hash, so each side has rows from the whole input", None),
-    "stratify": _unset(
-        "the share of each value is not looked at. Filter and split once for each value; with many rows, a hash "
-        "comes close to it."
-    ),
 }
 """Of ``train_test_split``."""
 
 REPARTITION: dict[str, Unsupported] = {
-    "keys": _unset(f"{ORDER}. Filter and write once for each value."),
-    "shuffle": Unsupported(f"there is no shuffle: {ORDER}.", (None, False)),
-    "sort": Unsupported(f"there is no sort: {ORDER}.", (None, False)),
+    "sort": Unsupported(_ANY, None),
     "strict": Unsupported(_ANY, None),
 }
-"""Of ``repartition``, which has no effect at all."""
+"""Of ``repartition``."""
+
+_PARTITIONS = {
+    "aggregator_ray_remote_args": Unsupported(_ANY, None),
+    "partition_size_hint": Unsupported(_ANY, None),
+}
+JOIN: dict[str, Unsupported] = {
+    **_PARTITIONS,
+    "validate_schemas": Unsupported("keys are always compared by name and type", None),
+}
+"""Of ``join``."""
+
+SORT: dict[str, Unsupported] = {
+    "boundaries": _unset(
+        "there are no blocks whose borders could be set. min_rows_per_file= of write_* cuts files."
+    ),
+}
+"""Of ``sort``."""
+
+SHUFFLE: dict[str, Unsupported] = {
+    **_NOWHERE,
+    "memory": Unsupported(_ANY, None),
+    "num_blocks": Unsupported(_ANY, None),
+    "num_cpus": Unsupported(_ANY, None),
+    "num_gpus": Unsupported(_ANY, None),
+}
+"""Of ``random_shuffle``."""
+
+SPLIT: dict[str, Unsupported] = {
+    "locality_hints": Unsupported(_ANY, None),
+}
+"""Of ``split``."""
 
 _UNPACKED = tuple({"compression": name} for name in ("gzip", "bz2", "zstd", "lz4", "detect", "infer", None))
 _OPENED = "files are opened by Headrace, plain or unpacked by their content."

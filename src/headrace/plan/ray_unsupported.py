@@ -9,9 +9,6 @@ from headrace.plan.ray_arguments import ORDER
 
 # ---------------------------------------------------------------- verbs of a dataset
 
-_SPLIT = (
-    f"a dataset is one stream: {ORDER}. Give each part its own input files or filter, and each its own output"
-)
 _BLOCKS = "blocks are not visible here"
 _REFS = "there is no object store behind a dataset"
 _DATABASE = "outputs are folders of files, which a kill cannot tear. Write Parquet, and load that"
@@ -20,39 +17,27 @@ _FORMAT = "there is no writer for this format. Write Parquet, and convert that"
 NO_VERBS = {
     "add_column": "with_column(name, function of a batch) adds a column; headrace.compat.ray.data has it by both "
     "names.",
-    "aggregate": "groups and your own aggregations need other engines. sum, min, max, mean, std and unique are "
-    "there; for more write Parquet and ask DuckDB or Polars, or fold over iter_batches.",
     "context": "there are no global settings. with_options says how this dataset's plan runs.",
     "copy": "a dataset never changes, so there is no need for a copy of it.",
     "deserialize_lineage": "a dataset is pickled as it is: cloudpickle.loads reads it.",
     "get_dataset_id": "a run is known by its output folder, and result.run names it.",
     "get_internal_block_refs": f"{_REFS}. iter_batches(batch_format='pyarrow') gives the rows.",
     "get_stats_summary": "stats() describes the last run in words, and a Result's ledger has its numbers.",
-    "groupby": f"groups need a shuffle, and {ORDER}. Write Parquet and group with DuckDB or Polars, or group what "
-    "is inside one batch in map_batches.",
     "has_serializable_lineage": "a dataset is pickled as it is: cloudpickle.dumps writes any that can run.",
     "iter_internal_ref_bundles": f"{_REFS}. iter_batches(batch_format='pyarrow') gives the rows.",
     "iter_jax_batches": "iter_batches gives arrays, and jax.device_put moves one to a device.",
     "iterator": "datasets have iter_batches() and iter_rows(); those of headrace.compat.ray have iterator(), too.",
-    "join": f"a join needs a shuffle, and {ORDER}. Join with DuckDB or Polars before; or, if one side fits into "
-    "memory, look it up in map_batches with a class that loads it in its constructor.",
     "map_batches_internal": "map_batches is the public name, and its arguments say what is done with batches.",
     "mix": f"datasets are not interleaved: {ORDER}. union puts one after the other.",
     "name": "a run is known by its output folder, and result.run names it.",
     "num_blocks": f"{_BLOCKS}. explain() says how many shards a run has, and batch_size= what a function gets.",
-    "random_shuffle": f"there is no shuffle: {ORDER}. A model that predicts does not need one; shuffle before, or "
-    "what is read from the output.",
-    "randomize_block_order": f"{_BLOCKS}, and {ORDER}. Give read_* a shuffled list of paths.",
+    "randomize_block_order": f"{_BLOCKS}. random_shuffle(seed=1) shuffles rows; read_* takes shuffled paths.",
     "serialize_lineage": "a dataset is pickled as it is: cloudpickle.dumps writes it.",
     "set_name": "a run is known by its output folder, and result.run names it.",
-    "sort": f"a sort needs a shuffle, and {ORDER}. Sort the input before or the output after, with DuckDB or "
-    "Polars.",
-    "split": f"{_SPLIT}.",
-    "split_at_indices": f"{_SPLIT}.",
-    "split_proportionately": f"{_SPLIT}.",
-    "streaming_split": f"{_SPLIT}. Feeding several trainers at a time is not what Headrace is for.",
+    "streaming_split": "split(n) gives parts, each of which is read by itself. Feeding several trainers at a time is "
+    "not what Headrace is for.",
     "streaming_train_test_split": "train_test_split(0.2, seed=1) is lazy, and divides by a hash of file and row.",
-    "summary": "sum, min, max, mean and std of columns are there; for more ask DuckDB or Polars.",
+    "summary": "aggregate(Sum('x'), Quantile('x'), …) gives several numbers about columns at once.",
     "to_arrow_refs": f"{_REFS}. to_arrow() gives one table.",
     "to_dask": "there is no adapter. Write Parquet, and dask.dataframe.read_parquet reads it.",
     "to_mars": "there is no adapter. to_pandas() gives a DataFrame; or write Parquet, which it reads.",

@@ -2,7 +2,3 @@
 
 ``source`` has the one primitive; ``engines`` the port of what answers a query, and which there are.
 """
-
-from headrace.annex.queries.queried import sql as sql
-
-__all__ = ["sql"]

@@ -64,6 +64,7 @@ def queried(
     engine: str = "duckdb",
     options: RunOptions | None = None,
     numbered: bool = False,
+    packed: tuple[str, ...] | None = None,
 ) -> Dataset:
     """Return the dataset of a query's rows. The primitive below every verb that is answered by an engine.
 
@@ -81,6 +82,8 @@ def queried(
         Those of the dataset that is returned. Default: the usual ones.
     numbered
         Whether each dataset has the column ``_row`` besides: the number of the row in it, from 0.
+    packed
+        The keys that the result is sorted by, if each group of rows is to be one row, with a list for each column.
 
     Raises
     ------
@@ -98,7 +101,7 @@ def queried(
                     f"it out with drop_columns([{field.name!r}]), or convert it in a step before."
                 )
     query = Query(text, {each.name: each.schema for each in inputs}, label, numbered)
-    source = QuerySource(query, inputs, answers)
+    source = QuerySource(query, inputs, answers, packed)
     unused = next((name for name in datasets if not re.search(rf"\b{re.escape(name)}\b", text, re.I)), None)
     if unused is not None:
         raise ArgumentError(f"{label}: {unused}= is given, and the query does not name it. Leave it out.")

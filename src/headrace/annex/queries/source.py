@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from headrace.annex.queries.engines import Input, Query, QueryEngine, Work
+from headrace.annex.queries.packing import pack, packed_schema
 from headrace.core import failpoints
 from headrace.core.events import InputMade
 from headrace.core.files import safe_files
@@ -126,9 +127,16 @@ class QuerySource(Source):
 
     unprepared = True
 
-    def __init__(self, query: Query, inputs: Sequence[QueryInput], engine: QueryEngine) -> None:
-        self._query, self._inputs, self._engine = query, tuple(inputs), engine
-        self._schema = engine.schema(query)
+    def __init__(
+        self,
+        query: Query,
+        inputs: Sequence[QueryInput],
+        engine: QueryEngine,
+        packed: tuple[str, ...] | None = None,
+    ) -> None:
+        self._query, self._inputs, self._engine, self._packed = query, tuple(inputs), engine, packed
+        self._answered = engine.schema(query)
+        self._schema = self._answered if packed is None else packed_schema(self._answered)
 
     # ------------------------------------------------------------ who it is
 
@@ -243,7 +251,7 @@ class QuerySource(Source):
             shutil.rmtree(place, ignore_errors=True)
             safe_files.make_folder(place, 0o700)
         begun = time.monotonic()
-        work = Work(inputs, made / RESULT, spill, self._schema, preparation.memory, preparation.cores)
+        work = Work(inputs, made / RESULT, spill, self._answered, preparation.memory, preparation.cores)
         try:
             answer = self._engine.answer(self._query, work)
         except SourceError:
@@ -255,6 +263,8 @@ class QuerySource(Source):
             ) from None
         failpoints.hit("query.answered")
         self._check(answer.read, answer.rows, inputs, made / RESULT)
+        if self._packed is not None:
+            pack(made / RESULT, self._packed)
         if self._state() != state:
             raise InputChanged(
                 f"{self._query.label}: a file that the query reads has changed while it ran, so its result may have "

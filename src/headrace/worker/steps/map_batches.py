@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -63,15 +63,17 @@ def map_batches(
     *,
     limited: bool = False,
     paired: bool = False,
+    opened: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None,
 ) -> Iterator[Rows]:
-    """Replace each batch by those that the function returns for it.
+    """Replace each batch by those that the function returns for it, or for what ``opened`` makes of it.
 
     ``limited``: a later step needs no more than some rows. What it leaves unused must not depend on how many calls
     were made at a time. ``paired`` as in ``StepContext``.
     """
 
     def ready(part: Rows) -> tuple[Any, InputView]:
-        return make_view(part.batch, step.batch_format, tried=caller.has_run, writable=step.writable)
+        batch = part.batch if opened is None else opened(part.batch)
+        return make_view(batch, step.batch_format, tried=caller.has_run, writable=step.writable)
 
     cutter = BatchCutter(step.batch_size, step.batch_bytes, caller, eager)
     window = InFlightWindow(caller, user_code, ready, _paired if paired else _batches, cutter.tuner)
@@ -97,7 +99,7 @@ def map_batches(
 
     rows = filter(len, _projected(rows, step))
     size = step.batch_size
-    if size is None or eager or step.batch_format != "numpy" or step.writable or not suits(caller):
+    if size is None or eager or opened or step.batch_format != "numpy" or step.writable or not suits(caller):
         yield from careful(rows)
     else:
         road = FastRoad(caller, user_code)

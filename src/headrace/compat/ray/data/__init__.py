@@ -17,10 +17,12 @@ from typing import Any, Unpack
 import headrace
 from headrace.compat.ray.around import adapted, environment, in_environment
 from headrace.compat.ray.calls import get, put
+from headrace.compat.ray.data import aggregate as aggregate
 from headrace.compat.ray.data import datasource as datasource
 from headrace.compat.ray.data import datatype as datatype
 from headrace.compat.ray.data import expressions as expressions
 from headrace.compat.ray.data import extensions as extensions
+from headrace.compat.ray.data import grouped_data as grouped_data
 from headrace.compat.ray.data import preprocessors as preprocessors
 from headrace.compat.ray.data.checkpoint import CheckpointConfig as CheckpointConfig
 from headrace.compat.ray.data.context import DataContext

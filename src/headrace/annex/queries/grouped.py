@@ -1,0 +1,242 @@
+"""Rows in groups: numbers about each of them, or a function of the user's for each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Unpack
+
+from headrace.annex.queries.aggregates import (
+    AGGREGATES,
+    Aggregate,
+    Count,
+    Max,
+    Mean,
+    Min,
+    Quantile,
+    Std,
+    Sum,
+    given_aggregates,
+)
+from headrace.annex.queries.duckdb_types import quoted
+from headrace.core.arguments import known_arguments, unframed
+from headrace.errors import ArgumentError, NotOffered, nearest
+from headrace.plan import ray_arguments
+from headrace.plan.parameters import given_names
+from headrace.plan.step_options import StepOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from headrace.annex.queries.verbs import QueryVerbs
+    from headrace.core.arrow.batch_formats import BatchFormat
+    from headrace.dataset.dataset import Dataset
+
+
+class GroupedData:
+    """The rows of a dataset in groups, made by ``Dataset.groupby``. Each verb returns a dataset, and nothing runs.
+
+    A dataset of numbers has a row for each group, sorted by the keys, with nulls last: first the keys, then columns
+    such as ``mean(fare)``. Nulls are left out of what is counted, unless ``ignore_nulls=False``: then one makes the
+    result null. NaN is a value, as in ``Dataset.sum``.
+
+    >>> import pytest, headrace as hr
+    >>> _ = pytest.importorskip("duckdb")
+    >>> rides = hr.from_items([{"city": "a", "fare": 5.0}, {"city": "a", "fare": 7.0}, {"city": None, "fare": 1.0}])
+    >>> rides.groupby("city").count().take_all()
+    [{'city': 'a', 'count()': 2}, {'city': None, 'count()': 1}]
+    """
+
+    def __init__(self, dataset: QueryVerbs, keys: tuple[str, ...], schema: pa.Schema) -> None:
+        """Not for users: ``Dataset.groupby`` makes it."""
+        self._dataset, self._keys, self._schema = dataset, keys, schema
+
+    def __repr__(self) -> str:
+        key = self._keys[0] if len(self._keys) == 1 else list(self._keys) or None
+        return f"GroupedData(dataset={self._dataset!r}, key={key!r})"
+
+    @unframed
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(f"GroupedData object has no attribute {name!r}")
+        verbs = [each for each in dir(type(self)) if not each.startswith("_")]
+        raise NotOffered(f"Groups have no verb {name!r}.{nearest(name, verbs)} They have {', '.join(verbs)}.")
+
+    @known_arguments
+    def count(self) -> Dataset:
+        """Count the rows of each group.
+
+        >>> import pytest, headrace as hr
+        >>> _ = pytest.importorskip("duckdb")
+        >>> hr.from_items(["b", "a", "b"]).groupby("item").count().take_all()
+        [{'item': 'a', 'count()': 1}, {'item': 'b', 'count()': 2}]
+        """
+        return self._counted("count", [Count()])
+
+    @known_arguments
+    def sum(self, on: str | Sequence[str] | None = None, ignore_nulls: bool = True) -> Dataset:
+        """Add up columns: integers and decimals exactly, as int64, uint64 or decimal; floats as float64.
+
+        ``on`` is a column's name, or a list of them; None: all that are no keys. Raises ``ArgumentError`` for a
+        column of which there is no such number, ``UnknownColumn`` for one that is not there.
+
+        >>> import pytest, headrace as hr
+        >>> _ = pytest.importorskip("duckdb")
+        >>> hr.from_items([{"a": 1, "b": 2}, {"a": 1, "b": 3}]).groupby("a").sum("b").take_all()
+        [{'a': 1, 'sum(b)': 5}]
+        """
+        return self._on("sum", on, lambda name: Sum(name, ignore_nulls))
+
+    @known_arguments
+    def min(self, on: str | Sequence[str] | None = None, ignore_nulls: bool = True) -> Dataset:
+        """Return the smallest values of columns; ``on`` and what is raised as in ``sum``.
+
+        >>> import pytest, headrace as hr
+        >>> _ = pytest.importorskip("duckdb")
+        >>> hr.range(4).groupby(None).min().take_all()
+        [{'min(id)': 0}]
+        """
+        return self._on("min", on, lambda name: Min(name, ignore_nulls))
+
+    @known_arguments
+    def max(self, on: str | Sequence[str] | None = None, ignore_nulls: bool = True) -> Dataset:
+        """Return the biggest values of columns; ``on`` and what is raised as in ``sum``.
+
+        >>> import pytest, headrace as hr
+        >>> _ = pytest.importorskip("duckdb")
+        >>> hr.range(4).groupby(None).max().take_all()
+        [{'max(id)': 3}]
+        """
+        return self._on("max", on, lambda name: Max(name, ignore_nulls))
+
+    @known_arguments
+    def mean(self, on: str | Sequence[str] | None = None, ignore_nulls: bool = True) -> Dataset:
+        """Return the means of columns, float64; ``on`` and what is raised as in ``sum``.
+
+        >>> import pytest, headrace as hr
+        >>> _ = pytest.importorskip("duckdb")
+        >>> hr.range(4).groupby(None).mean("id").take_all()
+        [{'mean(id)': 1.5}]
+        """
+        return self._on("mean", on, lambda name: Mean(name, ignore_nulls))
+
+    @known_arguments
+    def std(self, on: str | Sequence[str] | None = None, ddof: int = 1, ignore_nulls: bool = True) -> Dataset:
+        """Return the standard deviations of columns, float64; NaN where a value is infinite.
+
+        ``ddof`` is taken from the number of values to divide by; the result is null if nothing is left. ``on`` and
+        what is raised as in ``sum``.
+
+        >>> import pytest, headrace as hr
+        >>> _ = pytest.importorskip("duckdb")
+        >>> hr.range(3).groupby(None).std("id").take_all()
+        [{'std(id)': 1.0}]
+        """
+        return self._on("std", on, lambda name: Std(name, ddof, ignore_nulls))
+
+    @known_arguments
+    def quantile(
+        self, on: str | Sequence[str] | None = None, q: float = 0.5, ignore_nulls: bool = True
+    ) -> Dataset:
+        """Return quantiles of columns, float64; between two values they lie on the line that joins them.
+
+        ``on`` and what is raised as in ``sum``.
+
+        >>> import pytest, headrace as hr
+        >>> _ = pytest.importorskip("duckdb")
+        >>> hr.range(4).groupby(None).quantile("id", q=0.5).take_all()
+        [{'quantile(id)': 1.5}]
+        """
+        return self._on("quantile", on, lambda name: Quantile(name, q, ignore_nulls))
+
+    @known_arguments
+    def aggregate(self, *aggs: Any) -> Dataset:
+        """Return several numbers about each group: ``aggs`` are of ``headrace.aggregate``, such as ``Sum("fare")``.
+
+        Raises ``ArgumentError`` for what is none, or for a column of which there is no such number;
+        ``UnknownColumn``.
+
+        >>> import pytest, headrace as hr
+        >>> _ = pytest.importorskip("duckdb")
+        >>> from headrace.aggregate import Count, Max
+        >>> hr.from_items([{"a": 1, "b": 2}, {"a": 1, "b": 3}]).groupby("a").aggregate(Count(), Max("b")).take_all()
+        [{'a': 1, 'count()': 2, 'max(b)': 3}]
+        """
+        return self._counted("aggregate", given_aggregates("aggregate", aggs))
+
+    @known_arguments(also=ray_arguments.STEPS, options=StepOptions)
+    def map_groups(
+        self,
+        fn: Callable[..., Any],
+        *,
+        batch_format: BatchFormat | str | None = "numpy",
+        zero_copy_batch: bool = True,
+        **options: Unpack[StepOptions],
+    ) -> Dataset:
+        """Replace each group by what ``fn`` returns for all its rows, which are one batch, in their order.
+
+        Groups come in the order of their keys. A group has to fit into the memory of a worker, several times over: it
+        is read, converted and given to ``fn`` as a whole. A group is one row of the counts, and of ``rejected``,
+        where it has a list for each column.
+
+        Parameters
+        ----------
+        fn
+            A function, callable object or class, as in ``map_batches``.
+        batch_format
+            ``"numpy"``, ``"pandas"`` or ``"pyarrow"``, as in ``map_batches``.
+        zero_copy_batch
+            False: arrays and DataFrames are copies, and ``fn`` may write to them.
+        fn_args, fn_kwargs, fn_constructor_args, fn_constructor_kwargs, compute, concurrency, num_cpus, num_gpus,
+        memory, ray_remote_args, version
+            As in ``map_batches``.
+
+        Raises
+        ------
+        ArgumentError
+            For an invalid value, or a key that holds more than one value. What ``fn`` raises comes as ``StepError``
+            when the plan runs.
+
+        Examples
+        --------
+        >>> import pytest, headrace as hr
+        >>> _ = pytest.importorskip("duckdb")
+        >>> rows = [{"city": "b", "fare": 5.0}, {"city": "a", "fare": 7.5}, {"city": "b", "fare": 6.0}]
+        >>> def most(group):
+        ...     return {"city": group["city"][:1], "most": [group["fare"].max()]}
+        >>> hr.from_items(rows).groupby("city").map_groups(most).take_all()
+        [{'city': 'a', 'most': 7.5}, {'city': 'b', 'most': 6.0}]
+        """
+        from headrace.annex.queries.map_groups import grouped
+
+        return grouped(
+            self._dataset, self._keys, self._schema, fn, batch_format, options, writable=not zero_copy_batch
+        )
+
+    def _on(
+        self, verb: str, on: str | Sequence[str] | None, aggregate: Callable[[str], Aggregate]
+    ) -> Dataset:
+        names = given_names(verb, on) if on is not None else self._others(verb)
+        return self._counted(verb, [aggregate(name) for name in names])
+
+    def _others(self, verb: str) -> tuple[str, ...]:
+        names = tuple(name for name in self._schema.names if name not in self._keys)
+        if not names:
+            raise ArgumentError(f"{verb}: all columns are keys, so that there is none to count.")
+        return names
+
+    def _counted(self, verb: str, aggregates: Sequence[Aggregate]) -> Dataset:
+        keys = [quoted(key) for key in self._keys]
+        columns, taken = list(keys), set(self._keys)
+        for each in aggregates:
+            name, number = each.name, 2
+            while name in taken:
+                name, number = f"{each.name}_{number}", number + 1
+            taken.add(name)
+            columns.append(f"{each.text(self._schema)} AS {quoted(name)}")
+        text = f"SELECT {', '.join(columns)} FROM data"
+        if keys:
+            order = ", ".join(f"{key} NULLS LAST" for key in keys)
+            text += f" GROUP BY {', '.join(keys)} ORDER BY {order}"
+        label = f"groupby({list(self._keys)}).{verb}" if keys else verb
+        numbered = any(type(each) is AGGREGATES["AsList"] for each in aggregates)
+        return self._dataset._answered(label, text, numbered=numbered)  # type: ignore[return-value]

@@ -1,0 +1,107 @@
+"""Groups of rows as rows: a list for each column, so that nothing on the way ever divides a group."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from headrace.core.arrow.batch_formats import to_numpy
+
+_ROW_GROUP_BYTES = 16 << 20  # which a worker reads at a time
+
+
+def packed_schema(schema: pa.Schema) -> pa.Schema:
+    """Return the columns of groups: a list for each column of the rows."""
+    return pa.schema([pa.field(each.name, pa.list_(each.type)) for each in schema])
+
+
+def pack(path: Path, keys: Sequence[str]) -> None:
+    """Replace a Parquet file of rows, which are sorted by ``keys``, by one of groups.
+
+    A group is in memory as a whole, and besides it what a worker reads at a time.
+    """
+    import pyarrow.parquet as pq
+
+    groups, waiting = path.with_suffix(".groups"), list[pa.Table]()
+    with pq.ParquetFile(path) as file:
+        schema = packed_schema(file.schema_arrow)
+        with pq.ParquetWriter(groups, schema, compression="snappy") as writer:
+            for table in _whole_groups(file, keys):
+                waiting.append(table)
+                if sum(each.nbytes for each in waiting) >= _ROW_GROUP_BYTES:
+                    writer.write_table(pa.concat_tables(waiting).cast(schema))
+                    waiting.clear()
+            if waiting:
+                writer.write_table(pa.concat_tables(waiting).cast(schema))
+    os.replace(groups, path)
+
+
+def _whole_groups(file: Any, keys: Sequence[str]) -> Iterator[pa.Table]:
+    """Yield tables of groups; what may go on in the next rows waits for them."""
+    open_rows: list[pa.RecordBatch] = []
+    for batch in file.iter_batches(batch_size=65_536):
+        last = [open_rows[-1].slice(open_rows[-1].num_rows - 1)] if open_rows else []
+        begins = _begins(pa.Table.from_batches([*last, batch]).select(list(keys)).combine_chunks())
+        starts = np.flatnonzero(begins[len(last) :] if last else begins)
+        if not len(starts):
+            open_rows.append(batch)
+            continue
+        before = [*open_rows, batch.slice(0, int(starts[0]))]
+        if open_rows:
+            yield _packed(pa.Table.from_batches(before).combine_chunks(), np.array([0]))
+        if len(starts) > 1:
+            yield _packed(
+                pa.Table.from_batches([batch.slice(int(starts[0]), int(starts[-1] - starts[0]))]),
+                starts[:-1] - starts[0],
+            )
+        open_rows = [batch.slice(int(starts[-1]))]
+    if open_rows:
+        yield _packed(pa.Table.from_batches(open_rows).combine_chunks(), np.array([0]))
+
+
+def _begins(keys: pa.Table) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Say for each row whether its keys are others than those of the row before; the first one begins."""
+    begins = np.zeros(keys.num_rows, np.bool_)
+    begins[:1] = True
+    for column in keys.columns:
+        values = pa.concat_arrays(column.chunks) if column.num_chunks else column.combine_chunks()
+        values = values.dictionary_decode() if pt.is_dictionary(values.type) else values
+        a, b = values.slice(1), values.slice(0, max(len(values) - 1, 0))
+        same = pc.fill_null(pc.equal(a, b), False)
+        same = pc.or_(same, pc.and_(a.is_null(), b.is_null()))
+        if pt.is_floating(values.type):
+            same = pc.or_(same, pc.fill_null(pc.and_(pc.is_nan(a), pc.is_nan(b)), False))
+        begins[1:] |= ~to_numpy(same)
+    return begins
+
+
+def _packed(rows: pa.Table, starts: Any) -> pa.Table:
+    offsets = pa.array(np.append(starts, rows.num_rows).astype(np.int32))
+    lists = [pa.ListArray.from_arrays(offsets, _one(column)) for column in rows.columns]
+    return pa.table(lists, names=rows.column_names)
+
+
+def _one(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
+
+
+def unpacked(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Return the rows of a group, or of none, with their own types."""
+    columns = [_restored(batch.column(each.name).flatten(), each.type) for each in schema]
+    return pa.RecordBatch.from_arrays(columns, names=schema.names)
+
+
+def _restored(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    if values.type == kind or pt.is_dictionary(kind):
+        return values
+    if isinstance(kind, pa.BaseExtensionType):
+        storage = values.storage if isinstance(values.type, pa.BaseExtensionType) else values
+        return pa.ExtensionArray.from_storage(kind, storage.cast(kind.storage_type))
+    return values.cast(kind)
