@@ -191,7 +191,7 @@ def test_joins(left: Any, right: Any, key: str) -> None:
 
 
 @quick
-@given(rows_of, st.lists(st.sampled_from(KEYS), min_size=1, max_size=2, unique=True))
+@given(rows_of, st.lists(st.sampled_from(KEYS[1:]), min_size=1, max_size=2, unique=True))
 def test_duplicates_and_the_biggest(rows: Any, keys: list[str]) -> None:
     dataset, table = data(rows)
     first: dict[Any, Any] = {}
