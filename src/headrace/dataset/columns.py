@@ -209,7 +209,7 @@ class ColumnVerbs(DatasetBase):
 
 def _queries(verb: str) -> Any:
     """Return the annex that answers queries."""
-    found = annex("queries.splits")
+    found = annex("queries.texts")
     if found is None:
         raise NotOffered(f"{verb}: this needs queries, which this installation lacks.")
     return found

@@ -6,19 +6,14 @@ import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self
 
-import pyarrow.types as pt
-
-from headrace.annex.queries.duckdb_types import plain, quoted
 from headrace.core.arguments import known_arguments
 from headrace.core.human import short_repr
 from headrace.dataset.base import DatasetBase
-from headrace.errors import ArgumentError, nearest, unknown_column
+from headrace.errors import ArgumentError, nearest
 from headrace.plan import ray_arguments
 from headrace.plan.parameters import given_names, given_number, given_rows
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from headrace.annex.queries.grouped import GroupedData
 
 
@@ -116,7 +111,9 @@ class QueryVerbs(DatasetBase):
         """
         keys = given_names("sort", key)
         label = f"sort({list(keys)})"
-        order = self._order(label, keys, descending)
+        from headrace.annex.queries.texts import order_by
+
+        order = order_by(label, self._schema(), keys, descending)
         return self._answered(label, f"SELECT * EXCLUDE (_row) FROM data ORDER BY {order}, _row")
 
     @known_arguments(also=ray_arguments.SHUFFLE)
@@ -132,6 +129,8 @@ class QueryVerbs(DatasetBase):
         >>> hr.range(5).random_shuffle(seed=1).take_all()
         [{'id': 2}, {'id': 1}, {'id': 4}, {'id': 0}, {'id': 3}]
         """
+        from headrace.annex.queries.texts import drawn_by
+
         drawn = drawn_by("random_shuffle", seed)
         return self._answered(
             f"random_shuffle(seed={seed or 0})", f"SELECT * EXCLUDE (_row) FROM data ORDER BY {drawn}, _row"
@@ -154,6 +153,7 @@ class QueryVerbs(DatasetBase):
         [{'city': 'a', 'mean(fare)': 7.5}, {'city': 'b', 'mean(fare)': 5.5}]
         """
         from headrace.annex.queries.grouped import GroupedData
+        from headrace.annex.queries.texts import check_names
 
         keys = () if key is None else given_names("groupby", key)
         schema = self._schema()
@@ -209,13 +209,15 @@ class QueryVerbs(DatasetBase):
                 f"drop_duplicates: keep={keep!r} is none of 'first', 'last' and False."
                 f"{nearest(str(keep), ['first', 'last'])}"
             )
+        from headrace.annex.queries.texts import check_names, listed
+
         schema = self._schema()
         keys = tuple(schema.names) if key is None else given_names("drop_duplicates", key)
         label = f"drop_duplicates({list(keys) if key is not None else ''})"
         check_names(label, keys, schema)
         chosen = "max" if keep == "last" else "min"
         once = "" if keep else " HAVING count(*) = 1"
-        rows = f"SELECT {chosen}(_row) FROM data GROUP BY {', '.join(map(quoted, keys))}{once}"
+        rows = f"SELECT {chosen}(_row) FROM data GROUP BY {listed(keys)}{once}"
         return self._answered(
             label, f"SELECT * EXCLUDE (_row) FROM data WHERE _row IN ({rows}) ORDER BY _row"
         )
@@ -259,14 +261,15 @@ class QueryVerbs(DatasetBase):
         """
         if given_rows("top_k", "k", k) < 1:
             raise ArgumentError(f"top_k({k!r}): it takes a number of rows, 1 or more.")
+        from headrace.annex.queries.texts import listed, order_by
+
         columns = given_names("top_k: by", by)
         groups = () if per is None else given_names("top_k: per", per)
         label = f"top_k({k}, by={list(columns)}{f', per={list(groups)}' if groups else ''})"
-        order = f"{self._order(label, columns, not smallest)}, _row"
+        order = f"{order_by(label, self._schema(), columns, not smallest)}, _row"
         if not groups:
             return self._answered(label, f"SELECT * EXCLUDE (_row) FROM data ORDER BY {order} LIMIT {k}")
-        first = self._order(label, groups, False)
-        within = ", ".join(map(quoted, groups))
+        first, within = order_by(label, self._schema(), groups, False), listed(groups)
         return self._answered(
             label,
             f"SELECT * EXCLUDE (_row) FROM (SELECT * FROM data QUALIFY row_number() OVER (PARTITION BY {within} "
@@ -353,16 +356,6 @@ class QueryVerbs(DatasetBase):
 
     # ------------------------------------------------------------ what they share
 
-    def _order(self, label: str, keys: Sequence[str], descending: Any) -> str:
-        schema = self._schema()
-        check_names(label, keys, schema)
-        each = [descending] * len(keys) if isinstance(descending, bool) else descending
-        if not isinstance(each, (list, tuple)) or len(each) != len(keys) or set(map(type, each)) != {bool}:
-            raise ArgumentError(
-                f"{label}: descending={descending!r} is neither True nor False nor a list with one for each column."
-            )
-        return ", ".join(_ordered(schema.field(key), down) for key, down in zip(keys, each, strict=True))
-
     def _answered(
         self,
         label: str,
@@ -374,6 +367,7 @@ class QueryVerbs(DatasetBase):
     ) -> Self:
         """Return the dataset of a query of this one, ``data``, whose rows have their number as ``_row``."""
         from headrace.annex.queries.queried import queried
+        from headrace.annex.queries.texts import check_free
 
         if numbered:
             check_free(label, self._schema())
@@ -386,36 +380,3 @@ class QueryVerbs(DatasetBase):
             packed=packed,
         )
         return type(self)(found._plan, self._options)
-
-
-def check_free(label: str, schema: pa.Schema) -> None:
-    """Refuse a dataset with a column of the name that the numbers of rows have."""
-    for name in schema.names:
-        if name.lower() == "_row":
-            raise ArgumentError(
-                f"{label}: the dataset has a column {name!r}, which is the name of the number of each row here. "
-                "Rename it before, with rename_columns."
-            )
-
-
-def check_names(label: str, names: Sequence[str], schema: pa.Schema) -> None:
-    """Refuse names of columns that there are not."""
-    for name in names:
-        if name not in schema.names:
-            raise unknown_column(label, name, schema.names)
-
-
-def _ordered(field: pa.Field, descending: bool) -> str:
-    """Return the terms of ORDER BY: nulls are last, and NaN before them, which DuckDB takes for the biggest."""
-    name = quoted(field.name)
-    if not descending:
-        return f"{name} ASC NULLS LAST"
-    nan = f"isnan({name}) ASC NULLS LAST, " if pt.is_floating(plain(field.type)) else ""
-    return f"{nan}{name} DESC NULLS LAST"
-
-
-def drawn_by(label: str, seed: Any) -> str:
-    """Return what rows are ordered by to look random; MD5 is the same in every version of every engine."""
-    if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool)):
-        raise ArgumentError(f"{label}: seed={seed!r} is not a whole number.")
-    return f"md5_number_lower(_row::VARCHAR || ':{seed or 0}')"
