@@ -1,9 +1,9 @@
 # The calls are those of ray-project/ray, doc/source/data/preprocessors.rst.
-from headrace.compat.ray.data.aggregate import Max
 from pandas import DataFrame
 
 from headrace.compat import ray
 from headrace.compat.ray.data import Dataset
+from headrace.compat.ray.data.aggregate import Max
 from headrace.compat.ray.data.preprocessor import Preprocessor
 from headrace.compat.ray.data.preprocessors import BatchMapper
 

@@ -1,9 +1,9 @@
 # The calls are those of ray-project/ray, doc/source/data/aggregations.rst.
 import numpy as np
 import pandas as pd
-from headrace.compat.ray.data.aggregate import Count, Max, Mean, Min, Std, Sum
 
 from headrace.compat import ray
+from headrace.compat.ray.data.aggregate import Count, Max, Mean, Min, Std, Sum
 
 ds = ray.data.from_items([{"group": n % 3, "value": float(n)} for n in range(12)])
 sums = ds.groupby("group").sum("value").take_all()
