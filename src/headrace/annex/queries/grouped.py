@@ -27,7 +27,6 @@ from headrace.plan.step_options import StepOptions
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from headrace.annex.queries.verbs import QueryVerbs
     from headrace.core.arrow.batch_formats import BatchFormat
     from headrace.dataset.dataset import Dataset
 
@@ -46,7 +45,7 @@ class GroupedData:
     [{'city': 'a', 'count()': 2}, {'city': None, 'count()': 1}]
     """
 
-    def __init__(self, dataset: QueryVerbs, keys: tuple[str, ...], schema: pa.Schema) -> None:
+    def __init__(self, dataset: Dataset, keys: tuple[str, ...], schema: pa.Schema) -> None:
         """Not for users: ``Dataset.groupby`` makes it."""
         self._dataset, self._keys, self._schema = dataset, keys, schema
 
@@ -239,4 +238,4 @@ class GroupedData:
             text += f" GROUP BY {', '.join(keys)} ORDER BY {order}"
         label = f"groupby({list(self._keys)}).{verb}" if keys else verb
         numbered = any(type(each) is AGGREGATES["AsList"] for each in aggregates)
-        return self._dataset._answered(label, text, numbered=numbered)  # type: ignore[return-value]
+        return self._dataset._answered(label, text, numbered=numbered)

@@ -20,7 +20,6 @@ from headrace.worker.steps.base import StepContext, runs
 from headrace.worker.steps.map_batches import MappingBatches, map_batches
 
 if TYPE_CHECKING:
-    from headrace.annex.queries.verbs import QueryVerbs
     from headrace.dataset.dataset import Dataset
 
 
@@ -50,7 +49,7 @@ class MappingGroups(MappingBatches):
 
 
 def grouped(
-    dataset: QueryVerbs,
+    dataset: Dataset,
     keys: tuple[str, ...],
     schema: pa.Schema,
     fn: Any,
@@ -79,4 +78,4 @@ def grouped(
         writable=writable,
         schema=schema,
     )
-    return groups.with_step(step)  # type: ignore[return-value]
+    return groups.with_step(step)

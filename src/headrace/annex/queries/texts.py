@@ -13,10 +13,10 @@ from headrace.errors import ArgumentError, unknown_column
 from headrace.plan.parameters import given_names, given_number
 
 if TYPE_CHECKING:
-    from headrace.annex.queries.verbs import QueryVerbs
+    from headrace.dataset.dataset import Dataset
 
 
-def gathered(dataset: QueryVerbs, keys: Any) -> QueryVerbs:
+def gathered(dataset: Dataset, keys: Any) -> Dataset:
     """Return the rows with those of the same keys one behind the other; without keys in a random order."""
     if keys is None:
         return dataset.random_shuffle()
@@ -27,8 +27,8 @@ def gathered(dataset: QueryVerbs, keys: Any) -> QueryVerbs:
 
 
 def split_exactly(
-    dataset: QueryVerbs, test_size: float, seed: int | None, stratify: str | None
-) -> list[QueryVerbs]:
+    dataset: Dataset, test_size: float, seed: int | None, stratify: str | None
+) -> list[Dataset]:
     """Divide rows in two, of each group of ``stratify`` by itself: those to train with, and those to test with."""
     label = (
         f"train_test_split({test_size!r}, seed={seed or 0}{f', stratify={stratify!r}' if stratify else ''})"

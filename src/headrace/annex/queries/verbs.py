@@ -158,7 +158,7 @@ class QueryVerbs(DatasetBase):
         keys = () if key is None else given_names("groupby", key)
         schema = self._schema()
         check_names(f"groupby({list(keys)})", keys, schema)
-        return GroupedData(self, keys, schema)
+        return GroupedData(self, keys, schema)  # type: ignore[arg-type]
 
     @known_arguments
     def aggregate(self, *aggs: Any) -> dict[str, Any]:
