@@ -49,7 +49,7 @@ def sql(
     """
 
     def data() -> Dataset:
-        from headrace.annex.queries import sql as queried
+        from headrace.annex.queries.queried import sql as queried
 
         given = {
             name: by_name.dataset_of(paths, by_name.format_of(paths), {})
