@@ -131,34 +131,66 @@ def test_what_machines_cannot_do_apart_is_refused(asked: Any, words: str, tmp_pa
 
 
 @pytest.mark.soak
+@pytest.mark.parametrize("where", ["folder", "store"])
 def test_random_histories(
-    tmp_path: Path, nurseries: list[Nursery], capsys: pytest.CaptureFixture[str]
+    where: str,
+    tmp_path: Path,
+    nurseries: list[Nursery],
+    capsys: pytest.CaptureFixture[str],
+    request: pytest.FixtureRequest,
 ) -> None:
-    """Machines come and go, and die at any point or time; each output is then finished by one that is left alone."""
-    kills, number = 0, 0
+    """Machines come and go, die at any point or time, or are stopped for longer than their lease lasts.
+
+    A store answers some requests late, twice, not at all, or with an error. Each output is then finished by a machine
+    that is left alone.
+    """
+    kills, number, environment = 0, 0, dict[str, str]()
+    if where == "store":
+        server, faults = request.getfixturevalue("proxy"), random.Random(SEED)
+        environment = environment_of(server.url)
+        server.fault = lambda asked: (
+            faults.choice([503, "lost", "late", "twice"]) if faults.random() < 0.05 else None
+        )
+        base = f"{request.getfixturevalue('bucket').url}/out"
+    else:
+        base = str(tmp_path / "out")
     while kills < KILLS:
-        place, log = tmp_path / f"out{number}", tmp_path / f"{number}.log"
+        place, log = f"{base}{number}", tmp_path / f"{number}.log"
         dice = random.Random(f"{SEED} {number}")
-        begin = partial(lives, str(place), log)
+        begin = partial(lives, place, log, environment)
         with ThreadPoolExecutor(3) as threads:
             kills += sum(threads.map(begin, nurseries, [dice.random() for _ in nurseries]))
-        code = nurseries[0].live("annex.fleet.job", [str(place), {}], log)
+        left_alone = {"apart": where == "store"}
+        code = nurseries[0].live("annex.fleet.job", [place, left_alone], log, environment=environment)
         assert code == 0, f"history {number}: {log.read_text()}"
-        job.check(str(place))
+        job.check(place)
         number += 1
         with capsys.disabled():
-            print(f"\r{number} histories, {kills} deaths", end="", flush=True)
+            print(f"\r{where}: {number} histories, {kills} deaths", end="", flush=True)
 
 
-def lives(place: str, log: Path, nursery: Nursery, seed: float) -> int:
+def lives(place: str, log: Path, environment: dict[str, str], nursery: Nursery, seed: float) -> int:
     """Be a machine up to three times; return how often it died."""
     dice, died = random.Random(seed), 0
     for _ in range(dice.randint(1, 3)):
         options: dict[str, Any] = {"engine": "local", "workers": 2} if dice.random() < 0.2 else {}
-        faults, seconds = dict[str, str](), None
-        if dice.random() < 0.6:
+        faults, seconds, sleeps = dict[str, str](), None, None
+        options["apart"] = bool(environment)
+        if dice.random() < 0.5:
             faults = {dice.choice(POINTS): f"kill@{dice.randint(1, 6)}"}
-        else:
+        elif dice.random() < 0.7:
             seconds = 2 * dice.random()
-        died += nursery.live("annex.fleet.job", [place, options], log, faults=faults, seconds=seconds) != 0
+        if environment and dice.random() < 0.3:
+            begins = dice.random()
+            sleeps = begins, begins + dice.choice([0.2, 2.5])
+        code = nursery.live(
+            "annex.fleet.job",
+            [place, options],
+            log,
+            faults=faults,
+            seconds=seconds,
+            sleeps=sleeps,
+            environment=environment,
+        )
+        died += code != 0
     return died

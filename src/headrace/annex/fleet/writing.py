@@ -12,7 +12,7 @@ import msgspec
 from headrace.annex.fleet.board import PLAN, FleetPlan
 from headrace.annex.fleet.gathering import adopt, gathered, shards_of
 from headrace.annex.fleet.machine import Fleet, Machine, given
-from headrace.core.work import FLEET, HOME, NOTES
+from headrace.core.work import FLEET, HOME, NOTES, SUCCESS
 from headrace.errors import ArgumentError, HeadraceError, InputChanged, JournalDamaged, PlanChanged, RunLocked
 from headrace.options import RunOptions
 from headrace.output import input_marks
@@ -52,7 +52,7 @@ def fleet_job(plan: Plan, request: OpenRequest, options: RunOptions, drive: Driv
         if fleet is not None:
             _work(fleet, drive)
             job = _gathered(fleet, stack)
-        yield job or _opened(plan, request, stack, waits=fleet is not None)
+        yield job or _opened(plan, request, stack)
 
 
 def _check(plan: Plan, options: RunOptions) -> None:
@@ -82,14 +82,16 @@ def _check(plan: Plan, options: RunOptions) -> None:
         raise ArgumentError(f"fleet=True cannot be used here: {why}.")
 
 
-def _opened(plan: Plan, request: OpenRequest, stack: contextlib.ExitStack, *, waits: bool) -> Job:
-    """Open the output as ever; ``waits``: until no other machine has it, which is about to complete it."""
+def _opened(plan: Plan, request: OpenRequest, stack: contextlib.ExitStack) -> Job:
+    """Open the output as ever; where another machine has just completed it, wait until that lets it go."""
+    assert plan.sink is not None
     while True:
         try:
             return stack.enter_context(open_job(plan, request))
         except RunLocked:
-            if not waits:
-                raise
+            with looked_at(plan.sink.root, plan.sink.storage.options) as there:
+                if not (there.root / SUCCESS).exists():
+                    raise
         time.sleep(FIRST_LOOK)
 
 

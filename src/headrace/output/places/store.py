@@ -115,7 +115,9 @@ class Store:
         """Refuse a place where objects are that no run of ours has written, before anything is written there."""
         if self.objects.names(f"{HOME}/", few=True):
             return
-        others = [name for name, _ in self.objects.names(few=True) if not name.startswith(".")]
+        # Another driver may have begun since.
+        found = (name for name, _ in self.objects.names(few=True))
+        others = [name for name in found if not name.startswith((".", f"{HOME}/"))]
         if others:
             raise ForeignOutput(
                 f"The output {self.name} holds objects that Headrace did not write ({first_names(others)}). "
