@@ -39,6 +39,7 @@ NOT_MADE = {  # by these exhibits
     "_headrace/<run>/comparison.html",
     "_headrace/<run>/kept/<any>",
     "_headrace/<run>/retried",
+    "_headrace/queries/<any>",
     "_headrace/uploads/<any>",
     "part-<shard>-<item>-<run>.<suffix>",
 }

@@ -113,7 +113,6 @@ class RunState:
         self.memory: MemoryTaken | None = None
         self.memory_peak = 0
         self.metrics: MetricsCounted | None = None
-        self.made: list[InputMade] = []
         self.doing = ""  # before the run has begun
         self.required: RequirementsAsked | None = None
         self.counts: Counter[str] = Counter()  # incidents
@@ -188,12 +187,8 @@ class RunState:
                 self.metrics = event
             case RunFinished():
                 self._finish(event, at)
-            case RunDescribed():
-                pass  # it has begun above
-            case InputMade():
-                self.made = [each for each in self.made if (each.by, each.what) != (event.by, event.what)] + [
-                    event
-                ]
+            case RunDescribed() | InputMade():
+                pass  # it has begun above; what it reads is told by its plan
             case _:
                 self._incident(event)
 

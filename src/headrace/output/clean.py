@@ -14,7 +14,7 @@ from headrace.core.metric_states import STATES, side_files
 from headrace.core.uploading.names import PARTS
 from headrace.core.work import REJECTED
 from headrace.errors import ForeignOutput, JournalDamaged, RunLocked
-from headrace.output.layout import HOME, SUCCESS, Output
+from headrace.output.layout import HOME, QUERIES, SUCCESS, Output
 from headrace.output.names import is_part
 from headrace.output.places.place import Place, looked_at, place_at
 from headrace.output.revealing import LAKES
@@ -137,7 +137,10 @@ def _unneeded(output: Place, *, unfinished: bool) -> Iterator[tuple[str, str]]:
         runs = [run for run in runs if run.standing(root)]
     folders = output.folders(HOME)
     for entry in sorted({*_within(output, HOME), *folders} - named):
-        if entry in folders:
+        if entry == QUERIES:
+            if unfinished or (runs and all(run.finished for run in runs)):
+                yield f"{HOME}/{entry}", "results of queries, and what was made for them"
+        elif entry in folders:
             yield f"{HOME}/{entry}", "a run that was abandoned, or replaced"
             yield from ((name, "a part of that run") for name in _parts(output, {entry}))
         elif entry.endswith(safe_files.TEMPORARY):

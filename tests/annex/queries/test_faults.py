@@ -18,6 +18,7 @@ import headrace as hr
 from forked import Forked
 from headrace import errors
 from headrace.core import failpoints
+from headrace.output.clean import leftovers
 
 from . import job
 
@@ -72,6 +73,8 @@ def test_killed_at_any_point(folder: Path, kill: str, answered: bool) -> None:
     results = list(folder.joinpath(QUERIES).glob("*/result/answer.json"))
     assert bool(results) == answered
     before = [path.stat().st_ino for path in results]
+    if not kill.startswith("finish.closed"):  # what the next driver goes on with
+        assert not [each for each in leftovers(folder / "out") if "queries" in each.path]
     job.dataset(folder, keep_queries=True).write_parquet(folder / "out")
     if answered and not kill.startswith("finish"):
         assert [
