@@ -44,7 +44,7 @@ core: $(VENV)/.dev  ## delete the annexes in a copy of the tree, build/core, and
 	rm -rf build/core
 	mkdir -p build/core
 	git ls-files | tar -cf - -T - | tar -xf - -C build/core
-	cd build/core && rm -rf src/headrace/annex src/headrace/compat src/headrace/llm.py tests/annex tests/programs tests/docs tests/gpu
+	cd build/core && rm -rf src/headrace/annex src/headrace/compat src/headrace/llm.py src/headrace/aggregate.py tests/annex tests/programs tests/docs tests/gpu
 	cd build/core && PYTHONPATH=$(CURDIR)/build/core/src $(abspath $(BIN))/python -m pytest -n $(JOBS) --dist worksteal -p no:cacheprovider \
 		--ignore=src/headrace/engines/references.py --ignore=src/headrace/session/models.py  # examples with an annex
 

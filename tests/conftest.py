@@ -55,7 +55,10 @@ ENGINE = os.environ.get("HEADRACE_TEST_ENGINE", "")  # "ray": tests that can be 
 # a verb that it brings. One in which the core itself needs an annex fails.
 ANNEXES = importlib.util.find_spec("headrace.annex") is not None
 _ASKED = ("tests/", "headrace/__init__.py", "headrace/readers/__init__.py", "headrace/core/door.py")
-_VERBS = re.compile(r"\b(write_(delta|iceberg|lance|sql|tfrecords|webdataset)|prompt|embed)\b")
+_VERBS = re.compile(
+    r"\b(write_(delta|iceberg|lance|sql|tfrecords|webdataset)|prompt|embed|join|sort|groupby|aggregate|top_k|"
+    r"drop_duplicates|random_shuffle|split\w*|train_test_split|repartition)\b"
+)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -73,7 +76,9 @@ def _asks_for_annex(error: BaseException) -> bool:
     if isinstance(error, NotOffered):
         return _VERBS.search(str(error)) is not None
     named = error.name if isinstance(error, ModuleNotFoundError) else None
-    if not (named or "").startswith(("headrace.annex", "headrace.compat", "headrace.llm")):
+    if not (named or "").startswith(
+        ("headrace.aggregate", "headrace.annex", "headrace.compat", "headrace.llm")
+    ):
         return False
     files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
     return any(part in [name for name in files if "importlib" not in name][-1] for part in _ASKED)

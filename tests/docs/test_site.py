@@ -41,9 +41,11 @@ def test_every_page_has_its_place() -> None:
 def test_the_reference_shows_every_public_name() -> None:
     verbs = {f"Dataset.{name}" for name in dir(hr.Dataset) if not name.startswith("_")}
     names = {
-        f"headrace.{name}" for name in {*hr.__all__, *verbs} - {"__version__", "errors", "llm", "observers"}
+        f"headrace.{name}"
+        for name in {*hr.__all__, *verbs} - {"__version__", "aggregate", "errors", "llm", "observers"}
     }
     names |= {f"headrace.llm.{name}" for name in hr.llm.__all__}
+    names |= {f"headrace.aggregate.{name}" for name in hr.aggregate.__all__}
     names |= {f"headrace.observers.{name}" for name in hr.observers.OBSERVERS.ours}
     names |= {f"headrace.testing.{name}" for name in testing.__all__}
     names |= {f"headrace.compat.ray.{name}" for name in ray.__all__}
