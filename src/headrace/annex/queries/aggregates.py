@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from headrace.annex.queries.duckdb_types import plain, quoted
+from headrace.core.tables import type_text
 from headrace.errors import ArgumentError, nearest, unknown_column
 
 
@@ -50,7 +51,7 @@ class Aggregate:
         kind = plain(schema.field(self.on).type)
         if not self.accepts(kind):
             raise ArgumentError(
-                f"{self.name}: it takes {self.takes}, and column {self.on!r} is {schema.field(self.on).type}. Name "
+                f"{self.name}: it takes {self.takes}, and column {self.on!r} is {type_text(kind)}. Name "
                 "the columns to count, as in sum(['fare', 'tip'])."
             )
         column = quoted(self.on)

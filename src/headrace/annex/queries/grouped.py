@@ -18,6 +18,7 @@ from headrace.annex.queries.aggregates import (
     given_aggregates,
 )
 from headrace.annex.queries.duckdb_types import quoted
+from headrace.annex.queries.engines import engine_named
 from headrace.core.arguments import known_arguments, unframed
 from headrace.errors import ArgumentError, NotOffered, nearest
 from headrace.plan import ray_arguments
@@ -237,5 +238,10 @@ class GroupedData:
             order = ", ".join(f"{key} NULLS LAST" for key in keys)
             text += f" GROUP BY {', '.join(keys)} ORDER BY {order}"
         label = f"groupby({list(self._keys)}).{verb}" if keys else verb
+        dataset = self._dataset
+        used = [*self._keys, *(each.on for each in aggregates if each.on)]
+        refused = engine_named("duckdb").refusal
+        if used and any(refused(each.type) for each in self._schema if each.name not in used):
+            dataset = dataset.select_columns(list(dict.fromkeys(used)))
         numbered = any(type(each) is AGGREGATES["AsList"] for each in aggregates)
-        return self._dataset._answered(label, text, numbered=numbered)
+        return dataset._answered(label, text, numbered=numbered)

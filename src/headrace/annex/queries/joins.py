@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from headrace.annex.queries.duckdb_types import plain, quoted, sql_type
+from headrace.core.tables import type_text
 from headrace.errors import ArgumentError, nearest, unknown_column
 from headrace.plan.parameters import given_names
 
@@ -52,8 +53,8 @@ def join(how: Any, join_type: Any, on: Any, right_on: Any, left: Side, right: Si
         a, b = left[0].field(key).type, right[0].field(their).type
         if not _comparable(a, b):
             raise ArgumentError(
-                f"{label}: column {key!r} is {a} here and {their!r} is {b} in the other dataset, so that values "
-                "would have to change to be compared. Make them of one type in a step before, as with "
+                f"{label}: column {key!r} is {type_text(a)} here and {their!r} is {type_text(b)} in the other, "
+                "so that values would have to change to be compared. Make them of one type in a step before, as with "
                 f"with_column({key!r}, hr.col({key!r}).cast(…))."
             )
     made = _JOINS[kind]
@@ -126,8 +127,8 @@ def _nullable(label: str, side: str, field: pa.Field, may_be_null: bool) -> str:
     if pt.is_fixed_size_list(kind) and not _has_vectors(kind.value_type):
         return f"{text}::{sql_type(kind.value_type)}[]"
     raise ArgumentError(
-        f"{label}: rows without a partner would have null in column {field.name!r}, {field.type}, and no null of "
-        "this type can be read from Parquet. Leave the column out before, or join with how='inner'."
+        f"{label}: rows without a partner would have null in column {field.name!r}, {type_text(field.type)}, and no "
+        "null of this type can be read from Parquet. Leave the column out before, or join with how='inner'."
     )
 
 

@@ -11,6 +11,7 @@ import pyarrow.types as pt
 
 from headrace.annex.queries.duckdb_types import plain, quoted
 from headrace.annex.queries.packing import unpacked
+from headrace.core.tables import type_text
 from headrace.errors import ArgumentError
 from headrace.plan.parameters import given_batch_format, given_function, given_resources
 from headrace.plan.steps.map_batches import MapBatches
@@ -63,7 +64,8 @@ def grouped(
     for key in keys:
         if pt.is_nested(plain(schema.field(key).type)):
             raise ArgumentError(
-                f"map_groups: the key {key!r} is {schema.field(key).type}, and a key has one value in each row."
+                f"map_groups: the key {key!r} is {type_text(schema.field(key).type)}, and a key is one value "
+                "in each row."
             )
     order = ", ".join(f"{quoted(key)} NULLS LAST" for key in keys)
     text = f"SELECT * EXCLUDE (_row) FROM data ORDER BY {f'{order}, ' if order else ''}_row"

@@ -22,25 +22,27 @@ def packed_schema(schema: pa.Schema) -> pa.Schema:
     return pa.schema([pa.field(each.name, pa.list_(each.type)) for each in schema])
 
 
-def pack(path: Path, keys: Sequence[str]) -> None:
-    """Replace a Parquet file of rows, which are sorted by ``keys``, by one of groups.
+def pack(path: Path, keys: Sequence[str]) -> int:
+    """Replace a Parquet file of rows, sorted by ``keys``, by one of groups; return how many rows these have.
 
     A group is in memory as a whole, and besides it what a worker reads at a time.
     """
     import pyarrow.parquet as pq
 
-    groups, waiting = path.with_suffix(".groups"), list[pa.Table]()
+    groups, waiting, rows = path.with_suffix(".groups"), list[pa.Table](), 0
     with pq.ParquetFile(path) as file:
         schema = packed_schema(file.schema_arrow)
         with pq.ParquetWriter(groups, schema, compression="snappy") as writer:
             for table in _whole_groups(file, keys):
                 waiting.append(table)
+                rows += sum(int(pc.sum(pc.list_value_length(each)).as_py()) for each in table.columns[:1])
                 if sum(each.nbytes for each in waiting) >= _ROW_GROUP_BYTES:
                     writer.write_table(pa.concat_tables(waiting).cast(schema))
                     waiting.clear()
             if waiting:
                 writer.write_table(pa.concat_tables(waiting).cast(schema))
     os.replace(groups, path)
+    return rows
 
 
 def _whole_groups(file: Any, keys: Sequence[str]) -> Iterator[pa.Table]:

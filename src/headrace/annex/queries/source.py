@@ -263,8 +263,11 @@ class QuerySource(Source):
             ) from None
         failpoints.hit("query.answered")
         self._check(answer.read, answer.rows, inputs, made / RESULT)
-        if self._packed is not None:
-            pack(made / RESULT, self._packed)
+        if self._packed is not None and pack(made / RESULT, self._packed) != answer.rows:
+            raise LedgerMismatch(
+                f"{self._query.label}: the groups do not have the {answer.rows:,} rows of the query. The result is "
+                "not used. Report it."
+            )
         if self._state() != state:
             raise InputChanged(
                 f"{self._query.label}: a file that the query reads has changed while it ran, so its result may have "
