@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from headrace.core.answered import Answered, Tokens
 from headrace.core.human import exact, plural, size
 from headrace.core.terminal import one_line
-from headrace.core.work import Faults, Ledger, Timings
+from headrace.core.work import Faults, Ledger, OnError, Timings
 
 
 class StageDescribed(msgspec.Struct, frozen=True):
@@ -426,8 +426,42 @@ class RequirementsAsked(msgspec.Struct, frozen=True):
         return f"discarded, because: {self.because}" if self.verdict == "discarded" else f"not met: {unmet}"
 
 
+class RunAsked(msgspec.Struct, frozen=True):
+    """How somebody who watches wants the run to go on from now on.
+
+    ``paused``: nothing begins, and what is under way ends as soon as it can. ``ends``: nothing begins, and the run
+    stops once what is under way is done. ``workers`` of each stage whose steps do not say how many; ``on_error`` and
+    ``max_errors``: instead of the options of that name. None: as before. ``held``, as the driver says: it is paused, and
+    nothing is under way any more.
+    """
+
+    paused: bool = False
+    ends: bool = False
+    workers: Annotated[int, msgspec.Meta(ge=1, le=1000)] | None = None
+    on_error: OnError | None = None
+    max_errors: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    held: bool = False
+
+    def __str__(self) -> str:
+        found = (
+            ["it ends after what is under way"]
+            if self.ends
+            else ["it is paused" if self.held else "it pauses"]
+            if self.paused
+            else []
+        )
+        options = ("workers", self.workers), ("on_error", self.on_error), ("max_errors", self.max_errors)
+        found += [
+            f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"
+            for name, value in options
+            if value
+        ]
+        return ", ".join(found) or "it goes on"
+
+
 Event = (
     RunDescribed
+    | RunAsked
     | InputMade
     | RunStarted
     | RowsRead

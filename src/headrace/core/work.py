@@ -250,6 +250,7 @@ class Task(msgspec.Struct, frozen=True):
     ``asks_schema``: the attempt ends once it can say what the schema of its rows is. ``decodes``: no column is copied
     as it is stored, so all of them are read. ``shared``: the attempt may be asked to leave a part of its shard to
     another worker. ``behind``: so many files of the shard are there already, beside which it writes others.
+    ``on_error``: instead of what the program says, if it is not None.
 
     In a stage before the last, the shard's ``splits`` are some neighbouring ones of it, or there are ``blocks``:
     neighbouring ones of the stage before. The first ``skip`` rows belong to the task before, and those after the next
@@ -267,6 +268,7 @@ class Task(msgspec.Struct, frozen=True):
     after: Delivered | None = None
     asks_schema: bool = False
     decodes: bool = False
+    on_error: OnError | None = None
     blocks: tuple[Block | TrailingRejects, ...] = ()
     skip: int = 0
     rows: int | None = None
@@ -452,7 +454,10 @@ class ShrinkBatches(msgspec.Struct, frozen=True):
 
 
 class EndEarly(msgspec.Struct, frozen=True):
-    """The run is interrupted: a worker ends its attempts as soon as it can, so that what is done can be committed."""
+    """A worker ends an attempt as soon as it can, so that what is done can be committed.
+
+    If no attempt is named, it ends all of them, and begins no other: the run is interrupted.
+    """
 
 
 class LeaveRest(msgspec.Struct, frozen=True):

@@ -151,7 +151,8 @@ class Runner:
             begin=restriction.begin,
             needed_only=restriction.needed_only,
         )
-        self._state.nothing_begins = self.scheduler.idle and bool(usable[-1])
+        self._state.holds = not restriction.begin
+        self._state.nothing_begins = restriction.begin and self.scheduler.idle and bool(usable[-1])
         return orders
 
     def _submit(self, order: Order) -> None:
@@ -256,7 +257,7 @@ class Runner:
             if isinstance(action, Emit):
                 self._emit(action.event)
             elif isinstance(action, Restrict):
-                self._restriction = action
+                self._restriction &= action
             elif isinstance(action, EndWorker):
                 self._end_worker(action)
             elif isinstance(action, Tell):

@@ -71,13 +71,21 @@ class Restrict(msgspec.Struct, frozen=True):
     """For this turn: give no work to the workers in ``ending``, and begin less.
 
     ``ahead`` False: no attempt begins behind another. ``needed_only``: the stages before the last make only what an
-    attempt needs next. ``begin`` False: no attempt begins at all.
+    attempt needs next. ``begin`` False: no attempt begins at all. What several policies ask for holds together.
     """
 
     ending: frozenset[int] = frozenset()
     ahead: bool = True
     needed_only: bool = False
     begin: bool = True
+
+    def __and__(self, other: Restrict) -> Restrict:
+        return Restrict(
+            self.ending | other.ending,
+            self.ahead and other.ahead,
+            self.needed_only or other.needed_only,
+            self.begin and other.begin,
+        )
 
 
 class Release(msgspec.Struct, frozen=True):
@@ -232,16 +240,16 @@ class Policies:
 class RunView:
     """The scheduler, the pools, and what the loop counts.
 
-    ``nothing_begins``: no attempt is open and this turn began
-    none, although there are workers for one. ``messages`` is the number of messages received so far, ``silence`` the
-    seconds spent waiting for messages that did not come, in total.
+    ``nothing_begins``: no attempt is open and this turn began none, although there are workers for one. ``holds``:
+    none is to begin. ``messages`` is the number of messages received so far, ``silence`` the seconds spent waiting
+    for messages that did not come, in total.
     """
 
     def __init__(self, scheduler: Scheduler, pools: Sequence[Pool], clock: Callable[[], float]) -> None:
         self._scheduler = scheduler
         self._pools = pools
         self._clock = clock
-        self.nothing_begins = False
+        self.nothing_begins = self.holds = False
         self.messages = 0
         self.silence = 0.0
 

@@ -41,6 +41,8 @@ def phase_words(state: RunState) -> str:
         return "ended"
     if state.shards_done >= state.shards:
         return "finishing"
+    if state.asked.ends or state.asked.paused:
+        return "ending" if state.asked.ends else "paused" if state.asked.held else "pausing"
     workers = max(1, sum(driver.workers) or driver.started.workers)
     ready = min(len(state.ready), workers)
     if ready == workers or state.rows > driver.started.rows_done:

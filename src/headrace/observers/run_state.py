@@ -27,6 +27,7 @@ from headrace.core.events import (
     PoolWaits,
     RequirementsAsked,
     RowsRead,
+    RunAsked,
     RunDescribed,
     RunFinished,
     RunStarted,
@@ -86,6 +87,7 @@ LOST, RETIRED, DIVIDED, DIVIDED_EARLY = (
     "shard divided early",
 )
 READ_AGAIN = "rows read again"
+ASKED = "asked on the way"
 
 
 class RunState:
@@ -115,6 +117,7 @@ class RunState:
         self.metrics: MetricsCounted | None = None
         self.doing = ""  # before the run has begun
         self.required: RequirementsAsked | None = None
+        self.asked = RunAsked()  # by who watches
         self.counts: Counter[str] = Counter()  # incidents
         self.retried: Counter[tuple[str, str]] = Counter()  # (step, error) → calls
         self.models = ModelUse()
@@ -185,6 +188,9 @@ class RunState:
                 self.memory_peak = max(self.memory_peak, memory_of(event))
             case MetricsCounted():
                 self.metrics = event
+            case RunAsked():
+                self.asked = event
+                self._count(ASKED, str(event))
             case RunFinished():
                 self._finish(event, at)
             case RunDescribed() | InputMade():
@@ -209,7 +215,7 @@ class RunState:
     def _start(self, event: RunStarted, at: float) -> None:
         driver = self.drivers[-1]
         driver.started = event
-        self.required = None
+        self.required, self.asked = None, RunAsked()
         if self.rows > event.rows_done:
             words = f"{self.rows - event.rows_done:,} rows were read by a driver that did not commit them"
             self._count(READ_AGAIN, words)
@@ -472,6 +478,8 @@ class RunState:
     def time_left(self, now: float) -> float | None:
         """Return the seconds that the rest will take; None while nothing was done at all."""
         total, sample = self._rows_in_all, self.sample
+        if self.asked.paused:
+            return None
         workers = max(0, self._alike - sample.idle)
         unit: Unit = "rows" if total is not None else "shards"
         changed = 0.0 if workers else max((at for at in self.ready.values() if at <= now), default=0.0)

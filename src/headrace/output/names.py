@@ -14,6 +14,7 @@ from headrace.errors import JournalDamaged
 
 REPORT = "report.html"  # files of a run, beside its record
 LINEAGE = "openlineage.json"
+ASKED = "asked.json"
 
 _RUN = re.compile(r"[a-z0-9]{8}")
 _PART = re.compile(rf"part-\d+(?:\.\d+)*(?:-\d{{5}})?-([a-z0-9]{{8}})(?:-\d+)?\.{PART_SUFFIX}")

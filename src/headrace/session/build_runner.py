@@ -71,7 +71,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     ``limits`` are the rows that the plan's ``limit`` steps let pass. ``reading``: batches go to a reader, in
     order. ``ahead``: attempts that each worker of the last stage is given at a time. ``memory_limit`` is in bytes,
     None where nobody watches memory; ``driver_memory`` measures that of this process. ``bounds`` has the least and
-    most workers of each stage. ``raises``: a poison row ends the run; ``locate`` says where a row stands.
+    most workers of each stage, ``sized`` the stages of which the option ``workers`` says how many. ``raises``: a
+    poison row ends the run; ``locate`` says where a row stands.
     ``commit_every`` is in seconds, 0 for never. ``shared``: workers may get a part of what others have left.
     ``blocks`` decides on tasks of earlier stages. ``union``: the number of the dataset of each planned shard, where
     only running tells their schemas. ``want`` asks for further shards; None: all are known.
@@ -94,6 +95,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     memory_limit: int | None = None
     driver_memory: Callable[[], int] = lambda: 0
     bounds: Sequence[tuple[int, int]] = ()
+    sized: Sequence[int] = ()
     blocks: BlockTasks | None = None
     resumed: Resumed = msgspec.field(default_factory=Resumed)
     union: Sequence[int] = ()
@@ -145,8 +147,7 @@ def policies_of(spec: RunSpec, committer: Committer, *, dividable: bool) -> list
     policies: list[Policy] = []
     if spec.accounts is not None:
         policies.append(LedgerCheck(spec.accounts))
-    if spec.max_errors is not None:
-        policies.append(ErrorBudget(spec.max_errors, spec.resumed.ledger, spec.resumed.faults))
+    policies.append(ErrorBudget(spec.max_errors, spec.resumed.ledger, spec.resumed.faults))
     if spec.memory_limit is not None:
         memory = MemoryPolicy(spec.memory_limit, shard_too_big=spec.resumed.shard_too_big)
         policies.append(MemoryGuard(memory, spec.driver_memory, poison_rows))
@@ -158,7 +159,6 @@ def policies_of(spec: RunSpec, committer: Committer, *, dividable: bool) -> list
     if spec.want is not None:
         policies.append(Growth(spec.want))
     policies.append(Interruption(waits=bool(spec.commit_every) and dividable))
-    if any(least < most for least, most in spec.bounds):
-        policies.append(PoolScaling(spec.bounds))
+    policies.append(PoolScaling(spec.bounds, spec.sized))
     policies.append(StallDetector(spec.stall_timeout))
     return policies

@@ -176,6 +176,7 @@ class RunContext(msgspec.Struct):
             else execution.memory_limit,  # a cluster watches that of each machine
             driver_memory=partial(memory.own, os.getpid()),
             bounds=execution.bounds,
+            sized=execution.sized if kind == "write" else (),
             blocks=self._blocks(),
             resumed=resumed,
             union=datasets_of(plan, shards) if kind == "write" else (),

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from headrace.core.work import Shard
     from headrace.session.execution_plan import ExecutionPlan
 
-_ABOUT_REPORTING = ("progress", "observers")
+_ABOUT_REPORTING = ("progress", "observers", "report", "watch")
 
 
 def describe(

@@ -43,7 +43,7 @@ class EventBus(NoObserver):
         self._observers: list[Any] = []
         self.state.tick(self._clock())
         for observer in observers:
-            self._add(observer)
+            self.add(observer)
 
     @classmethod
     def of(cls, options: RunOptions, folder: Path, progress: Progress | None = None) -> EventBus:
@@ -53,7 +53,7 @@ class EventBus(NoObserver):
             shown.append(pages.Watch(folder))
         return cls([Record(folder / EVENTS), *shown, *options.observers])
 
-    def _add(self, observer: Any) -> None:
+    def add(self, observer: Any) -> None:
         """Add an observer; one that has ``attach`` gets the state of the run."""
         self._observers.append(observer)
         try:

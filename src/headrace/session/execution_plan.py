@@ -112,6 +112,17 @@ class ExecutionPlan:
         *earlier, last = self.stages
         return [*((stage.least, stage.workers) for stage in earlier), (last.least, self.most)]
 
+    @property
+    def sized(self) -> list[int]:
+        """The stages that have as many workers as the option ``workers`` says, and may get others."""
+        if self.inline or self.begins_here:
+            return []
+        return [
+            i
+            for i, stage in enumerate(self.stages)
+            if not stage.num_gpus and not any(each.workers for step in stage.steps for each in step.needs())
+        ]
+
     def fitted(self, shards: Sequence[Shard]) -> tuple[Stage, ...]:
         """Return the stages with no more workers than ``shards`` are work for."""
         from headrace.plan.partitioning import stages_with_work

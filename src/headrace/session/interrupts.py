@@ -1,12 +1,21 @@
-"""Ctrl-C, and what is taken for one: the first commits what is done and stops, the second ends the run at once."""
+"""What is asked of a run while it goes on: by Ctrl-C, the first of which commits what is done, and by a file."""
 
 from __future__ import annotations
 
 import contextlib
+import logging
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
+
+import msgspec
+
+from headrace.core.events import Event, RunAsked
+from headrace.core.files import safe_files
+from headrace.output.names import ASKED
 
 _NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -58,3 +67,44 @@ def committing(stop: Callable[[], None], say: Callable[[], None]) -> Iterator[No
             restore()
     if asked:
         ours[asked[0]](asked[0], None)
+
+
+_MOST_BYTES = 10_000  # of a file that asks for something
+
+_log = logging.getLogger("headrace")
+
+
+class Requests:
+    """An observer that looks for the file by which who watches the run asks for something, and passes it on.
+
+    It says how the run is to go on, all of it, so whoever writes it last is heard. What was asked of an earlier
+    driver does not count.
+    """
+
+    def __init__(self, folder: Path, ask: Callable[[RunAsked], None]) -> None:
+        self._path = folder / ASKED
+        self._ask = ask
+        self._seen: tuple[int, int] | None = None  # of the file: its number, and when it was written
+        self.close()
+
+    def on_event(self, event: Event) -> None:
+        """See no event."""
+
+    def tick(self) -> None:
+        """Look whether there is another file."""
+        try:
+            found = os.stat(self._path, follow_symlinks=False)
+            if self._seen == (seen := (found.st_ino, found.st_mtime_ns)):
+                return
+            self._seen = seen
+            asked = msgspec.json.decode(safe_files.content(self._path, _MOST_BYTES), type=RunAsked)
+            self._ask(msgspec.structs.replace(asked, held=False))
+        except FileNotFoundError:
+            pass
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+            _log.warning("What %s asks of the run is left out: %s", self._path, error)
+
+    def close(self) -> None:
+        """Remove the file."""
+        with contextlib.suppress(OSError):
+            self._path.unlink()

@@ -41,7 +41,7 @@ from headrace.session.build_runner import Resumed
 from headrace.session.context import Run, RunContext, warn_of_inline
 from headrace.session.describe import describe
 from headrace.session.event_bus import EventBus, environment_observers, progress_shown
-from headrace.session.interrupts import committing
+from headrace.session.interrupts import Requests, committing
 from headrace.session.preparing import prepared_in_output
 from headrace.session.read import committed
 from headrace.version import __version__
@@ -149,8 +149,7 @@ def drive(job: Job, context: RunContext, progress: Progress | None, supply: Supp
         run = _composed(job, context, events, time.monotonic(), supply)
         if supply is not None:
             supply.answer = partial(run.runner.notify, -1)
-        with _committing(run, context.options):
-            run.drive()
+        _drive(run, events, context.options, job.committer.folder)
 
 
 def _fleet_job(
@@ -198,8 +197,8 @@ def _write(
     with contextlib.closing(events):
         run = _composed(job, context, events, started)
         try:
-            with _report_prepared(options), _committing(run, options):
-                run.drive()
+            with _report_prepared(options):
+                _drive(run, events, options, committer.folder)
             metrics, seconds = _finish(job, run.scheduler, options, events, started)
         except BaseException as error:
             _fail(job, run, events, error, started)
@@ -215,6 +214,15 @@ def _write(
     report = f"\nreport: {result.report}" if options.report else ""
     _say(options, first if in_notebook() else f"{result.summary}{report}")
     return result
+
+
+def _drive(run: Run, events: EventBus, options: RunOptions, folder: Path) -> None:
+    """Drive a run to its end; raises ``KeyboardInterrupt`` if it was asked to stop before that."""
+    events.add(Requests(folder, partial(run.runner.notify, -1)))
+    with _committing(run, options):
+        run.drive()
+    if run.scheduler.stopped:
+        raise KeyboardInterrupt
 
 
 def _committing(run: Run, options: RunOptions) -> AbstractContextManager[None]:

@@ -10,6 +10,8 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
+import msgspec
+
 from headrace.core import failpoints, failures
 from headrace.core.engine_ports import WorkerContext
 from headrace.core.events import WorkerReady
@@ -77,6 +79,7 @@ class StageWorker:
         self._clock = clock
         self._speed = Speed()
         self._stopping = False
+        self._ending: set[tuple[int, int]] = set()  # attempts that are to end early
 
     def feed(self, shard: int, attempt: int, item: StageInput | ShrinkBatches | EndEarly | LeaveRest) -> None:
         """Add the next block to the input of an attempt; None after the last one, a reason if its input is lost.
@@ -87,7 +90,8 @@ class StageWorker:
             self._chain.shrink_batches()
             return
         if isinstance(item, EndEarly):
-            self._stopping = True
+            self._stopping = self._stopping or shard < 0
+            self._ending.add((shard, attempt))
             return
         if isinstance(item, LeaveRest):
             known = self._attempts.get((shard, attempt))
@@ -131,6 +135,10 @@ class StageWorker:
             reason = "the run was interrupted before it began"
             return AttemptLost(task.shard.index, task.attempt, reason, charged=False)
         key = task.shard.index, task.attempt
+        if task.on_error not in (None, self._program.policy.on_error):
+            policy = msgspec.structs.replace(self._program.policy, on_error=task.on_error)
+            self._program = msgspec.structs.replace(self._program, policy=policy)
+            self._chain.policy = policy
         inputs = None
         if self._is_fed:
             with self._queues_lock:
@@ -148,7 +156,7 @@ class StageWorker:
             self._speed,
             self._clock,
             self._uploader,
-            lambda: self._stopping,
+            lambda: self._stopping or key in self._ending,
         )
         self._attempts[key] = attempt, _carry_out(attempt)
         return self._resume(key, None)
@@ -186,6 +194,7 @@ class StageWorker:
         if isinstance(outcome, Pause):
             return outcome
         del self._attempts[key]
+        self._ending.discard(key)
         next(generator, None)  # run it to its end; closing it would abort the attempt
         if self._is_fed:
             self._discard_inputs(*key)

@@ -63,7 +63,7 @@ class StepChain:
         self._unread = tuple(unread) or (frozenset(),) * len(self._steps)
         self._branches = tuple(branches)
         self._where = where
-        self._policy = policy
+        self.policy = policy
         self._keys = keys
         self._own_keys = own_keys
         self._folder = folder
@@ -147,7 +147,7 @@ class StepChain:
             keys = self._keys_for(self._steps[i])
             limited = any(each.row_limit is not None for each in self._steps[i + 1 :])
             context = StepContext(
-                i, meter, self._where, self._policy, self._eager, unread[i], budget, limited, keys
+                i, meter, self._where, self.policy, self._eager, unread[i], budget, limited, keys
             )
             entering = _entering(rows, meter, i)
             if is_of_headrace(type(innermost(self._steps[i]))):

@@ -112,10 +112,11 @@ def asked(
 
 def until(holds: Callable[[], Any]) -> Any:
     """Wait for what a page or a run will show."""
-    for _ in range(1500):
+    end = time.monotonic() + 40
+    while time.monotonic() < end:
         if found := holds():
             return found
-        time.sleep(0.02)
+        time.sleep(0.1)
     raise AssertionError("it never came")
 
 
@@ -156,6 +157,90 @@ def test_it_shows_what_happens(run: Callable[..., Job], driver: Any) -> None:
     until(lambda: shows(driver, "Complete: 990 rows", "10 rejected"))
     assert driver.title.startswith("Complete") and not driver.find_element("id", "lost").is_displayed()
     assert driver.get_log("browser") == [] and findings(driver) == []
+
+
+def pressed(driver: Any, words: str) -> None:
+    (button,) = [
+        each for each in driver.find_elements("css selector", ".controls button") if each.text == words
+    ]
+    button.click()
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_it_is_paused_changed_and_ended(run: Callable[..., Job], driver: Any, width: int) -> None:
+    job = run(stall_timeout=1.0)
+    size_of_window(driver, width)
+    driver.get(address := job.address())
+    until(lambda: shows(driver, "2 of 10") or shows(driver, "3 of 10"))
+    driver.find_element("css selector", ".controls summary").click()
+    driver.find_element("name", "workers").clear()
+    driver.find_element("name", "workers").send_keys("3")
+    driver.find_element("name", "on_error").send_keys("null")
+    driver.find_element("name", "max_errors").send_keys("500")
+    pressed(driver, "Change")
+    until(lambda: shows(driver, "Asked: workers=3, on_error=null, max_errors=500"))
+    pressed(driver, "Pause")
+    until(lambda: shows(driver, "Asked: it pauses"))
+    job.open(1_000_000)
+    until(lambda: shows(driver, "Paused"))
+    rows = driver.find_element("css selector", ".progress").get_attribute("aria-valuenow")
+    for _ in range(3):  # a second each, longer than stall_timeout
+        asked(address + "?next")
+    assert driver.find_element("css selector", ".progress").get_attribute("aria-valuenow") == rows
+    assert job.process.poll() is None and float(rows) < 100
+    assert findings(driver) == []
+    assert driver.execute_script("return document.documentElement.scrollWidth") <= width
+    pressed(driver, "Go on")
+    assert job.end() == 0
+    until(lambda: shows(driver, "Complete:", "with a null for a result"))
+    table, rejected = (
+        hr.read_parquet(job.here / "out").to_arrow(),
+        hr.read_rejected(job.here / "out").to_arrow(),
+    )
+    ids = [each for each in table["id"].to_pylist() if each is not None]  # of a row that failed, all is null
+    assert len(set(ids)) == len(ids)
+    assert table.num_rows + rejected.num_rows == 1000 and table.num_rows > len(ids) == 990
+
+
+def test_a_run_that_was_ended_goes_on(run: Callable[..., Job]) -> None:
+    job = run()
+    address = job.address()
+    until(lambda: "2 of 10" in (page := asked(address)[1]) or "3 of 10" in page)
+    ask = {"method": "POST", "path": f"/{address.split('/')[3]}/ask", "Content-Type": "application/json"}
+    assert asked(address, **ask, body='{"ends": true}')[0] == 200
+    until(lambda: "it ends" in asked(address)[1])
+    assert job.end() == -2
+    kept = hr.read_parquet(job.here / "out").count()
+    assert 0 < kept < 990
+    again = Job(job.here)
+    assert again.end() == 0
+    table = hr.read_parquet(job.here / "out").to_arrow()
+    assert sorted(table["id"].to_pylist()) == [i for i in range(1000) if i % 100 != 5]
+
+
+def test_what_cannot_be_asked(run: Callable[..., Job]) -> None:
+    job = run()
+    address = job.address()
+    path = f"/{address.split('/')[3]}/ask"
+    json = {"Content-Type": "application/json"}
+    for body in (
+        "",
+        "[]",
+        '{"workers": 0}',
+        '{"workers": "2"}',
+        '{"on_error": "ignore"}',
+        '{"max_errors": -1}',
+        '{"x": 1}',
+    ):
+        assert asked(address, "POST", path, body, **json)[0] == 409
+    good = '{"paused": true}'
+    assert asked(address, "POST", path, good)[0] == 400  # as a form of another page could send it
+    assert asked(address, "POST", path, good, **json, Origin="http://example.com")[0] == 403
+    assert asked(address, "POST", path, good, **json, Host="example.com")[0] == 403
+    assert asked(address, "POST", "/x/ask", good, **json)[0] == 403
+    assert asked(address, "POST", path, "x" * 20_000, **json)[0] == 400
+    assert not [*(job.here / "out").glob("_headrace/*/asked.json")]
+    assert job.end() == 0
 
 
 def test_no_value_is_shown_if_none_may_be(run: Callable[..., Job]) -> None:

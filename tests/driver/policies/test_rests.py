@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import pytest
 
 from headrace.core.events import RowsRead, WorkerReady
-from headrace.core.work import LeaveRest, Remainder, RestLeft, RunInterrupted, Shard, Split, Task
+from headrace.core.work import LeaveRest, Remainder, RestLeft, Shard, Split, Task
 from headrace.driver.policies.rests import HELPER, INTERVAL, WORTH, WorkSharing
 from headrace.driver.policy import DivideShard, Tell
 
@@ -80,10 +80,8 @@ def test_nobody_is_asked(view: FakeView) -> None:
     assert not asked(WorkSharing(2), view)
 
 
-def test_nobody_is_asked_once_the_run_is_interrupted() -> None:
-    policy, view = WorkSharing(2), view_of({0: (0, 0)}, [1])
-    policy.on_message(RunInterrupted(), 0.0)
-    assert not asked(policy, view)
+def test_nobody_is_asked_while_nothing_is_to_begin() -> None:
+    assert not asked(WorkSharing(2), view_of({0: (0, 0)}, [1], holds=True))
 
 
 def test_a_paused_worker_is_not_idle() -> None:

@@ -59,6 +59,13 @@ def test_a_run_that_can_begin_nothing_ends_at_once() -> None:
     assert dump == DumpStacks(0.0) and isinstance(end, EndRun)
 
 
+def test_a_paused_run_does_not_stall() -> None:
+    detector = StallDetector(10.0)
+    assert after(detector, FakeView(silence=99.0, holds=True)) == []
+    assert after(detector, FakeView(silence=108.0)) == [], "the silence counts from then on"
+    assert after(detector, FakeView(silence=109.0)) == ["DumpStacks", "EndRun"]
+
+
 def test_a_finished_run_does_not_stall() -> None:
     assert after(StallDetector(10.0), FakeView(silence=99.0, nothing_begins=True, finished=True)) == []
 

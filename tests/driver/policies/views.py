@@ -22,6 +22,7 @@ class FakeView:
     silence: float = 0.0
     nothing_begins: bool = False
     finished: bool = False
+    holds: bool = False
     dividable: bool = True
     open: set[int] = field(default_factory=set)
     stale: bool = False

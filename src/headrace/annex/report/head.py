@@ -23,7 +23,7 @@ _LONG = 0.5  # seconds: a shorter run has no slow part worth a sentence
 
 def head(history: History, facts: Facts) -> Value:
     """Return the verdict, what to do next, and the numbers that matter most."""
-    word = facts.status.capitalize()
+    word = _word(history, facts)
     failed = facts.status == "failed"
     slow, rate = slow_part(history), history.average(history.at)
     if slow and rate > 0 and facts.status not in ("complete", "under way"):
@@ -79,6 +79,13 @@ def _listed(found: Sequence[Advice]) -> list[Value]:
     ]
 
 
+def _word(history: History, facts: Facts) -> str:
+    """Return how the run is, in a word or two."""
+    if facts.status == "under way" and history.asked.paused and not history.asked.ends:
+        return "Paused" if history.asked.held else "Pausing"
+    return facts.status.capitalize()
+
+
 def _key_numbers(history: History, facts: Facts) -> list[Value]:
     ledger, seconds = facts.ledger, history.seconds
     rate = history.average(history.at)
@@ -110,7 +117,7 @@ def moment(seconds: float) -> str:
 
 def verdict(history: History, facts: Facts) -> str:
     """Return how the run ended, in one sentence."""
-    ledger, spent = facts.ledger, duration(history.seconds)
+    ledger, spent = facts.ledger, duration(history.elapsed(history.at))
     rows = plural(ledger.written, "row")
     if facts.status == "complete":
         failed = f", {ledger.rejected:,} rejected" if ledger.rejected else ""
@@ -119,7 +126,7 @@ def verdict(history: History, facts: Facts) -> str:
         return f"Complete: {rows} in {spent}{by}{failed}."
     if facts.status == "under way":
         share = f", {percent(history.share)} done" if history.share is not None else ""
-        return f"Under way for {spent}{share}: {rows} so far."
+        return f"{_word(history, facts)} {'after' if history.asked.paused else 'for'} {spent}{share}: {rows} so far."
     if facts.status == "unpublished":
         return f"Unpublished: {rows} in {spent}, and a requirement is not met."
     if facts.status == "discarded":

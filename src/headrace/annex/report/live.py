@@ -20,15 +20,16 @@ from headrace.annex.report.facts import History
 from headrace.annex.report.follow import Follower, RunStatus
 from headrace.annex.report.page import page
 from headrace.annex.report.writing import rejected_samples
-from headrace.core.events import Event, RunStarted
-from headrace.core.files import hive
+from headrace.core.events import Event, RunAsked, RunStarted
+from headrace.core.files import hive, safe_files
 from headrace.core.terminal import say
 from headrace.core.warn import warn
-from headrace.output.names import run_of
+from headrace.output.names import ASKED, run_of
 from headrace.output.places.folder import Folder
 from headrace.version import __version__
 
 if TYPE_CHECKING:
+    from headrace.annex.report.values import Value
     from headrace.core.tables import Table
 
 HOST = "127.0.0.1"
@@ -40,6 +41,9 @@ _SAMPLE_EVERY = 10.0  # seconds between two looks at parts
 _SAMPLE = 5  # rows
 _FAREWELL = 2.0  # seconds in which an open page is to fetch how the run has ended
 _TIMEOUT = 10.0  # seconds for a request to arrive
+
+_MOST_BYTES = 10_000  # of what is asked for
+_ELSEWHERE = "This run can be changed only from a machine that sees its folder."
 
 _HEADERS = {
     "Content-Type": "text/html; charset=utf-8",
@@ -61,6 +65,7 @@ class Pages:
         self._made = self._cost = self._sampled = 0.0
         self._samples: tuple[str, Table | None] = "", None  # of the part that has them
         self._ended = False
+        self._file: Path | None = None  # by which the run can be asked
 
     @property
     def pause(self) -> float:
@@ -77,20 +82,68 @@ class Pages:
                 self._made, self._cost = time.monotonic(), time.thread_time() - began
             return self._page, self._ended
 
+    def ask(self, wanted: bytes) -> str:
+        """Ask the run for a change, given as JSON; return why that cannot be, "" if it can."""
+        with self._lock:
+            if self._file is None:
+                return _ELSEWHERE
+            try:
+                changes = msgspec.json.decode(wanted, type=dict[str, Any])
+                if unknown := [name for name in changes if name not in RunAsked.__struct_fields__]:
+                    return f"There is no {unknown[0]!r} to change."
+                asked = msgspec.convert({**msgspec.to_builtins(self._asked()), **changes}, RunAsked)
+                safe_files.write(self._file, msgspec.json.encode(asked), lasting=False)
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                return f"That cannot be asked for: {error}"
+            except OSError as error:
+                return f"The run cannot be asked: {error.strerror}"
+            self._made = 0.0
+            return ""
+
+    def _asked(self) -> RunAsked:
+        """Return what was asked of the run, whether it has heard it or not."""
+        if self._file is not None:
+            with contextlib.suppress(OSError, msgspec.DecodeError, UnicodeDecodeError):
+                return msgspec.json.decode(safe_files.content(self._file, _MOST_BYTES), type=RunAsked)
+        return RunAsked()
+
     def _of(self, status: RunStatus) -> bytes:
         history = status.state
         assert isinstance(history, History)
         described = history.described
         shown = described is not None and described.options.get("show_data") != "False"
         known, predictions = status.facts, None
+        self._file = None
         if (root := self._follower.root) is not None:
             folder = root / "_headrace" / known.run
             samples = rejected_samples(root, folder, values=shown, words=shown)
             known = msgspec.structs.replace(known, samples=samples)
             predictions = self._predictions(root, known.run) if shown else None
+            self._file = folder / ASKED if not status.ended else None
         history.at = max(history.at, status.now)  # it is later than its last event
-        live = {"state": "ended" if status.ended else "under way"}
+        live: Value = {
+            "state": "ended" if status.ended else "under way",
+            "controls": None if status.ended else self._controls(history),
+        }
         return page(history, known, made=time.time(), version=__version__, live=live, predictions=predictions)
+
+    def _controls(self, history: History) -> Value:
+        """Return what one may ask of the run, and what was asked."""
+        asked, heard = self._asked(), msgspec.structs.replace(history.asked, held=False)
+        options = history.described.options if history.described is not None else {}
+        heard_now = asked == heard or self._file is None
+        return {
+            "paused": asked.paused,
+            "ends": asked.ends,
+            "workers": str(heard.workers or max(history.stage_workers, default=1)),
+            "on_error": heard.on_error or options.get("on_error", "raise"),
+            "choices": ["raise", "reject", "null"],
+            "max_errors": f"{heard.max_errors:g}" if heard.max_errors else options.get("max_errors", ""),
+            "why": "" if self._file is not None else _ELSEWHERE,
+            "told": (f"Asked: {history.asked}." if heard != RunAsked() else "")
+            if heard_now
+            else "Asked. The run has not heard it yet.",
+        }
 
     def _predictions(self, root: Path, run: str) -> Table | None:
         """Return some rows of the part that was written last."""
@@ -166,7 +219,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """Answer with the page."""
         server: Server = self.server.server
-        if not self._is_known():
+        if not self._is_known(""):
             return
         if self.path.endswith("?next"):
             server.waiting += 1
@@ -179,15 +232,31 @@ class _Handler(BaseHTTPRequestHandler):
             return
         self._answer(200, server.pages.page()[0])
 
-    def _is_known(self) -> bool:
+    def do_POST(self) -> None:
+        """Pass on what is asked of the run."""
+        if not self._is_known("ask"):
+            return
+        size = self.headers.get("Content-Length", "")
+        if (
+            self.headers.get("Content-Type") != "application/json"
+            or not size.isdigit()
+            or int(size) > _MOST_BYTES
+        ):
+            self._answer(400, b"")
+            return
+        refused = self.server.server.pages.ask(self.rfile.read(int(size)))
+        self._answer(409 if refused else 200, refused.encode())
+
+    def _is_known(self, rest: str) -> bool:
         """Say whether a request may be answered: it has the token, and was made to this machine by its own name.
 
         A page of somebody else, whose name leads to this machine, has that name in its requests.
         """
-        token = self.path.partition("?")[0].strip("/")
-        known = hmac.compare_digest(token.encode(), self.server.server.token.encode())
-        host = self.headers.get("Host", "").lower()
-        named = (host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host) in _NAMES
+        token, _, file = self.path.partition("?")[0].removeprefix("/").partition("/")
+        known = hmac.compare_digest(token.encode(), self.server.server.token.encode()) and file == rest
+        named = _is_here(self.headers.get("Host", ""))
+        if (origin := self.headers.get("Origin")) is not None:
+            named = named and _is_here(origin.removeprefix("http://"))
         if not (known and named):
             self._answer(403, b"The address is not complete: it ends with a token.\n" if named else b"")
         return known and named
@@ -202,6 +271,16 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """Say nothing."""
+
+
+def _is_here(host: str) -> bool:
+    """Say whether a host is this machine by its own name; the port may be that of a tunnel.
+
+    >>> _is_here("localhost:8900"), _is_here("[::1]"), _is_here("localhost.example.com"), _is_here("")
+    (True, True, False, False)
+    """
+    name, _, port = host.lower().rpartition(":")
+    return (name if port.isdigit() else host.lower()) in _NAMES
 
 
 class Watch:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from headrace.core.events import PoolResized, WorkerRetired
+from headrace.core.events import PoolResized, RunAsked, WorkerRetired
 from headrace.core.work import RestLeft
-from headrace.driver.policy import Action, Emit, Policy, ResizePool, RunView
+from headrace.driver.policy import Action, Emit, Policy, ResizePool, Restrict, RunView
 
 GROW_AFTER = 0.5  # seconds in which all workers were busy and work was waiting
 SHRINK_AFTER = 5.0  # seconds in which some worker had nothing to do
@@ -42,6 +42,12 @@ class Autoscaler:
         self._most = self._size = max(1, self._size - 1)
         self._least = min(self._least, self._most)
 
+    def limit(self, most: int) -> None:
+        """Have so many workers at most; and at least, where their number was fixed."""
+        self._least = most if self._least == self._most else min(self._least, most)
+        self._most = most
+        self._size = min(max(self._size, self._least), most)
+
     def expect_work(self) -> None:
         """Grow at once if work waits: somebody has measured that it is worth another worker."""
         self._certain = True
@@ -70,21 +76,40 @@ class Autoscaler:
 
 
 class PoolScaling(Policy):
-    """Lets the pools of stages grow and shrink; ``bounds`` has the least and most workers of each stage."""
+    """Lets the pools of stages grow and shrink; ``bounds`` has the least and most workers of each stage.
 
-    def __init__(self, bounds: Sequence[tuple[int, int]]) -> None:
+    The stages in ``sized`` get another number of workers when that is asked for. Workers that are too many get
+    nothing more to do, and end once they have done what they are at.
+    """
+
+    def __init__(self, bounds: Sequence[tuple[int, int]], sized: Sequence[int] = ()) -> None:
         self._last = len(bounds) - 1
+        self._sized = sized
         self._scalers = {
-            stage: Autoscaler(least, most) for stage, (least, most) in enumerate(bounds) if least < most
+            stage: Autoscaler(least, most)
+            for stage, (least, most) in enumerate(bounds)
+            if least < most or stage in sized
         }
+        self._sizes = {stage: scaler.size for stage, scaler in self._scalers.items()}  # of the pools
+        self._shrinks: set[int] = set()  # stages in which there are more workers than were asked for
+
+    def before_schedule(self, view: RunView) -> Iterable[Action]:
+        """Give nothing more to workers that are too many."""
+        for stage in sorted(self._shrinks):
+            size = self._scalers[stage].size
+            if surplus := sorted(view.loads(stage))[size:]:
+                yield Restrict(ending=frozenset(surplus))
+                yield ResizePool(stage, size)
+            else:
+                self._shrinks.discard(stage)
 
     def after_schedule(self, view: RunView) -> Iterable[Action]:
         """Resize the pools that should have another size."""
         for stage, scaler in self._scalers.items():
-            before = scaler.size
-            waiting = view.tasks_waiting(stage)
-            size = scaler.wanted(view.loads(stage), waiting=waiting, now=view.now)
-            if size != before:
+            waiting = 1 if view.holds else view.tasks_waiting(stage)  # a pause is no reason to shrink
+            size = scaler.wanted({} if view.holds else view.loads(stage), waiting=waiting, now=view.now)
+            if size != self._sizes[stage]:
+                self._sizes[stage] = size
                 yield ResizePool(stage, size)
                 yield Emit(PoolResized(stage, size))
 
@@ -92,5 +117,10 @@ class PoolScaling(Policy):
         """Count a worker that was ended for its memory and is not replaced; note work that was left for another."""
         if isinstance(message, WorkerRetired) and not message.replaced and message.stage in self._scalers:
             self._scalers[message.stage].remove_worker()
+            self._sizes[message.stage] = self._scalers[message.stage].size
+        elif isinstance(message, RunAsked) and message.workers is not None:
+            for stage in self._sized:
+                self._scalers[stage].limit(message.workers)
+                self._shrinks.add(stage)
         elif isinstance(message, RestLeft) and self._last in self._scalers:
             self._scalers[self._last].expect_work()

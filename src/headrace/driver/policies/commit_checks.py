@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.core.events import RowsRead
-from headrace.core.work import Done, Failed, Faults, Ledger, Outcome
+import msgspec
+
+from headrace.core.events import RowsRead, RunAsked
+from headrace.core.work import Done, Failed, Faults, Ledger, OnError, Outcome, Task
 from headrace.driver.policy import Decision, Policy, RunView
 from headrace.driver.shards import split_off
 from headrace.errors import TooManyErrors
@@ -33,13 +35,21 @@ class ErrorBudget(Policy):
         self._most = most
         self._read = ledger.read if ledger is not None else 0
         self._faults = faults or Faults()
+        self._on_error: OnError | None = None  # as it was asked for since
         self._open: dict[int, tuple[int, Faults]] = {}  # by shard: rows read so far, and how many failed
 
     def on_message(self, message: Any, now: float) -> None:
         """Count the rows of an open shard that failed so far."""
-        if self._most is not None and isinstance(message, RowsRead) and message.faults.counts:
+        if isinstance(message, RunAsked):
+            self._most = message.max_errors or self._most
+            self._on_error = message.on_error or self._on_error
+        elif isinstance(message, RowsRead) and message.faults.counts:
             self._open[message.shard] = message.rows, message.faults
             self._check()
+
+    def before_submit(self, task: Task) -> Task:
+        """Say what becomes of rows that fail, if that is not as it was."""
+        return msgspec.structs.replace(task, on_error=self._on_error) if self._on_error else task
 
     def on_outcome(self, outcome: Outcome, view: RunView) -> Decision:
         """Count the rows of an attempt before it is committed."""
@@ -48,8 +58,6 @@ class ErrorBudget(Policy):
 
     def count(self, outcome: Outcome) -> None:
         """Count the rows of an attempt that has ended."""
-        if self._most is None:
-            return
         self._open.pop(outcome.shard, None)
         if isinstance(outcome, Done):
             self._read += outcome.ledger.read
@@ -57,7 +65,8 @@ class ErrorBudget(Policy):
             self._check()
 
     def _check(self) -> None:
-        assert self._most is not None
+        if self._most is None:
+            return
         read = self._read + sum(rows for rows, _ in self._open.values())
         faults = sum((each for _, each in self._open.values()), self._faults)
         share = 0 < self._most < 1

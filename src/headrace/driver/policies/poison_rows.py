@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from headrace.core.events import WorkerRetired
+from headrace.core.events import RunAsked, WorkerRetired
 from headrace.core.row_keys import Location, row_range
 from headrace.core.work import (
     CallEnded,
@@ -68,6 +68,8 @@ class PoisonRowDetector(Policy):
             self._calls[message.worker][message.call] = message, now
         elif isinstance(message, CallEnded):
             self._calls[message.worker].pop(message.call, None)
+        elif isinstance(message, RunAsked) and message.on_error is not None:
+            self._raises = message.on_error == "raise"
         elif isinstance(message, WorkerRetired):  # not because of its calls
             self._calls.pop(message.worker, None)
 

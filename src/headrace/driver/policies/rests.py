@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from headrace.core.events import RowsRead, WorkerReady
-from headrace.core.work import Done, LeaveRest, Outcome, Remainder, RestLeft, RunInterrupted, Task
+from headrace.core.events import RowsRead, RunAsked, WorkerReady
+from headrace.core.work import Done, LeaveRest, Outcome, Remainder, RestLeft, Task
 from headrace.driver.policy import NEVER, Action, Decision, DivideShard, Policy, RunView, Tell
 from headrace.driver.shards import split_off
 
@@ -75,7 +75,6 @@ class WorkSharing(Policy):
         self._next = 0.0  # when to ask again
         self._asks = False
         self._unheard = 0  # how often those with most work left were asked, and none left any
-        self._ends = False
 
     def before_submit(self, task: Task) -> Task:
         """Let an attempt be asked."""
@@ -96,8 +95,8 @@ class WorkSharing(Policy):
         elif isinstance(message, WorkerReady):
             self._ready.add(message.worker)
             self._loading = max(self._loading, message.seconds)
-        elif isinstance(message, RunInterrupted):
-            self._ends = True
+        elif isinstance(message, RunAsked):
+            self._most = message.workers or self._most
 
     def before_schedule(self, view: RunView) -> Iterable[Action]:
         """Make shards of what was left."""
@@ -113,7 +112,7 @@ class WorkSharing(Policy):
     def after_schedule(self, view: RunView) -> Iterable[Action]:
         """Ask for work, where somebody has none."""
         last = view.stages - 1
-        if view.now < self._next or self._ends:
+        if view.now < self._next or view.holds:
             return
         self._next, self._asks = view.now + INTERVAL, False
         if view.tasks_waiting(last) or view.attempts_waiting:

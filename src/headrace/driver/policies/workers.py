@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from headrace.core.events import BatchShrunk
+from headrace.core.events import BatchShrunk, RunAsked
 from headrace.core.waiting import backoff
 from headrace.core.warn import warn_of_pickling
 from headrace.core.work import (
@@ -27,6 +27,7 @@ from headrace.driver.policy import (
     Action,
     Decision,
     DumpStacks,
+    Emit,
     EndRun,
     Policy,
     Release,
@@ -86,7 +87,7 @@ class StallDetector(Policy):
     """Ends the run after ``timeout`` seconds without work and without messages.
 
     A worker that has a call works, however long that takes, unless it waits for a block. If no attempt is open and
-    none can begin, the run ends at once.
+    none can begin, the run ends at once. While nothing is to begin, silence is no sign of anything.
     """
 
     def __init__(self, timeout: float = 300.0) -> None:
@@ -104,7 +105,7 @@ class StallDetector(Policy):
         if view.nothing_begins:
             yield DumpStacks(0.0)
             yield EndRun(_stalled(quiet))
-        elif quiet and self._is_working(view):
+        elif quiet and (view.holds or self._is_working(view)):
             self._since = view.silence
         elif quiet >= self._timeout:
             yield DumpStacks(DUMP)
@@ -130,31 +131,51 @@ PATIENCE = 10.0  # seconds for the batches that are under way
 class Interruption(Policy):
     """After an interrupt nothing begins, open attempts end early, and the run stops once they have.
 
-    It stops after ``PATIENCE`` in any case: a batch may take for ever.
+    It stops after ``PATIENCE`` in any case: a batch may take for ever. If a pause is asked for, open attempts end
+    early as well; if the end, they go on to theirs, and the run stops then.
     """
 
     def __init__(self, *, waits: bool) -> None:
-        """``waits``: attempts can end early; if not, the run stops at once."""
+        """``waits``: attempts can end early; if not, an interrupt stops the run at once."""
         self._waits = waits
         self._until = NEVER
-        self._asked: set[int] = set()
+        self._wanted = RunAsked()
+        self._asked: set[tuple[int, int]] = set()  # attempts, or workers, that were told to end
 
     def on_message(self, message: Any, now: float) -> None:
-        """Note an interrupt."""
+        """Note an interrupt, and what is asked for."""
         if isinstance(message, RunInterrupted):
             self._until = min(self._until, now + (PATIENCE if self._waits else 0.0))
+        elif isinstance(message, RunAsked):
+            self._wanted = message
 
     def before_schedule(self, view: RunView) -> Iterable[Action]:
         """Have the workers end what they are at."""
-        if self._until == NEVER:
-            return
-        yield Restrict(begin=False)
-        at_work = view.open_workers(view.stages - 1)
-        if not at_work or view.now >= self._until:
-            yield StopRun()
-        for worker in sorted(at_work - self._asked):
-            yield Tell(view.stages - 1, worker, EndEarly())
-        self._asked |= at_work
+        last = view.stages - 1
+        if self._until < NEVER:
+            yield Restrict(begin=False)
+            at_work = view.open_workers(last)
+            if not at_work or view.now >= self._until:
+                yield StopRun()
+            for worker in sorted(at_work):
+                yield from self._end(last, worker)
+        elif self._wanted.ends:
+            yield Restrict(begin=False)
+            if not any(view.loads(last).values()):  # those that have no call wait for what does not begin
+                yield StopRun()
+        elif self._wanted.paused:
+            yield Restrict(begin=False)
+            for worker, attempt in sorted(view.at_work().items()) if self._waits else ():
+                yield from self._end(last, worker, *attempt)
+            if not self._wanted.held and not any(any(view.loads(i).values()) for i in range(view.stages)):
+                yield Emit(msgspec.structs.replace(self._wanted, held=True))
+
+    def _end(self, stage: int, worker: int, shard: int = -1, attempt: int = -1) -> Iterable[Action]:
+        """Have an attempt end, or all of a worker; it is told once."""
+        told = (shard, attempt) if shard >= 0 else (-1, worker)
+        if told not in self._asked:
+            self._asked.add(told)
+            yield Tell(stage, worker, EndEarly(), shard, attempt)
 
     def next_wakeup(self, now: float) -> float:
         """Return when the run stops in any case."""

@@ -305,7 +305,7 @@
     }
     for (const { name, value } of [...fresh.attributes]) if (here.getAttribute(name) !== value && name !== "hidden") here.setAttribute(name, value);
     for (const { name } of [...here.attributes]) if (!fresh.hasAttribute(name) && !["open", "data-width", "hidden"].includes(name)) here.removeAttribute(name);
-    if (here.dataset.chart || here === document.activeElement) return;
+    if (here.dataset.chart || (here === document.activeElement && here.matches("input, select"))) return;
     const news = [...fresh.childNodes];
     [...here.childNodes].slice(news.length).forEach((node) => node.remove());
     news.forEach((node, i) => (here.childNodes[i] ? merge(here.childNodes[i], node) : here.append(node)));
@@ -343,5 +343,23 @@
       }
     }
   };
+  const ask = async (change) => {
+    const told = document.querySelector(".told");
+    try {
+      const answer = await fetch("ask", { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(change) });
+      told.textContent = answer.ok ? "Asked. The run has not heard it yet." : (await answer.text()) || "That cannot be asked for.";
+    } catch {
+      told.textContent = "The run does not answer.";
+    }
+  };
+  addEventListener("click", ({ target }) => {
+    const button = target.closest("[data-ask]");
+    if (button) ask(JSON.parse(button.dataset.ask));
+  });
+  addEventListener("submit", (event) => {
+    event.preventDefault();
+    const given = new FormData(event.target);
+    ask({ workers: Number(given.get("workers")) || null, on_error: given.get("on_error"), max_errors: Number(given.get("max_errors")) || null });
+  });
   if (main.dataset.live) follow();
 })();
