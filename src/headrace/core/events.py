@@ -431,8 +431,8 @@ class RunAsked(msgspec.Struct, frozen=True):
 
     ``paused``: nothing begins, and what is under way ends as soon as it can. ``ends``: nothing begins, and the run
     stops once what is under way is done. ``workers`` of each stage whose steps do not say how many; ``on_error`` and
-    ``max_errors``: instead of the options of that name. None: as before. ``held``, as the driver says: it is paused, and
-    nothing is under way any more.
+    ``max_errors``: instead of the options of that name. None: as before. ``held``, as the driver says: it is paused,
+    with nothing under way any more.
     """
 
     paused: bool = False

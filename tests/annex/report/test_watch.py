@@ -197,9 +197,8 @@ def test_it_is_paused_changed_and_ended(run: Callable[..., Job], driver: Any, wi
         hr.read_parquet(job.here / "out").to_arrow(),
         hr.read_rejected(job.here / "out").to_arrow(),
     )
-    ids = [each for each in table["id"].to_pylist() if each is not None]  # of a row that failed, all is null
-    assert len(set(ids)) == len(ids)
-    assert table.num_rows + rejected.num_rows == 1000 and table.num_rows > len(ids) == 990
+    assert sorted(table["id"].to_pylist() + rejected["id"].to_pylist()) == list(range(1000))
+    assert rejected.num_rows < 10  # the others are written, since that was asked for
 
 
 def test_a_run_that_was_ended_goes_on(run: Callable[..., Job]) -> None:
@@ -210,7 +209,8 @@ def test_a_run_that_was_ended_goes_on(run: Callable[..., Job]) -> None:
     assert asked(address, **ask, body='{"ends": true}')[0] == 200
     until(lambda: "it ends" in asked(address)[1])
     assert job.end() == -2
-    kept = hr.read_parquet(job.here / "out").count()
+    with pytest.warns(UserWarning, match="unfinished output"):
+        kept = hr.read_parquet(job.here / "out").count()
     assert 0 < kept < 990
     again = Job(job.here)
     assert again.end() == 0
