@@ -306,6 +306,14 @@ def test_sums_that_do_not_fit_end_the_run() -> None:
     assert found == [{"sum(d)": decimal.Decimal("0.30"), "sum(u)": 2**63 + 2**62 + 1}]
 
 
+def test_columns_that_nobody_counts_may_be_of_any_type() -> None:
+    table = pa.table({"k": [1, 1, 2], "x": [1.0, None, 3.0], "d": pa.array([1, 2, 3], pa.duration("s"))})
+    rows = hr.from_arrow(table).with_options(engine="inline", progress=False)
+    assert rows.groupby("k").mean("x").take_all() == [{"k": 1, "mean(x)": 1.0}, {"k": 2, "mean(x)": 3.0}]
+    with pytest.raises(hr.errors.PlanError, match=r"'d' .*duration.*drop_columns"):
+        rows.sort("k")
+
+
 def test_groups_of_many_batches_stay_whole(tmp_path: Any) -> None:
     """One group is longer than what is read at a time, and others end at the borders."""
     keys = np.repeat([3, 1, 2, 1], [200_000, 65_536, 1, 7])

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from headrace.core.arrow.batch_formats import to_numpy
+from headrace.errors import BadInput
 
 _ROW_GROUP_BYTES = 16 << 20  # which a worker reads at a time
 
@@ -86,7 +87,13 @@ def _begins(keys: pa.Table) -> np.ndarray[Any, np.dtype[np.bool_]]:
 
 def _packed(rows: pa.Table, starts: Any) -> pa.Table:
     offsets = pa.array(np.append(starts, rows.num_rows).astype(np.int32))
-    lists = [pa.ListArray.from_arrays(offsets, _one(column)) for column in rows.columns]
+    try:
+        lists = [pa.ListArray.from_arrays(offsets, _one(column)) for column in rows.columns]
+    except pa.ArrowInvalid as error:  # more than 2 GiB of text
+        raise BadInput(
+            f"map_groups: a group of {rows.num_rows:,} rows is too big to be held as a whole: {error}. Add a key "
+            "that divides it, or leave columns out before."
+        ) from error
     return pa.table(lists, names=rows.column_names)
 
 
