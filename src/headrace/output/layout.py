@@ -235,5 +235,7 @@ class Output:
             )
 
     def close(self, *, forget: bool = False) -> None:
-        """Let the output go; with ``forget``, remove what this object made if no run is in it."""
-        self.place.close(forget=forget and self.current() is None and self.next() is None)
+        """Let the output go; with ``forget``, remove what this object made if no run is in it, or before one."""
+        empty = self.current() is None and self.next() is None
+        made = safe_files.is_folder(self.queries) and any(map(safe_files.is_folder, self.queries.iterdir()))
+        self.place.close(forget=forget and empty and not made)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 import weakref
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING
 from headrace.core.files import safe_files
 from headrace.core.files.safe_files import write_failed
 from headrace.core.ports import Preparation
-from headrace.engines.local import machine
+from headrace.engines.local import machine, memory
 from headrace.errors import ArgumentError
 from headrace.options import RunOptions
 from headrace.output.layout import KEEP, Output
@@ -66,7 +67,8 @@ def prepared_for_reading(plan: Plan, options: RunOptions) -> tuple[Plan, Callabl
 
 def _preparation(folder: Path, options: RunOptions, progress: Progress | None = None) -> Preparation:
     capacity = machine.capacity()  # the query is answered here, wherever workers are
-    memory, cores = options.memory_limit or capacity.memory, options.workers or capacity.cpus
-    return Preparation(
-        folder, options, memory, cores, progress.prepare if progress is not None else lambda _: None
-    )
+    left = max(0, (options.memory_limit or capacity.memory) - memory.own(os.getpid()))
+    if options.memory_limit:
+        left = left * 3 // 4  # an engine does not count all that it takes
+    say = progress.prepare if progress is not None else lambda _: None
+    return Preparation(folder, options, left, options.workers or capacity.cpus, say)

@@ -154,9 +154,28 @@ def test_a_full_folder_is_our_error(folder: Path, point: str) -> None:
     check(folder)
 
 
+def test_what_is_made_before_a_query_that_fails_is_kept(folder: Path) -> None:
+    text = "SELECT id, name::INT::VARCHAR AS name, km FROM rides JOIN zones USING (zone)"
+    with pytest.raises(errors.SourceError, match="DuckDB failed in the query: Conversion Error"):
+        job.dataset(folder, text).write_parquet(folder / "out")
+    (before,) = folder.joinpath(QUERIES).glob("*/input-0/_SUCCESS")
+    assert not list(folder.joinpath(QUERIES).glob("*/made")) and not list(folder.glob("out/part-*"))
+    inode = before.stat().st_ino
+    with pytest.raises(errors.SourceError):
+        job.dataset(folder, text).write_parquet(folder / "out")
+    assert before.stat().st_ino == inode
+    job.dataset(folder).write_parquet(folder / "out")
+    check(folder)
+    with pytest.raises(errors.SourceError):
+        hr.sql("SELECT 'a'::INT AS x FROM t", t=hr.read_parquet(folder / "rides")).write_parquet(
+            folder / "new"
+        )
+    assert not (folder / "new").exists()
+
+
 def test_too_little_memory_is_our_error(folder: Path) -> None:
     text = "SELECT id, string_agg(repeat(name, 2000), '') AS name, 1.0::DOUBLE AS km FROM rides, zones GROUP BY id"
-    with pytest.raises(errors.OutOfMemory, match="DuckDB cannot answer the query within 64 MiB"):
+    with pytest.raises(errors.OutOfMemory, match="DuckDB cannot answer the query within 64 MiB, its part"):
         job.dataset(folder, text, memory_limit="64MiB").write_parquet(folder / "out")
     assert not list(folder.glob("out/part-*"))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -134,15 +135,16 @@ class DuckDB:
 
     def _failed(self, error: Exception, query: Query, work: Work) -> Exception:
         said = _said(error)
-        if "No space left" in said or "max_temp_directory_size" in said:
+        if re.search("Could not write file|No space left|max_temp_directory_size", said):
             return OutputWriteFailed(
-                f"{query.label}: DuckDB needs more space than there is where its result and what does not fit into "
-                f"memory go, {work.spill.parent}: {said} Free space, and run the same program again."
+                f"{query.label}: DuckDB cannot write its result, or what does not fit into memory, to "
+                f"{work.spill.parent}: {said} Free space there, and run the same program again."
             )
         if isinstance(error, self._duckdb.OutOfMemoryException):
             return OutOfMemory(
-                f"{query.label}: DuckDB cannot answer the query within {work.memory >> 20:,} MiB: {said} Raise "
-                "memory_limit=, use fewer workers=, or let the query make less at a time."
+                f"{query.label}: DuckDB cannot answer the query within {max(work.memory, _LEAST) >> 20:,} MiB, its "
+                f"part of the memory of the run: {said} Raise memory_limit=, use fewer workers=, or let the query "
+                "make less at a time."
             )
         return SourceError(
             f"{query.label}: DuckDB failed in the query: {said} Correct the query, or the values in a step before."
@@ -160,7 +162,10 @@ def _single(connection: Any, query: Query) -> str:
 
 def _said(error: Exception) -> str:
     """Return what DuckDB says, in one line, without the text of the query."""
-    return one_line(" ".join(str(error).partition("\nLINE ")[0].split())).rstrip(".!") + "."
+    text = str(error).partition("\n\n")[0].partition("\nLINE ")[0]
+    inner = re.search(r'"exception_message":"((?:[^"\\]|\\.)*)"', text)
+    text = inner[1].replace('\\"', "'") if inner else text
+    return one_line(" ".join(text.split())).rstrip(".!") + "."
 
 
 def _refused(error: Exception, query: Query) -> PlanError:

@@ -235,6 +235,11 @@ class QuerySource(Source):
                 safe_files.write(preparation.folder / "keep", b"")
         except OSError as error:
             raise write_failed(error, folder, "write") from error
+        finally:
+            for place in (folder / "made", folder / "spill"):
+                shutil.rmtree(place, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                folder.rmdir()  # nothing in it is worth to be kept
         return QueryResult(
             str(result / RESULT), self._schema, self._query.label, self.describe(), self.code(), made
         )
