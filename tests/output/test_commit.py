@@ -20,7 +20,7 @@ from headrace.errors import OutputWriteFailed
 from headrace.output import commit as committing
 from headrace.output import journal as journals
 from headrace.output.commit import ShardCommitter
-from headrace.output.journal import Swapping
+from headrace.output.journal_records import Reached, Revision, Swapping
 from headrace.output.layout import open_output
 from headrace.output.recover import begin, recover
 from headrace.output.refresh import replace_shards, replacing
@@ -101,10 +101,10 @@ def names(*records: CommitRecord) -> list[str]:
 def test_what_is_recorded_is_known_to_the_next_driver(run: Run) -> None:
     run.committer.settle(schema_bytes(SCHEMA))
     assert run.again().state.schema == schema_bytes(SCHEMA)
-    run.committer.revise({"f": "2"})
+    run.committer.note(Revision(run.committer.state.revision + 1, {"f": "2"}))
     state = run.again().state
     assert (state.revision, state.code, state.codes) == (1, {"f": "2"}, {0: {"f": "1"}, 1: {"f": "2"}})
-    run.committer.reach(InputVersion({"version": 7}))
+    run.committer.note(Reached(InputVersion({"version": 7})))
     assert run.again().state.versions == [InputVersion({"version": 7})]
     run.committer.divide([Shard(0, (), "0.0"), Shard(3, (), "0.1")])
     for committer in (run.committer, run.again()):
@@ -174,7 +174,12 @@ def test_states_are_read_in_the_order_of_shards(run: Run) -> None:
         run.record(shard, states=(f"{shard}".encode(),) if shard else ())
     run.committer.commit_accepted()
     shards = run.committer.plan.shards
-    assert [record.states for record in run.committer.in_order(shards)] == [(), (b"1",), (b"2",)]
+    assert [
+        record.states
+        for record in journals.read(run.committer.folder / "journal").in_order(
+            [shard.place for shard in shards]
+        )
+    ] == [(), (b"1",), (b"2",)]
 
 
 # ------------------------------------------------------------ the end
@@ -361,7 +366,9 @@ def test_records_take_the_places_of_others_all_or_none(tmp_path: Path) -> None:
     with pytest.raises(AttributeError):
         replace_shards(run.committer, {0: made(0), 1: None})  # type: ignore[dict-item]
     with pytest.raises(OutputWriteFailed):
-        run.committer.reach(InputVersion({}))  # nothing that was noted before may last with it
+        run.committer.note(
+            Reached(InputVersion({})), synced=False
+        )  # nothing that was noted before may last with it
     assert run.again().state.finished and run.seen() == before
     sink, shards = replacing(run.committer, [0, 1])
     replace_shards(run.committer, {0: made(0), 1: made(1)})

@@ -18,17 +18,8 @@ from headrace.core import failpoints
 from headrace.core.work import CommitRecord, Ledger, StagedFile, Timings
 from headrace.errors import JournalDamaged, OutputWriteFailed
 from headrace.output import journal as journals
-from headrace.output.journal import (
-    MAGIC,
-    Finished,
-    Journal,
-    Opened,
-    Record,
-    Revision,
-    Revoked,
-    Settled,
-    Swapping,
-)
+from headrace.output.journal import MAGIC, Journal
+from headrace.output.journal_records import Finished, Opened, Record, Revision, Revoked, Settled, Swapping
 from headrace.version import __version__
 
 

@@ -18,6 +18,7 @@ from headrace.core.ports import Moment, Sink
 from headrace.core.uploading.names import is_uploaded
 from headrace.core.work import CommitRecord, Durability, Shard, StagedFile
 from headrace.output import journal as journals
+from headrace.output import journal_records as notes
 from headrace.output.journal_state import JournalState
 from headrace.output.layout import Output
 from headrace.output.revealing import Revealing, bind_sink, with_files_of
@@ -56,11 +57,10 @@ class ShardCommitter:
         self.left_out: tuple[str, ...] = ()  # input files that came after the run was planned
         self.gone: tuple[str, ...] = ()  # input files that are not there any more; their rows stay
         self.on_published: Callable[[CommitRecord], None] = lambda record: None
-        self.agreed: Callable[[bytes], bytes] = lambda schema: (
-            schema
-        )  # with others who write parts of the output
+        # With others who write parts of the output.
+        self.agreed: Callable[[bytes], bytes] = lambda schema: schema
 
-    def note(self, *records: journals.Record, synced: bool = True) -> None:
+    def note(self, *records: notes.Record, synced: bool = True) -> None:
         """Record something, and take in what it changes; it is durable then, if ``synced``."""
         for record in records:
             self._journal.append(record)
@@ -71,7 +71,7 @@ class ShardCommitter:
     def settle(self, schema: bytes) -> bytes:
         """Record the output schema, and make it durable before another writer opens; return the one that counts."""
         schema = self.agreed(schema)
-        self.note(journals.Settled(schema))
+        self.note(notes.Settled(schema))
         return schema
 
     @property
@@ -81,11 +81,7 @@ class ShardCommitter:
 
     def lower(self, step: str, rows: int) -> None:
         """Record how many rows at a time fit into memory; it is durable from the next ``commit_accepted`` on."""
-        self.note(journals.Lowered(step, rows), synced=False)
-
-    def revise(self, code: dict[str, str]) -> None:
-        """Record that shards are made by other code from here on."""
-        self.note(journals.Revision(self.state.revision + 1, code))
+        self.note(notes.Lowered(step, rows), synced=False)
 
     def divide(self, parts: Sequence[Shard], *, early: bool = False) -> None:
         """Record that a shard is done in parts.
@@ -93,12 +89,12 @@ class ShardCommitter:
         If it does not fit into memory, that is durable at once, for a later driver. ``early``: the first
         part is done and about to be committed; ``commit_accepted`` makes both durable, this record first.
         """
-        self.note(journals.Divided(tuple(parts), early), synced=not early)
+        self.note(notes.Divided(tuple(parts), early), synced=not early)
         failpoints.hit("shard.divided")
 
     def extend(self, shards: Sequence[Shard]) -> None:
         """Record that the run has further shards, of its own input; durable with the commits that follow."""
-        self.note(journals.Grown((), tuple(shards), at=time.time()), synced=False)
+        self.note(notes.Grown((), tuple(shards), at=time.time()), synced=False)
 
     def grow(
         self,
@@ -123,10 +119,10 @@ class ShardCommitter:
         if not self.revealing.aside and (beyond or not aside):
             self.output.remove_success()
         about = tuple(files), tuple(shards), number, aside or state.hidden, time.time()
-        grown_by = journals.Renewed(*about, tuple(replaces), again) if replaces else journals.Grown(*about)
+        grown_by = notes.Renewed(*about, tuple(replaces), again) if replaces else notes.Grown(*about)
         # The part without rows: there may be rows now.
-        gone = [journals.Revoked(record.shard) for record in beyond]
-        until = [] if reached is None else [journals.Reached(reached)]
+        gone = [notes.Revoked(record.shard) for record in beyond]
+        until = [] if reached is None else [notes.Reached(reached)]
         self.note(*gone, grown_by, *until, synced=not together)
         for record in beyond:
             self.output.place.remove([file.name for file in record.files])
@@ -142,10 +138,6 @@ class ShardCommitter:
         """Save the plan with other values of some of its fields."""
         self.plan = msgspec.structs.replace(self.plan, **changed)
         write_plan(self.output, self.plan)
-
-    def reach(self, version: InputVersion) -> None:
-        """Record up to where the input was read, once what is new until there was taken in."""
-        self.note(journals.Reached(version))
 
     def of_last_run(self) -> Iterator[CommitRecord]:
         """Read the records of the last run back from the journal."""
@@ -170,7 +162,7 @@ class ShardCommitter:
         if not self.revealing.aside or any(record.shard < self.state.runs[-1].shard for record in records):
             self.output.remove_success()
         earlier = self._earlier(records)
-        self.note(*(journals.Revoked(record.shard) for record in records), *earlier)
+        self.note(*(notes.Revoked(record.shard) for record in records), *earlier)
         return earlier
 
     def _earlier(self, records: Sequence[CommitRecord]) -> list[CommitRecord]:
@@ -220,7 +212,7 @@ class ShardCommitter:
     def withhold(self, seconds: float, summary: dict[str, Any]) -> None:
         """Everything is committed, and is not to be revealed: keep what ``finish`` would be called with."""
         self.commit_accepted()
-        self.note(journals.Withheld(seconds, summary))
+        self.note(notes.Withheld(seconds, summary))
         failpoints.hit("finish.withheld")
 
     def finish(self, seconds: float, summary: dict[str, Any]) -> None:
@@ -230,7 +222,7 @@ class ShardCommitter:
         """
         self.commit_accepted()
         state, further = self.state, self.state.hidden
-        ended = journals.Finished(seconds, time.time())
+        ended = notes.Finished(seconds, time.time())
         state.end(ended)
         totals = RunTotals(state.runs)
         manifest = totals.manifest(self.committed())
@@ -238,7 +230,7 @@ class ShardCommitter:
             self._save_manifest(manifest)
         if self.revealing.aside:
             if state.swapping is None:
-                self.note(journals.Swapping(self.output.current() or "", seconds, summary))
+                self.note(notes.Swapping(self.output.current() or "", seconds, summary))
             failpoints.hit("swap.recorded")
             self.revealing.take_over(self.committed)
         if further:
@@ -260,10 +252,6 @@ class ShardCommitter:
     def committed(self) -> Iterator[CommitRecord]:
         """Read the records that count back from the journal."""
         return journals.read(self.folder / "journal").lasting()
-
-    def in_order(self, shards: Sequence[Shard]) -> Iterator[CommitRecord]:
-        """Read these records back in the order of the shards."""
-        return journals.read(self.folder / "journal").in_order([shard.place for shard in shards])
 
     def abandon(self) -> None:
         """Give up what was noted and is not durable yet; nothing more is committed."""

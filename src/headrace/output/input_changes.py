@@ -1,21 +1,17 @@
-"""Compares the input with the one that the run was planned with, and checks that it is not the output."""
+"""Compares the input with the one that the run was planned with."""
 
 from __future__ import annotations
 
-import fnmatch
-import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
 from headrace.core.arrow.output_schema import describe_difference
-from headrace.core.files.storage import storage_at
 from headrace.core.human import plural
 from headrace.core.ports import Source
 from headrace.core.warn import warn
 from headrace.core.work import Shard, Split
-from headrace.errors import ArgumentError, ForeignOutput, InputChanged, PlanChanged
+from headrace.errors import ArgumentError, InputChanged, PlanChanged
 from headrace.output.commit import ShardCommitter
 from headrace.output.input_versions import further_version
 from headrace.output.refresh import files_in, older_shards, revoke_unread
@@ -354,63 +350,6 @@ def _insert_in_order(
         "has some now. The rows before and after it are written already, so its rows have no place. Bring the old "
         "file back, write to another folder, or make the output again with mode='overwrite'."
     )
-
-
-def check_apart(root: str, arguments: Sequence[str], files: Sequence[InputFile]) -> None:
-    """Refuse an output inside its own input, and an input inside its own output."""
-    out = os.path.realpath(root)
-    for argument in arguments:
-        if _takes_in(argument, out):
-            raise ForeignOutput(
-                f"The output {root} lies inside its own input {argument}: a later run would read predictions as "
-                "input. Write to a folder next to it."
-            )
-    within = {
-        folder: _inside(os.path.realpath(folder), out) for folder in {_folder(path) for path, _, _ in files}
-    }
-    for path, _, _ in files:
-        if within[_folder(path)] or (os.path.islink(path) and _inside(os.path.realpath(path), out)):
-            raise ForeignOutput(
-                f"The input file {path} lies inside the output {root}. Write to a folder of its own."
-            )
-
-
-def _folder(path: str) -> str:
-    return path.rpartition(os.sep)[0] or os.sep
-
-
-def _takes_in(argument: str, out: str) -> bool:
-    """Say whether a path argument, a folder or a pattern, would also read parts in the folder ``out``."""
-    if storage_at(argument).may_hold():
-        return _inside(out, os.path.realpath(argument))
-    parts = argument.split(os.sep)
-    first = next((i for i, part in enumerate(parts) if re.search(r"[*?\[]", part)), None)
-    if first is None:
-        return False
-    fixed = os.path.realpath(os.sep.join(parts[:first]) or os.sep)
-    if not _inside(out, fixed):
-        return False
-    below = os.path.relpath(out, fixed)
-    return _matches(parts[first:], ([] if below == "." else below.split(os.sep)) + [""])
-
-
-def _matches(pattern: list[str], path: list[str]) -> bool:
-    """Say whether ``path``, whose last name may be anything, or what is in it can match ``pattern``."""
-    if not path:
-        return not pattern
-    if not pattern:
-        return False
-    if pattern[0] == "**":
-        return _matches(pattern[1:], path) or len(pattern) == 1 or _matches(pattern, path[1:])
-    if len(path) == 1:
-        return len(pattern) == 1
-    if not fnmatch.fnmatchcase(path[0], pattern[0]):
-        return False
-    return len(pattern) == 1 or _matches(pattern[1:], path[1:])
-
-
-def _inside(path: str, folder: str) -> bool:
-    return path == folder or path.startswith(folder.rstrip(os.sep) + os.sep)
 
 
 def _file_of(source: Source, split: Split) -> int:

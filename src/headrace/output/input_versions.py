@@ -18,6 +18,7 @@ from headrace.core.warn import warn
 from headrace.core.work import Shard
 from headrace.errors import ArgumentError, InputChanged, PlanChanged
 from headrace.output.commit import ShardCommitter
+from headrace.output.journal_records import Reached
 from headrace.output.seen_keys import key_step
 from headrace.plan.logical import Plan
 from headrace.plan.partitioning import Partitioning
@@ -180,4 +181,4 @@ def reach(committer: ShardCommitter, plan: Plan) -> None:
     """Record up to where the input was read, if nothing of it was new, so that no older history is needed."""
     now = further_version(committer, plan.source)
     if now is not None and not plan.source.splits_from(len(committer.plan.files)):
-        committer.reach(now)
+        committer.note(Reached(now))

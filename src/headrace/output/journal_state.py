@@ -8,7 +8,7 @@ import msgspec
 
 from headrace.core.table_changes import HELD
 from headrace.core.work import CommitRecord, Faults, Ledger, Timings
-from headrace.output.journal import (
+from headrace.output.journal_records import (
     Divided,
     Finished,
     Grown,

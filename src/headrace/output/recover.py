@@ -18,12 +18,8 @@ from headrace.core.work import CommitRecord, Durability, StagedFile
 from headrace.errors import OutputWriteFailed
 from headrace.output import journal as journals
 from headrace.output.commit import ShardCommitter
-from headrace.output.journal import (
-    Contents,
-    Opened,
-    Record,
-    Revision,
-)
+from headrace.output.journal import Contents
+from headrace.output.journal_records import Opened, Record, Revision
 from headrace.output.journal_state import JournalState
 from headrace.output.layout import Output
 from headrace.output.names import check_names, is_of

@@ -9,7 +9,7 @@ from headrace.core.ports import Sink, Source
 from headrace.core.work import CommitRecord, Shard
 from headrace.errors import ArgumentError, PlanChanged
 from headrace.output.commit import ShardCommitter
-from headrace.output.journal import Revoked
+from headrace.output.journal_records import Revoked
 from headrace.output.revealing import bind_sink
 from headrace.output.run_list import RunEntry
 from headrace.output.saved_plan import successors

@@ -19,12 +19,12 @@ from headrace.core.files import safe_files
 from headrace.core.ports import Sink
 from headrace.core.warn import warn
 from headrace.core.work import FLEET, HOME, NOTES
-from headrace.errors import NothingMatched, OutputExists, PlanChanged
-from headrace.output import input_marks
+from headrace.errors import NothingMatched
+from headrace.output import input_marks, refusals
+from headrace.output.apart import check_apart
 from headrace.output.commit import ShardCommitter
 from headrace.output.input_changes import (
     InputFile,
-    check_apart,
     check_incremental,
     files_to_read,
     reconcile,
@@ -39,6 +39,7 @@ from headrace.output.input_versions import (
 )
 from headrace.output.job import Job, OpenRequest
 from headrace.output.journal import Contents
+from headrace.output.journal_records import Revision
 from headrace.output.journal_state import JournalState
 from headrace.output.layout import SUCCESS, Output, new_run_name, open_output
 from headrace.output.recover import begin, peek, recover
@@ -47,7 +48,7 @@ from headrace.output.saved_plan import read_plan
 from headrace.output.seen_keys import check_keys
 from headrace.output.tables import check_in_table
 from headrace.plan import compile as compiler
-from headrace.plan.identity import code_of_plan, difference, is_of_input, shape_of, unrecognised
+from headrace.plan.identity import code_of_plan, is_of_input, shape_of, unrecognised
 from headrace.plan.logical import Plan
 from headrace.plan.physical import SavedPlan
 
@@ -187,10 +188,7 @@ class _JobOpener:
         if self._request.run or FLEET not in place.folders(HOME):
             return
         if place.size_of(f"{HOME}/{FLEET}/{NOTES}/plan") >= 0:
-            raise PlanChanged(
-                f"Machines have begun {self._output} together, and have not completed it. Nothing was touched: run "
-                "with fleet=True, also if one machine is to finish it; or write to another place."
-            )
+            raise refusals.of_a_fleet(self._output)
         place.remove_below(f"{HOME}/{FLEET}")
 
     def _is_unseen(self, run: str) -> bool:
@@ -205,23 +203,12 @@ class _JobOpener:
             return True
         if next(contents.in_force(), None) is None:
             return False
-        raise self._seen_too_early()
-
-    def _seen_too_early(self) -> PlanChanged:
-        return PlanChanged(
-            f"Readers see the finished rows of {self._output}, and some rows are still to be made. So require() "
-            "comes too late for this run: finish it without require(); or mode='overwrite' makes all rows again, out "
-            "of sight."
-        )
+        raise refusals.seen_too_early(self._output)
 
     def _check_not_withheld(self, run: str) -> None:
         """Refuse to drop a complete run that waits for somebody to decide about it."""
         if self._peek(run)[1].withheld is not None:
-            raise OutputExists(
-                f"{self._output} holds a complete run of mode='overwrite' that is not published, as a requirement "
-                f"was not met. Nothing was touched. Decide about it first: `headrace publish {self._output}` or "
-                f"`headrace discard {self._output}`; or run with mode='overwrite' again."
-            )
+            raise refusals.withheld(self._output)
 
     def _check_not_in_table(self, run: str) -> None:
         """Refuse to remove parts that are rows of a table."""
@@ -231,11 +218,7 @@ class _JobOpener:
         names = [entry.name(run) for entry in self._peek(run)[1].runs]
         why = next(filter(None, map(target.kept_rows, names)), "")
         if why:
-            raise PlanChanged(
-                f"The run in {self._output} cannot start from the beginning: {why}. Nothing was touched. "
-                "on_change='continue' goes on with a run that is not finished; another output= makes all rows again, "
-                "once those in the table are deleted. mode='overwrite' replaces all rows of the table."
-            )
+            raise refusals.in_a_table(self._output, why)
 
     def _overwrite(self, hidden: str | None, current: str | None, swapped: str | None) -> Job:
         """Resume an unfinished run of the same plan, code and input; else begin one, over what is there."""
@@ -270,23 +253,8 @@ class _JobOpener:
         if self._request.mode == "error" and target is not None:
             with contextlib.closing(self._recover(run, hidden=False)) as committer:
                 check_in_table(committer, incremental=False)
-            raise OutputExists(
-                f"The run in {self._output} has finished, so its table is there, and mode='error' was asked for. "
-                "Nothing was touched: mode='append' with another output= adds rows to the table, mode='overwrite' "
-                "replaces its rows."
-            )
-        if self._request.mode == "append":
-            raise OutputExists(
-                f"The output {self._output} holds a finished run, and mode='append' does not add the rows of another "
-                "run to it: it would not be known which rows are there twice. Nothing was touched: write each run to "
-                "a folder of its own, and read them as a list of paths; or use incremental=True, which adds what is "
-                "new in the input."
-            )
-        if self._request.mode == "error":
-            raise OutputExists(
-                f"The output {self._output} holds a finished run already. Nothing was touched: choose another "
-                "folder, or use mode='ignore' to leave it as it is, or mode='overwrite' to replace it."
-            )
+        if self._request.mode in ("append", "error"):
+            raise refusals.finished(self._output, self._request.mode, in_table=target is not None)
         committer = self._recover(run, hidden=False)
         if committer.state.finished:
             recorded = msgspec.json.decode(
@@ -313,41 +281,17 @@ class _JobOpener:
         if nothing:
             return False
         if saved.shape != self._shape:
-            lines = difference(msgspec.json.decode(saved.shape), msgspec.json.decode(self._shape))
-            raise PlanChanged(
-                f"The output {self._output} belongs to a run of another plan: {'; '.join(lines)}. Nothing "
-                f"was touched: {self._elsewhere()}."
-            )
+            in_table = self._sink.target is not None
+            raise refusals.another_plan(self._output, saved.shape, self._shape, in_table=in_table)
         if self._request.on_change == "restart":
             return False
         if schema_change and can_resume:
             return self._restart_for_schema(state, schema_change)
         if before and self._request.on_change == "continue":
-            raise PlanChanged(
-                f"{before[0][0].upper()}{before[0][1:]} has changed since the run in {self._output} was made. It "
-                "comes before a query, whose result is made of all rows, so no finished row can be kept. Nothing was "
-                "touched: on_change='restart' does all rows again."
-            )
-        names = ", ".join(key.partition(": ")[2] for key in changed)
+            raise refusals.changed_before_a_query(self._output, before[0])
         if unknown := unrecognised(self.code) or unrecognised(state.code):
-            raise PlanChanged(
-                f"The run in {self._output} cannot be recognised: it is not known whether {unknown[0]} is the same "
-                "as before. on_change='continue' keeps the rows that are finished and does the others. "
-                "on_change='restart' does all rows again. With version='…', the step is recognised by that text from "
-                "then on; or create the value inside the function."
-            )
-        raise PlanChanged(
-            f"{names[0].upper()}{names[1:]} is not the same as when the run in {self._output} was made. The code, or "
-            "a value that it uses, such as a model, has changed. Nothing was touched: on_change='continue' keeps the "
-            "rows that are finished and does the others with the new code. on_change='restart' does all rows again. "
-            "If the results are the same and only the code looks different, give the step version='…': it is then "
-            "recognised by that text."
-        )
-
-    def _elsewhere(self) -> str:
-        if self._sink.target is not None:
-            return "give this run a folder of its own with another output="
-        return "write to another folder, or replace this output with mode='overwrite'"
+            raise refusals.unrecognised(self._output, unknown[0])
+        raise refusals.other_code(self._output, [key.partition(": ")[2] for key in changed])
 
     def _is_as_planned(self, saved: SavedPlan) -> bool:
         """Say whether a run would be planned now as it was: its files are the same, and its shards."""
@@ -372,11 +316,7 @@ class _JobOpener:
     def _restart_for_schema(self, state: JournalState, schema_change: str) -> bool:
         """Begin an unfinished run again if its types are not those of ``schema=``; refuse a finished one."""
         if state.finished:
-            raise PlanChanged(
-                f"The output {self._output} is finished, and `schema=` asks for another schema than it has: "
-                f"{schema_change}. Nothing was touched: on_change='restart' makes it again, mode='overwrite' keeps "
-                "the old one readable until the new one is complete."
-            )
+            raise refusals.other_schema(self._output, schema_change)
         warn(
             f"`schema=` asks for another schema than the unfinished run in {self._output} has: {schema_change}. All "
             "parts of an output have one schema, so finished work is done again."
@@ -467,13 +407,13 @@ class _JobOpener:
                 refresh=self.code if request.refresh else None,
             )
             if request.gated and not (state.finished or committer.revealing.aside):  # some parts were gone
-                raise self._seen_too_early()
+                raise refusals.seen_too_early(self._output)
             input_marks.mark(plan.source, committer, planned, files)
             input_marks.note(plan.source, committer.plan)
             if self._further:
                 reach(committer, plan)
             if state.code != self.code and 0 in state.done and not state.finished:
-                committer.revise(self.code)
+                committer.note(Revision(state.revision + 1, self.code))
         except BaseException:
             committer.close()
             raise

@@ -16,7 +16,7 @@ import msgspec
 
 from headrace.core.human import plural
 from headrace.core.work import HOME, CommitRecord, Ledger, Shard, Split, StagedFile
-from headrace.output.journal import FORMAT
+from headrace.output.journal_records import FORMAT
 
 Code = Mapping[str, str]
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,7 @@ from typing import Any
 import msgspec
 
 from headrace.core.files import safe_files
-from headrace.core.files.storage import output_at
-from headrace.core.stores.options import Options
 from headrace.core.uploading.names import PARTS, is_uploaded, uploaded_name
-from headrace.core.warn import warn
 from headrace.core.work import CommitRecord, Shard, StagedFile
 from headrace.errors import JournalDamaged, NothingMatched, nearest
 from headrace.observers.record import EVENTS
@@ -27,7 +24,6 @@ from headrace.output import journal as journals
 from headrace.output.journal_state import JournalState
 from headrace.output.layout import HOME, SUCCESS
 from headrace.output.names import LINEAGE, check_names, read_pointer
-from headrace.output.places.folder import Folder
 from headrace.output.places.place import Place
 from headrace.output.recover import replay
 from headrace.output.saved_plan import read_plan_at
@@ -115,46 +111,8 @@ def is_output(root: Path) -> bool:
     return (root / HOME).is_dir()
 
 
-def outputs_below(path: str | os.PathLike[str], options: Options) -> tuple[str, list[Place]]:
-    """Return the name of a folder or an address, and the outputs there; none is opened yet.
-
-    What lies in an output is passed over, and so are links and folders whose names begin with a dot. Raises
-    ``NothingMatched`` if there is no such folder.
-    """
-    storage = output_at(path, options)
-    below: Callable[[str, Options], tuple[str, list[Place]]] = storage.pick(_folders, _stores)
-    return below(storage.path, storage.options)
-
-
-def _stores(address: str, options: Options) -> tuple[str, list[Place]]:
-    from headrace.output.places.store import stores_below  # only where outputs lie in stores
-
-    name, stores = stores_below(address, options)
-    return name, list(stores)
-
-
-def _folders(path: str, options: Options) -> tuple[str, list[Place]]:
-    root = Path(path)
-    _check_is_folder(root)
-    return path, list(_folders_below(root))
-
-
-def _folders_below(folder: Path) -> Iterator[Place]:
-    try:
-        with os.scandir(folder) as entries:
-            names = sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
-    except OSError as error:
-        warn(f"{folder} cannot be listed: {error.strerror}. Outputs in it are left out.")
-        return
-    if HOME in names:
-        yield Folder(folder)
-        return
-    for name in names:
-        if not name.startswith("."):
-            yield from _folders_below(folder / name)
-
-
-def _check_is_folder(root: Path) -> None:
+def check_is_folder(root: Path) -> None:
+    """Raise ``NothingMatched`` where there is no folder."""
     if not root.is_dir():
         names = os.listdir(root.parent) if root.parent.is_dir() else []
         raise NothingMatched(f"There is no folder {str(root)!r}.{nearest(root.name, names)}")
@@ -165,7 +123,7 @@ def check_is_output(root: Path) -> None:
     if is_output(root):
         return
     if not root.exists():
-        _check_is_folder(root)
+        check_is_folder(root)
     marked = (root / SUCCESS).exists()
     raise NothingMatched(
         f"{str(root)!r} is not an output of Headrace, or not any more: there is no folder {HOME} in it"

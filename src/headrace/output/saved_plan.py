@@ -13,7 +13,7 @@ import msgspec
 from headrace.core.files import safe_files
 from headrace.core.work import Shard
 from headrace.errors import JournalDamaged
-from headrace.output.journal import Divided, Grown
+from headrace.output.journal_records import Divided, Grown
 from headrace.output.layout import Output
 from headrace.plan.physical import SavedPlan
 from headrace.version import __version__

@@ -119,9 +119,11 @@ def metrics_of(job: Job) -> tuple[Metrics, dict[str, Any]]:
     if not metrics:
         return Metrics(notes={}), {}
     from headrace.core.metric_states import merged
+    from headrace.output.journal import read
     from headrace.output.metric_results import charts, collected
 
-    states = (record.states for record in committer.in_order(job.shards) if record.states)
+    records = read(committer.folder / "journal").in_order([shard.place for shard in job.shards])
+    states = (record.states for record in records if record.states)
     totals = merged(metrics, states, committer.folder)
     return collected(metrics, totals), charts(metrics, totals)
 

@@ -23,7 +23,7 @@ from headrace.core.work import (
 )
 from headrace.errors import ForeignOutput, RunLocked
 from headrace.output import journal as journals
-from headrace.output.journal import Opened
+from headrace.output.journal_records import Opened
 from headrace.output.layout import new_run_name
 from headrace.output.places.place import Place
 from headrace.output.publishing import Publisher

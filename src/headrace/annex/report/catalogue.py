@@ -23,7 +23,8 @@ from headrace.observers.output_runs import OutputRun, runs_in
 from headrace.observers.record import EVENTS
 from headrace.observers.record_reader import lines_of, replay
 from headrace.observers.run_state import RunState
-from headrace.output.runs import outputs_below, success_of
+from headrace.output.below import outputs_below
+from headrace.output.runs import success_of
 
 if TYPE_CHECKING:
     from headrace.output.places.place import Place

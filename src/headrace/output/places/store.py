@@ -27,7 +27,7 @@ from headrace.core.metric_states import STATES
 from headrace.core.ports import Moment, Sink
 from headrace.core.stores.addresses import parse_output
 from headrace.core.stores.options import Options
-from headrace.core.stores.writing import ABSENT, PAGE, StoreWriter, Taken, Version
+from headrace.core.stores.writing import ABSENT, StoreWriter, Taken, Version
 from headrace.core.uploading.names import PARTS, Uploads, of_machine
 from headrace.core.uploading.uploader import LocalFolder
 from headrace.core.work import HOME, SUCCESS, Durability, StagedFile
@@ -47,7 +47,6 @@ _SMALL = re.compile(rf"(?!(?:events|openlineage)-\d)[A-Za-z0-9_-][A-Za-z0-9_.-]*
 _TELLS = re.compile(rf"{SUCCESS}|{HOME}/(?:current|next|[a-z0-9]{{8}}/events(?:-\d+)?\.jsonl)")
 _ALWAYS = ("plan", "manifest", "events.jsonl")  # asked for whatever a listing says: it may be old
 _AT_ONCE = 16
-_LAST = "\U0010ffff"  # behind all names
 _KEPT_APART = ("plan", "manifest", "journal")  # which are written on conditions
 _RECORDED = 5.0  # seconds between two uploads of the record, at least
 _SHARE = 0.02  # of the time may go into writing the record again, for people who follow the run
@@ -363,47 +362,3 @@ class Store:
                 self.objects.put(f"{folder}/{path.name}", data)
                 self.there[f"{folder}/{path.name}"] = len(data)
                 self._uploaded[path.name] = stamp
-
-
-def stores_below(address: str, options: Options) -> tuple[str, list[Store]]:
-    """Return the name of an address and the outputs there, by a listing that passes over their parts.
-
-    Raises ``NothingMatched`` if there is nothing.
-    """
-    objects = StoreWriter(parse_output(address), options)
-    found: dict[str, dict[str, int]] = {}
-    marks: dict[str, int] = {}
-    page = objects.names_after("")
-    if not page:
-        raise NothingMatched(f"There is nothing in {objects.address}.")
-    while page:
-        for name, size in page:
-            folder, home, rest = f"/{name}".partition(f"/{HOME}/")
-            if home:
-                found.setdefault(folder[1:], {})[f"{HOME}/{rest}"] = size
-            elif name.rpartition("/")[2] == SUCCESS:
-                marks[name.rpartition("/")[0]] = size
-        page = objects.names_after(_behind(page[-1][0], found)) if len(page) == PAGE else []
-    outputs = []
-    for root, names in found.items():
-        above = ["", *("/".join(root.split("/")[:i]) for i in range(1, root.count("/") + 1))]
-        if not root or not any(each in found for each in above):
-            there = names | ({SUCCESS: marks[root]} if root in marks else {})
-            outputs.append(Store(objects.url(root).rstrip("/"), options, listed=there))
-    return str(objects.address), outputs
-
-
-def _behind(last: str, outputs: Collection[str]) -> str:
-    """Return where a listing goes on that ``last`` has ended: behind the folder of a run, such as its journal, or
-    behind the output, if that is where it is.
-
-    >>> _behind("a/_headrace/k3f9a2xq/journal/0000000007", {"a"}), _behind("a/part-1", {"a"}), _behind("b/x", {"a"})
-    ('a/_headrace/k3f9a2xq/journal/\U0010ffff', 'a/\U0010ffff', 'b/x')
-    """
-    root = next((each for each in outputs if last.startswith(f"{each}/" if each else "")), None)
-    if root is None:
-        return last
-    inside = last.removeprefix(f"{root}/").split("/")
-    if inside[0] != HOME:
-        return f"{root}/{_LAST}".lstrip("/")
-    return f"{last[: -len('/'.join(inside[3:]))]}{_LAST}" if len(inside) > 3 else last
