@@ -366,9 +366,7 @@ def test_records_take_the_places_of_others_all_or_none(tmp_path: Path) -> None:
     with pytest.raises(AttributeError):
         replace_shards(run.committer, {0: made(0), 1: None})  # type: ignore[dict-item]
     with pytest.raises(OutputWriteFailed):
-        run.committer.note(
-            Reached(InputVersion({})), synced=False
-        )  # nothing that was noted before may last with it
+        run.committer.note(Reached(InputVersion({})))  # nothing that was noted before may last with it
     assert run.again().state.finished and run.seen() == before
     sink, shards = replacing(run.committer, [0, 1])
     replace_shards(run.committer, {0: made(0), 1: made(1)})

@@ -14,8 +14,8 @@ from headrace.plan.identity import difference
 def of_a_fleet(output: Output) -> PlanChanged:
     """Return the error where one machine is to work alone, and several have begun together."""
     return PlanChanged(
-        f"Machines have begun {output} together, and have not completed it. Nothing was touched: run with fleet=True, "
-        "also if one machine is to finish it; or write to another place."
+        f"Machines have begun {output} together, and have not completed it. Nothing was touched: run with "
+        "fleet=True, also if one machine is to finish it; or write to another place."
     )
 
 
@@ -49,9 +49,9 @@ def finished(output: Output, mode: str, *, in_table: bool) -> OutputExists:
     """Return the error where a run has finished, and ``mode`` asks for an output without one."""
     if mode == "append":
         return OutputExists(
-            f"The output {output} holds a finished run, and mode='append' does not add the rows of another run to it: "
-            "it would not be known which rows are there twice. Nothing was touched: write each run to a folder of its "
-            "own, and read them as a list of paths; or use incremental=True, which adds what is new in the input."
+            f"The output {output} holds a finished run, and mode='append' does not add the rows of another run to "
+            "it: it would not be known which rows are there twice. Nothing was touched: write each run to a folder of "
+            "its own, and read them as a list of paths; or use incremental=True, which adds what is new in the input."
         )
     if in_table:
         return OutputExists(
@@ -87,8 +87,8 @@ def unrecognised(output: Output, what: str) -> PlanChanged:
     """Return the error where it is not known whether code is the same."""
     return PlanChanged(
         f"The run in {output} cannot be recognised: it is not known whether {what} is the same as before. "
-        "on_change='continue' keeps the rows that are finished and does the others. on_change='restart' does all rows "
-        "again. With version='…', the step is recognised by that text from then on; or create the value inside the "
+        "on_change='continue' keeps the rows that are finished and does the others. on_change='restart' does all "
+        "rows again. With version='…', the step is recognised by that text from then on; or create the value inside the "
         "function."
     )
 
