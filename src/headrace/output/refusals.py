@@ -50,8 +50,9 @@ def finished(output: Output, mode: str, *, in_table: bool) -> OutputExists:
     if mode == "append":
         return OutputExists(
             f"The output {output} holds a finished run, and mode='append' does not add the rows of another run to "
-            "it: it would not be known which rows are there twice. Nothing was touched: write each run to a folder of "
-            "its own, and read them as a list of paths; or use incremental=True, which adds what is new in the input."
+            "it: it would not be known which rows are there twice. Nothing was touched: write each run to a folder "
+            "of its own, and read them as a list of paths; or use incremental=True, which adds what is new in the "
+            "input."
         )
     if in_table:
         return OutputExists(
@@ -88,8 +89,8 @@ def unrecognised(output: Output, what: str) -> PlanChanged:
     return PlanChanged(
         f"The run in {output} cannot be recognised: it is not known whether {what} is the same as before. "
         "on_change='continue' keeps the rows that are finished and does the others. on_change='restart' does all "
-        "rows again. With version='…', the step is recognised by that text from then on; or create the value inside the "
-        "function."
+        "rows again. With version='…', the step is recognised by that text from then on; or create the value "
+        "inside the function."
     )
 
 
