@@ -15,7 +15,7 @@ from headrace.core.uploading.names import PARTS
 from headrace.core.work import REJECTED
 from headrace.errors import ForeignOutput, JournalDamaged, RunLocked
 from headrace.output.layout import HOME, QUERIES, SUCCESS, Output
-from headrace.output.names import is_part
+from headrace.output.names import parts_there
 from headrace.output.places.place import Place, looked_at, place_at
 from headrace.output.revealing import LAKES
 from headrace.output.runs import SavedRun, check_is_output, current_run, next_run, pointer
@@ -132,7 +132,7 @@ def _unneeded(output: Place, *, unfinished: bool) -> Iterator[tuple[str, str]]:
                 report = "the record and report of a run that ended before it had written anything"
                 yield f"{HOME}/{run.name}", parts if run.records else report
                 yield from (
-                    (name, "a part of a run that is not complete") for name in _parts(output, {run.name})
+                    (name, "a part of a run that is not complete") for name in parts_there(output, {run.name})
                 )
         runs = [run for run in runs if run.standing(root)]
     folders = output.folders(HOME)
@@ -142,7 +142,7 @@ def _unneeded(output: Place, *, unfinished: bool) -> Iterator[tuple[str, str]]:
                 yield f"{HOME}/{entry}", "results of queries, and what was made for them"
         elif entry in folders:
             yield f"{HOME}/{entry}", "a run that was abandoned, or replaced"
-            yield from ((name, "a part of that run") for name in _parts(output, {entry}))
+            yield from ((name, "a part of that run") for name in parts_there(output, {entry}))
         elif entry.endswith(safe_files.TEMPORARY):
             yield f"{HOME}/{entry}", "a file that was being written"
     for run in runs:
@@ -174,7 +174,7 @@ def _leftovers_of(output: Place, run: SavedRun) -> Iterator[tuple[str, str]]:
             yield f"{home}/{name}", "a file that was being written"
     if not run.hidden and (complete or output.renames):  # else a record may be about to name it
         published = {file.name for record in run.records for file in record.files} | run.leaving
-        for name in _parts(output, {run.name}):
+        for name in parts_there(output, {run.name}):
             if name not in published:
                 yield name, "a part that no record names"
 
@@ -183,14 +183,9 @@ def _all(output: Place) -> Iterator[tuple[str, str]]:
     pointers = {pointer(output.root, "current"), pointer(output.root, "next")}
     if output.size_of(SUCCESS) >= 0:
         yield SUCCESS, "the file that marks the output as complete"
-    for name in _parts(output, {*output.folders(HOME), *filter(None, pointers)}):
+    for name in parts_there(output, {*output.folders(HOME), *filter(None, pointers)}):
         yield name, "rejected rows" if name.startswith(f"{REJECTED}/") else "a part"
     yield HOME, "plans and records of runs"
-
-
-def _parts(output: Place, runs: set[str]) -> list[str]:
-    """Return the parts of some runs that are in the output, and their rejected rows."""
-    return sorted(name for name in (*output.visible(), *output.listed(REJECTED)) if is_part(name, runs))
 
 
 def _within(output: Place, folder: str) -> set[str]:

@@ -34,7 +34,7 @@ from headrace.output.journal_records import (
     Revoked,
     Swapping,
 )
-from headrace.version import __version__
+from headrace.output.names import other_version
 
 _COVERED = struct.Struct("<Q")
 
@@ -171,11 +171,11 @@ class Contents:
             record = _decoder.decode(payload)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise JournalDamaged(
-                _of_another_version(self._path, "holds a record", self._writers(payload))
+                other_version(f"The journal {self._path} holds a record", self._writers(payload))
             ) from error
         if isinstance(record, Opened) and record.format > FORMAT:
-            what = f"has the format {record.format} of outputs"
-            raise JournalDamaged(_of_another_version(self._path, what, record.headrace))
+            what = f"The journal {self._path} has the format {record.format} of outputs"
+            raise JournalDamaged(other_version(what, record.headrace))
         return record
 
     def _writers(self, until: memoryview) -> str:
@@ -338,14 +338,6 @@ def read(path: Path) -> Contents:
             "finished: restore the file from a copy, or write to a new folder."
         ) from error
     return Contents(path, data, valid_length(path, data))
-
-
-def _of_another_version(path: Path, what: str, version: str) -> str:
-    who = f"Headrace {version}" if version not in ("", __version__) else "another version of Headrace"
-    return (
-        f"The journal {path} {what} that this version, {__version__}, does not know: {who} has written it. "
-        "Nothing was changed: go on with that version, or a newer one, or write to a new folder."
-    )
 
 
 def _cannot_write(path: Path, error: OSError) -> OutputWriteFailed:

@@ -39,7 +39,7 @@ from headrace.core.work import FLEET, NOTES, REJECTED
 from headrace.core.work import HOME as HOME
 from headrace.core.work import SUCCESS as SUCCESS
 from headrace.errors import ForeignOutput, JournalDamaged
-from headrace.output.names import check_run, first_names, is_part, read_pointer, run_of
+from headrace.output.names import check_run, first_names, is_part, parts_there, read_pointer, run_of
 from headrace.output.places.place import Place, place_at
 from headrace.output.small_files import foreign_entry, remove_tree
 
@@ -210,8 +210,7 @@ class Output:
 
     def remove_parts(self, run: str, *, but: Container[str] = ()) -> None:
         """Remove what a run has published, except what is named in ``but``, for good."""
-        published = [*self.place.visible(), *self.place.listed(REJECTED)]
-        self.place.remove([name for name in published if is_part(name, {run}) and name not in but])
+        self.place.remove([name for name in parts_there(self.place, {run}) if name not in but])
 
     def sweep_parts(self, run: str, named: Container[str], *, finished: bool) -> None:
         """Remove parts of a run that no record names, when it is opened again; ``finished``: nothing is to do.

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from headrace.core.files import hive, safe_files
 from headrace.core.files.formats import PART_SUFFIX
 from headrace.core.uploading.names import PARTS
 from headrace.core.work import REJECTED, CommitRecord
 from headrace.errors import JournalDamaged
+from headrace.version import __version__
 
 REPORT = "report.html"  # files of a run, beside its record
 LINEAGE = "openlineage.json"
 ASKED = "asked.json"
+
+
+class Listed(Protocol):
+    """What tells the names of an output, as a ``Place`` does."""
+
+    def visible(self) -> list[str]: ...
+    def listed(self, folder: str) -> Mapping[str, int]: ...
+
 
 _RUN = re.compile(r"[a-z0-9]{8}")
 _PART = re.compile(rf"part-\d+(?:\.\d+)*(?:-\d{{5}})?-([a-z0-9]{{8}})(?:-\d+)?\.{PART_SUFFIX}")
@@ -47,6 +57,24 @@ def is_of(name: str, run: str) -> bool:
     (True, False)
     """
     return f"-{run}." in hive.file_name(name)
+
+
+def other_version(file: str, version: str | None) -> str:
+    """Say that this version does not know what a file has, and which one has written it, as far as that is known.
+
+    >>> other_version("The journal j holds a record", "9.9").partition(":")[2]
+    ' Headrace 9.9 has written it. Nothing was changed: go on with that version, or a newer one, or ... new folder.'
+    """
+    who = f"Headrace {version}" if version not in (None, "", __version__) else "another version of Headrace"
+    return (
+        f"{file} that this version, {__version__}, does not know: {who} has written it. Nothing was changed: go on "
+        "with that version, or a newer one, or write to a new folder."
+    )
+
+
+def parts_there(place: Listed, runs: Collection[str]) -> list[str]:
+    """Return the parts of some runs that an output has, also those with rejected rows."""
+    return sorted(name for name in (*place.visible(), *place.listed(REJECTED)) if is_part(name, runs))
 
 
 def first_names(names: Sequence[str]) -> str:

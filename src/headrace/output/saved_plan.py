@@ -15,8 +15,8 @@ from headrace.core.work import Shard
 from headrace.errors import JournalDamaged
 from headrace.output.journal_records import Divided, Grown
 from headrace.output.layout import Output
+from headrace.output.names import other_version
 from headrace.plan.physical import SavedPlan
-from headrace.version import __version__
 
 
 def divided(plan: SavedPlan, record: Divided) -> SavedPlan:
@@ -68,19 +68,16 @@ def read_plan_at(folder: Path) -> SavedPlan:
     try:
         return SavedPlan.decode(data[32:])
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise JournalDamaged(_of_another_version(path, data[32:])) from error
+        what = f"The saved plan {path} is of a form"
+        raise JournalDamaged(other_version(what, _writer(data[32:]))) from error
 
 
-def _of_another_version(path: Path, data: bytes) -> str:
+def _writer(data: bytes) -> str | None:
+    """Return the version that says it wrote a plan, if it can be read so far."""
     known: Any = None
     with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
         known = msgspec.msgpack.decode(data)
-    version = known.get("headrace") if isinstance(known, dict) else None
-    who = f"Headrace {version}" if version not in (None, __version__) else "another version of Headrace"
-    return (
-        f"The saved plan {path} is of a form that this version, {__version__}, does not know: {who} has written it. "
-        "Nothing was changed: go on with that version, or a newer one, or write to a new folder."
-    )
+    return known.get("headrace") if isinstance(known, dict) else None
 
 
 def _unreadable_plan(how: str, path: str) -> str:

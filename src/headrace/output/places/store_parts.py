@@ -33,7 +33,7 @@ from headrace.core.uploading.names import CRC_NOTE, PARTS, RUN_NOTE, is_uploaded
 from headrace.core.work import HOME, REJECTED, SUCCESS, CommitRecord, StagedFile
 from headrace.errors import ForeignOutput, OutputWriteFailed
 from headrace.output import journal as journals
-from headrace.output.names import is_part
+from headrace.output.names import parts_there
 from headrace.output.places.lease import Lease
 from headrace.output.publishing import FileState, Publisher
 
@@ -168,8 +168,7 @@ class StorePublisher(Publisher):
                     "its rows are processed once more."
                 )
         self._compare(file for file in files if is_uploaded(file))
-        ours = [name for name in (*place.visible(), *place.listed(REJECTED)) if is_part(name, {self._run})]
-        place.remove([name for name in ours if name not in named])
+        place.remove([name for name in parts_there(place, {self._run}) if name not in named])
 
     def _compare(self, files: Iterable[StagedFile]) -> None:
         """See that what an earlier driver has copied has the bytes of its record, not only as many."""
