@@ -140,13 +140,12 @@ def _more(dies: str = "", **options: Any) -> Life:
 class Exhibit:
     """Drivers that write one output, one after the other; it is shown as the last one leaves it.
 
-    ``job``: options of the job. ``grows``: it takes in what is new in its input.
+    ``job``: options of the job.
     """
 
     lives: tuple[Life, ...]
     write: Write = _files
     job: Mapping[str, Any] = field(default_factory=dict)
-    grows: bool = True
 
     @property
     def in_store(self) -> bool:
@@ -224,9 +223,9 @@ EXHIBITS: dict[str, Exhibit] = {
     "store, overwrite": Exhibit((_FIRST, Life("swap.recorded", 0, 7, _OVER)), _bucket),
     "delta": Exhibit((_INCREMENTAL, _more()), _delta),
     "delta, killed": Exhibit((_INCREMENTAL, _more("table.filled")), _delta),
-    "sqlite": Exhibit((_FIRST,), _sqlite, grows=False),
-    "sqlite, killed": Exhibit((Life("table.filled@3", FILES),), _sqlite, grows=False),
-    "sqlite, upsert": Exhibit((Life("table.filled", FILES, options=_UPSERT),), _sqlite, grows=False),
+    "sqlite": Exhibit((_FIRST,), _sqlite),
+    "sqlite, killed": Exhibit((Life("table.filled@3", FILES),), _sqlite),
+    "sqlite, upsert": Exhibit((Life("table.filled", FILES, options=_UPSERT),), _sqlite),
 }  # fmt: skip
 
 
