@@ -15,7 +15,6 @@ import headrace as hr
 from headrace.annex.cli import main
 from headrace.core.stores import writing
 from headrace.errors import ArgumentError, NothingMatched, RequirementNotMet
-from headrace.output.places import store
 from headrace.testing.llm_server import FakeLLMServer
 from observers.browsers import browser, findings, look
 from stores.conftest import Bucket, _proxy, bucket, port, proxy, raw  # noqa: F401 - fixtures
@@ -160,8 +159,7 @@ def test_a_store_is_asked_for_little(
     for number in range(100):
         bucket.put(f"a/part-{number:05}-zzzzzzzz.parquet", b"")
     bucket.put("other/file.txt", b"")
-    for module in (writing, store):
-        monkeypatch.setattr(module, "PAGE", 40)  # a listing of all has several pages
+    monkeypatch.setattr(writing, "PAGE", 40)  # a listing of all has several pages
 
     proxy.asked.clear()
     found = hr.runs(bucket.url)
