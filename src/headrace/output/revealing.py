@@ -55,15 +55,15 @@ class Revealing:
 
     def take_over(self, committed: Committed) -> None:
         """Reveal the whole run, in place of the current one or as a further run of it."""
-        replaced, target = bool(self._state.replaced), self._sink.target
+        replaced, in_table = bool(self._state.replaced), self._sink.target is not None
         kept = {file.name for record in committed() for file in record.files} if replaced else None
         self.moment = moment_of(self._sink)  # which is now
-        with self._output.taken_over(self._run, kept if target is None else None):
+        with self._output.taken_over(self._run, None if in_table else kept):
             if self.moment is Moment.TRANSACTION:  # one for all rows: readers have those before, or all
                 self._reveal_rows(self._at_end(committed))
             self.publisher.publish(self._at_end(committed))
             self.publisher.settle()
-            if target is not None and kept is not None:  # until the table has the rows, it may refuse them
+            if in_table and kept is not None:  # until the table has the rows, it may refuse them
                 self._output.remove_parts(self._run, but=kept)
 
     def complete(self, committed: Committed, mark: bytes, *, lasting: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -42,8 +43,10 @@ class RejectedSource(MemorySource):
         return type(self), self._given
 
     def describe(self) -> dict[str, Any]:
-        """Return what the rows are, and where those of a shard end."""
-        return {**super().describe(), "ends": list(self._given[1])}
+        """Return a hash of the file, and where the rows of a shard end."""
+        path, ends, _ = self._given
+        digest = hashlib.blake2b(safe_files.mapped(path), digest_size=16)
+        return {"kind": "rejected rows", "content": digest.hexdigest(), "ends": list(ends)}
 
     def forms(self) -> Mapping[str, str]:
         """Return the forms that functions have seen before."""
