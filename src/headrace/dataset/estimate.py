@@ -73,7 +73,10 @@ def estimate(dataset: Dataset, seconds: float) -> Estimate:
     limits = limits_of(plan.steps)
     plan = replace(plan, steps=tuple(step for step in plan.without_metrics().steps if step.row_limit is None))
     from headrace.session.execution_plan import ExecutionPlan
+    from headrace.session.preparing import prepared_for_reading
 
+    plan, release = prepared_for_reading(plan, options)
+    made = sum(each.seconds for each in plan.source.preparations())
     workers = max(stage.workers for stage in ExecutionPlan(plan, options).stages)
     splits, counted = _counted(plan.source)
     if not splits:
@@ -90,6 +93,10 @@ def estimate(dataset: Dataset, seconds: float) -> Estimate:
     )
     use = _run(sample, watch)
     found = extrapolated(watch, rows, workers, whole=watch.rows >= rows.likely and not limits)
+    release()
+    if made:
+        note = f"the query was answered as a whole for this, in {made:.1f} s"
+        found = replace(found, seconds=found.seconds.plus(made), notes=(*found.notes, note))
     return found if use is None else replace(found, **use.of(rows, exact=found.whole))
 
 

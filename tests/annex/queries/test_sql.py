@@ -13,6 +13,7 @@ import pytest
 
 import headrace as hr
 from headrace import errors
+from headrace.annex.queries.engines import ENGINES, Answer
 from headrace.annex.queries.queried import queried
 
 duckdb = pytest.importorskip("duckdb")
@@ -255,3 +256,33 @@ def test_rows_that_fail_before_a_query_are_kept_aside(tmp_path: Path) -> None:
     assert hr.read_rejected(place).count() == 1
     assert f"1 row failed before, see {place}" in result.summary
     assert hr.read_parquet(tmp_path / "out").take_all() == [{"n": 1}]
+
+
+class Slow:
+    """An engine of somebody else's: it finds the one row that it always answers with."""
+
+    name, version, bounded = "slow", "1", True
+
+    def refusal(self, kind: pa.DataType) -> str:
+        return "" if pa.types.is_int64(kind) else "it knows numbers only"
+
+    def reads(self, files: tuple[str, ...], schema: pa.Schema) -> bool:
+        return True
+
+    def schema(self, query: Any) -> pa.Schema:
+        return pa.schema({"rows": pa.int64()})
+
+    def answer(self, query: Any, work: Any) -> Any:
+        read = {name: each.rows for name, each in work.inputs.items()}
+        pq.write_table(pa.table({"rows": [sum(read.values())]}), work.result)
+        return Answer(read, 1)
+
+
+def test_an_engine_of_somebody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ENGINES.ours, "slow", Slow)  # type: ignore[index]
+    assert hr.sql("count rides", rides=RIDES, query_engine="slow").take_all() == [{"rows": 2}]
+    with pytest.raises(errors.PlanError, match="'name' of zones is string, and it knows numbers only"):
+        hr.sql("count zones", zones=ZONES, query_engine="slow")
+    monkeypatch.setattr(Slow, "answer", lambda *_: Answer({"rides": 3}, 1))
+    with pytest.raises((errors.LedgerMismatch, errors.OutputWriteFailed)):
+        hr.sql("count rides", rides=RIDES, query_engine="slow").count()
