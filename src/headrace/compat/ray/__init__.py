@@ -15,6 +15,7 @@ Only names: tasks and actors run on a ``headrace.Executor``, ``ray.data`` are th
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import Any
 
 from headrace.compat.ray.calls import cancel, get, get_actor, kill, method, put, wait
@@ -55,7 +56,25 @@ __all__ = [
     "wait",
 ]
 
-_MODULES = ("actor", "air", "data", "exceptions", "experimental", "runtime_env", "train", "util")
+_MODULES = (
+    "actor",
+    "air",
+    "cloudpickle",
+    "data",
+    "exceptions",
+    "experimental",
+    "runtime_env",
+    "train",
+    "util",
+)
+
+
+sys.modules.update(
+    {
+        f"{__name__}.types": sys.modules[__name__],
+        f"{__name__}.remote_function": sys.modules[remote.__module__],
+    }
+)
 
 
 def __getattr__(name: str) -> Any:

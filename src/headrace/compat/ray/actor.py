@@ -20,4 +20,8 @@ def exit_actor() -> NoReturn:
 
 
 def __getattr__(name: str) -> Any:
+    if name == "ActorClass":
+        from headrace.compat.ray.remote import ActorClass
+
+        return ActorClass
     raise missing("ray.actor", name, __all__)

@@ -94,5 +94,15 @@ def as_ray_raises(error: BaseException) -> BaseException:
 Shown.error = staticmethod(as_ray_raises)
 
 
+# What one machine never raises: for programs that catch it.
+_NEVER = (
+    "ActorUnschedulableError", "AsyncioActorExit", "LocalRayletDiedError", "NodeDiedError", "ObjectFetchTimedOutError",
+    "ObjectFreedError", "ObjectReconstructionFailedError", "ObjectStoreFullError", "OutOfDiskError", "OwnerDiedError",
+    "PendingCallsLimitExceeded", "RaySystemError", "RuntimeEnvSetupError", "TaskUnschedulableError",
+)  # fmt: skip
+
+
 def __getattr__(name: str) -> Any:
+    if name in _NEVER:
+        return globals().setdefault(name, type(name, (RayError,), {"__module__": __name__}))
     raise missing("ray.exceptions", name, __all__)

@@ -3,44 +3,51 @@
 from __future__ import annotations
 
 import functools
-import glob
-import itertools
-import os
-import random
-import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Unpack
 
 import headrace
-from headrace.compat.ray.around import adapted, environment, in_environment
+from headrace.compat.ray import exceptions
 from headrace.compat.ray.calls import get, put
 from headrace.compat.ray.data import aggregate as aggregate
+from headrace.compat.ray.data import block as block
 from headrace.compat.ray.data import datasource as datasource
 from headrace.compat.ray.data import datatype as datatype
 from headrace.compat.ray.data import expressions as expressions
 from headrace.compat.ray.data import extensions as extensions
 from headrace.compat.ray.data import grouped_data as grouped_data
 from headrace.compat.ray.data import preprocessors as preprocessors
+from headrace.compat.ray.data.arguments import (
+    ITERATORS,
+    PLACED,
+    WRITERS,
+    adding,
+    iterating,
+    placed,
+    write_sql,
+)
 from headrace.compat.ray.data.checkpoint import CheckpointConfig as CheckpointConfig
 from headrace.compat.ray.data.context import DataContext
 from headrace.compat.ray.data.context import ExecutionOptions as ExecutionOptions
 from headrace.compat.ray.data.context import ExecutionResources as ExecutionResources
+from headrace.compat.ray.data.datasource import BlockBasedFileDatasink as BlockBasedFileDatasink
 from headrace.compat.ray.data.datasource import Datasink as Datasink
 from headrace.compat.ray.data.datasource import Datasource as Datasource
-from headrace.compat.ray.data.datasource.custom import read_datasource as _read_datasource
+from headrace.compat.ray.data.datasource import ReadTask as ReadTask
+from headrace.compat.ray.data.datasource import RowBasedFileDatasink as RowBasedFileDatasink
 from headrace.compat.ray.data.pairs import Pairs
+from headrace.compat.ray.data.preprocessor import Preprocessor as Preprocessor
+from headrace.compat.ray.data.reading import FileShuffleConfig, adapted
 from headrace.compat.ray.data.schema import Schema
 from headrace.compat.ray.offered import names_of_headrace
-from headrace.compat.ray.session import how_many, without_counted_gpus
+from headrace.compat.ray.session import without_counted_gpus
 from headrace.core.arguments import known_arguments, unframed
-from headrace.core.files.storage import given, storage_at
 from headrace.core.human import row_text
 from headrace.core.terminal import say
-from headrace.core.warn import warn
-from headrace.errors import ArgumentError, PlanChanged
+from headrace.errors import ArgumentError
 from headrace.plan.compile import columns_at
 from headrace.plan.parameters import given_rows
 from headrace.plan.ray_arguments import ITERATE, STEPS
@@ -154,6 +161,18 @@ class Dataset(headrace.Dataset):
                 f"write_datasink({datasink!r}): it takes an object of a subclass of Datasink."
             )
         datasink._take(self)
+
+    write_sql = write_sql
+
+    def lazy(self) -> Any:
+        """Return the dataset: all are lazy."""
+        return self
+
+    def with_columns(self, exprs: Mapping[str, Any]) -> Any:
+        """Add columns by expressions: ``with_column`` for each."""
+        for name, expr in exprs.items():
+            self = self.with_column(name, expr)
+        return self
 
     @known_arguments
     def schema(self, fetch_if_missing: bool = True) -> Any:
@@ -308,69 +327,6 @@ class RefBundle:
         return [put(self.table)]
 
 
-def _placed(verb: str) -> Callable[..., Any]:
-    """Return a verb that takes what Ray says of where its workers are, as far as one machine can obey."""
-    plain = getattr(headrace.Dataset, verb)
-
-    @functools.wraps(plain)
-    def placed(self: Any, fn: Any = None, *args: Any, **kwargs: Any) -> Any:
-        kwargs.pop("scheduling_strategy", None)
-        most = how_many(kwargs.pop("resources", None))
-        if most is not None and kwargs.get("compute") is None:
-            given = kwargs.get("concurrency") or most
-            kwargs["concurrency"] = (
-                tuple(min(each, most) for each in given) if isinstance(given, tuple) else min(given, most)
-            )
-        given = environment(kwargs.pop("runtime_env", None))
-        if given and fn is not None:
-            fn = adapted(fn, given, None, 1) if isinstance(fn, type) else in_environment(fn, given)
-        return plain(self, *([] if fn is None else [fn]), *args, **kwargs)
-
-    return unframed(placed)
-
-
-for _verb in ("map", "map_batches", "flat_map", "filter"):
-    setattr(Dataset, _verb, _placed(_verb))
-
-
-def _adding(verb: str) -> Callable[..., Any]:
-    """Return a writer that adds: what another dataset wrote stays, and the rows go into a folder beside it.
-
-    The first of ``more-1``, ``more-2``, … that is free, or that this dataset wrote before, so that a run that was
-    killed goes on, and one that had ended does nothing.
-    """
-    plain = getattr(headrace.Dataset, verb)
-
-    @functools.wraps(plain)
-    def adding(self: Any, path: Any, *args: Any, **kwargs: Any) -> Any:
-        provider = kwargs.pop("filename_provider", None)
-        if provider is not None:
-            warn(
-                f"{verb}(filename_provider=…): files are named by shard and run, which a killed run is known by."
-            )
-        folder, mode = os.fspath(path).removeprefix("local://").rstrip("/"), kwargs.get("mode")
-        if mode is not None and getattr(mode, "value", mode) != "append":
-            result = plain(self, path, *args, **kwargs)
-            if getattr(mode, "value", mode) == "overwrite":
-                for added in glob.glob(f"{glob.escape(folder)}/more-*/_headrace"):
-                    shutil.rmtree(os.path.dirname(added))
-            return result
-        kwargs.pop("mode", None)
-        for number in itertools.count():
-            try:
-                return plain(self, f"{folder}/more-{number}" if number else path, *args, **kwargs)
-            except PlanChanged:
-                continue
-
-    return unframed(adding)
-
-
-for _verb in (
-    "write_parquet", "write_csv", "write_json", "write_images", "write_numpy", "write_tfrecords", "write_webdataset",
-):  # fmt: skip
-    setattr(Dataset, _verb, _adding(_verb))
-
-
 def _of_references(reader: str, verb: str) -> Callable[..., Dataset]:
     def made(refs: Any, **options: Any) -> Dataset:
         return getattr(sys.modules[__name__], verb)(get(refs), **options)  # type: ignore[no-any-return]
@@ -400,62 +356,12 @@ from_numpy_refs = _of_references("from_numpy_refs", "from_numpy")
 from_pandas_refs = _of_references("from_pandas_refs", "from_pandas")
 
 
-def _with_extensions(source: Any, extensions: Any) -> None:
-    """Have a source read only files whose names end so: ``file_extensions=["jpg", "png"]``."""
-    given = [extensions] if isinstance(extensions, str) else list(extensions)
-    if not given or not all(isinstance(each, str) and each.strip(".") for each in given):
-        raise ArgumentError(f"file_extensions={extensions!r}: give a list such as ['jpg', 'png'].")
-    source.only_extensions(tuple(f".{each.lstrip('.').lower()}" for each in given))
-
-
-def _existing(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return a reader's arguments without the paths behind which nothing is: ``ignore_missing_paths=True``."""
-    paths = args[0] if args else kwargs.get("paths")
-    listed = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths or ())
-    found = [path for path in listed if storage_at(os.fspath(path)).may_match()]
-    kept = found or listed  # with none left, the reader says what is missing
-    return ((kept, *args[1:]), kwargs) if args else (args, {**kwargs, "paths": kept})
-
-
-_WITH_FOLDERS = ("read_parquet", "read_csv", "read_json")
-
-
-class FileShuffleConfig:
-    """Has files read in an order of chance, the same one for the same ``seed`` and in each run."""
-
-    def __init__(self, seed: int | None = None, **_: Any) -> None:
-        self.seed = seed
-
-
-def _listed(args: tuple[Any, ...], kwargs: dict[str, Any], chosen: Any, shuffle: Any) -> tuple[Any, Any]:
-    """Return a reader's arguments with its files one by one: those that are ``chosen``, and shuffled."""
-    if shuffle not in (None, "files") and not isinstance(shuffle, FileShuffleConfig):
-        raise ArgumentError(f"shuffle={shuffle!r}: it is 'files', or a FileShuffleConfig(seed=…).")
-    paths = args[0] if args else kwargs.pop("paths")
-    listed = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
-    places = [given(os.fspath(path), "read") for path in listed]
-    files = [str(file.path) for place in places for file in place.expanded(None)]
-    files = sorted(files) if chosen is None else chosen(sorted(files))
-    if shuffle is not None:
-        random.Random(getattr(shuffle, "seed", None) or 0).shuffle(files)
-    return (files, *args[1:]), kwargs
-
-
-class _FolderColumns:
-    """Adds the values of folders to the rows of a batch, by the column ``path``."""
-
-    def __init__(self, partitioning: Any, keeps_path: bool) -> None:
-        self._partitioning, self._keeps_path, self.__name__ = partitioning, keeps_path, "folders"
-
-    def __call__(self, batch: Any) -> Any:
-        import pyarrow as pa
-
-        rows = [self._partitioning.values(path) for path in batch.column("path").to_pylist()]
-        table = pa.table(batch) if not isinstance(batch, pa.Table) else batch
-        table = table if self._keeps_path else table.drop_columns(["path"])
-        for name in rows[0] if rows else ():
-            table = table.append_column(name, pa.array([row[name] for row in rows]))
-        return table
+for _verb in PLACED:
+    setattr(Dataset, _verb, placed(_verb))
+for _verb in WRITERS:
+    setattr(Dataset, _verb, adding(_verb))
+for _verb in ITERATORS:
+    setattr(Dataset, _verb, iterating(_verb))
 
 
 @functools.cache
@@ -463,41 +369,29 @@ def _adapted(found: Any) -> Any:
     """Return a reader of Headrace as one that makes datasets of this module; all else as it is."""
     if isinstance(found, type):
         return found
-
-    @functools.wraps(found)
-    def reader(*args: Any, **kwargs: Any) -> Dataset:
-        for name in ("ray_remote_args", "scheduling_strategy", "resources"):  # one machine reads
-            kwargs.pop(name, None)
-        if found.__name__ == "read_text":
-            kwargs.setdefault("drop_empty_lines", True)
-        chosen, shuffle = kwargs.pop("partition_filter", None), kwargs.pop("shuffle", None)
-        if chosen is not None or shuffle is not None:
-            args, kwargs = _listed(args, kwargs, chosen, shuffle)
-        partitioning = kwargs.pop("partitioning", None)
-        folders = isinstance(partitioning, datasource.Partitioning)
-        if folders and (partitioning.is_plain and found.__name__ in _WITH_FOLDERS):
-            partitioning, folders = "hive", False
-        if folders:
-            keeps_path, kwargs["include_paths"] = kwargs.get("include_paths", False), True
-        elif partitioning is not None:
-            kwargs["partitioning"] = partitioning
-        extensions = kwargs.pop("file_extensions", None)
-        if kwargs.pop("ignore_missing_paths", False):
-            args, kwargs = _existing(args, kwargs)
-        made = found(*args, **kwargs)
-        if extensions is not None:
-            _with_extensions(made._plan.source, extensions)
-        quiet = {} if DataContext.get_current().enable_progress_bars else {"progress": False}
-        if folders:
-            made = made.map_batches(_FolderColumns(partitioning, keeps_path), batch_format="pyarrow")
-        kind = MaterializedDataset if found.__name__.startswith("from_") else Dataset
-        return kind(made._plan, made._options.updated(quiet))
-
-    return unframed(reader)
+    return adapted(found, lambda name: MaterializedDataset if name.startswith("from_") else Dataset)
 
 
-read_datasource = _adapted(_read_datasource)
+read_datasource = _adapted(datasource.read_datasource)
 DataIterator = Dataset
 DatasetContext = DataContext
+RandomSeedConfig = FileShuffleConfig
+
+
+def set_progress_bars(enabled: bool) -> bool:
+    """Have datasets that begin after it show their progress, or not; return what was so before."""
+    context = DataContext.get_current()
+    before, context.enable_progress_bars = context.enable_progress_bars, enabled
+    return bool(before)
+
+
+# Modules of Ray's that are rooms of this one.
+_ROOMS = {
+    sys.modules[__name__]: ("dataset", "iterator", "_internal", "_internal.execution"),
+    block: ("_internal.execution.interfaces", "_internal.delegating_block_builder"),
+    exceptions: ("exceptions",),
+}
+for _room, _names in _ROOMS.items():
+    sys.modules.update({f"{__name__}.{each}": _room for each in _names})
 
 __getattr__ = names_of_headrace("ray.data", {name: name for name in _STRATEGIES} | _READERS, _adapted)

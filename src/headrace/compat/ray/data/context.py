@@ -59,14 +59,17 @@ _HARMLESS: dict[str, Any] = {
     "warn_on_driver_memory_usage_bytes": 2 << 30,
     "write_file_retry_on_errors": (),
 }
-_RETRIES = "with_options(retry_on=TimeoutError, max_retries=3) says which errors of a function pass"
-_REFUSED = {
-    "actor_task_retry_on_errors": (False, _RETRIES),
-    "max_errored_blocks": (0, "with_options(on_error='reject', max_errors=…) sets aside the rows that fail"),
-    "max_map_retries": (0, _RETRIES),
-    "raise_original_map_exception": (False, "a StepError has the exception as its __cause__"),
-    "retried_map_errors": (False, _RETRIES),
-}
+_OTHERS = (  # of other versions of Ray
+    "use_streaming_executor", "optimize_fuse_stages", "optimize_fuse_read_stages", "optimize_fuse_shuffle_stages",
+    "optimize_reorder_stages", "log_internal_stack_trace_to_stdout", "block_splitting_enabled", "eager_free",
+    "use_runtime_metrics_scheduling", "shuffle_strategy", "max_hash_shuffle_aggregators", "enforce_schemas",
+    "override_object_store_memory_limit_fraction", "op_resource_reservation_enabled", "issue_detectors_config",
+    "iter_get_block_batch_size", "pandas_block_ignore_metadata", "arrow_fixed_shape_tensor_format",
+    "raise_original_map_exception", "actor_task_retry_on_errors", "max_map_retries", "retried_map_errors",
+    "downstream_capacity_backpressure_max_queued_bundles", "enable_dynamic_output_queue_size_backpressure",
+    "_enable_read_files_fusion_override", "hash_shuffle_operator_actor_num_cpus_override",
+    "enable_distributed_map_groups", "target_shuffle_max_block_size", "use_map_groups_distributed",
+)  # fmt: skip
 _LIMITS = "with_options(workers=…, memory_limit=…) says how much a run may use"
 _SETTINGS = ("actor_locality_enabled", "locality_with_output", "preserve_order", "verbose_progress")
 
@@ -139,11 +142,42 @@ class DataContext(_Settings):
     """
 
     kind = "ray.data.DataContext"
-    refused = _REFUSED
+    refused: ClassVar[dict[str, tuple[Any, str]]] = {}
     _current: ClassVar[DataContext | None] = None
 
     def __init__(self) -> None:
-        object.__setattr__(self, "values", {**_HARMLESS, "execution_options": ExecutionOptions()})
+        own = {"execution_options": ExecutionOptions(), "max_errored_blocks": 0, "config": {}}
+        object.__setattr__(self, "values", {**dict.fromkeys(_OTHERS), **_HARMLESS, **own})
+
+    def run_options(self) -> dict[str, Any]:
+        """Return the options of a run that a dataset has which begins now.
+
+        ``max_errored_blocks``: rows that fail are set aside, up to so many; -1: any number.
+        """
+        options: dict[str, Any] = {} if self.enable_progress_bars else {"progress": False}
+        if self.max_errored_blocks:
+            options["on_error"] = "reject"
+            if self.max_errored_blocks > 0:
+                options["max_errors"] = self.max_errored_blocks
+        return options
+
+    def set_config(self, key: str, value: Any) -> None:
+        """Keep a value of your own."""
+        self.config[key] = value
+
+    def get_config(self, key: str, default: Any = None) -> Any:
+        """Return a value that was kept."""
+        return self.config.get(key, default)
+
+    def copy(self) -> DataContext:
+        """Return another one with the same settings."""
+        made = DataContext()
+        made.values.update(self.values)
+        return made
+
+    @classmethod
+    def _set_current(cls, context: DataContext) -> None:
+        DataContext._current = context
 
     @classmethod
     def get_current(cls) -> DataContext:
@@ -152,3 +186,6 @@ class DataContext(_Settings):
             DataContext._current = cls()
         assert cls._current is not None
         return cls._current
+
+
+DatasetContext = DataContext

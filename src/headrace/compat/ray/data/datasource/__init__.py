@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from headrace.compat.ray.data.datasource.custom import (
@@ -12,7 +13,11 @@ from headrace.compat.ray.data.datasource.custom import (
     FilenameProvider,
     ReadTask,
     RowBasedFileDatasink,
+    SQLDatasink,
+    SQLDatasource,
     WriteResult,
+    endings,
+    read_datasource,
 )
 from headrace.compat.ray.data.datasource.partitioning import (
     Partitioning,
@@ -32,11 +37,23 @@ __all__ = [
     "PathPartitionFilter",
     "ReadTask",
     "RowBasedFileDatasink",
+    "SQLDatasink",
+    "SQLDatasource",
     "WriteResult",
+    "endings",
+    "read_datasource",
 ]
 
 _OWN = "Dataset.from_source and write_to take what fills the ports headrace.core.ports.Source and Format"
 
 
+for _name in ("datasource", "datasink", "file_based_datasource", "file_datasink", "filename_provider"):
+    sys.modules[f"{__name__}.{_name}"] = sys.modules[__name__]
+
+
 def __getattr__(name: str) -> Any:
+    if name == "FileShuffleConfig":
+        from headrace.compat.ray.data.reading import FileShuffleConfig
+
+        return FileShuffleConfig
     raise missing("ray.data.datasource", name, __all__, _OWN)

@@ -7,6 +7,7 @@ the rows, and whether it may be called twice with the same ones after a crash is
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -14,8 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import headrace
-from headrace.compat.ray.data._internal.execution.interfaces import TaskContext
-from headrace.compat.ray.data.block import BlockAccessor, BlockMetadata
+from headrace.compat.ray.data.block import BlockAccessor, BlockMetadata, TaskContext
 from headrace.compat.ray.offered import not_offered
 from headrace.core.ports import Encoder, Format
 from headrace.errors import ArgumentError
@@ -87,9 +87,37 @@ class FileBasedDatasource(Datasource):
     def _dataset(self, parallelism: int) -> Any:
         files = headrace.read_binary_files(self._paths, include_paths=True, compression=None)
         if self._extensions is not None:
-            given = [self._extensions] if isinstance(self._extensions, str) else self._extensions
-            files._plan.source.only_extensions(tuple(f".{each.lstrip('.').lower()}" for each in given))
+            files._plan.source.only_extensions(endings(self._extensions))
         return files.map_batches(_Streams(self, self._include_paths), batch_size=1)
+
+
+def endings(extensions: Any) -> tuple[str, ...]:
+    """Return what names of files end in: ``file_extensions=["jpg", "png"]``."""
+    given = [extensions] if isinstance(extensions, str) else list(extensions)
+    if not given or not all(isinstance(each, str) and each.strip(".") for each in given):
+        raise ArgumentError(f"file_extensions={extensions!r}: give a list such as ['jpg', 'png'].")
+    return tuple(f".{each.lstrip('.').lower()}" for each in given)
+
+
+class SQLDatasource(Datasource):
+    """The rows of a query, fetched by one connection, which a function makes."""
+
+    def __init__(self, sql: str, connection_factory: Callable[[], Any]) -> None:
+        self._sql, self._connect = sql, connection_factory
+
+    def get_read_tasks(self, parallelism: int, *args: Any, **kwargs: Any) -> list[ReadTask]:
+        """Return the one task."""
+        return [ReadTask(self._rows, BlockMetadata())]
+
+    def _rows(self) -> Iterator[Any]:
+        import pyarrow as pa
+
+        with contextlib.closing(self._connect()) as connection:
+            cursor = connection.cursor()
+            cursor.execute(self._sql)
+            names = [each[0] for each in cursor.description]
+            columns = list(zip(*cursor.fetchall(), strict=True)) or [[] for _ in names]
+            yield pa.table(dict(zip(names, map(list, columns), strict=True)))
 
 
 class _Streams:
@@ -169,6 +197,21 @@ class _Writing:
         table = batch if isinstance(batch, pa.Table) else pa.Table.from_batches([batch])
         returned = self._sink.write([table], TaskContext())
         return {"rows": [table.num_rows], "bytes": [table.nbytes], "returned": [cloudpickle.dumps(returned)]}
+
+
+class SQLDatasink(Datasink):
+    """Carries out a statement for each row."""
+
+    def __init__(self, sql: str, connection_factory: Callable[[], Any]) -> None:
+        self._sql, self._connect = sql, connection_factory
+
+    def write(self, blocks: Iterable[Any], ctx: TaskContext) -> None:
+        """Carry it out for the rows of tables."""
+        with contextlib.closing(self._connect()) as connection:
+            for block in blocks:
+                rows = [tuple(row.values()) for row in block.to_pylist()]
+                connection.cursor().executemany(self._sql, rows)
+            connection.commit()
 
 
 class _FileDatasink(Datasink):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -146,6 +147,19 @@ def _together(images: list[Any]) -> Any:
     made = np.empty(len(images), object)
     made[:] = images
     return made
+
+
+for _name in (
+    "scaler",
+    "encoder",
+    "imputer",
+    "chain",
+    "concatenator",
+    "discretizer",
+    "tokenizer",
+    "vectorizer",
+):
+    sys.modules[f"{__name__}.{_name}"] = sys.modules[__name__]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,143 @@
+"""Arguments of Ray Data's verbs that one machine answers in its own way, and writers that add to a folder."""
+
+from __future__ import annotations
+
+import functools
+import glob
+import itertools
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import headrace
+from headrace.compat.ray.around import adapted, environment, in_environment
+from headrace.compat.ray.data import datasource
+from headrace.compat.ray.session import how_many
+from headrace.core.arguments import unframed
+from headrace.core.warn import warn
+from headrace.errors import ArgumentError, PlanChanged
+
+PLACED = ("map", "map_batches", "flat_map", "filter")
+WRITERS = (
+    "write_parquet", "write_csv", "write_json", "write_images", "write_numpy", "write_tfrecords", "write_webdataset",
+)  # fmt: skip
+ITERATORS = ("iter_rows", "iter_batches", "iter_torch_batches")
+
+# Where its workers are, and how often a call is made again, is the engine's to say.
+_OF_WORKERS = (
+    "accelerator_type", "label_selector", "max_calls", "max_retries", "max_task_retries", "ray_remote_args_fn",
+    "retry_exceptions", "scheduling_strategy",
+)  # fmt: skip
+_NEEDS = ("num_cpus", "num_gpus", "memory", "resources", "runtime_env")
+_OF_FILES = ("row_group_size", "arrow_parquet_args", "ray_remote_args", "try_create_dir")
+_AHEAD = ("prefetch_batches", "prefetch_blocks", "prefetch_rows")
+_COMPUTE = {"tasks": headrace.TaskPoolStrategy, "actors": headrace.ActorPoolStrategy}
+
+
+def placed(verb: str) -> Callable[..., Any]:
+    """Return a verb that takes what Ray says of its workers, as far as one machine can obey."""
+    plain = getattr(headrace.Dataset, verb)
+
+    @functools.wraps(plain)
+    def step(self: Any, fn: Any = None, *args: Any, **kwargs: Any) -> Any:
+        remote = dict(kwargs.pop("ray_remote_args", None) or {})
+        kwargs.update(
+            {name: remote.pop(name) for name in _NEEDS if name in remote and kwargs.get(name) is None}
+        )
+        for name in _OF_WORKERS:
+            kwargs.pop(name, None)
+        if isinstance(kwargs.get("compute"), str):
+            kwargs["compute"] = _COMPUTE.get(kwargs["compute"], ArgumentError)()
+        most = how_many(kwargs.pop("resources", None))
+        if most is not None and kwargs.get("compute") is None:
+            asked = kwargs.get("concurrency") or most
+            several = isinstance(asked, tuple)
+            kwargs["concurrency"] = tuple(min(each, most) for each in asked) if several else min(asked, most)
+        given = environment(kwargs.pop("runtime_env", None))
+        if given and fn is not None:
+            fn = adapted(fn, given, None, 1) if isinstance(fn, type) else in_environment(fn, given)
+        return plain(self, *([] if fn is None else [fn]), *args, **kwargs)
+
+    return unframed(step)
+
+
+def iterating(verb: str) -> Callable[..., Any]:
+    """Return a verb that iterates: how far it reads ahead is the engine's to say."""
+    plain = getattr(headrace.Dataset, verb)
+
+    @functools.wraps(plain)
+    def iterate(self: Any, *args: Any, **kwargs: Any) -> Any:
+        for name in _AHEAD:
+            kwargs.pop(name, None)
+        collate = kwargs.pop("_collate_fn", None)
+        found = plain(self, *args, **kwargs)
+        return found if collate is None else map(collate, found)
+
+    return unframed(iterate)
+
+
+def adding(verb: str) -> Callable[..., Any]:
+    """Return a writer that adds: what another dataset wrote stays, and the rows go into a folder beside it.
+
+    The first of ``more-1``, ``more-2``, … that is free, or that this dataset wrote before, so that a run that was
+    killed goes on, and one that had ended does nothing.
+    """
+    plain = getattr(headrace.Dataset, verb)
+
+    @functools.wraps(plain)
+    def write(self: Any, path: Any, *args: Any, **kwargs: Any) -> Any:
+        kwargs = _of_writer(verb, kwargs)
+        folder, mode = os.fspath(path).removeprefix("local://").rstrip("/"), kwargs.get("mode")
+        if mode is not None and getattr(mode, "value", mode) != "append":
+            result = plain(self, path, *args, **kwargs)
+            if getattr(mode, "value", mode) == "overwrite":
+                for added in glob.glob(f"{glob.escape(folder)}/more-*/_headrace"):
+                    shutil.rmtree(os.path.dirname(added))
+            return result
+        kwargs.pop("mode", None)
+        for number in itertools.count():
+            try:
+                return plain(self, f"{folder}/more-{number}" if number else path, *args, **kwargs)
+            except PlanChanged:
+                continue
+
+    return unframed(write)
+
+
+def _of_writer(verb: str, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return a writer's arguments as Headrace knows them."""
+    if kwargs.pop("filename_provider", None) is not None:
+        warn(
+            f"{verb}(filename_provider=…): files are named by shard and run, which a killed run is known by."
+        )
+    for name in _OF_FILES:
+        kwargs.pop(name, None)
+    if verb == "write_json" and (kwargs.pop("orient", "records"), kwargs.pop("lines", True)) != (
+        "records",
+        True,
+    ):
+        raise ArgumentError("write_json writes an object on each line: orient='records', lines=True.")
+    made = {name: _called(kwargs.pop(name, None)) for name in ("arrow_parquet_args_fn", "arrow_csv_args_fn")}
+    options = made["arrow_csv_args_fn"].get("write_options")
+    if options is not None:
+        kwargs.update(delimiter=options.delimiter, header=options.include_header)
+    for name in ("compression", "compression_level"):
+        if name in made["arrow_parquet_args_fn"]:
+            kwargs[name] = made["arrow_parquet_args_fn"][name]
+    return kwargs
+
+
+def _called(function: Any) -> Mapping[str, Any]:
+    return {} if function is None else function()
+
+
+def write_sql(self: Any, sql: str, connection_factory: Any = None, **options: Any) -> Any:
+    """Write rows by a statement: ``write_sql("INSERT INTO t VALUES(?)", connect)``; else as Headrace's own.
+
+    The statement is carried out for all rows of a batch in a transaction. Rows may come twice if a run is killed:
+    ``write_sql(table, uri=…)`` writes each once.
+    """
+    if not callable(connection_factory):
+        return headrace.Dataset.write_sql(self, sql, connection_factory, **options)
+    return self.write_datasink(datasource.SQLDatasink(sql, connection_factory))

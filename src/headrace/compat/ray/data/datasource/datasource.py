@@ -1,3 +1,0 @@
-"""Ray's ``ray.data.datasource.datasource``: names of ``ray.data.datasource``."""
-
-from headrace.compat.ray.data.datasource.custom import *  # noqa: F403
