@@ -46,9 +46,7 @@ def test_what_is_asked_is_ours(ray_names: Any) -> None:
     assert ray_names.fate("ray.util.ActorPool", "submit") == (True, "here")
     assert ray_names.fate("ray.remote of a function", "num_cpus") == (True, "here")
     assert ray_names.fate("ray.remote of a class", "object_store_memory") == (True, "taken, without effect")
-    assert ray_names.fate("ray.remote of a class", "accelerator_type")[1].startswith(
-        "the GPUs of this machine"
-    )
+    assert ray_names.fate("ray.remote of a class", "label_selector")[1].startswith("there is one machine")
     offered, text = ray_names.fate("ray.data.Dataset", "summary")
     assert not offered and text.startswith("aggregate(Sum")
 

@@ -14,7 +14,6 @@ NOT_YET = {
     "data_iterating": "one stream for each of several trainers",
     "data_shuffling": "the order of blocks",
     "core_dag": "graphs of calls",
-    "core_state": "a list of what runs",
 }
 
 

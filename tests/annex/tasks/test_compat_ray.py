@@ -159,7 +159,7 @@ def test_beginning_twice(begun: None) -> None:
         ),
         (lambda: ray.util.collective, r"ray\.util\.collective is not offered"),
         (lambda: ray.train.Trainer, r"ray\.train\.Trainer is not offered"),
-        (lambda: ray.exceptions.RaySystemError, r"ray\.exceptions\.RaySystemError is not offered"),
+        (lambda: ray.exceptions.RpcError, r"ray\.exceptions\.RpcError is not offered"),
         (lambda: ray.remote(label_selector={"a": "b"})(len), r"label_selector=…\) is not offered"),
         (lambda: ray.remote(max_concurrency=2)(len), r"max_concurrency=…\) is not offered here: it is for"),
         (lambda: ray.remote(max_retries=1)(dict), r"ray\.remote\(max_retries=…\) is not offered"),

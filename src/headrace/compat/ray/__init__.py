@@ -18,11 +18,21 @@ import importlib
 import sys
 from typing import Any
 
-from headrace.compat.ray.calls import cancel, get, get_actor, kill, method, put, wait
+from headrace.compat.ray.calls import (
+    DynamicObjectRefGenerator,
+    cancel,
+    get,
+    get_actor,
+    kill,
+    method,
+    put,
+    wait,
+)
 from headrace.compat.ray.context import get_runtime_context
 from headrace.compat.ray.offered import missing
-from headrace.compat.ray.remote import DynamicObjectRefGenerator, ObjectRef, ObjectRefGenerator, remote
+from headrace.compat.ray.remote import ObjectRef, ObjectRefGenerator, remote
 from headrace.compat.ray.session import (
+    LoggingConfig,
     available_resources,
     cluster_resources,
     get_gpu_ids,
@@ -36,6 +46,7 @@ __version__ = "2.60.0"  # the version of Ray whose names these are
 
 __all__ = [
     "DynamicObjectRefGenerator",
+    "LoggingConfig",
     "ObjectRef",
     "ObjectRefGenerator",
     "available_resources",

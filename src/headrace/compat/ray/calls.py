@@ -23,7 +23,7 @@ from headrace.engines.references import read_only
 from headrace.errors import ArgumentError, UnknownArgument
 
 
-def put(value: Any) -> Ref[Any]:
+def put(value: Any, *, _owner: Any = None) -> Ref[Any]:
     """Store a value once for all workers; see ``headrace.Executor.put``. ``TypeError`` for a reference."""
     if isinstance(value, (Ref, CallFuture)):
         raise UnknownArgument("ray.put: it is a reference already. A list of references can be put.")
@@ -32,13 +32,26 @@ def put(value: Any) -> Ref[Any]:
 
 def get(refs: Any, *, timeout: float | None = None) -> Any:
     """Return a value, or a list of them; see ``headrace.Executor.get``. A task's error is also a ``RayTaskError``."""
-    if isinstance(refs, ResultStream):
-        refs = list(refs)
+    if isinstance(refs, ResultStream):  # of num_returns="dynamic"
+        return DynamicObjectRefGenerator(list(refs))
     try:
         return read_only(fetched(refs, timeout))
     except (Exception, CancelledError) as error:
         raised = as_ray_raises(error)
         raise raised from raised.__cause__
+
+
+class DynamicObjectRefGenerator:
+    """The references to all that a call with ``num_returns="dynamic"`` has yielded."""
+
+    def __init__(self, refs: list[Any]) -> None:
+        self._refs = refs
+
+    def __iter__(self) -> Any:
+        return iter(self._refs)
+
+    def __len__(self) -> int:
+        return len(self._refs)
 
 
 def wait(

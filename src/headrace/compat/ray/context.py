@@ -8,7 +8,7 @@ from typing import Any
 from headrace.annex.tasks.hosting.task_host import TaskHost
 from headrace.annex.tasks.hosting.worker_core import current_call
 from headrace.compat.ray.offered import missing
-from headrace.compat.ray.session import get_gpu_ids, session
+from headrace.compat.ray.session import get_gpu_ids, session, session_environment
 from headrace.errors import EngineError
 
 
@@ -45,7 +45,19 @@ class RuntimeContext:
     def get_actor_id(self) -> str | None:
         """Return the name of the actor whose method this is; None elsewhere."""
         here = TaskHost.current
-        return f"{self.current_actor._name:032x}" if here is not None and here.is_actor else None
+        return f"{os.getpid():032x}" if here is not None and here.is_actor else None
+
+    @property
+    def runtime_env(self) -> dict[str, Any]:
+        """What of ``init(runtime_env=)`` holds."""
+        return session_environment()
+
+    def get_placement_group_id(self) -> None:
+        """No call runs inside of a group."""
+
+    def get(self) -> dict[str, Any]:
+        """Return the names as a dict."""
+        return {"node_id": self.get_node_id(), "job_id": self.get_job_id(), "worker_id": self.get_worker_id()}
 
     def get_job_id(self) -> str:
         """Return the name of the program."""

@@ -47,6 +47,11 @@ class _OfTask(RayTaskError):
     def __str__(self) -> str:
         return str(self.cause)
 
+    @property
+    def traceback_str(self) -> str:
+        """The traceback in the worker."""
+        return str(self.__cause__ or self.cause)
+
     def __reduce__(self) -> Any:
         return as_ray_raises, (self.cause,)
 
@@ -96,9 +101,9 @@ Shown.error = staticmethod(as_ray_raises)
 
 # What one machine never raises: for programs that catch it.
 _NEVER = (
-    "ActorUnschedulableError", "AsyncioActorExit", "LocalRayletDiedError", "NodeDiedError", "ObjectFetchTimedOutError",
-    "ObjectFreedError", "ObjectReconstructionFailedError", "ObjectStoreFullError", "OutOfDiskError", "OwnerDiedError",
-    "PendingCallsLimitExceeded", "RaySystemError", "RuntimeEnvSetupError", "TaskUnschedulableError",
+    "ActorUnschedulableError", "AsyncioActorExit", "LocalRayletDiedError", "NodeDiedError",
+    "ObjectFetchTimedOutError", "ObjectFreedError", "ObjectReconstructionFailedError", "ObjectStoreFullError",
+    "OutOfDiskError", "OwnerDiedError", "PendingCallsLimitExceeded", "RaySystemError", "RuntimeEnvSetupError", "TaskUnschedulableError",
 )  # fmt: skip
 
 

@@ -30,7 +30,7 @@ REASONS = {
 }
 
 OPTIONS = {  # of ray.remote, and where they ask for nothing
-    "accelerator_type": Unsupported("the GPUs of this machine are the ones that there are"),
+    "accelerator_type": Unsupported("", None),
     "concurrency_groups": Unsupported("it is for actors", (None, {})),
     "enable_task_events": Unsupported("", None),
     "_generator_backpressure_num_objects": Unsupported("", None),
@@ -41,7 +41,8 @@ OPTIONS = {  # of ray.remote, and where they ask for nothing
     "get_if_exists": Unsupported("it is for actors", (None, False)),
     "lifetime": Unsupported("it is for actors", (None, "non_detached")),
     "max_concurrency": Unsupported("it is for actors", (None, 1)),
-    "max_pending_calls": Unsupported("calls wait without limit", (None, -1)),
+    "max_pending_calls": Unsupported("", None),
+    "allow_out_of_order_execution": Unsupported("", None),
     "namespace": Unsupported("it is for actors"),
     "object_store_memory": Unsupported("", None),
     "placement_group": Unsupported("", None),

@@ -17,6 +17,7 @@ from headrace.annex.tasks.calls import TaskOrder, pickled_once
 from headrace.annex.tasks.hosting.task_host import has_async_methods
 from headrace.annex.tasks.streams import ResultStream
 from headrace.compat.ray.around import adapted, environment, in_environment, tried_again
+from headrace.compat.ray.calls import DynamicObjectRefGenerator
 from headrace.compat.ray.offered import OPTIONS, not_offered
 from headrace.compat.ray.session import named_resources, session, session_environment
 from headrace.core.warn import warn
@@ -255,19 +256,6 @@ def _check(options: Mapping[str, Any], known: tuple[str, ...]) -> None:
         if name not in known and not (name in OPTIONS and OPTIONS[name].takes(value)):
             why = OPTIONS[name].reason if name in OPTIONS else ""
             raise not_offered(f"ray.remote({name}=…)", known, why)
-
-
-class DynamicObjectRefGenerator:
-    """The references to all that a call with ``num_returns="dynamic"`` has yielded."""
-
-    def __init__(self, refs: list[Any]) -> None:
-        self._refs = refs
-
-    def __iter__(self) -> Any:
-        return iter(self._refs)
-
-    def __len__(self) -> int:
-        return len(self._refs)
 
 
 def _all_references(function: Any, *args: Any, **kwargs: Any) -> DynamicObjectRefGenerator:

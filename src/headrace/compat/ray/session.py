@@ -31,6 +31,10 @@ _IGNORED = frozenset(
 )  # fmt: skip
 
 
+class LoggingConfig(dict[str, Any]):
+    """Taken without effect by ``init``: Python's ``logging`` is set up by the program."""
+
+
 class _Session:
     executor: Executor | None = None
     environment: Mapping[str, Any] = {}
@@ -180,6 +184,8 @@ def _begin(
         devices += tuple(map(str, range(len(devices), wanted)))
     cores = given_cores(None, num_cpus)
     _Session.executor = opened(cores, devices[:wanted], memory, dict(named_resources(resources)))
+    info = {"node_ip_address": "127.0.0.1", "address": "local", "node_id": f"{0:056x}"}
+    _Session.executor.__dict__.update(address_info=info, dashboard_url="")  # as what Ray returns has them
     atexit.register(shutdown)  # as in Ray, what is under way at the end of the program is not waited for
     return _Session.executor
 

@@ -162,7 +162,7 @@ class Dataset(headrace.Dataset):
             )
         datasink._take(self)
 
-    write_sql = write_sql
+    write_sql = write_sql  # type: ignore[assignment]
 
     def lazy(self) -> Any:
         """Return the dataset: all are lazy."""
@@ -356,6 +356,7 @@ from_numpy_refs = _of_references("from_numpy_refs", "from_numpy")
 from_pandas_refs = _of_references("from_pandas_refs", "from_pandas")
 
 
+datasource.FileShuffleConfig = FileShuffleConfig  # type: ignore[attr-defined]
 for _verb in PLACED:
     setattr(Dataset, _verb, placed(_verb))
 for _verb in WRITERS:

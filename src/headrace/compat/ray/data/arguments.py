@@ -51,7 +51,7 @@ def placed(verb: str) -> Callable[..., Any]:
             kwargs["compute"] = _COMPUTE.get(kwargs["compute"], ArgumentError)()
         most = how_many(kwargs.pop("resources", None))
         if most is not None and kwargs.get("compute") is None:
-            asked = kwargs.get("concurrency") or most
+            asked: Any = kwargs.get("concurrency") or most
             several = isinstance(asked, tuple)
             kwargs["concurrency"] = tuple(min(each, most) for each in asked) if several else min(asked, most)
         given = environment(kwargs.pop("runtime_env", None))

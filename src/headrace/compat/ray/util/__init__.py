@@ -28,6 +28,7 @@ __all__ = [
     "get_placement_group",
     "inspect_serializability",
     "list_named_actors",
+    "log_once",
     "map_unordered",
     "placement_group",
     "placement_group_table",
@@ -35,7 +36,7 @@ __all__ = [
     "remove_placement_group",
 ]
 
-_MODULES = ("joblib", "metrics", "multiprocessing", "queue", "scheduling_strategies")
+_MODULES = ("joblib", "metrics", "multiprocessing", "queue", "scheduling_strategies", "state")
 
 
 def as_completed(refs: Sequence[Any], *, chunk_size: int = 10, yield_obj_refs: bool = False) -> Iterator[Any]:
@@ -57,6 +58,16 @@ def map_unordered(
             done, left = wait(left, num_returns=1)
             yield from get(done)
     yield from as_completed(left)
+
+
+_logged: set[str] = set()
+
+
+def log_once(key: str) -> bool:
+    """Say whether this is the first time that somebody asks for ``key`` in this process."""
+    first = key not in _logged
+    _logged.add(key)
+    return first
 
 
 def get_node_ip_address() -> str:

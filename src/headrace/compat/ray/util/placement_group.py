@@ -18,7 +18,7 @@ class PlacementGroup:
         self.bundle_specs = [dict(bundle) for bundle in bundles]
         self.bundle_count = len(self.bundle_specs)
         self.strategy, self.name = strategy, name
-        self.removed = False
+        self.removed, self.id = False, f"{id(self):036x}"
 
     def ready(self) -> Any:
         """Return a reference that is there at once; ``ResourcesUnavailable`` if the machine has too little."""

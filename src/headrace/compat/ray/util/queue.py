@@ -106,6 +106,8 @@ class Queue:
         """How many items there are."""
         return int(get(self.actor.qsize.remote()))
 
+    size = qsize
+
     def __len__(self) -> int:
         return self.qsize()
 

@@ -52,8 +52,4 @@ for _name in ("datasource", "datasink", "file_based_datasource", "file_datasink"
 
 
 def __getattr__(name: str) -> Any:
-    if name == "FileShuffleConfig":
-        from headrace.compat.ray.data.reading import FileShuffleConfig
-
-        return FileShuffleConfig
     raise missing("ray.data.datasource", name, __all__, _OWN)

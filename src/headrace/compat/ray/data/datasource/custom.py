@@ -116,7 +116,7 @@ class SQLDatasource(Datasource):
             cursor = connection.cursor()
             cursor.execute(self._sql)
             names = [each[0] for each in cursor.description]
-            columns = list(zip(*cursor.fetchall(), strict=True)) or [[] for _ in names]
+            columns: list[Any] = list(zip(*cursor.fetchall(), strict=True)) or [[] for _ in names]
             yield pa.table(dict(zip(names, map(list, columns), strict=True)))
 
 
