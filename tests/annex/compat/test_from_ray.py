@@ -11,8 +11,6 @@ import forked
 
 PROGRAMS = sorted((Path(__file__).parents[3] / "examples" / "from_ray").glob("*.py"))
 NOT_YET = {
-    "data_iterating": "one stream for each of several trainers",
-    "data_shuffling": "the order of blocks",
     "core_dag": "graphs of calls",
 }
 

@@ -102,8 +102,9 @@ Shown.error = staticmethod(as_ray_raises)
 # What one machine never raises: for programs that catch it.
 _NEVER = (
     "ActorUnschedulableError", "AsyncioActorExit", "LocalRayletDiedError", "NodeDiedError",
-    "ObjectFetchTimedOutError", "ObjectFreedError", "ObjectReconstructionFailedError", "ObjectStoreFullError",
-    "OutOfDiskError", "OwnerDiedError", "PendingCallsLimitExceeded", "RaySystemError", "RuntimeEnvSetupError", "TaskUnschedulableError",
+    "ObjectFetchTimedOutError", "ObjectFreedError", "ObjectReconstructionFailedError",
+    "ObjectStoreFullError", "OutOfDiskError", "OwnerDiedError", "PendingCallsLimitExceeded",
+    "RaySystemError", "RuntimeEnvSetupError", "TaskUnschedulableError",
 )  # fmt: skip
 
 

@@ -164,6 +164,27 @@ class Dataset(headrace.Dataset):
 
     write_sql = write_sql  # type: ignore[assignment]
 
+    def streaming_split(self, n: int, *, equal: bool = False, **_: Any) -> list[Any]:
+        """Return ``split(n)``: datasets, each of which may be read by an actor of its own.
+
+        >>> import pytest
+        >>> _ = pytest.importorskip("duckdb")
+        >>> from headrace.compat import ray
+        >>> [part.count() for part in ray.data.range(4).streaming_split(2, equal=True)]
+        [2, 2]
+        """
+        return list(self.split(n, equal=equal))
+
+    def randomize_block_order(self, *, seed: int | None = None) -> Any:
+        """Return ``random_shuffle``: rows in an order of chance, and not only blocks."""
+        return self.random_shuffle(seed=seed)
+
+    def train_test_split(self, test_size: Any, **options: Any) -> Any:
+        """Return two datasets by a share of the rows; or, by a number, with so many of the last in the second."""
+        if isinstance(test_size, int) and not isinstance(test_size, bool):
+            return self.split_at_indices([self.count() - test_size])
+        return super().train_test_split(test_size, **options)
+
     def lazy(self) -> Any:
         """Return the dataset: all are lazy."""
         return self

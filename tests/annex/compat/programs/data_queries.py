@@ -1,4 +1,4 @@
-"""What is not here says so; on Ray it runs."""
+"""Verbs that bring rows together."""
 
 import ray
 
