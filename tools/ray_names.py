@@ -176,7 +176,7 @@ DIFFERENT = {
         "random_sample": "here; the same rows each time, by a hash of file and row",
         "streaming_split": "here; as `split`",
         "randomize_block_order": "here; as `random_shuffle`",
-        "name set_name context copy lazy": "here; without effect",
+        "name set_name context copy": "here; without effect",
         "train_test_split": "here; by a hash of file and row, so that the same rows come again",
         "repartition": "`keys=` gathers rows, `shuffle=True` shuffles them; else taken, with a warning: neither "
         "batches nor workers nor files depend on blocks",

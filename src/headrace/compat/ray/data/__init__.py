@@ -377,7 +377,7 @@ from_numpy_refs = _of_references("from_numpy_refs", "from_numpy")
 from_pandas_refs = _of_references("from_pandas_refs", "from_pandas")
 
 
-datasource.FileShuffleConfig = FileShuffleConfig  # type: ignore[attr-defined]
+datasource.FileShuffleConfig = FileShuffleConfig
 for _verb in PLACED:
     setattr(Dataset, _verb, placed(_verb))
 for _verb in WRITERS:

@@ -52,8 +52,10 @@ def placement_group(
 ) -> PlacementGroup:
     """Return a group of bundles such as ``{"CPU": 1}``. Nothing is reserved: calls wait for what they need.
 
+    >>> from headrace.compat import ray
     >>> placement_group([{"CPU": 1}]).wait(1)
     True
+    >>> ray.shutdown()
     """
     if not bundles or any(not bundle for bundle in bundles):
         raise ArgumentError("placement_group takes a list of bundles such as [{'CPU': 1}].")
