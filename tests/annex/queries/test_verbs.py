@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 import headrace as hr
 from headrace import aggregate as agg
 from headrace.errors import ArgumentError, NotOffered, UnknownColumn
+from headrace.testing import failpoints
 
 pd = pytest.importorskip("pandas")
 pytest.importorskip("duckdb")
@@ -336,6 +337,21 @@ def test_groups_of_many_batches_stay_whole(tmp_path: Any) -> None:
         {"k": 1, "rows": 65_543, "ordered": True, "shape": "(65543, 2)"},
         {"k": 2, "rows": 1, "ordered": True, "shape": "(1, 2)"},
         {"k": 3, "rows": 200_000, "ordered": True, "shape": "(200000, 2)"},
+    ]
+
+
+def test_groups_go_on_where_a_run_was_cut_short(tmp_path: Any) -> None:
+    numbers(4000).with_column("k", lambda batch: batch["id"] % 80).write_parquet(tmp_path / "in")
+    rows = hr.read_parquet(tmp_path / "in").with_options(engine="inline", progress=False, shard_rows=16)
+    made = rows.groupby("k").map_groups(
+        lambda group: {"k": group["k"][:1], "rows": [len(group["id"])], "sum": [group["id"].sum()]}
+    )
+    with failpoints({"journal.sync": "ENOSPC@3"}), pytest.raises(hr.errors.OutputWriteFailed):
+        made.write_parquet(tmp_path / "out")
+    result = made.write_parquet(tmp_path / "out")
+    assert result.resumed and result.rows == 80
+    assert hr.read_parquet(tmp_path / "out").sort("k").take_all() == [
+        {"k": k, "rows": 50, "sum": sum(range(k, 4000, 80))} for k in range(80)
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from headrace.core.arrow.batch_formats import to_numpy
 from headrace.errors import BadInput
 
 _ROW_GROUP_BYTES = 16 << 20  # which a worker reads at a time
+_FEW = 16  # groups in one, at least
 
 
 def packed_schema(schema: pa.Schema) -> pa.Schema:
@@ -30,18 +32,21 @@ def pack(path: Path, keys: Sequence[str]) -> int:
     """
     import pyarrow.parquet as pq
 
-    groups, waiting, rows = path.with_suffix(".groups"), list[pa.Table](), 0
+    groups, waiting, rows, written = path.with_suffix(".groups"), list[pa.Table](), 0, 0
     with pq.ParquetFile(path) as file:
         schema = packed_schema(file.schema_arrow)
         with pq.ParquetWriter(groups, schema, compression="snappy") as writer:
-            for table in _whole_groups(file, keys):
-                waiting.append(table)
-                rows += sum(int(pc.sum(pc.list_value_length(each)).as_py()) for each in table.columns[:1])
-                if sum(each.nbytes for each in waiting) >= _ROW_GROUP_BYTES:
-                    writer.write_table(pa.concat_tables(waiting).cast(schema))
+            for table in itertools.chain(_whole_groups(file, keys), [None]):
+                if table is not None:
+                    waiting.append(table)
+                    rows += sum(int(pc.sum(pc.list_value_length(each)).as_py()) for each in table.columns[:1])
+                few = max(_FEW, written // _FEW)  # so that all workers have some, and the footer stays small
+                there = sum(each.num_rows for each in waiting)
+                size = sum(each.nbytes for each in waiting)
+                if waiting and (table is None or there >= few or size >= _ROW_GROUP_BYTES):
+                    writer.write_table(pa.concat_tables(waiting).cast(schema), row_group_size=few)
+                    written += there
                     waiting.clear()
-            if waiting:
-                writer.write_table(pa.concat_tables(waiting).cast(schema))
     os.replace(groups, path)
     return rows
 
