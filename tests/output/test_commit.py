@@ -115,12 +115,14 @@ def test_what_is_recorded_is_known_to_the_next_driver(run: Run) -> None:
 def test_some_records_are_durable_with_the_next_commit(run: Run) -> None:
     run.committer.lower("f", 64)
     run.committer.divide([Shard(0, (), "0.0"), Shard(3, (), "0.1")], early=True)
+    run.committer.extend([Shard(4, ())])
     assert run.committer.ceilings == {"f": 64}
     assert run.again().ceilings == {} and len(run.committer.plan.shards) == 3
     run.committer.lower("f", 64)
     run.committer.divide([Shard(0, (), "0.0"), Shard(3, (), "0.1")], early=True)
+    run.committer.extend([Shard(4, ())])
     run.committer.commit_accepted()
-    assert run.again().ceilings == {"f": 64} and len(run.committer.plan.shards) == 4
+    assert run.again().ceilings == {"f": 64} and len(run.committer.plan.shards) == 5
     assert not run.committer.state.shard_too_big
 
 

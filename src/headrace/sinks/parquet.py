@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import io
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -17,7 +16,7 @@ import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from headrace.core.arrow.batch import with_present_values
-from headrace.core.arrow.batch_formats import is_nested, to_numpy
+from headrace.core.arrow.batch_formats import to_numpy
 from headrace.core.arrow.ragged import axes
 from headrace.core.files import safe_files
 from headrace.core.files.staged import StagedStream
@@ -25,6 +24,14 @@ from headrace.core.ports import Format
 from headrace.errors import ArgumentError
 from headrace.sinks.files import cannot_hold, choose, probe_columns
 from headrace.sinks.parquet_joined import JoinedEncoder, OldTimes, parsed
+from headrace.sinks.parquet_limits import (
+    NULL_ARRAY,
+    NULL_VECTOR,
+    has_null_vector,
+    holds_vectors,
+    null_vectors_can_be_read,
+    unreadable,
+)
 
 if TYPE_CHECKING:
     from headrace.core.parquet.footer import Chunk, Footer
@@ -36,24 +43,6 @@ _GROUP_ROWS = 128 * 1024
 _GROUP_BYTES = 32 << 20
 _BUFFER = 1 << 20  # page headers are tiny: without a buffer each costs a call into Python
 _SAMPLE = 2048
-_NULL_VECTOR = (
-    f"a whole vector is null, and pyarrow {pa.__version__} cannot read such a file (apache/arrow issue 35692). Use a "
-    "vector of NaN, or a variable-size list that is null"
-)
-_NULL_ARRAY = (
-    f"an array is null, and pyarrow {pa.__version__} cannot read such a file (apache/arrow issue 35692). Use an "
-    "array without values instead, such as `numpy.zeros((0, 4))`, or drop such rows"
-)
-_NO_VALUES = (
-    f"its vectors have no values, and pyarrow {pa.__version__} cannot read such a file. Use a variable-size list "
-    "that is empty"
-)
-_SECONDS = "Parquet has no seconds, and would lose the shape of these arrays; `astype('M8[ms]')` preserves it"
-
-_NESTED_VALUES = (
-    "Parquet has no dictionary of lists or dicts; in map_batches(batch_format='pyarrow'), dictionary_decode() makes "
-    "plain ones of it"
-)
 
 
 @dataclass(frozen=True)
@@ -107,7 +96,7 @@ class Parquet(Format):
     def why_not_copied(self, field: pa.Field, chunk: Chunk) -> str:
         """Say why a chunk of a column cannot be copied; "" if it can."""
         codec = chunk.codec
-        if chunk.nulls != 0 and _holds_vectors(field.type):
+        if chunk.nulls != 0 and holds_vectors(field.type):
             return "its vectors may be null, which no reader of this output could read"
         if codec is None:
             return "it has an old compression that readers treat differently"
@@ -153,7 +142,7 @@ class Parquet(Format):
     def check_schema(self, schema: pa.Schema) -> None:
         """Raise ``SinkError`` for what Parquet cannot hold: unions, intervals of months and days, …"""
         for column in schema:
-            if why := _unreadable(column.type):
+            if why := unreadable(column.type):
                 raise cannot_hold(self.kind, column, why)
         probe_columns(schema, self.kind, self._try)
 
@@ -215,14 +204,14 @@ class ParquetEncoder:
         self._rows = 0
         self._bytes = 0
         self._indexed = [i for i, column in enumerate(schema) if pt.is_dictionary(column.type)]
-        self._vectors = [i for i, column in enumerate(schema) if _holds_vectors(column.type)]
+        self._vectors = [i for i, column in enumerate(schema) if holds_vectors(column.type)]
 
     def write(self, batch: pa.RecordBatch) -> None:
         if batch.num_rows == 0:
             return
         for i in self._vectors:
-            if _has_null_vector(batch.column(i)) and not _null_vectors_can_be_read():
-                why = _NULL_ARRAY if axes(batch.schema.field(i).type) else _NULL_VECTOR
+            if has_null_vector(batch.column(i)) and not null_vectors_can_be_read():
+                why = NULL_ARRAY if axes(batch.schema.field(i).type) else NULL_VECTOR
                 raise cannot_hold("Parquet", batch.schema.field(i), why)
         for i in self._indexed:
             batch = batch.set_column(i, batch.schema.field(i), with_present_values(batch.column(i)))
@@ -362,52 +351,3 @@ def _repeats(values: pa.Array, rows: int) -> bool:
     distinct = len(np.unique(sample)) if sample.dtype != object else len(set(sample.tolist()))
     most = rows / 3
     return distinct < most * -math.expm1(-present / most)
-
-
-def _holds_vectors(kind: pa.DataType) -> bool:
-    if isinstance(kind, pa.BaseExtensionType):
-        return _holds_vectors(kind.storage_type)
-    if pt.is_fixed_size_list(kind):
-        return True
-    return pt.is_nested(kind) and any(_holds_vectors(kind.field(i).type) for i in range(kind.num_fields))
-
-
-def _unreadable(kind: pa.DataType) -> str:
-    """Say why a column of this type would make a file that cannot be read, or not as what it was."""
-    if axes(kind) and kind.value_type == pa.timestamp("s"):
-        return _SECONDS
-    if isinstance(kind, pa.BaseExtensionType):
-        return _unreadable(kind.storage_type)
-    if pt.is_fixed_size_list(kind) and not kind.list_size:
-        return _NO_VALUES
-    if pt.is_dictionary(kind) and is_nested(kind.value_type):
-        return _NESTED_VALUES
-    fields = (kind.field(i).type for i in range(kind.num_fields)) if pt.is_nested(kind) else ()
-    return next((why for field in fields if (why := _unreadable(field))), "")
-
-
-def _has_null_vector(values: pa.Array) -> bool:
-    if isinstance(values, pa.ExtensionArray):
-        return _has_null_vector(values.storage)
-    kind = values.type
-    if not _holds_vectors(kind):
-        return False
-    if pt.is_fixed_size_list(kind) and (values.null_count or not _holds_vectors(kind.value_type)):
-        return bool(values.null_count)
-    if pt.is_map(kind):
-        return _has_null_vector(values.keys) or _has_null_vector(values.items)
-    if pt.is_struct(kind):
-        return any(_has_null_vector(part) for part in values.flatten())
-    return _has_null_vector(values.flatten())
-
-
-@functools.cache
-def _null_vectors_can_be_read() -> bool:
-    buffer = pa.BufferOutputStream()
-    with pq.ParquetWriter(buffer, pa.schema([("x", pa.list_(pa.int8(), 1))])) as writer:
-        writer.write_table(pa.Table.from_arrays([pa.nulls(1, pa.list_(pa.int8(), 1))], ["x"]))
-    try:
-        pq.ParquetFile(pa.BufferReader(buffer.getvalue())).read()
-    except pa.ArrowInvalid:
-        return False
-    return True
