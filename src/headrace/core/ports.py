@@ -42,6 +42,7 @@ class Preparation:
 
     ``folder``: where it lays them, in one for each state of its input; what is there of others may go. ``options``
     are those of the run (``RunOptions``). It may use ``memory`` bytes and ``cores``. ``say`` shows what it is at.
+    ``lasting``: the folder outlives this process; else the rows are recognised by their content.
     """
 
     folder: Path
@@ -49,6 +50,7 @@ class Preparation:
     memory: int
     cores: int
     say: Callable[[str], None]
+    lasting: bool = True
 
 
 @runtime_checkable

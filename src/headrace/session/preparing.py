@@ -32,7 +32,8 @@ def prepared_in_output(
 ) -> tuple[Plan, Partitioning]:
     """Have the rows made in the output's own folder; return the plan that reads them, and how it is partitioned."""
     options = context.options
-    if options.traits.is_cluster and not isinstance(output.place.at(), Path):
+    here = isinstance(output.place.at(), Path)
+    if options.traits.is_cluster and not here:
         raise ArgumentError(
             f"The plan has a query, whose result lies beside the output, and workers of {options.engine_name} would "
             f"not see it on this machine. Write to a folder that all machines share, and not to {output}."
@@ -43,7 +44,10 @@ def prepared_in_output(
             safe_files.write(output.queries / KEEP, b"")
     except OSError as error:
         raise write_failed(error, output.queries, "make") from error
-    plan = replace(plan, source=plan.source.prepared(_preparation(output.queries, options, progress)))
+    plan = replace(
+        plan,
+        source=plan.source.prepared(replace(_preparation(output.queries, options, progress), lasting=here)),
+    )
     context.execution = ExecutionPlan(replace(context.execution.plan, source=plan.source), options)
     return plan, context.execution.partitioning
 

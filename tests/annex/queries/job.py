@@ -9,6 +9,7 @@ import headrace as hr
 from headrace.core import failpoints
 
 ROWS, ZONES = 4000, 7
+JOINED = "SELECT id, name, km FROM rides JOIN zones USING (zone)"
 
 
 def write_input(folder: Path) -> None:
@@ -32,9 +33,7 @@ def fare(batch: dict) -> dict:
     return {"id": batch["id"], "name": batch["name"], "fare": 3 + 2 * batch["km"]}
 
 
-def dataset(
-    folder: Path, text: str = "SELECT id, name, km FROM rides JOIN zones USING (zone)", **options: object
-) -> hr.Dataset:
+def dataset(folder: Path, text: str = JOINED, **options: object) -> hr.Dataset:
     """The run's plan."""
     rides = hr.read_parquet(folder / "rides").map_batches(longer)
     data = hr.sql(text, rides=rides, zones=hr.read_csv(folder / "zones.csv")).map_batches(
@@ -49,9 +48,9 @@ def expected() -> list[dict]:
     return [{"id": i, "name": f"Z{i % (ZONES + 1)}", "fare": 3 + float(i)} for i in rows]
 
 
-def main(where: str, *given: str) -> None:
+def main(where: str, *given: str, text: str = JOINED, out: str = "") -> None:
     """Write the output; ``given`` are failpoints with their actions, and options."""
     told = dict(each.split("=", 1) for each in given)
     failpoints.activate({name: action for name, action in told.items() if "." in name})
     options = {name: value for name, value in told.items() if "." not in name}
-    dataset(Path(where), **options).write_parquet(Path(where) / "out")
+    dataset(Path(where), text, **options).write_parquet(out or Path(where) / "out")

@@ -19,7 +19,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import msgspec
 
@@ -240,9 +240,8 @@ class QuerySource(Source):
                 shutil.rmtree(place, ignore_errors=True)
             with contextlib.suppress(OSError):
                 folder.rmdir()  # nothing in it is worth to be kept
-        return QueryResult(
-            str(result / RESULT), self._schema, self._query.label, self.describe(), self.code(), made
-        )
+        found = QueryResult(result, self._schema, self._query.label, self.describe(), self.code(), made)
+        return found if preparation.lasting else found.by_content()
 
     def _answer(self, folder: Path, preparation: Preparation, state: str) -> None:
         inputs = {}
@@ -323,15 +322,31 @@ class QueryResult(ParquetSource):
 
     def __init__(
         self,
-        path: str,
+        folder: Path,
         schema: pa.Schema,
         label: str,
         described: dict[str, Any],
         code: dict[str, str],
         made: InputMade,
     ) -> None:
-        super().__init__([path], partitioning=None, schema=schema)
+        super().__init__([str(folder / RESULT)], partitioning=None, schema=schema)
+        self._content: tuple[str, int, int] | None = None
         self._label, self._described, self._code, self._made = label, described, code, made
+
+    def by_content(self) -> QueryResult:
+        """Return this source with a file that is told by what is in it, wherever it lies."""
+        with open(self.paths[0], "rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        self._content = f"the result of {self._label}", os.path.getsize(self.paths[0]), int(digest[:15], 16)
+        return self
+
+    def files(self) -> list[tuple[str, int, int]]:
+        """Return the file of the result."""
+        return super().files() if self._content is None else [self._content]
+
+    def pinned(self, paths: Sequence[str]) -> Self:
+        """Return this source: there is no other file."""
+        return super().pinned(paths) if self._content is None else self
 
     def describe(self) -> dict[str, Any]:
         """Return what the query says."""
