@@ -120,6 +120,7 @@ class RunStarted(msgspec.Struct, frozen=True):
     size: int = 0
     size_done: int = 0
     sizes: dict[int, int] = {}
+    faults_done: Faults = Faults()
 
 
 class RowsRead(msgspec.Struct, frozen=True):
@@ -242,6 +243,7 @@ class ShardCommitted(msgspec.Struct, frozen=True):
     ledger: Ledger
     bytes: int
     timings: Timings
+    faults: Faults = Faults()
 
 
 class ShardRetried(msgspec.Struct, frozen=True):
@@ -363,11 +365,15 @@ class RunFinished(msgspec.Struct, frozen=True):
 
 
 class MetricsCounted(msgspec.Struct, frozen=True):
-    """The metrics of the whole output: results and notes by name, and plain data for drawing those that have some."""
+    """The metrics of the whole output: results and notes by name, and plain data for drawing those that have some.
+
+    ``shards``: they are those of so many shards so far, while the run goes on; 0: of all.
+    """
 
     results: dict[str, Any]
     notes: dict[str, str]
     charts: dict[str, Any]
+    shards: int = 0
 
 
 class Figure(msgspec.Struct, frozen=True):

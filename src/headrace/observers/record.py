@@ -32,6 +32,7 @@ from headrace.core.events import (
     WorkerReady,
 )
 from headrace.core.files import safe_files
+from headrace.core.work import Faults
 from headrace.errors import ArgumentError
 from headrace.observers.pace import SAMPLE
 from headrace.observers.record_reader import KINDS
@@ -84,6 +85,7 @@ class Record:
         self._counts: Counter[str] = Counter()
         self._unlisted: Counter[str] = Counter()
         self._steps: tuple[str, ...] = ()
+        self._told: set[tuple[str, str]] = set()  # kinds of faults that have a message
 
     @property
     def path(self) -> Path:
@@ -184,6 +186,7 @@ class Record:
         for asked in self._asked.values():
             self._line("asked", msgspec.structs.asdict(asked))
         if self._commits is not None:
+            self._commits.faults = self._new_words(self._commits.faults)
             self._line("committed", _plain(self._commits, self._commits.shards))
         self._frequent += len(self._work) + len(self._asked) + (self._commits is not None)
         self._asked.clear()
@@ -193,6 +196,16 @@ class Record:
             self._frequent = 0
             self._sum_seconds = max(1.0, 2 * self._sum_seconds)
             self._summed = self._state.at
+
+    def _new_words(self, faults: Faults) -> Faults:
+        """Return faults with messages only where the record has none of that kind yet."""
+        told = []
+        for fault, rows in faults.counts:
+            known = (fault.step, fault.kind) in self._told
+            words = "" if known else fault.message[:FAULT_CHARS]
+            told.append((msgspec.structs.replace(fault, message=words), rows))
+            self._told.add((fault.step, fault.kind))
+        return Faults(tuple(told))
 
     def _add_sample(self) -> None:
         """Add how far the run is, if that has changed."""
@@ -247,6 +260,8 @@ def _plain(sums: WorkSum | CommitSum, number: int) -> dict[str, Any]:
     if number > 1:
         del fields["shard"], fields["attempt"]
     fields["each"] = [round(seconds, 4) for seconds in sums.each] if isinstance(sums, WorkSum) else None
+    if isinstance(sums, CommitSum) and not sums.faults.counts:
+        del fields["faults"]
     plain = {name: round(value, 4) if isinstance(value, float) else value for name, value in fields.items()}
     return {name: value for name, value in plain.items() if name not in ("each", "answered") or value}
 

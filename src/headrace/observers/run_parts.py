@@ -11,6 +11,7 @@ import msgspec
 
 from headrace.core.answered import Answered, both
 from headrace.core.events import RowsRead, RunDescribed, RunFinished, RunStarted, ShardCommitted, Worked
+from headrace.core.work import Faults
 
 BUSY = 0.7  # share of its time: the least of a stage that is the bottleneck
 LONGEST = 1e9  # seconds: a longer time was not measured
@@ -272,19 +273,21 @@ class CommitSum(msgspec.Struct):
     answered: Answered | None = None
     shard: int = -1
     attempt: int = -1
+    faults: Faults = Faults()
 
     @classmethod
     def of(cls, event: ShardCommitted) -> CommitSum:
         """Return one committed shard."""
         rows = event.ledger
         counts = rows.read, rows.written, rows.rejected, rows.nulled
-        return cls(1, *counts, event.bytes, rows.answered, event.shard, event.attempt)
+        return cls(1, *counts, event.bytes, rows.answered, event.shard, event.attempt, event.faults)
 
     def add(self, later: CommitSum) -> None:
         """Include shards that were committed later."""
         for name in ("shards", "read", "written", "rejected", "nulled", "bytes"):
             setattr(self, name, getattr(self, name) + getattr(later, name))
         self.answered = both(self.answered, later.answered)
+        self.faults += later.faults
         self.shard = self.attempt = -1
 
 

@@ -40,6 +40,7 @@ from headrace.core.events import (
     WorkerReady,
     WorkerRetired,
 )
+from headrace.core.work import Faults
 from headrace.observers.model_use import ModelUse
 from headrace.observers.pace import LATE, WINDOW, Pace, Unit, is_near_the_end, sized, time_of_the_last
 from headrace.observers.run_parts import (
@@ -118,6 +119,7 @@ class RunState:
         self.doing = ""  # before the run has begun
         self.required: RequirementsAsked | None = None
         self.asked = RunAsked()  # by who watches
+        self.faults = Faults()  # in committed shards
         self.counts: Counter[str] = Counter()  # incidents
         self.retried: Counter[tuple[str, str]] = Counter()  # (step, error) → calls
         self.models = ModelUse()
@@ -221,7 +223,7 @@ class RunState:
             self._count(READ_AGAIN, words)
         self.rows = self.read = event.rows_done
         self.written, self.rejected, self.nulled = event.written_done, event.rejected_done, event.nulled_done
-        self.bytes = event.bytes_done
+        self.bytes, self.faults = event.bytes_done, event.faults_done
         self.models.begin(event.answered_done)
         self.shards, self.shards_done = event.shards, event.shards_done
         self._open = OpenShards()
@@ -266,6 +268,7 @@ class RunState:
         for name in ("read", "written", "rejected", "nulled", "bytes"):
             setattr(self, name, getattr(self, name) + getattr(done, name))
         self.models.commit(done.answered)
+        self.faults += done.faults
         self._reach(0)
 
     def _reach(self, rows: int) -> None:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import math
+import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from headrace.core.door import annex
-from headrace.core.events import MetricsCounted, RequirementsAsked, RunFinished, RunStarted
+from headrace.core.events import Event, MetricsCounted, RequirementsAsked, RunFinished, RunStarted
 from headrace.core.human import plural
 from headrace.core.table_changes import position_text, taken_in
 from headrace.observers.pace import LAST_SHARDS
@@ -50,6 +55,7 @@ def started(job: Job, workers: int) -> RunStarted:
         sum(sizes.values()),
         sum(sizes.values()) - sum(left.values()),
         left,
+        state.faults,
     )
 
 
@@ -133,6 +139,39 @@ def counted(metrics: Metrics, charts: dict[str, Any]) -> MetricsCounted:
     from headrace.output.metric_results import plain
 
     return MetricsCounted(plain(metrics), metrics.notes, charts)
+
+
+_FIRST, _SHARE = (
+    10.0,
+    0.005,
+)  # seconds until metrics are counted, and the share of the time that this may take
+_LONGEST = 1.0  # seconds: what takes longer would be noticed
+
+
+class MetricsSoFar:
+    """An observer that now and then counts the metrics of what is committed, and says what they are."""
+
+    def __init__(self, job: Job, say: Callable[[Event], None]) -> None:
+        self._job, self._say = job, say
+        self._began = time.monotonic()
+        self._due = self._began + _FIRST
+        self._counted = 0
+
+    def on_event(self, event: Event) -> None:
+        """See no event."""
+
+    def tick(self) -> None:
+        """Count, if it is time."""
+        now, done = time.monotonic(), self._job.committer.state.shards
+        if now < self._due or done == self._counted:
+            return
+        metrics, _ = metrics_of(self._job)
+        took = time.monotonic() - now
+        self._due = now + max(_FIRST, (now - self._began) / 50, took / _SHARE)
+        if took > _LONGEST:
+            self._due = math.inf
+        self._counted = done
+        self._say(msgspec.structs.replace(counted(metrics, {}), shards=done))
 
 
 def result_of(job: Job, event: RunFinished, metrics: Metrics, rows_before: int = 0) -> Result:

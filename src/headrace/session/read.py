@@ -202,7 +202,7 @@ def committed(record: CommitRecord) -> ShardCommitted:
     from headrace.core.events import ShardCommitted
 
     size = sum(file.size for file in record.files)
-    return ShardCommitted(record.shard, record.attempt, record.ledger, size, record.timings)
+    return ShardCommitted(record.shard, record.attempt, record.ledger, size, record.timings, record.faults)
 
 
 def rows_expected(plan: Plan, shards: Sequence[Shard]) -> int:

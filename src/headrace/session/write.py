@@ -198,6 +198,8 @@ def _write(
         run = _composed(job, context, events, started)
         try:
             with _report_prepared(options):
+                if job.plan.metrics:
+                    events.add(job_events.MetricsSoFar(job, events.on_event))
                 _drive(run, events, options, committer.folder)
             metrics, seconds = _finish(job, run.scheduler, options, events, started)
         except BaseException as error:

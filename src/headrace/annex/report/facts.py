@@ -12,11 +12,10 @@ from headrace.core.events import (
     BatchSized,
     MemoryTaken,
     RequirementsAsked,
-    RunFinished,
     RunStarted,
     WorkerReady,
 )
-from headrace.core.work import Ledger
+from headrace.core.work import Faults, Ledger
 from headrace.observers.output_runs import OutputRun
 from headrace.observers.record_reader import Line, ledger_of, listed, replay, table, whole
 from headrace.observers.run_parts import CommitSum, ProgressSample, WorkSum
@@ -59,6 +58,7 @@ class Facts(msgspec.Struct, frozen=True):
     metrics: Mapping[str, Any] = {}
     notes: Mapping[str, str] = {}
     charts: Mapping[str, Any] = {}
+    measured: int = 0  # shards that metrics are of, if not of all
     samples: Sequence[RejectedSample] = ()
     trace: str = ""
     row: str = ""
@@ -116,10 +116,11 @@ def facts(
         files,
         size,
         (done, max(done, state.shards)),
-        _faults(finished),
+        _faults(finished.faults if finished is not None else state.faults),
         table(success or {}, "metrics") or (counted.results if counted is not None else {}),
         {name: str(note) for name, note in counted.notes.items()} if counted is not None else {},
         counted.charts if counted is not None else {},
+        counted.shards if counted is not None and success is None else 0,
         samples,
         finished.trace if finished is not None and error else "",
         finished.row if finished is not None and error and values else "",
@@ -161,9 +162,8 @@ def _status(complete: bool, alive: bool, error: str | None, required: Requiremen
     return "interrupted" if error == "interrupted" else "failed"
 
 
-def _faults(finished: RunFinished | None) -> tuple[tuple[str, str, str, int], ...]:
-    counts = finished.faults.counts if finished is not None else ()
-    found = [(fault.step, fault.kind, fault.message, rows) for fault, rows in counts]
+def _faults(faults: Faults) -> tuple[tuple[str, str, str, int], ...]:
+    found = [(fault.step, fault.kind, fault.message, rows) for fault, rows in faults.counts]
     return tuple(sorted(found, key=lambda each: -each[3]))
 
 

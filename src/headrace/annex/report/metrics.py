@@ -34,7 +34,9 @@ _KINDS = {  # how a title ends, and what is drawn
 
 def shown(facts: Facts, figures: Value) -> Value | None:
     """Return every metric: a number, a table, a chart."""
-    found: dict[str, list[Value]] = {"tiles": [], "square": [], "wide": []}
+    found: dict[str, Any] = {"tiles": [], "square": [], "wide": [], "words": ""}
+    if facts.measured:
+        found["words"] = f"So far, of {facts.measured:,} of {facts.shards[1]:,} parts of the input."
     for name, value in facts.metrics.items():
         note = facts.notes.get(name, "")
         for field, each in _headline(name, value):

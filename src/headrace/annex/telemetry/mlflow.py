@@ -92,7 +92,7 @@ class MLflow:
             self._run = self._begun(event)
         elif run is None:
             return
-        elif isinstance(event, MetricsCounted):
+        elif isinstance(event, MetricsCounted) and not event.shards:
             run.log("metrics", self._metrics(numbers_in(event.results)))
         elif isinstance(event, RequirementsAsked):
             run.tag("headrace.required", event.verdict)
