@@ -146,6 +146,7 @@ _FIRST, _SHARE = (
     0.005,
 )  # seconds until metrics are counted, and the share of the time that this may take
 _LONGEST = 1.0  # seconds: what takes longer would be noticed
+_CHARS = 20_000  # of the data of charts: the record has them each time
 
 
 class MetricsSoFar:
@@ -165,13 +166,14 @@ class MetricsSoFar:
         now, done = time.monotonic(), self._job.committer.state.shards
         if now < self._due or done == self._counted:
             return
-        metrics, _ = metrics_of(self._job)
+        metrics, charts = metrics_of(self._job)
         took = time.monotonic() - now
         self._due = now + max(_FIRST, (now - self._began) / 50, took / _SHARE)
         if took > _LONGEST:
             self._due = math.inf
         self._counted = done
-        self._say(msgspec.structs.replace(counted(metrics, {}), shards=done))
+        small = len(repr(charts)) < _CHARS
+        self._say(msgspec.structs.replace(counted(metrics, charts if small else {}), shards=done))
 
 
 def result_of(job: Job, event: RunFinished, metrics: Metrics, rows_before: int = 0) -> Result:
