@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
-from typing import Annotated, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from headrace.annex.cli.answer import DONE, Answer
 from headrace.annex.cli.texts import output_of
 from headrace.annex.cli.verify import Out
+from headrace.core.terminal import size_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from headrace.core.tables import Table
 
 EXAMPLES = """\
   headrace rejected fares/
@@ -33,8 +41,7 @@ def rejected(
     With --to, all of them are written into a file, which can be edited. CSV has no place for nested and binary
     columns; Parquet has.
     """
-    from headrace.core.human import plural, row_text
-    from headrace.core.rejected import ERROR_FIELDS, reason
+    from headrace.core.human import plural
     from headrace.output.rejected import rejected_rows
     from headrace.session.rejected_file import save
 
@@ -55,13 +62,26 @@ def rejected(
     ]
     data["sample"] = sample = table.slice(0, rows).to_pylist()
     lines += [f"  {plural(n, 'row')}: {kind} in {step}" for (kind, step), n in kinds.most_common()]
-    ours = {field.name for field in ERROR_FIELDS}
-    for row in sample:
-        where, raised = reason(row)
-        own = {name: value for name, value in row.items() if name not in ours}
-        lines.append(f"{where}: {raised}\n    {row_text(own)}")
+    if sample:
+        lines += [
+            "",
+            _table(sample, table.schema).text(size_of(sys.stdout)[0] if sys.stdout.isatty() else None),
+        ]
     if len(sample) < table.num_rows:
         lines.append(
             f"… and {plural(table.num_rows - len(sample), 'more row')}: --rows N shows more, --to FILE has all"
         )
     return Answer(DONE, data, "\n".join(lines))
+
+
+def _table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> Table:
+    """Return rows as a table: where each stood, why it was rejected, and its own columns."""
+    import pyarrow as pa
+
+    from headrace.core.rejected import ERROR_FIELDS, reason
+    from headrace.core.tables import rows_table
+
+    ours = {field.name for field in ERROR_FIELDS}
+    fields = [field for field in schema if field.name not in ours]
+    shown = [dict(zip(("from", "rejected for"), reason(row), strict=True)) | dict(row) for row in rows]
+    return rows_table(shown, [pa.schema([("from", pa.string()), ("rejected for", pa.string()), *fields])])
