@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Collection, Container, Iterator
 from pathlib import Path
 
@@ -42,6 +43,8 @@ from headrace.errors import ForeignOutput, JournalDamaged
 from headrace.output.names import check_run, first_names, is_part, parts_there, read_pointer, run_of
 from headrace.output.places.place import Place, place_at
 from headrace.output.small_files import foreign_entry, remove_tree
+
+_ADDED = re.compile(r"more-\d+(/|$)")  # outputs that programs for Ray have added beside the rows
 
 QUERIES = "queries"
 KEEP = "keep"  # a file in that folder: somebody wants to look at it
@@ -224,8 +227,7 @@ class Output:
 
     def check_parts(self, runs: Collection[str]) -> None:
         """Refuse an output in which files stand that none of ``runs`` made."""
-        # Outputs that programs for Ray have added beside these rows are in folders more-1, more-2, ….
-        others = (name for name in self.place.visible() if not name.startswith("more-"))
+        others = (name for name in self.place.visible() if not _ADDED.match(name))
         foreign = sorted(name for name in others if not is_part(name, runs))
         if foreign:
             raise ForeignOutput(

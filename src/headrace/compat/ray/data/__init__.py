@@ -179,12 +179,6 @@ class Dataset(headrace.Dataset):
         """Return ``random_shuffle``: rows in an order of chance, and not only blocks."""
         return self.random_shuffle(seed=seed)
 
-    def train_test_split(self, test_size: Any, **options: Any) -> Any:
-        """Return two datasets by a share of the rows; or, by a number, with so many of the last in the second."""
-        if isinstance(test_size, int) and not isinstance(test_size, bool):
-            return self.split_at_indices([self.count() - test_size])
-        return super().train_test_split(test_size, **options)
-
     def lazy(self) -> Any:
         """Return the dataset: all are lazy."""
         return self

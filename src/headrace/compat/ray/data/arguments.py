@@ -26,8 +26,7 @@ ITERATORS = ("iter_rows", "iter_batches", "iter_torch_batches")
 
 # Where its workers are, and how often a call is made again, is the engine's to say.
 _OF_WORKERS = (
-    "accelerator_type", "label_selector", "max_calls", "max_retries", "max_task_retries", "ray_remote_args_fn",
-    "retry_exceptions", "scheduling_strategy",
+    "accelerator_type", "max_calls", "max_retries", "max_task_retries", "ray_remote_args_fn", "scheduling_strategy",
 )  # fmt: skip
 _NEEDS = ("num_cpus", "num_gpus", "memory", "resources", "runtime_env")
 _OF_FILES = ("row_group_size", "arrow_parquet_args", "ray_remote_args", "try_create_dir")
@@ -45,6 +44,10 @@ def placed(verb: str) -> Callable[..., Any]:
         kwargs.update(
             {name: remote.pop(name) for name in _NEEDS if name in remote and kwargs.get(name) is None}
         )
+        again = kwargs.pop("retry_exceptions", None) or remote.pop("retry_exceptions", None)
+        if again:
+            times = kwargs.get("max_retries", remote.get("max_retries", 3))
+            self = self.with_options(retry_on=Exception if again is True else tuple(again), max_retries=times)
         for name in _OF_WORKERS:
             kwargs.pop(name, None)
         if isinstance(kwargs.get("compute"), str):
@@ -89,7 +92,7 @@ def adding(verb: str) -> Callable[..., Any]:
     def write(self: Any, path: Any, *args: Any, **kwargs: Any) -> Any:
         kwargs = _of_writer(verb, kwargs)
         folder, mode = os.fspath(path).removeprefix("local://").rstrip("/"), kwargs.get("mode")
-        if mode is not None and getattr(mode, "value", mode) != "append":
+        if "://" in folder or (mode is not None and getattr(mode, "value", mode) != "append"):
             result = plain(self, path, *args, **kwargs)
             if getattr(mode, "value", mode) == "overwrite":
                 for added in glob.glob(f"{glob.escape(folder)}/more-*/_headrace"):
