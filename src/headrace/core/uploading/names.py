@@ -8,7 +8,6 @@ journals the name, and has the store copy what a record names to its place. Why:
 from __future__ import annotations
 
 from typing import Any
-from urllib.parse import quote, unquote
 
 import msgspec
 
@@ -33,7 +32,11 @@ def is_uploaded(file: StagedFile) -> bool:
 def uploaded_name(run: str, file: StagedFile) -> str:
     """Return the name of the object that a worker has uploaded, or a machine of a fleet, from the output on."""
     machine, _, name = file.staged.removeprefix(f"{PARTS}/").rpartition(":")
-    return f"{HOME}/{FLEET}/{machine}/{unquote(name)}" if machine else f"{HOME}/{run}/{file.staged}"
+    if not machine:
+        return f"{HOME}/{run}/{file.staged}"
+    from urllib.parse import unquote  # which a driver does not need before its first worker starts
+
+    return f"{HOME}/{FLEET}/{machine}/{unquote(name)}"
 
 
 def of_machine(machine: str, file: StagedFile, name: str) -> StagedFile:
@@ -43,6 +46,8 @@ def of_machine(machine: str, file: StagedFile, name: str) -> StagedFile:
     >>> uploaded_name("r", file), is_uploaded(file)
     ('_headrace/fleet/k3f9a2xq/day=1/part-00000-r.csv', True)
     """
+    from urllib.parse import quote
+
     staged = f"{PARTS}/{machine}:{quote(file.name, safe='')}"
     return msgspec.structs.replace(file, staged=staged, name=name)
 
