@@ -40,6 +40,9 @@ NOT_MADE = {  # by these exhibits
     "_headrace/<run>/kept/<any>",
     "_headrace/<run>/retried",
     "_headrace/queries/<any>",
+    "_headrace/fleet/notes/<any>",
+    "_headrace/fleet/<machine>/<any>",
+    "_headrace/fleet/command.json",
     "_headrace/uploads/<any>",
     "part-<shard>-<item>-<run>.<suffix>",
 }

@@ -13,7 +13,15 @@ from headrace.annex.fleet.board import PLAN, FleetPlan
 from headrace.annex.fleet.gathering import adopt, gathered, shards_of
 from headrace.annex.fleet.machine import Fleet, Machine, given
 from headrace.core.work import FLEET, HOME, NOTES, SUCCESS
-from headrace.errors import ArgumentError, HeadraceError, InputChanged, JournalDamaged, PlanChanged, RunLocked
+from headrace.errors import (
+    ArgumentError,
+    HeadraceError,
+    InputChanged,
+    JournalDamaged,
+    PlanChanged,
+    PlanError,
+    RunLocked,
+)
 from headrace.options import RunOptions
 from headrace.output import input_marks
 from headrace.output.input_versions import version_of
@@ -27,6 +35,7 @@ from headrace.plan import compile as compiler
 from headrace.plan.identity import code_of, difference, shape_of, unrecognised
 from headrace.plan.logical import Plan
 from headrace.plan.physical import SavedPlan
+from headrace.plan.steps.base import Step
 from headrace.plan.steps.union import union_in
 from headrace.session import invocation
 
@@ -69,6 +78,10 @@ def _check(plan: Plan, options: RunOptions) -> None:
         why = "which rows a limit lets pass depends on all rows before them"
     elif union_in(plan.steps) is not None:
         why = "the datasets of this union have steps of their own, and get one schema together"
+    elif any(_counts_money(step) for step in plan.steps):
+        why = (
+            "each machine would count costs and tokens for itself; leave max_cost= and max_total_tokens= out"
+        )
     else:
         asked = {
             "mode": options.mode != "resume",
@@ -80,6 +93,14 @@ def _check(plan: Plan, options: RunOptions) -> None:
         why = f"{name}={getattr(options, name)!r} goes with one machine" if name else ""
     if why:
         raise ArgumentError(f"fleet=True cannot be used here: {why}.")
+
+
+def _counts_money(step: Step) -> bool:
+    try:
+        step.check_cluster(workers=2, folder="")
+    except PlanError:
+        return True
+    return False
 
 
 def _opened(plan: Plan, request: OpenRequest, stack: contextlib.ExitStack) -> Job:
@@ -171,7 +192,7 @@ def _checked(plan: Plan, data: bytes) -> FleetPlan:
         raise PlanChanged(
             f"{name[0].upper()}{name[1:]} is not the same here as on the machines that write {where}. Nothing was "
             "touched: give all machines the same code and the same model, or give the step version='…' if only the "
-            "code looks different."
+            f"code looks different. If all are to begin again with other code, remove {where} first."
         )
     if saved.files != input_marks.as_they_are(saved, plan.source.files()):
         raise InputChanged(
