@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from headrace.core.files.input_files import InputFile
-from headrace.core.table_changes import HELD, Seen, not_there
+from headrace.core.ports import Source
+from headrace.core.table_changes import HELD, Change, Seen, new_files, not_there, older_version, other_table
+from headrace.core.warn import warn
 from headrace.core.work import Split
-from headrace.errors import SourceError, StoreFailed, UnreadableFile
+from headrace.errors import InputChanged, SourceError, StoreFailed, UnreadableFile
 from headrace.sources.file_source import FileSource
 
 
@@ -27,13 +29,134 @@ class Runs:
     forms: Mapping[str, str] = field(default_factory=dict)
 
 
+Found = TypeVar("Found")
 Inspected = TypeVar("Inspected")
 
 
-class TableOfRuns(FileSource[Inspected], Generic[Inspected]):
-    """A source of one version of a table that is made of files; runs of one output may read what it adds."""
+class TableVersion(Source, Generic[Found]):
+    """A source of one version of a table, which is settled when it is first looked at; runs may read what it adds.
 
+    ``pins`` are the names of the version in what describes the source, each with the attribute that has it.
+    """
+
+    lake: ClassVar[str]
+    pins: ClassVar[Mapping[str, str]] = {"version": "_version"}
+    _place: str
+    _moment: Any = None
+    _found: Found | None = None  # what the table says of the version
     _runs: Runs | None = None
+
+    @property
+    def _name(self) -> str:
+        return f"The {self.lake} table {self._place}"
+
+    @property
+    def _asked(self) -> bool:
+        """Whether a version was asked for."""
+        return self._moment is not None or getattr(self, next(iter(self.pins.values()))) is not None
+
+    def _with(self, changed: Mapping[str, Any]) -> Self:
+        raise NotImplementedError
+
+    def _look(self) -> Found:
+        """Look at the table: the version that was asked for, or the latest."""
+        raise NotImplementedError
+
+    def _settled(self) -> Found:
+        if self._found is None:
+            self._found = self._look()
+        return self._found
+
+    def _now(self) -> dict[str, Any]:
+        """Return what tells the version, and the table from others in its place."""
+        raise NotImplementedError
+
+    def _files_in(self, version: int | None) -> Mapping[str, Any]:
+        """Return what a version says of its files; None: the one that is read."""
+        raise NotImplementedError
+
+    def _between(self, last: Mapping[str, Any]) -> Iterable[int]:
+        """Return the versions after another one and before this one, the latest first."""
+        return range(self._now()["version"] - 1, last["version"], -1)
+
+    def _check_later(self, last: Mapping[str, Any]) -> None:
+        """Raise ``InputChanged`` if the version that was read last does not come before this one."""
+        now = self._now()["version"]
+        if now < last["version"]:
+            raise older_version(self._name, f"version {now}", f"version {last['version']}")
+
+    def _changes(self, last: Mapping[str, Any]) -> list[Change]:
+        """Return what became of the files since another version; raises ``InputChanged`` if nobody knows any more."""
+        raise NotImplementedError
+
+    def _gone(self, paths: Sequence[str]) -> list[str]:
+        """Return which of some files are not there any more."""
+        return []
+
+    def _taken_in(self, runs: Runs, paths: tuple[str, ...], seen: Seen) -> Self:
+        return self._with({"_runs": runs, "_pins": paths})
+
+    def position(self) -> dict[str, Any]:
+        """Return the version, by what it is recognised, and in which ones files are to be looked up besides."""
+        return dict((self._runs and self._runs.position) or self._now())
+
+    def for_further_runs(self, *, keyed: bool) -> Self:
+        """Return this source, to be looked at anew, with the files of later versions as further ones."""
+        return self._with({"_found": None, "_runs": Runs()})
+
+    def since(self, seen: Seen) -> Self:
+        """Return this source with the files that runs have taken in, and those with rows that are new since."""
+        now, position = self._now(), seen.positions[-1]
+        if position.get("id") != now.get("id"):
+            raise other_table(self._name)
+        last, new = position, dict[str, int | None]()
+        if seen.take_new:
+            self._check_later(last)
+            new = self._new_files(seen, last)
+            position = position_at(now, new)
+        between = self._between(last)
+        runs, paths = runs_since(self._name, seen, position, new, between, self._files_in, self._gone)
+        return self._taken_in(runs, paths, seen)
+
+    def _new_files(self, seen: Seen, last: Mapping[str, Any]) -> dict[str, int | None]:
+        live = self._files_in(None)
+        try:
+            changes = self._changes(last)
+        except InputChanged:
+            if not seen.keyed:
+                raise
+            return seen.unseen(live)
+        found = new_files(self._name, changes, seen.paths, keyed=seen.keyed)
+        return {path: version for path, version in found.items() if version is not None or path in live}
+
+    def as_planned(self, described: Mapping[str, Any]) -> Self:
+        """Return this source with the version that a run was planned with, unless another one was asked for."""
+        pin = next(iter(self.pins))
+        if pin not in described:
+            return self.for_further_runs(keyed=False)
+        mine, planned = self.describe(), {name: described.get(name) for name in self.pins}
+        same = {**mine, **planned} == dict(described)
+        if self._asked or not same or mine == dict(described) or not isinstance(planned[pin], int):
+            return self
+        newer = f"a newer {pin}" if planned[pin] != mine[pin] else f"other columns now, in the same {pin}"
+        warn(
+            f"{self._name} has {newer}, {mine[pin]}; this run began with {planned[pin]}, and goes on with that one. "
+            "A run with another output= reads the newer one."
+        )
+        return self._pinned(planned)
+
+    def _pinned(self, described: Mapping[str, Any]) -> Self:
+        found = {attribute: described.get(name) for name, attribute in self.pins.items()}
+        return self._with({"_found": None, **found})
+
+    def by_file(self, begun: Mapping[str, Any]) -> Self:
+        """Return this source with a shard for each file, of the version that a run has begun with."""
+        begins = not self._asked and begun.get(next(iter(self.pins))) is not None
+        return (self._pinned(begun) if begins else self)._with({"_found": None, "files_apart": True})
+
+
+class TableOfRuns(TableVersion[Found], FileSource[Inspected], Generic[Found, Inspected]):
+    """The same of a table that is made of files which we read."""
 
     def splits_from(self, file: int) -> list[Split] | None:
         """List the splits of further files, where runs add to one output.

@@ -11,16 +11,15 @@ from urllib.parse import unquote
 import msgspec
 
 from headrace.annex.lakes.delta.table import check_readable, opened, told
-from headrace.annex.lakes.further_runs import Runs, TableOfRuns, position_at, runs_since
+from headrace.annex.lakes.further_runs import TableOfRuns
 from headrace.annex.lakes.places import inside, within
 from headrace.core.files.input_files import InputFile
 from headrace.core.files.storage import storage_at
 from headrace.core.stores.objects import contents
 from headrace.core.stores.options import Options
-from headrace.core.table_changes import Change, Kind, Seen, new_files, no_history, older_version, other_table
-from headrace.core.warn import warn
+from headrace.core.table_changes import Change, Kind, no_history
 from headrace.core.work import Split
-from headrace.errors import InputChanged, NothingMatched, PlanError, SourceError, UnreadableFile
+from headrace.errors import NothingMatched, PlanError, SourceError, UnreadableFile
 from headrace.sources.parquet.source import ParquetSource
 
 if TYPE_CHECKING:
@@ -82,12 +81,14 @@ class Snapshot:
     partition_by: tuple[str, ...] = ()
 
 
-class DeltaSource(TableOfRuns["ParquetLayout"], ParquetSource):
+class DeltaSource(TableOfRuns[Snapshot, "ParquetLayout"], ParquetSource):
     """Reads one version of a Delta table. Which one is settled when the table is first looked at.
 
     ``condition``: files in which it holds for no row, by the log's word, are left out. The rows of the others are
     not filtered.
     """
+
+    lake = "Delta"
 
     def __init__(
         self,
@@ -105,8 +106,6 @@ class DeltaSource(TableOfRuns["ParquetLayout"], ParquetSource):
         self._moment = moment
         self._condition = condition
         self._storage = options
-        self._snapshot: Snapshot | None = None
-        self._runs: Runs | None = None
 
     def describe(self) -> dict[str, Any]:
         """Return the table and its version."""
@@ -126,8 +125,7 @@ class DeltaSource(TableOfRuns["ParquetLayout"], ParquetSource):
                 "mode='add_columns' needs all columns and rows of the table: leave out columns= and filter= of "
                 "read_delta. Columns that no step needs are copied as they are stored."
             )
-        version = self._version if self._moment or self._version is not None else begun.get("version")
-        return self._with({"_version": version, "_snapshot": None, "files_apart": True})
+        return self.by_file(begun)
 
     def outside_files(self) -> tuple[str, ...]:
         """Return the columns that the table is partitioned by."""
@@ -139,41 +137,11 @@ class DeltaSource(TableOfRuns["ParquetLayout"], ParquetSource):
         footers, grain = self.refreshed().footers, msgspec.structs.replace(self._grain(), most_pieces=1)
         return [s for number in range(file, len(footers)) for s in footers[number].splits(number, grain)]
 
-    def position(self) -> dict[str, Any]:
-        """Return the identity of the table and the version, and in which ones files are to be looked up besides."""
-        snapshot = self._settled()
-        found = {"id": snapshot.table, "version": snapshot.version}
-        return dict((self._runs and self._runs.position) or found)
+    def _now(self) -> dict[str, Any]:
+        return {"id": self._settled().table, "version": self._settled().version}
 
-    def for_further_runs(self, *, keyed: bool) -> DeltaSource:
-        """Return this source, to be looked at anew, with the files of later versions as further ones."""
-        return self._with({"_snapshot": None, "_runs": Runs()})
-
-    def since(self, seen: Seen) -> DeltaSource:
-        """Return this source with the files that runs have taken in, and those with rows that are new since."""
-        now, name, last = self._settled(), f"The Delta table {self._place}", seen.positions[-1]
-        if last["id"] != now.table:
-            raise other_table(name)
-        position, new = last, {}
-        if seen.take_new:
-            if now.version < last["version"]:
-                raise older_version(name, f"version {now.version}", f"version {last['version']}")
-            new = self._new_files(seen, last["version"], now)
-            position = position_at({"id": now.table, "version": now.version}, new)
-        between = range(now.version - 1, last["version"], -1)
-        runs, paths = runs_since(name, seen, position, new, between, self._files_in, self._gone)
-        return self._with({"_runs": runs, "_pins": paths})
-
-    def _new_files(self, seen: Seen, after: int, now: Snapshot) -> dict[str, int | None]:
-        name = f"The Delta table {self._place}"
-        try:
-            changes = changes_since(self._place, self._storage, after, now.version)
-        except InputChanged:
-            if not seen.keyed:
-                raise
-            return seen.unseen(now.files)
-        found = new_files(name, changes, seen.paths, keyed=seen.keyed)
-        return {path: version for path, version in found.items() if version is not None or path in now.files}
+    def _changes(self, last: Mapping[str, Any]) -> list[Change]:
+        return changes_since(self._place, self._storage, last["version"], self._settled().version)
 
     def _files_in(self, version: int | None) -> Mapping[str, Mapping[str, str | None]]:
         """Return the files of a version with the values of their partitions."""
@@ -184,22 +152,6 @@ class DeltaSource(TableOfRuns["ParquetLayout"], ParquetSource):
     def forms(self) -> Mapping[str, str]:
         """Return the forms of the columns that may hold nulls, in the files of earlier runs, too."""
         return {**(self._runs.forms if self._runs else {}), **super().forms()}
-
-    def as_planned(self, described: Mapping[str, Any]) -> DeltaSource:
-        """Return this source with the version that a run was planned with, unless another one was asked for."""
-        asked = self._version is not None or self._moment is not None
-        mine = self.describe()
-        if "version" not in described:
-            return self.for_further_runs(keyed=False)
-        version = described.get("version")
-        same = {**mine, "version": version} == dict(described)
-        if asked or not same or version == mine["version"] or not isinstance(version, int):
-            return self
-        warn(
-            f"The Delta table {self._place} is at version {mine['version']} now; this run began with version "
-            f"{version}, and goes on with that one. A run with another output= reads the newer one."
-        )
-        return self._with({"_version": version, "_snapshot": None})
 
     def inspect(self, files: list[InputFile]) -> ParquetLayout:
         """Read the footers; columns and types are those of the table."""
@@ -235,12 +187,8 @@ class DeltaSource(TableOfRuns["ParquetLayout"], ParquetSource):
             "by VACUUM. Read a later version."
         )
 
-    def _settled(self) -> Snapshot:
-        if self._snapshot is None:
-            self._snapshot = _snapshot(
-                self._place, self._storage, self._version, self._moment, self._condition
-            )
-        return self._snapshot
+    def _look(self) -> Snapshot:
+        return _snapshot(self._place, self._storage, self._version, self._moment, self._condition)
 
 
 def _snapshot(

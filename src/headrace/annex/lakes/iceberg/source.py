@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from headrace.annex.lakes.further_runs import Runs, TableOfRuns, position_at, runs_since
+from headrace.annex.lakes.further_runs import Runs, TableOfRuns
 from headrace.annex.lakes.iceberg.catalog import Catalog, opened, store_options, told
 from headrace.annex.lakes.places import place_of
 from headrace.core.files.input_files import InputFile
 from headrace.core.files.storage import storage_at
 from headrace.core.ports import Bad
 from headrace.core.row_keys import Location
-from headrace.core.table_changes import Change, Kind, Seen, new_files, no_history, older_version, other_table
-from headrace.core.warn import warn
+from headrace.core.table_changes import Change, Kind, Seen, no_history, older_version
 from headrace.core.work import Split
-from headrace.errors import InputChanged, NothingMatched, PlanError, SourceError, UnreadableFile
+from headrace.errors import NothingMatched, PlanError, SourceError, UnreadableFile
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -101,11 +100,13 @@ class Scan:
     tasks: Mapping[str, Any] = field(repr=False)
 
 
-class IcebergSource(TableOfRuns[Scan]):
+class IcebergSource(TableOfRuns[Scan, Scan]):
     """Reads one snapshot of an Iceberg table, a split for each file. It is settled when first looked at."""
 
     reads_objects = True
     has_chunks = True
+    lake = "Iceberg"
+    pins: ClassVar[Mapping[str, str]] = {"snapshot": "_snapshot", "schema": "_schema_id"}
 
     def __init__(
         self,
@@ -118,22 +119,20 @@ class IcebergSource(TableOfRuns[Scan]):
         columns: Sequence[str] | None = None,
     ) -> None:
         super().__init__("/")
-        self._identifier = identifier
+        self._place = identifier
         self._catalog = catalog
         self._snapshot = snapshot
         self._moment = moment
         self._filter = row_filter
         self._columns = None if columns is None else tuple(columns)
         self._schema_id: int | None = None  # of a run that goes on
-        self._scan: Scan | None = None
-        self._runs: Runs | None = None
 
     def describe(self) -> dict[str, Any]:
         """Return the table, its snapshot, and what is read of it."""
         scan = self._settled()
         return {
             "kind": "iceberg",
-            "table": self._identifier,
+            "table": self._place,
             **({} if self._runs else self._read(scan)),
             "filter": None if self._filter is None else str(self._filter),
             "columns": None if self._columns is None else list(self._columns),
@@ -146,76 +145,38 @@ class IcebergSource(TableOfRuns[Scan]):
                 "mode='add_columns' needs all columns and rows of the table: leave out selected_fields= and "
                 "row_filter= of read_iceberg. Columns that no step needs are copied as they are stored."
             )
-        pinned = self._moment is None and self._snapshot is None and bool(begun.get("snapshot"))
-        found = {"_snapshot": begun["snapshot"], "_schema_id": begun.get("schema")} if pinned else {}
-        return self._with({"_scan": None, "files_apart": True, **found})
+        return self.by_file(begun)
 
     def outside_files(self) -> tuple[str, ...]:
         """Return none: files have the columns that partitions are made of, too."""
         return ()
 
-    def position(self) -> dict[str, Any]:
-        """Return the identity of the table, its snapshot and schema, and where files are to be looked up besides."""
-        return dict((self._runs and self._runs.position) or self._read(self._settled()))
+    def _now(self) -> dict[str, Any]:
+        return self._read(self._settled())
 
     def _read(self, scan: Scan) -> dict[str, Any]:
         return {"id": scan.table, "snapshot": scan.snapshot, "schema": scan.schema_id}
 
-    def for_further_runs(self, *, keyed: bool) -> IcebergSource:
-        """Return this source, to be looked at anew, with the files of later snapshots as further ones."""
-        return self._with({"_scan": None, "_runs": Runs()})
+    def _check_later(self, last: Mapping[str, Any]) -> None:
+        check_later(self._name, self._settled().metadata, last["snapshot"], self._settled().snapshot)
 
-    def since(self, seen: Seen) -> IcebergSource:
-        """Return this source with the files that runs have taken in, and those with rows that are new since."""
-        now, name, last = self._settled(), f"The Iceberg table {self._identifier}", seen.positions[-1]
-        if last["id"] != now.table:
-            raise other_table(name)
-        position, new = last, {}
-        if seen.take_new:
-            new = self._new_files(seen, last["snapshot"], now)
-            position = position_at(self._read(now), new)
-        between = ancestors(now.metadata, now.snapshot, last["snapshot"])
-        runs, paths = runs_since(name, seen, position, new, between, self._files_in, self._gone)
-        return self._with({"_runs": runs, "_pins": paths, "_scan": replace(now, tasks=runs.told)})
+    def _between(self, last: Mapping[str, Any]) -> list[int]:
+        return ancestors(self._settled().metadata, self._settled().snapshot, last["snapshot"])
 
-    def _new_files(self, seen: Seen, after: int | None, now: Scan) -> dict[str, int | None]:
-        name = f"The Iceberg table {self._identifier}"
-        check_later(name, now.metadata, after, now.snapshot)
-        try:
-            changes = changes_since(name, now.metadata, now.io, after, now.snapshot)
-        except InputChanged:
-            if not seen.keyed:
-                raise
-            return seen.unseen(now.tasks)
-        found = new_files(name, changes, seen.paths, keyed=seen.keyed)
-        return {path: last for path, last in found.items() if last is not None or path in now.tasks}
+    def _changes(self, last: Mapping[str, Any]) -> list[Change]:
+        now = self._settled()
+        return changes_since(self._name, now.metadata, now.io, last["snapshot"], now.snapshot)
+
+    def _taken_in(self, runs: Runs, paths: tuple[str, ...], seen: Seen) -> IcebergSource:
+        found = replace(self._settled(), tasks=runs.told)
+        return self._with({"_runs": runs, "_pins": paths, "_found": found})
 
     def _files_in(self, snapshot: int | None) -> Mapping[str, Any]:
         """Return the files of a snapshot with how they are read."""
         now = self._settled()
         if snapshot in (None, now.snapshot):
             return now.tasks
-        return self._with({"_snapshot": snapshot, "_schema_id": now.schema_id})._planned().tasks
-
-    def as_planned(self, described: Mapping[str, Any]) -> IcebergSource:
-        """Return this source with the snapshot that a run was planned with, unless another one was asked for."""
-        if "snapshot" not in described:
-            return self.for_further_runs(keyed=False)
-        asked = self._snapshot is not None or self._moment is not None
-        mine = self.describe()
-        planned = {name: described.get(name) for name in ("snapshot", "schema")}
-        snapshot, schema = planned.values()
-        same = {**mine, **planned} == dict(described)
-        if asked or not same or mine == dict(described) or not isinstance(snapshot, int):
-            return self
-        newer = (
-            "a newer snapshot" if snapshot != mine["snapshot"] else "other columns now, in the same snapshot"
-        )
-        warn(
-            f"The Iceberg table {self._identifier} has {newer}, {mine['snapshot']}; this run began with {snapshot}, "
-            "and goes on with that one. A run with another output= reads the newer one."
-        )
-        return self._with({"_scan": None, "_snapshot": snapshot, "_schema_id": schema})
+        return self._with({"_snapshot": snapshot, "_schema_id": now.schema_id})._look().tasks
 
     def schema(self) -> pa.Schema:
         """Return the columns of the snapshot."""
@@ -263,7 +224,7 @@ class IcebergSource(TableOfRuns[Scan]):
 
         def damaged(error: Exception) -> Exception:
             return UnreadableFile(
-                f"Cannot read {path!r} of the Iceberg table {self._identifier}: {str(error).rstrip('.')}."
+                f"Cannot read {path!r} of the Iceberg table {self._place}: {str(error).rstrip('.')}."
             )
 
         for batch in read_guarded(batches(), damaged):
@@ -310,26 +271,21 @@ class IcebergSource(TableOfRuns[Scan]):
 
     def _named_by(self) -> str:
         return (
-            f"The Iceberg table {self._identifier} names it in its snapshot {self._settled().snapshot}: it may have "
+            f"{self._name} names it in its snapshot {self._settled().snapshot}: it may have "
             "been removed when snapshots expired. Read a later one."
         )
 
-    def _settled(self) -> Scan:
-        if self._scan is None:
-            self._scan = self._planned()
-        return self._scan
-
-    def _planned(self) -> Scan:
+    def _look(self) -> Scan:
         import pyarrow as pa
         from pyiceberg.io.pyarrow import schema_to_pyarrow
 
         from headrace.annex.lakes.types import compact
         from headrace.sources.schemas import select
 
-        table = opened(self._identifier, self._catalog)
+        table = opened(self._place, self._catalog)
         if table is None:
-            raise NothingMatched(f"There is no Iceberg table {self._identifier} in the catalogue.")
-        with told("read the snapshots of the Iceberg table", self._identifier):
+            raise NothingMatched(f"There is no Iceberg table {self._place} in the catalogue.")
+        with told("read the snapshots of the Iceberg table", self._place):
             chosen = self._chosen(table)
             options = {} if self._filter is None else {"row_filter": self._filter}
             table.metadata = self._as_of(table.metadata, chosen)
@@ -344,7 +300,7 @@ class IcebergSource(TableOfRuns[Scan]):
         local = [path for path in found if not location.may_name(path)]
         if local:
             raise SourceError(
-                f"The Iceberg table {self._identifier} lies in a store and names a file of this machine, "
+                f"{self._name} lies in a store and names a file of this machine, "
                 f"{local[0]!r}. Such a file is not read: others write the table, and could name any file of this "
                 "machine."
             )
@@ -382,16 +338,14 @@ class IcebergSource(TableOfRuns[Scan]):
             if table.snapshot_by_id(self._snapshot) is None:
                 known = [each.snapshot_id for each in table.metadata.snapshots][-3:]
                 raise SourceError(
-                    f"The Iceberg table {self._identifier} has no snapshot {self._snapshot}; its last ones are "
+                    f"{self._name} has no snapshot {self._snapshot}; its last ones are "
                     f"{', '.join(map(str, known)) or 'none'}."
                 )
             return self._snapshot
         if self._moment is not None:
             found = table.snapshot_as_of_timestamp(self._moment)
             if found is None:
-                raise SourceError(
-                    f"The Iceberg table {self._identifier} has no snapshot of that time: its first one is later."
-                )
+                raise SourceError(f"{self._name} has no snapshot of that time: its first one is later.")
             return int(found.snapshot_id)
         current = table.current_snapshot()
         return None if current is None else int(current.snapshot_id)

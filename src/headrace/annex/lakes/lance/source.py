@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headrace.annex.lakes.further_runs import Runs, position_at, runs_since
+from headrace.annex.lakes.further_runs import Runs, TableVersion
 from headrace.annex.lakes.lance.table import State, changes_of, opened, said, told
 from headrace.annex.lakes.places import inside
 from headrace.core.files.storage import storage_at
-from headrace.core.ports import Bad, Source
+from headrace.core.ports import Bad
 from headrace.core.row_keys import Location
 from headrace.core.stores.options import Options
-from headrace.core.table_changes import Change, Seen, new_files, no_history, older_version, other_table
-from headrace.core.warn import warn
+from headrace.core.table_changes import Change, Seen, no_history, other_table
 from headrace.core.work import Split
 from headrace.errors import InputChanged, PlanError, SourceError, UnreadableFile
 
@@ -40,7 +40,7 @@ class _Found(NamedTuple):
     digest: str  # of the paths of all fragments
 
 
-class LanceSource(Source):
+class LanceSource(TableVersion[_Found]):
     """Reads one version of a Lance table, which never changes. It is settled when first looked at.
 
     A split is a fragment, or 262,144 rows of one; with a condition, the rows of a fragment for which it holds.
@@ -59,6 +59,8 @@ class LanceSource(Source):
         What the store needs to know that is no secret.
     """
 
+    lake = "Lance"
+
     def __init__(
         self,
         place: str,
@@ -70,9 +72,7 @@ class LanceSource(Source):
     ) -> None:
         self._place, self._version, self._condition, self._options = place, version, condition, options
         self._columns = None if columns is None else tuple(columns)
-        self._found: _Found | None = None
         self._tables: dict[int | str | None, Any] = {}
-        self._runs: Runs | None = None
         self._every: dict[str, tuple[tuple[str, int, int], _Fragment | None]] = {}
         self._pins: tuple[str, ...] | None = None
         self.files_apart = False
@@ -87,8 +87,7 @@ class LanceSource(Source):
                 "mode='add_columns' needs all rows of the table, and read_lance has filter=. Leave it out; where= of "
                 "write_lance says which rows get values."
             )
-        version = begun.get("version") if self._version is None else self._version
-        return self._with({"_found": None, "_version": version, "_condition": where, "files_apart": True})
+        return self.by_file(begun)._with({"_condition": where})
 
     def outside_files(self) -> None:
         """Return None: files with new columns have these alone."""
@@ -103,51 +102,30 @@ class LanceSource(Source):
             "columns": None if self._columns is None else list(self._columns),
         }
 
-    def position(self) -> dict[str, Any]:
-        """Return the version, by what it is recognised, and in which ones fragments are to be looked up besides."""
-        found = self._settled()
-        return dict(
-            (self._runs and self._runs.position) or {"version": found.version, "digest": found.digest}
-        )
+    def _now(self) -> dict[str, Any]:
+        return {"version": self._settled().version, "digest": self._settled().digest}
 
-    def for_further_runs(self, *, keyed: bool) -> LanceSource:
-        """Return this source, to be looked at anew, with the fragments of later versions as further files."""
-        return self._with({"_found": None, "_runs": Runs(), "_every": {}})
+    def _check_later(self, last: Mapping[str, Any]) -> None:
+        super()._check_later(last)
+        with contextlib.suppress(SourceError):  # versions that were cleaned up: see _changes
+            if self._state(last["version"]).digest() == last["digest"]:
+                return
+            raise other_table(self._name)
 
-    def since(self, seen: Seen) -> LanceSource:
-        """Return this source with the fragments that runs have taken in, and those with rows that are new since."""
-        now, name, last = self._settled(), f"The Lance table {self._place}", seen.positions[-1]
-        position, new = last, {}
-        if seen.take_new:
-            if now.version < last["version"]:
-                raise older_version(name, f"version {now.version}", f"version {last['version']}")
-            new = self._new_files(name, seen, now)
-            position = position_at({"version": now.version, "digest": now.digest}, new)
-        between = range(now.version - 1, last["version"], -1)
-        runs, paths = runs_since(name, seen, position, new, between, self._files_in, lambda paths: [])
+    def _changes(self, last: Mapping[str, Any]) -> list[Change]:
+        steps = range(last["version"] + 1, self._settled().version + 1)
+        try:
+            return [change for version in steps for change in self._changes_in(version)]
+        except SourceError as error:
+            why = f"some of its versions since {last['version']} were cleaned up"
+            raise no_history(self._name, why) from error
+
+    def _taken_in(self, runs: Runs, paths: tuple[str, ...], seen: Seen) -> LanceSource:
         about = {path: (path, size, time) for path, size, time in seen.files}
         every = {path: (about.get(path) or _listed(runs.told[path]), runs.told.get(path)) for path in paths}
         return self._with({"_runs": runs, "_every": every}).pinned(paths)
 
-    def _new_files(self, name: str, seen: Seen, now: _Found) -> dict[str, int | None]:
-        last, live = seen.positions[-1], {each.path: None for each in now.fragments if each is not None}
-        try:
-            if self._state(last["version"]).digest() != last["digest"]:
-                raise other_table(name)
-            steps = range(last["version"] + 1, now.version + 1)
-            changes = [change for version in steps for change in self._changes(version)]
-        except SourceError as error:
-            if isinstance(error, InputChanged):
-                raise
-            if not seen.keyed:
-                raise no_history(
-                    name, f"some of its versions since {last['version']} were cleaned up"
-                ) from error
-            return seen.unseen(live)
-        found = new_files(name, changes, seen.paths, keyed=seen.keyed)
-        return {path: version for path, version in found.items() if version is not None or path in live}
-
-    def _changes(self, version: int) -> list[Change]:
+    def _changes_in(self, version: int) -> list[Change]:
         with told(self._place, "read the history of"):
             return changes_of(self._opened(version), self._state(version - 1), self._state(version))
 
@@ -163,6 +141,8 @@ class LanceSource(Source):
     def _with(self, changed: Mapping[str, Any]) -> LanceSource:
         copy: LanceSource = object.__new__(type(self))
         copy.__dict__ = {**self.__dict__, "_tables": {}, **changed}
+        if copy._found is None:
+            copy._every = {}
         return copy
 
     def files(self) -> list[tuple[str, int, int]]:
@@ -185,20 +165,6 @@ class LanceSource(Source):
     def splits_from(self, file: int) -> list[Split] | None:
         """List the splits of further fragments, where runs add to one output."""
         return [split for split in self.splits() if split.file >= file] if self._runs else None
-
-    def as_planned(self, described: Mapping[str, Any]) -> LanceSource:
-        """Return this source with the version that a run was planned with, unless another one was asked for."""
-        if "version" not in described:
-            return self.for_further_runs(keyed=False)
-        mine, version = self.describe(), described.get("version")
-        same = {**mine, "version": version} == dict(described)
-        if self._version is not None or not same or mine == dict(described) or not isinstance(version, int):
-            return self
-        warn(
-            f"The Lance table {self._place} has a newer version, {mine['version']}; this run began with {version}, "
-            "and goes on with that one. A run with another output= reads the newer one."
-        )
-        return self._with({"_found": None, "_version": version, "_every": {}})
 
     def schema(self) -> pa.Schema:
         """Return the columns of the version."""
@@ -306,26 +272,20 @@ class LanceSource(Source):
             self._tables[version] = opened(self._place, self._options, version)
         return self._tables[version]
 
-    def _settled(self) -> _Found:
-        if self._found is None:
-            import pyarrow as pa
+    def _look(self) -> _Found:
+        import pyarrow as pa
 
-            from headrace.sources.schemas import select
+        from headrace.sources.schemas import select
 
-            table = self._opened(self._version)
-            with told(self._place, "look at"):
-                every = pa.schema([pa.field(each.name, each.type, each.nullable) for each in table.schema])
-                schema = every if self._columns is None else select(every, self._columns)
-                _refuse_blobs(self._place, table.schema, schema.names)
-                if self._condition is not None:  # its columns and its words are looked at
-                    table.scanner(columns=[], with_row_id=True, filter=self._condition, limit=0).to_table()
-                self._found = _Found(
-                    int(table.version),
-                    schema,
-                    tuple(_fragments(self._place, table)),
-                    State.of(self._place, table).digest(),
-                )
-        return self._found
+        table = self._opened(self._version)
+        with told(self._place, "look at"):
+            every = pa.schema([pa.field(each.name, each.type, each.nullable) for each in table.schema])
+            schema = every if self._columns is None else select(every, self._columns)
+            _refuse_blobs(self._place, table.schema, schema.names)
+            if self._condition is not None:  # its columns and its words are looked at
+                table.scanner(columns=[], with_row_id=True, filter=self._condition, limit=0).to_table()
+            digest = State.of(self._place, table).digest()
+            return _Found(int(table.version), schema, tuple(_fragments(self._place, table)), digest)
 
 
 def _fragments(place: str, table: Any) -> Iterator[_Fragment]:
