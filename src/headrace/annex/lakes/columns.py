@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -178,6 +178,8 @@ class AddsColumns(LakeTable):
 
     where: str | None = field(default=None, kw_only=True)
 
+    adds: ClassVar[str] = "columns"
+
     def describe(self) -> dict[str, Any]:
         """Return how the table is written to."""
         return {**super().describe(), **({} if self.where is None else {"where": self.where})}
@@ -208,6 +210,10 @@ class AddsColumns(LakeTable):
         new = [name for name in schema.names if self.where or name not in self.columns.schema.names]
         check_new(f"{self.what} {self.place}", new, self.columns.schema, fills=self.where is not None)
         self.stored(schema, part=True)
+
+    def _check_same(self, table: Any | None, begun_with: str, *, needed: bool = False) -> None:
+        if table is None:
+            raise self.changed("it is gone")
 
     def at_base(self) -> Any:
         """Return the table in the version that is read."""

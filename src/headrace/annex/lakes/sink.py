@@ -7,6 +7,7 @@ import io
 import time
 import typing
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -16,13 +17,14 @@ import pyarrow.compute as pc
 from headrace.annex.lakes.places import within
 from headrace.annex.lakes.remaining import rows_lost
 from headrace.annex.lakes.types import fits, stored
+from headrace.core import failpoints
 from headrace.core.files.hive import folder_name, hive_values
 from headrace.core.files.staged import StagedStream
 from headrace.core.ports import Encoder, Format, Sink
 from headrace.core.table_changes import Lost
 from headrace.core.waiting import backoff
 from headrace.core.work import HOME, SUCCESS, StagedFile
-from headrace.errors import OutputExists, OutputWriteFailed, SinkError
+from headrace.errors import HeadraceError, OutputExists, OutputWriteFailed, SinkError
 from headrace.sinks.files import TableOfFiles
 from headrace.sinks.parquet import Parquet, ParquetEncoder
 from headrace.sinks.parquet_joined import JoinedEncoder
@@ -58,6 +60,7 @@ class LakeTable(TableOfFiles):
     there: str = field(default="", kw_only=True, repr=False)
 
     what: ClassVar[str] = "table"
+    adds: ClassVar[str] = "rows"
     adding: ClassVar[str] = "schema_mode='merge' adds columns"
 
     def format(self) -> Format:
@@ -83,9 +86,13 @@ class LakeTable(TableOfFiles):
         """Return what a table is; raises ``SinkError`` if it cannot be written to."""
         raise NotImplementedError
 
+    def parts_of(self, table: Any, run: str) -> str | int | None:
+        """Return what the commit of a run says of its parts; None if the table has no such commit."""
+        raise NotImplementedError
+
     def has_run(self, table: Any, run: str) -> bool:
         """Say whether a table has the commit of a run."""
-        raise NotImplementedError
+        return self.parts_of(table, run) is not None
 
     def revealed(self, run: str = "") -> bool:
         """Say whether the table as it is now has the commit of this run, or of another."""
@@ -144,10 +151,6 @@ class LakeTable(TableOfFiles):
     def key_of(self, file: StagedFile, run: str) -> str:
         """Return what the table calls the file with the rows of a run's part."""
         return self.path_of(file.name)
-
-    def reveal(self, files: Sequence[StagedFile], schema: pa.Schema | None) -> None:
-        """Make the parts rows of the table in one commit, unless that was done. ``schema``: that of the run."""
-        raise NotImplementedError
 
     def kind_of(self, kind: pa.DataType) -> pa.DataType | None:
         """Return the type in which a column is written; None if no table of this format has one."""
@@ -251,6 +254,86 @@ class LakeTable(TableOfFiles):
             raise SinkError(
                 f"The {self.what} {self.place} is partitioned by {list(columns.partition_by) or 'nothing'}, and "
                 f"partition_by= is {asked}. Give it as the table has it: new files must be divided like the old ones."
+            )
+
+    # ------------------------------------------------------------ one commit
+
+    def reveal(self, files: Sequence[StagedFile], schema: pa.Schema | None) -> None:
+        """Make the parts rows of the table in one commit, unless that was done. ``schema``: that of the run.
+
+        It is made on the very version of the table that the parts were compared with.
+        """
+        mark, parts = self.mark_of(files), None
+        for _ in self.tries():
+            table = self.open_table()
+            if table is not None and self._is_done(table, mark):
+                break
+            self._check_same(table, self.there)
+            if parts is None:
+                parts, schema = self.read(files, schema)
+            if parts is None or (schema is None and table is None):  # no column is known
+                return
+            if table is not None:
+                self._check_mode()
+                self.compare(table, parts, schema)
+            failpoints.hit("table.filled")
+            try:
+                self.commit(table, parts, schema, mark)
+                break
+            except Exception as error:
+                now = self.open_table()
+                if now is not None and self._is_done(now, mark):  # the answer was lost
+                    break
+                if isinstance(error, HeadraceError):  # it says what to do
+                    raise
+                if not isinstance(error, self.faster()) and (table is not None or now is None):
+                    raise self._failed(error) from None
+        self.sync()
+
+    def mark_of(self, files: Sequence[StagedFile]) -> Any:
+        """Return what the commit of a run says of its parts, which tells them from others of the same run."""
+        return digest_of(files)
+
+    def read(self, files: Sequence[StagedFile], schema: pa.Schema | None) -> tuple[Any, pa.Schema | None]:
+        """Return what is to be committed, and the columns of the run; nothing where the table need not know of it."""
+        raise NotImplementedError
+
+    def compare(self, table: Any, parts: Any, schema: pa.Schema | None) -> None:
+        """Refuse where the table has changed since the parts were made, such that they do not fit any more."""
+        raise NotImplementedError
+
+    def commit(self, table: Any | None, parts: Any, schema: pa.Schema | None, mark: Any) -> None:
+        """Commit in one try, on the version of ``table``; None: the table is made."""
+        raise NotImplementedError
+
+    def faster(self) -> tuple[type[Exception], ...]:
+        """Return what the library raises where somebody else has committed meanwhile."""
+        raise NotImplementedError
+
+    def told(self, doing: str) -> AbstractContextManager[None]:
+        """Raise our own errors for those of the library: what was done with this table."""
+        raise NotImplementedError
+
+    def sync(self) -> None:
+        """Make the commit survive a loss of power, before ``_SUCCESS`` says that it is there."""
+
+    def _is_done(self, table: Any, mark: Any) -> bool:
+        return self.is_done(self.parts_of(table, self.files.run), mark)
+
+    def _check_mode(self) -> None:
+        if self.table_mode == "error":
+            raise OutputExists(
+                f"Another program made the {self.what} {self.place} during this run, and mode='error' was given. "
+                "That table was not changed: mode='append' adds to it."
+            )
+
+    def _failed(self, error: Exception) -> Exception:
+        try:
+            with self.told(f"add the {self.adds} of this run to"):
+                raise error
+        except HeadraceError as words:
+            return SinkError(
+                f"{words} The table has none of them, and they are kept: run the same command again."
             )
 
     def tries(self) -> Iterator[None]:

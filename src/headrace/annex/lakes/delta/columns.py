@@ -66,10 +66,8 @@ class DeltaNewColumns(AddsColumns, DeltaTable):
         places = {file: paths[number] for number, file in made}
         return replace(Parts.of(self, list(places) or files), places=places)
 
-    def _check(self, table: Any | None, parts: Parts, schema: pa.Schema | None) -> None:
+    def compare(self, table: Any, parts: Parts, schema: pa.Schema | None) -> None:
         """Refuse if others have changed what was read, or have made such a column; new rows of theirs are kept."""
-        if table is None:
-            raise self.changed("it is gone")
         base, now = self.at_base(), self.columns_of(table)
         was, files, used = _files(base), _files(table), parts.places.values()
         gone = next((path for path in used if path not in files), None)
@@ -97,7 +95,8 @@ class DeltaNewColumns(AddsColumns, DeltaTable):
         others += [-(was[path]["num_records"] or 0) for path in was if path not in files]
         self.warn_of_rows(sum(others), new if schema is None else new or schema.names)
 
-    def _send(self, table: Any, parts: Parts, schema: pa.Schema | None, mark: int) -> None:
+    def commit(self, table: Any, parts: Parts, schema: pa.Schema | None, mark: int) -> None:
+        """Write the next entry of the log, unless there is one."""
         actions = [*self._about(table, schema or pa.schema([]), mark), *self._replaced(parts)]
         data = "".join(f"{json.dumps(action, default=str)}\n" for action in actions).encode()
         if not self._put(f"_delta_log/{table.version() + 1:020}.json", data):

@@ -6,6 +6,7 @@ import json
 import os
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -15,11 +16,10 @@ from headrace.annex.lakes.delta.table import library, opened, storage, told
 from headrace.annex.lakes.places import within
 from headrace.annex.lakes.sink import Columns, LakeTable, digest_of
 from headrace.annex.lakes.types import footers, statistics
-from headrace.core import failpoints
 from headrace.core.files import safe_files
 from headrace.core.files.safe_files import sync_fd, sync_folder
 from headrace.core.work import StagedFile
-from headrace.errors import HeadraceError, OutputExists, OutputWriteFailed, SinkError
+from headrace.errors import OutputWriteFailed, SinkError
 
 _SYNCED = 10  # versions
 _KEPT = {
@@ -76,61 +76,42 @@ class DeltaTable(LakeTable):
         """Return the number that its metadata has."""
         return str(table.metadata().id)
 
-    def has_run(self, table: Any, run: str) -> bool:
-        """Say whether a table has the transaction of a run."""
-        return table.transaction_version(application(run)) is not None
-
-    def reveal(self, files: Sequence[StagedFile], schema: pa.Schema | None) -> None:
-        """Commit the parts, on the very version of the table that they were compared with."""
-        mark = int(digest_of(files)[:15], 16)
-        parts: Parts | None = None
-        for _ in self.tries():
-            table = self.open_table()
-            before = -1 if table is None else table.version()
-            if table is not None and self._is_done(table, mark):
-                break
-            self._check_same(table, self.there)
-            parts = parts or self._parts(files)
-            schema = parts.schema if schema is None else schema
-            if schema is None and table is None:  # no column is known
-                return
-            self._check(table, parts, schema)
-            failpoints.hit("table.filled")
-            try:
-                self._send(table, parts, schema, mark)
-                break
-            except library().exceptions.CommitFailedError:  # somebody else was faster, or the answer was lost
-                continue
-            except HeadraceError:  # it says what to do
-                raise
-            except Exception as error:
-                now = self.open_table()
-                if now is not None and self._is_done(now, mark):
-                    break
-                if table is not None or now is None:  # else somebody else has just made it
-                    raise self._failed(error) from None
-        self._sync(before)
+    def parts_of(self, table: Any, run: str) -> int | None:
+        """Return the version of the transaction of a run."""
+        found: int | None = table.transaction_version(application(run))
+        return found
 
     # ------------------------------------------------------------ one commit
+
+    def mark_of(self, files: Sequence[StagedFile]) -> int:
+        """Return a number, as transactions have them."""
+        return int(digest_of(files)[:15], 16)
+
+    def read(self, files: Sequence[StagedFile], schema: pa.Schema | None) -> tuple[Parts, pa.Schema | None]:
+        """Read the footers."""
+        parts = self._parts(files)
+        return parts, parts.schema if schema is None else schema
 
     def _parts(self, files: Sequence[StagedFile]) -> Parts:
         return Parts.of(self, files)
 
-    def _check(self, table: Any | None, parts: Parts, schema: pa.Schema | None) -> None:
-        """Refuse where the table has changed since the parts were made, such that they do not fit any more."""
-        if table is None:
-            return
-        if self.table_mode == "error":
-            raise OutputExists(
-                f"Another program made a Delta table at {self.place} during this run, and mode='error' was given. "
-                "That table was not changed: mode='append' adds to it."
-            )
+    def compare(self, table: Any, parts: Parts, schema: pa.Schema | None) -> None:
+        """Refuse other partitions, and columns of other types."""
         now = self.columns_of(table)
         self._check_partitions(now)
         if schema is not None:
             parts.check(replace(self, columns=now), schema)
 
-    def _send(self, table: Any | None, parts: Parts, schema: pa.Schema | None, mark: int) -> None:
+    def faster(self) -> tuple[type[Exception], ...]:
+        """Return the library's error."""
+        return (library().exceptions.CommitFailedError,)
+
+    def told(self, doing: str) -> AbstractContextManager[None]:
+        """Raise our own errors for those of the library."""
+        return told(self.place, doing)
+
+    def commit(self, table: Any | None, parts: Parts, schema: pa.Schema | None, mark: int) -> None:
+        """Commit; the library refuses a second transaction of the run."""
         deltalake = library()
         from deltalake.transaction import create_table_with_add_actions
 
@@ -165,20 +146,6 @@ class DeltaTable(LakeTable):
             table.alter.add_columns(library().Schema.from_arrow(pa.schema(new)).fields)
         return table.schema()
 
-    def _failed(self, error: Exception) -> SinkError:
-        try:
-            with told(self.place, "add the rows of this run to"):
-                raise error
-        except HeadraceError as words:
-            return SinkError(
-                f"{words} The table has none of them, and they are kept: run the same command again."
-            )
-
-    # ------------------------------------------------------------ the table
-
-    def _is_done(self, table: Any, mark: int) -> bool:
-        return self.is_done(table.transaction_version(application(self.files.run)), mark)
-
     def columns_of(self, table: Any) -> Columns:
         """Return the columns of a table, unless it asks of its writers what this one does not do."""
         with told(self.place, "look at"):
@@ -198,13 +165,13 @@ class DeltaTable(LakeTable):
             )
         return Columns(schema, tuple(about.partition_columns))
 
-    def _sync(self, before: int) -> None:
+    def sync(self) -> None:
         """Make the commit survive a loss of power, before ``_SUCCESS`` says that it is there."""
         if not self.files.syncs:
             return
         log = within(self.place, "_delta_log")
         names = sorted(name for name in os.listdir(log) if name.endswith(".json"))
-        for name in [n for n in names if int(n.partition(".")[0]) > before] or names[-_SYNCED:]:
+        for name in names[-_SYNCED:]:
             with safe_files.file(within(log, name)) as file:
                 sync_fd(file.fileno())
         sync_folder(log)

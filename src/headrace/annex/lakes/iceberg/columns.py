@@ -76,25 +76,30 @@ class IcebergNewColumns(AddsColumns, IcebergTable):
         source = IcebergSource(self.identifier, self.catalog)
         return source.for_new_columns(None, self.files.source)
 
-    def _begun(self, table: Any | None, schema: pa.Schema | None, parts: Placed) -> Any:
-        """Begin with the new columns, unless others have changed what was read."""
-        if table is None:
-            raise self.changed("it is gone")
+    def compare(self, table: Any, parts: Placed, schema: pa.Schema | None) -> None:
+        """Refuse if others have changed what was read, or have made such a column; new rows of theirs are kept."""
         base, now = _tasks(self.at_base()), _tasks(table)
         for path in dict.fromkeys(place_of(like.file_path) for _, like in parts):
             if path not in now or _deletions(now[path]) != _deletions(base[path]):
                 raise self.changed(f"its file {path} was replaced, or rows of it were deleted")
+        super().compare(table, parts, schema)
         there = self.columns_of(table)
-        wanted = schema if schema is not None else pa.schema([])
-        made = pa.schema([column for column in self.stored(wanted, part=True) if self._is_new(column.name)])
+        made = self._made(schema)
         if made.names or self.where is None:
             check_new(f"{self.what} {self.place}", made.names, there.schema)
         others = [now[path].file.record_count for path in now if path not in base]
         others += [-base[path].file.record_count for path in base if path not in now]
-        self.warn_of_rows(sum(others), made.names or wanted.names)
-        transaction = super()._begun(table, schema, parts)
+        self.warn_of_rows(sum(others), made.names or (schema.names if schema is not None else []))
+
+    def _made(self, schema: pa.Schema | None) -> pa.Schema:
+        wanted = schema if schema is not None else pa.schema([])
+        return pa.schema([column for column in self.stored(wanted, part=True) if self._is_new(column.name)])
+
+    def _begun(self, table: Any | None, schema: pa.Schema | None) -> Any:
+        """Begin with the new columns."""
+        transaction = super()._begun(table, schema)
         with transaction.update_schema() as update:
-            for column in iceberg_schema(made).fields:
+            for column in iceberg_schema(self._made(schema)).fields:
                 update.add_column(column.name, column.field_type)
         return transaction
 

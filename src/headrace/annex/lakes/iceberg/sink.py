@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -13,12 +14,11 @@ import pyarrow.types as pt
 from headrace.annex.lakes.iceberg.catalog import Catalog, opened, store_options, told
 from headrace.annex.lakes.iceberg.partitions import PartitionField, Partitions, data_file, fields_of
 from headrace.annex.lakes.places import place_of, within
-from headrace.annex.lakes.sink import Columns, LakeTable, digest_of
+from headrace.annex.lakes.sink import Columns, LakeTable
 from headrace.annex.lakes.types import footers, stored
-from headrace.core import failpoints
 from headrace.core.ports import Sink
 from headrace.core.work import StagedFile
-from headrace.errors import OutputExists, SinkError, SourceError
+from headrace.errors import SinkError
 from headrace.sinks.dividing import Folders
 
 RUN, _PARTS = "headrace.run", "headrace.parts"
@@ -100,9 +100,13 @@ class IcebergTable(LakeTable):
         """Return the number that its metadata has."""
         return str(table.metadata.table_uuid)
 
-    def has_run(self, table: Any, run: str) -> bool:
-        """Say whether a table has a snapshot of a run."""
-        return _parts_of(table, run) is not None
+    def parts_of(self, table: Any, run: str) -> str | None:
+        """Return what the snapshot of a run says of its parts."""
+        for snapshot in table.metadata.snapshots:
+            about = snapshot.summary.additional_properties if snapshot.summary is not None else {}
+            if about.get(RUN) == run:
+                return str(about.get(_PARTS))
+        return None
 
     def columns_of(self, table: Any) -> Columns:
         """Return the columns and the partition spec of a table, which lies where this run began."""
@@ -114,82 +118,57 @@ class IcebergTable(LakeTable):
         last = int(table.metadata.last_column_id)
         return IcebergColumns(_arrow(table.schema()), fields=fields_of(table, self.identifier), last=last)
 
-    def reveal(self, files: Sequence[StagedFile], schema: pa.Schema | None) -> None:
-        """Commit the parts, on the very snapshot that they were compared with."""
-        digest = digest_of(files)
+    # ------------------------------------------------------------ one commit
+
+    def read(self, files: Sequence[StagedFile], schema: pa.Schema | None) -> tuple[Placed, pa.Schema | None]:
+        """Return the parts that have rows, and where they go; columns of a run without rows are in its one part."""
         full = [file for file in files if file.rows]
-        if schema is None and files and not full:  # of the part without rows that a run without rows has
+        if schema is None and files and not full:
             (footer,) = footers(self.files, [files[0].name])
             schema = footer.schema.to_arrow_schema()
-        placed: Placed = []
-        for _ in self.tries():
-            table = self.open_table()
-            if table is not None and self._is_done(table, digest):
-                return
-            self._check_same(table, self.there)
-            if schema is None and table is None:  # no column is known
-                return
-            if table is not None and self.table_mode == "error":
-                raise OutputExists(
-                    f"Another program made an Iceberg table {self.identifier} during this run, and mode='error' was "
-                    "given. That table was not changed: mode='append' adds to it."
-                )
-            placed = placed or self._placed(full)
-            if self._commit(table, placed, schema, digest):
-                return
+        return self._placed(full), schema
 
     def _placed(self, files: Sequence[StagedFile]) -> Placed:
         """Return each part with the file of the table whose place it takes; None: it is added."""
         return [(file, None) for file in files]
 
-    def _commit(self, table: Any | None, parts: Placed, schema: pa.Schema | None, digest: str) -> bool:
-        """Commit; False if somebody else was faster."""
+    def compare(self, table: Any, parts: Placed, schema: pa.Schema | None) -> None:
+        """Refuse a table whose columns are others now."""
+        now = self.columns_of(table)
+        if schema is not None:
+            replace(self, columns=now).stored(schema)
+
+    def commit(self, table: Any | None, parts: Placed, schema: pa.Schema | None, mark: str) -> None:
+        """Commit one snapshot."""
+        transaction = self._begun(table, schema)
+        old = {like.file_path: like for _, like in parts if like is not None}
+        if table is not None and self.table_mode == "overwrite":
+            old = {task.file.file_path: task.file for task in table.scan().plan_files()}
+        about = {RUN: self.files.run, _PARTS: mark, **self._told(schema)}
+        update = transaction.update_snapshot(snapshot_properties=about)
+        made = self._data_files(transaction, parts)
+        with update.overwrite() if old else update.fast_append() as snapshot:
+            for file in old.values():
+                snapshot.delete_data_file(file)
+            for file in made:
+                snapshot.append_data_file(file)
+        self._send(transaction)
+
+    def faster(self) -> tuple[type[Exception], ...]:
+        """Return the library's errors."""
         from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError, ValidationException
 
-        try:
-            transaction = self._begun(table, schema, parts)
-            old = {like.file_path: like for _, like in parts if like is not None}
-            if table is not None and self.table_mode == "overwrite":
-                old = {task.file.file_path: task.file for task in table.scan().plan_files()}
-            about = {RUN: self.files.run, _PARTS: digest, **self._told(schema)}
-            update, made = (
-                transaction.update_snapshot(snapshot_properties=about),
-                self._data_files(transaction, parts),
-            )
-            with update.overwrite() if old else update.fast_append() as snapshot:
-                for file in old.values():
-                    snapshot.delete_data_file(file)
-                for file in made:
-                    snapshot.append_data_file(file)
-            failpoints.hit("table.filled")
-            self._send(transaction)
-        except (CommitFailedException, TableAlreadyExistsError, ValidationException):
-            return False
-        except SinkError:
-            raise
-        except Exception as error:
-            now = self.open_table()
-            if now is not None and self._is_done(now, digest):
-                return True
-            if table is None and now is not None:
-                return False
-            try:
-                with told("add the rows of this run to the Iceberg table", self.identifier):
-                    raise error
-            except SourceError as words:
-                raise SinkError(
-                    f"{words} The table has none of them, and they are kept: run the same command again."
-                ) from None
-        return True
+        return CommitFailedException, TableAlreadyExistsError, ValidationException
 
-    def _begun(self, table: Any | None, schema: pa.Schema | None, parts: Placed) -> Any:
+    def told(self, doing: str) -> AbstractContextManager[None]:
+        """Raise our own errors for those of the library."""
+        return told(f"{doing} the Iceberg table", self.identifier)
+
+    def _begun(self, table: Any | None, schema: pa.Schema | None) -> Any:
         if table is None:
             assert schema is not None
             made = iceberg_schema(self.stored(schema))
             return self.catalog.load().create_table_transaction(self.identifier, made, location=self.location)
-        now = self.columns_of(table)
-        if schema is not None:
-            replace(self, columns=now).stored(schema)  # names its columns, if they are others now
         table.metadata.properties["commit.retry.num-retries"] = "0"  # in memory: tries again are ours
         return table.transaction()
 
@@ -222,9 +201,6 @@ class IcebergTable(LakeTable):
     def _send(self, transaction: Any) -> None:
         transaction.commit_transaction()
 
-    def _is_done(self, table: Any, digest: str) -> bool:
-        return self.is_done(_parts_of(table, self.files.run), digest)
-
 
 def location_of(catalog: Catalog, identifier: str) -> tuple[str, dict[str, Any]]:
     """Return where a table lies, or where its catalogue would put it; and what is to know of the store there."""
@@ -242,14 +218,6 @@ def location_of(catalog: Catalog, identifier: str) -> tuple[str, dict[str, Any]]
             found.create_namespace_if_not_exists(namespace)
             location, properties = str(found._resolve_table_location(None, namespace, name)), found.properties
     return location, dict(store_options(properties, place_of(location)))
-
-
-def _parts_of(table: Any, run: str) -> str | None:
-    for snapshot in table.metadata.snapshots:
-        about = snapshot.summary.additional_properties if snapshot.summary is not None else {}
-        if about.get(RUN) == run:
-            return str(about.get(_PARTS))
-    return None
 
 
 def iceberg_schema(schema: pa.Schema) -> Any:

@@ -20,7 +20,6 @@ from headrace.annex.lakes.filling import AT_ONCE, BLOCK, NewRows, Pieces, filled
 from headrace.annex.lakes.lance.parts import LancePart, data_of, path_of, prefix, walked
 from headrace.annex.lakes.lance.sink import PARTS, RUN, LanceTable
 from headrace.annex.lakes.lance.table import library, opened, operation_of, said, told
-from headrace.annex.lakes.sink import digest_of
 from headrace.core import failpoints
 from headrace.core.files import safe_files
 from headrace.core.files.safe_files import sync_fd
@@ -74,25 +73,14 @@ class LanceNewColumns(AddsColumns, LanceTable):
         found: list[str] = json.loads(self.told_by(table, run).get(_NAMES, "[]"))
         return found
 
-    def reveal(self, files: Sequence[StagedFile], schema: pa.Schema | None) -> None:
-        """Commit the columns, unless the table has them."""
-        digest, made = digest_of(files), None
-        for _ in self.tries():
-            table = self.open_table()
-            if table is not None and self._is_done(table, digest):
-                break
-            if table is None:
-                raise self.changed("it is gone")
-            if made is None:
-                parts = self._read(files)
-                schema = schema or next((part.schema for part in parts), None)
-                if schema is None:  # the table has no row, and no column is known
-                    return
-                made = self._files_for([part for part in parts if part.rows], self.stored(schema, part=True))
-            failpoints.hit("table.filled")
-            if self._added(table, made, self.stored(schema, part=True), digest):
-                break
-        self._sync()
+    def read(self, files: Sequence[StagedFile], schema: pa.Schema | None) -> tuple[Any, pa.Schema | None]:
+        """Return the new file of each fragment, and its columns; nothing if the table has no row."""
+        parts = self._read(files)
+        schema = schema or next((part.schema for part in parts), None)
+        if schema is None:
+            return None, None
+        schema = self.stored(schema, part=True)
+        return self._files_for([part for part in parts if part.rows], schema), schema
 
     # ------------------------------------------------------------ the files
 
@@ -166,41 +154,32 @@ class LanceNewColumns(AddsColumns, LanceTable):
 
     # ------------------------------------------------------------ one commit
 
-    def _added(self, table: Any, made: Mapping[int, LancePart], schema: pa.Schema, digest: str) -> bool:
-        """Commit; False if somebody else was faster, as the library says for whatever was committed meanwhile."""
-        lance = library()
-        from lance.commit import CommitConflictError
-
-        there = {each.fragment_id: each.metadata for each in table.get_fragments()}
-        base = {each.fragment_id: each.metadata for each in self.at_base().get_fragments()}
-        self._check_unchanged(table, base, there, made)
-        filled = [name for name in schema.names if name in table.schema.names]
+    def compare(self, table: Any, parts: Any, schema: pa.Schema | None) -> None:
+        """Refuse if others have changed what was read, or have made such a column; new rows of theirs are kept."""
+        assert schema is not None
+        there, base = _about(table), _about(self.at_base())
+        self._check_unchanged(table, base, there, parts)
         check_new(f"{self.what} {self.place}", schema.names, table.schema, fills=self.where is not None)
+        self.warn_of_rows(
+            sum(each.num_rows for number, each in there.items() if number not in base), schema.names
+        )
+
+    def commit(self, table: Any, parts: Any, schema: pa.Schema | None, mark: str) -> None:
+        """Commit; the library takes up whatever was committed meanwhile, or says that it cannot."""
+        assert schema is not None
+        lance, there = library(), _about(table)
+        filled = [name for name in schema.names if name in table.schema.names]
         columns = _with_columns(table, [each for each in schema if each.name not in filled])
-        fragments = _fragments_with(there, made, columns, filled)
-        about = {RUN: self.files.run, PARTS: digest, _NAMES: json.dumps(schema.names)}
+        fragments = _fragments_with(there, parts, columns, filled)
+        about = {RUN: self.files.run, PARTS: mark, _NAMES: json.dumps(schema.names)}
         operation: Any = lance.LanceOperation.Merge(list(fragments.values()), columns)
         if filled:
             numbers = {number for number, path in walked(columns.fields()) if path[0] in filled}
-            changed = [fragments[each] for each in made if each in fragments]
+            changed = [fragments[each] for each in parts if each in fragments]
             operation = lance.LanceOperation.Update(
                 updated_fragments=changed, fields_modified=sorted(numbers), update_mode="rewrite_columns"
             )
-        try:
-            self._send(lance.Transaction(int(table.version), operation, transaction_properties=about))
-        except CommitConflictError:
-            return False
-        except Exception as error:
-            now = self.open_table()
-            if now is not None and self._is_done(now, digest):
-                return True
-            raise SinkError(
-                f"Cannot add the columns of this run to the Lance table {self.place}: {said(error)}. The table is as "
-                "it was, and they are kept: run the same command again."
-            ) from None
-        added = sum(each.num_rows for number, each in there.items() if number not in base)
-        self.warn_of_rows(added, schema.names)
-        return True
+        self._send(lance.Transaction(int(table.version), operation, transaction_properties=about))
 
     def _check_unchanged(
         self, table: Any, base: Mapping[int, Any], there: Mapping[int, Any], made: Mapping[int, LancePart]
@@ -223,6 +202,10 @@ class LanceNewColumns(AddsColumns, LanceTable):
                         f"version {version} ({operation or 'unknown'}) put the rows of fragment "
                         f"{gone[0]} into other files"
                     )
+
+
+def _about(table: Any) -> dict[int, Any]:
+    return {each.fragment_id: each.metadata for each in table.get_fragments()}
 
 
 def _files(fragment: Any) -> set[tuple[str, tuple[int, ...]]]:

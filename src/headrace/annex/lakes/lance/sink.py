@@ -6,6 +6,7 @@ import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -26,8 +27,7 @@ from headrace.annex.lakes.lance.parts import (
 )
 from headrace.annex.lakes.lance.table import library, opened, said, told
 from headrace.annex.lakes.places import within
-from headrace.annex.lakes.sink import Columns, LakeTable, digest_of
-from headrace.core import failpoints
+from headrace.annex.lakes.sink import Columns, LakeTable
 from headrace.core.files import safe_files
 from headrace.core.files.safe_files import sync_fd, sync_folder
 from headrace.core.files.staged import StagedStream
@@ -35,7 +35,7 @@ from headrace.core.files.storage import storage_at
 from headrace.core.ports import Format
 from headrace.core.table_changes import Lost
 from headrace.core.work import StagedFile
-from headrace.errors import HeadraceError, NothingMatched, OutputExists, OutputWriteFailed, SinkError
+from headrace.errors import NothingMatched, OutputWriteFailed, SinkError
 from headrace.sinks.files import cannot_hold
 
 _AT_ONCE = 16
@@ -100,10 +100,6 @@ class LanceTable(LakeTable):
         """Return the same for all: a Lance table has no number of its own."""
         return "there"
 
-    def has_run(self, table: Any, run: str) -> bool:
-        """Say whether a version that is kept has the transaction of a run."""
-        return self._parts_of(table, run) is not None
-
     def columns_of(self, table: Any) -> LanceColumns:
         """Return the columns of a table, unless its files are of the first format."""
         with told(self.place, "look at"):
@@ -115,32 +111,9 @@ class LanceTable(LakeTable):
             )
         return LanceColumns(schema.remove_metadata(), format=version)
 
-    def reveal(self, files: Sequence[StagedFile], schema: pa.Schema | None) -> None:
-        """Commit the parts, unless the table has them."""
-        digest = digest_of(files)
-        parts: list[LancePart] | None = None
-        for _ in self.tries():
-            table = self.open_table()
-            if table is not None and self._is_done(table, digest):
-                break
-            self._check_same(table, self.there)
-            if parts is None:
-                parts = self._read(files)
-                schema = schema or next((part.schema for part in parts), None)
-            if schema is None and table is None:  # no column is known
-                return
-            self._check(table, parts, schema)
-            failpoints.hit("table.filled")
-            if self._commit(table, [part for part in parts if part.rows], schema, digest):
-                break
-        self._sync()
-
-    def _is_done(self, table: Any, digest: str) -> bool:
-        return self.is_done(self._parts_of(table, self.files.run), digest)
-
-    def _parts_of(self, table: Any, run: str, after: int = 0, before: int | None = None) -> str | None:
-        """Return what the transaction of a run says of its parts; of the versions between two, or of all."""
-        return self.told_by(table, run, after, before).get(PARTS)
+    def parts_of(self, table: Any, run: str) -> str | None:
+        """Return what the transaction of a run says of its parts, in the versions that are kept."""
+        return self.told_by(table, run).get(PARTS)
 
     def told_by(self, table: Any, run: str, after: int = 0, before: int | None = None) -> Mapping[str, str]:
         """Return what the transaction of a run says of itself; nothing where no version has it."""
@@ -161,6 +134,11 @@ class LanceTable(LakeTable):
             return next((each for each in told_there if each.get(RUN) == run), {})
 
     # ------------------------------------------------------------ one commit
+
+    def read(self, files: Sequence[StagedFile], schema: pa.Schema | None) -> tuple[Any, pa.Schema | None]:
+        """Read the parts."""
+        parts = self._read(files)
+        return parts, schema or next((part.schema for part in parts), None)
 
     def _read(self, files: Sequence[StagedFile]) -> list[LancePart]:
         """Read the parts, in the order of the shards, and see that what they name is there."""
@@ -183,15 +161,8 @@ class LanceTable(LakeTable):
         with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="headrace-parts") as threads:
             return list(threads.map(read, sorted(files, key=lambda file: file.name)))
 
-    def _check(self, table: Any | None, parts: Sequence[LancePart], schema: pa.Schema | None) -> None:
-        """Refuse where the table has changed since the parts were made, such that they do not fit any more."""
-        if table is None:
-            return
-        if self.table_mode == "error":
-            raise OutputExists(
-                f"Another program made a Lance table at {self.place} during this run, and mode='create' was given. "
-                "That table was not changed: mode='append' adds to it."
-            )
+    def compare(self, table: Any, parts: Any, schema: pa.Schema | None) -> None:
+        """Refuse columns that have other types now."""
         if schema is None:
             return
         now = replace(self, columns=self.columns_of(table)).stored(schema)
@@ -203,43 +174,35 @@ class LanceTable(LakeTable):
                     "write with another output=, so that they are made with the new type."
                 )
 
-    def _commit(
-        self, table: Any | None, parts: Sequence[LancePart], schema: pa.Schema | None, digest: str
-    ) -> bool:
-        """Commit; False if somebody else was faster."""
+    def commit(self, table: Any | None, parts: Any, schema: pa.Schema | None, mark: str) -> None:
+        """Commit fragments."""
         lance = library()
-        from lance.commit import CommitConflictError
         from lance.schema import LanceSchema
 
-        try:
-            if table is None:
-                assert schema is not None
-                columns, version = LanceSchema.from_pyarrow(self.stored(schema)), 0
-            else:
-                table = self._with_new_columns(table, schema)
-                columns, version = table.lance_schema, int(table.version)
-            fragments = fragments_of(parts, columns)
-            about = {RUN: self.files.run, PARTS: digest}
-            adds = table is not None and self.table_mode != "overwrite"
-            operation = lance.LanceOperation.Append(fragments) if adds else None
-            operation = operation or lance.LanceOperation.Overwrite(columns, fragments)
-            made = self._send(lance.Transaction(version, operation, transaction_properties=about))
-            if adds:
-                self._take_back(made, version)
-        except Exception as error:
-            now = self.open_table()
-            if now is not None and self._is_done(now, digest):
-                return True
-            if isinstance(error, HeadraceError):
-                raise
-            if isinstance(error, CommitConflictError) or (table is None and now is not None):
-                return False
-            words = self.files.storage.words(error, said(error))
-            raise SinkError(
-                f"Cannot add the rows of this run to the Lance table {self.place}: {words} The table has none of "
-                "them, and they are kept: run the same command again."
-            ) from None
-        return True
+        if table is None:
+            assert schema is not None
+            columns, version = LanceSchema.from_pyarrow(self.stored(schema)), 0
+        else:
+            table = self._with_new_columns(table, schema)
+            columns, version = table.lance_schema, int(table.version)
+        fragments = fragments_of([part for part in parts if part.rows], columns)
+        about = {RUN: self.files.run, PARTS: mark}
+        adds = table is not None and self.table_mode != "overwrite"
+        operation = lance.LanceOperation.Append(fragments) if adds else None
+        operation = operation or lance.LanceOperation.Overwrite(columns, fragments)
+        made = self._send(lance.Transaction(version, operation, transaction_properties=about))
+        if adds:
+            self._take_back(made, version)
+
+    def faster(self) -> tuple[type[Exception], ...]:
+        """Return the library's error."""
+        from lance.commit import CommitConflictError
+
+        return (CommitConflictError,)
+
+    def told(self, doing: str) -> AbstractContextManager[None]:
+        """Raise our own errors for those of the library."""
+        return told(self.place, doing)
 
     def _send(self, transaction: Any) -> Any:
         """Commit, in one try: the library would not notice, in a further one, that the table has the run."""
@@ -253,7 +216,7 @@ class LanceTable(LakeTable):
         """
         if (
             int(made.version) == since + 1
-            or self._parts_of(made, self.files.run, since, int(made.version)) is None
+            or self.told_by(made, self.files.run, since, int(made.version)).get(PARTS) is None
         ):
             return
         lance, begin = library(), prefix(self.files.run)
@@ -281,7 +244,7 @@ class LanceTable(LakeTable):
 
     # ------------------------------------------------------------ its files
 
-    def _sync(self) -> None:
+    def sync(self) -> None:
         """Make files and commit survive a loss of power, before ``_SUCCESS`` says that they are there."""
         if not self.files.syncs:
             return
