@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -39,6 +40,14 @@ def hundred() -> hr.Dataset:
 
 def made(batch: dict[str, Any]) -> dict[str, Any]:
     return {"id": batch["id"], "twice": batch["id"] * 2}
+
+
+def half(batch: dict[str, Any]) -> Any:
+    return batch["id"] / 2
+
+
+def pair(batch: dict[str, Any]) -> Any:
+    return np.stack([batch["id"], -batch["id"]], axis=1).astype(np.float32)
 
 
 class Table:
@@ -97,7 +106,7 @@ class Delta(Table):
     def add(self, rows: pa.Table) -> None:
         import deltalake
 
-        deltalake.write_deltalake(self.folder / "t", rows, mode="append")
+        deltalake.write_deltalake(self.folder / "t", rows, mode="append", schema_mode="merge")
 
     def compact(self) -> None:
         self.table().optimize.compact()
@@ -140,15 +149,16 @@ class Iceberg(Table):
             "warehouse": str(folder),
         }
 
-    def table(self) -> Any:
+    def table(self, schema: pa.Schema | None = None) -> Any:
         from pyiceberg.catalog import load_catalog
 
         catalog = load_catalog(**self.lake)
         catalog.create_namespace_if_not_exists("shop")
-        return catalog.create_table_if_not_exists("shop.t", schema=pa.schema([("id", pa.int64())]))
+        columns = schema or pa.schema([("id", pa.int64())])
+        return catalog.create_table_if_not_exists("shop.t", schema=columns)
 
     def add(self, rows: pa.Table) -> None:
-        self.table().append(rows)
+        self.table(rows.schema).append(rows)
 
     def compact(self) -> None:
         """Write all rows anew, as a snapshot that replaces files, which the library cannot make by itself."""

@@ -8,14 +8,12 @@ import tempfile
 import threading
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import unquote
 from zlib import crc32
 
 import msgspec
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -36,24 +34,22 @@ from headrace.errors import (
 )
 from headrace.plan.partitioning import Partitioning
 
+from .growing import Delta as GrowingDelta
+from .growing import Iceberg as GrowingIceberg
+from .growing import Lance as GrowingLance
+from .growing import Table, half, pair
+
 QUIET: dict[str, Any] = {"engine": "inline", "progress": False}
 JOB = """
 import sys
+from pathlib import Path
 from annex.lakes.test_add_columns import LAKES
 from headrace.core import failpoints
 
 failpoints.activate({sys.argv[2]: f"kill@{sys.argv[3]}"})
-getattr(LAKES[sys.argv[1]](sys.argv[4]), sys.argv[5])()
+getattr(LAKES[sys.argv[1]](Path(sys.argv[4])), sys.argv[5])()
 """
 FILES = [60, 40, 50]
-
-
-def half(batch: dict[str, Any]) -> Any:
-    return batch["id"] / 2
-
-
-def pair(batch: dict[str, Any]) -> Any:
-    return np.stack([batch["id"], -batch["id"]], axis=1).astype(np.float32)
 
 
 def some(first: int, rows: int) -> pa.Table:
@@ -62,43 +58,33 @@ def some(first: int, rows: int) -> pa.Table:
     return pa.table({"id": pa.array(ids, pa.int64()), "text": texts})
 
 
-@dataclass
-class Lake:
-    """A kind of table: made, read and changed by its own library; ``add`` is ours."""
+class Lake(Table):
+    """A kind of table: made, read and changed by its own library; ``write`` is ours."""
 
-    place: str
     keeps: ClassVar[set[str]]  # what others may do meanwhile
+    table: Callable[..., Any]
 
     def make(self, sizes: list[int]) -> None:
         first = 0
         for rows in sizes:
-            self.append(some(first, rows))
+            self.add(some(first, rows))
             first += rows
 
-    def append(self, rows: pa.Table) -> None:
-        raise NotImplementedError
-
-    def delete(self, ids: list[int]) -> None:
-        raise NotImplementedError
-
-    def compact(self) -> None:
-        raise NotImplementedError
+    def remove(self, ids: list[int]) -> None:
+        self.delete(f"id IN ({', '.join(map(str, ids))})")
 
     def widen(self) -> None:
         """Add a column of nulls, named ``wide``."""
         raise NotImplementedError
 
     def rows(self) -> list[dict[str, Any]]:
-        """All rows, in the order in which the library reads them."""
-        raise NotImplementedError
-
-    def read(self, **how: Any) -> hr.Dataset:
+        """All rows, in the order of their ids."""
         raise NotImplementedError
 
     def write(self, data: hr.Dataset, **how: Any) -> hr.Result:
         raise NotImplementedError
 
-    def add(self, **how: Any) -> hr.Result:
+    def halved(self, **how: Any) -> hr.Result:
         data = self.read().with_options(**QUIET).predict(half, inputs=["id"], output="half")
         return self.write(data.predict(pair, inputs=["id"], output="pair"), **how)
 
@@ -107,7 +93,7 @@ class Lake:
         return self.write(data, where=where, **how)
 
     def publish(self) -> None:
-        hr.publish(self.output, because="few rows")
+        hr.publish(self.out, because="few rows")
 
     def partition(self, schema: pa.Schema) -> None:
         """Make the table, partitioned by ``day`` and ``number``."""
@@ -115,130 +101,69 @@ class Lake:
 
     def files(self) -> list[tuple[str, tuple[Any, ...]]]:
         """Each file: its partition, its rows, and what is stored of old columns."""
-        raise NotImplementedError
-
-    def files_there(self) -> list[str]:
-        return [path for path, _ in self.files()]
-
-    @property
-    def output(self) -> str:
-        return f"{self.place}/headrace-output"
-
-
-class Lance(Lake):
-    keeps: ClassVar = {"append", "delete"}
-
-    def append(self, rows: pa.Table) -> None:
-        import lance
-
-        lance.write_dataset(rows, self.place, mode="append" if Path(self.place).exists() else "create")
-
-    def delete(self, ids: list[int]) -> None:
-        import lance
-
-        lance.dataset(self.place).delete(f"id IN ({', '.join(map(str, ids))})")
-
-    def compact(self) -> None:
-        import lance
-
-        lance.dataset(self.place).optimize.compact_files()
-
-    def widen(self) -> None:
-        import lance
-
-        lance.dataset(self.place).add_columns(pa.schema([("wide", pa.float64())]))
-
-    def files_there(self) -> list[str]:
         return []
 
-    def rows(self) -> list[dict[str, Any]]:
-        import lance
+    @property
+    def out(self) -> str:
+        return f"{self.folder}/t/headrace-output"
 
-        table = lance.dataset(self.place)
+
+class Lance(Lake, GrowingLance):
+    keeps: ClassVar = {"append", "delete"}
+
+    def widen(self) -> None:
+        self.table().add_columns(pa.schema([("wide", pa.float64())]))
+
+    def rows(self) -> list[dict[str, Any]]:
+        table = self.table()
         table.validate()
         found: list[dict[str, Any]] = table.to_table().to_pylist()
         return found
 
-    def read(self, **how: Any) -> hr.Dataset:
-        return hr.read_lance(self.place, **how)
-
     def write(self, data: hr.Dataset, **how: Any) -> hr.Result:
-        return data.write_lance(self.place, mode="add_columns", **how)
+        return data.write_lance(self.folder / "t", mode="add_columns", **how)
 
 
-class Delta(Lake):
+class Delta(Lake, GrowingDelta):
     keeps: ClassVar = {"append"}
-
-    def append(self, rows: pa.Table) -> None:
-        import deltalake
-
-        deltalake.write_deltalake(self.place, rows, mode="append", schema_mode="merge")
-
-    def delete(self, ids: list[int]) -> None:
-        import deltalake
-
-        deltalake.DeltaTable(self.place).delete(f"id IN ({', '.join(map(str, ids))})")
-
-    def compact(self) -> None:
-        import deltalake
-
-        deltalake.DeltaTable(self.place).optimize.compact()
 
     def widen(self) -> None:
         import deltalake
 
-        column = deltalake.Schema.from_arrow(pa.schema([("wide", pa.float64())])).fields
-        deltalake.DeltaTable(self.place).alter.add_columns(column)
+        self.table().alter.add_columns(
+            deltalake.Schema.from_arrow(pa.schema([("wide", pa.float64())])).fields
+        )
 
     def rows(self) -> list[dict[str, Any]]:
-        import deltalake
-
-        table = deltalake.DeltaTable(self.place)
-        found: list[dict[str, Any]] = table.to_pyarrow_table().sort_by("id").to_pylist()
+        found: list[dict[str, Any]] = self.table().to_pyarrow_table().sort_by("id").to_pylist()
         return found
-
-    def read(self, **how: Any) -> hr.Dataset:
-        return hr.read_delta(self.place, **how)
 
     def partition(self, schema: pa.Schema) -> None:
         import deltalake
 
-        deltalake.DeltaTable.create(self.place, schema, partition_by=["day", "number"])
+        deltalake.DeltaTable.create(self.folder / "t", schema, partition_by=["day", "number"])
 
     def files(self) -> list[tuple[str, tuple[Any, ...]]]:
-        import deltalake
-
-        actions = pa.table(deltalake.DeltaTable(self.place).get_add_actions()).to_pylist()
-        paths = [f"{self.place}/{unquote(each['path'])}" for each in actions]
+        actions = pa.table(self.table().get_add_actions()).to_pylist()
+        paths = [f"{self.folder}/t/{unquote(each['path'])}" for each in actions]
         return [
             (path, (str(each.get("partition")), each["num_records"], *stored(path)))
             for path, each in zip(paths, actions, strict=True)
         ]
 
     def write(self, data: hr.Dataset, **how: Any) -> hr.Result:
-        return data.write_delta(self.place, mode="add_columns", **how)
+        return data.write_delta(self.folder / "t", mode="add_columns", **how)
 
 
-class Iceberg(Lake):
+class Iceberg(Lake, GrowingIceberg):
     keeps: ClassVar = {"append"}
 
     @property
-    def lake(self) -> dict[str, str]:
-        folder = Path(self.place).parent
-        return {"name": "l", "type": "sql", "uri": f"sqlite:///{folder}/lake.db", "warehouse": str(folder)}
-
-    @property
-    def output(self) -> str:
+    def out(self) -> str:
         return f"{self.table().location().removeprefix('file://')}/data/headrace-output"
 
-    def table(self) -> Any:
-        from pyiceberg.catalog import load_catalog
-
-        return load_catalog(**self.lake).load_table("shop.t")
-
     def partition(self, schema: pa.Schema) -> None:
-        self.append(schema.empty_table())
-        with self.table().update_spec() as update:
+        with self.table(schema).update_spec() as update:
             update.add_field("day", "identity", "day")
             update.add_field("number", "identity", "number")
 
@@ -250,22 +175,6 @@ class Iceberg(Lake):
             for path, each in zip(paths, found, strict=True)
         ]
 
-    def append(self, rows: pa.Table) -> None:
-        from pyiceberg.catalog import load_catalog
-
-        catalog = load_catalog(**self.lake)
-        catalog.create_namespace_if_not_exists("shop")
-        catalog.create_table_if_not_exists("shop.t", rows.schema).append(rows)
-
-    def delete(self, ids: list[int]) -> None:
-        from pyiceberg.expressions import In
-
-        self.table().delete(In("id", ids))
-
-    def compact(self) -> None:
-        table = self.table()
-        table.overwrite(table.scan().to_arrow())
-
     def widen(self) -> None:
         from pyiceberg.types import DoubleType
 
@@ -276,24 +185,21 @@ class Iceberg(Lake):
         found: list[dict[str, Any]] = self.table().scan().to_arrow().sort_by("id").to_pylist()
         return found
 
-    def read(self, **how: Any) -> hr.Dataset:
-        return hr.read_iceberg("shop.t", catalog=self.lake, **how)
-
     def write(self, data: hr.Dataset, **how: Any) -> hr.Result:
         return data.write_iceberg("shop.t", catalog=self.lake, mode="add_columns", **how)
 
     def publish(self) -> None:
-        hr.publish(self.output, because="few rows", catalog=self.lake)
+        hr.publish(self.out, because="few rows", catalog=self.lake)
 
 
 LIBRARIES = {"lance": "lance", "delta": "deltalake", "iceberg": "pyiceberg"}
-LAKES: dict[str, Callable[[str], Lake]] = {"lance": Lance, "delta": Delta, "iceberg": Iceberg}
+LAKES: dict[str, Callable[[Path], Lake]] = {"lance": Lance, "delta": Delta, "iceberg": Iceberg}
 
 
 @pytest.fixture(params=sorted(LAKES))
 def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
     pytest.importorskip(LIBRARIES[request.param])
-    return LAKES[request.param](str(tmp_path / "t"))
+    return LAKES[request.param](tmp_path)
 
 
 def values(row: dict[str, Any]) -> dict[str, Any]:
@@ -346,18 +252,18 @@ KILLED = [
 ]
 MEANWHILE: dict[str, Callable[[Lake], None]] = {
     "nothing": lambda lake: None,
-    "append": lambda lake: lake.append(some(900, 3)),
-    "delete": lambda lake: lake.delete([7, 70]),
-    "delete elsewhere": lambda lake: lake.delete([7]),  # of a file in which no row lacks a value
+    "append": lambda lake: lake.add(some(900, 3)),
+    "delete": lambda lake: lake.remove([7, 70]),
+    "delete elsewhere": lambda lake: lake.remove([7]),  # of a file in which no row lacks a value
 }
-DONE: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {"add": values, "fill": lacking}
+DONE: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {"halved": values, "fill": lacking}
 CASES = [
-    ("add", "nothing"),
+    ("halved", "nothing"),
     ("fill", "append"),
     ("fill", "delete elsewhere"),
-    ("add", "append"),
+    ("halved", "append"),
     ("fill", "nothing"),
-    ("add", "delete"),
+    ("halved", "delete"),
     ("fill", "delete"),
 ]
 
@@ -365,22 +271,22 @@ CASES = [
 @pytest.mark.parametrize(("at", "case"), crossed(KILLED, CASES))
 def test_killed_anywhere(lake: Lake, at: tuple[str, int], case: tuple[str, str]) -> None:
     (point, passage), (verb, meanwhile), done = at, case, DONE[case[0]]
-    if verb == "add":
+    if verb == "halved":
         lake.make(FILES)
-        lake.delete([3, 4, 115])
+        lake.remove([3, 4, 115])
     else:
-        lake.append(with_values(0, 60, lambda i: True))
-        lake.append(with_values(60, 40, lambda i: i % 2 > 0))
-        lake.append(with_values(100, 50, lambda i: False))
+        lake.add(with_values(0, 60, lambda i: True))
+        lake.add(with_values(60, 40, lambda i: i % 2 > 0))
+        lake.add(with_values(100, 50, lambda i: False))
     before = lake.rows()
     after = [done(row) for row in before]
     kind = type(lake).__name__.lower()
-    command = [sys.executable, "-c", JOB, kind, point, str(passage), lake.place, verb]
+    command = [sys.executable, "-c", JOB, *map(str, (kind, point, passage, lake.folder, verb))]
     with State(lake) as state:
         ended = forked.run(command, cwd=str(Path(__file__).parents[2]), timeout=120)
     assert all(each in (before, after) for each in state.seen)
     if ended.returncode != -signal.SIGKILL:  # the point is not passed by this kind
-        assert point == "table.joined" and verb == "add" and ended.returncode == 0, ended.stderr
+        assert point == "table.joined" and verb == "halved" and ended.returncode == 0, ended.stderr
         return
     committed = point.startswith("finish")
     assert lake.rows() == (after if committed else before)
@@ -398,12 +304,12 @@ def test_killed_anywhere(lake: Lake, at: tuple[str, int], case: tuple[str, str])
     assert len(warned) == (meanwhile == "append" and not committed)
     found, there = lake.rows(), {row["id"] for row in now}
     assert all(each in (now, found) for each in state.seen)
-    assert result.rows == len([row for row in before if verb == "add" or row["half"] is None])
+    assert result.rows == len([row for row in before if verb == "halved" or row["half"] is None])
     assert [row for row in found if row["id"] < 900] == [row for row in after if row["id"] in there]
     new = [row for row in found if row["id"] >= 900]
     assert len(new) == (3 if meanwhile == "append" else 0) and all(row["half"] is None for row in new)
     assert getattr(lake, verb)().resumed and lake.rows() == found
-    assert hr.verify(lake.output).good
+    assert hr.verify(lake.out).good
 
 
 @pytest.mark.parametrize("kind", sorted(LAKES))
@@ -420,13 +326,13 @@ def test_rows_that_lack_a_value(
     """Whatever is deleted or has a value, the table is what a naive program makes of its rows."""
     pytest.importorskip(LIBRARIES[kind])
     with tempfile.TemporaryDirectory() as folder:
-        lake, first = LAKES[kind](f"{folder}/t"), 0
+        lake, first = LAKES[kind](Path(folder)), 0
         for count in sizes:
-            lake.append(with_values(first, count, known.__contains__))
+            lake.add(with_values(first, count, known.__contains__))
             first += count
         if gone & {*range(first)} and len(gone & {*range(first)}) < first:
-            lake.delete(sorted(gone))
-        before, files = lake.rows(), {*lake.files_there()}
+            lake.remove(sorted(gone))
+        before, files = lake.rows(), {path for path, _ in lake.files()}
         data = lake.read().with_options(**QUIET).predict(half, inputs=["id"], output="half", replace=True)
         with pytest.raises(
             (ColumnExists, PlanError), match=r"has a column 'half' already.*where=|changes 'half'"
@@ -438,7 +344,7 @@ def test_rows_that_lack_a_value(
             result = lake.fill()
         assert result.rows == len([row for row in before if row["half"] is None])
         assert lake.rows() == [lacking(row) for row in before]
-        full = files & {*lake.files_there()}  # which stay, unless a row got a value
+        full = files & {path for path, _ in lake.files()}  # which stay, unless a row got a value
         assert kind == "lance" or all(
             row["half"] == -1 for path in full for row in pq.read_table(path).to_pylist()
         )
@@ -483,10 +389,10 @@ def test_others_change_what_was_read(lake: Lake, monkeypatch: pytest.MonkeyPatch
     lake.make(FILES)
     at_commit(lake.compact)
     with pytest.raises(SinkError, match=r"was changed during this run: .*put"):
-        lake.add()
-    at_commit(lambda: lake.append(some(900, 3)))
+        lake.halved()
+    at_commit(lambda: lake.add(some(900, 3)))
     with pytest.warns(UserWarning, match="3 rows that others added"):
-        lake.add(output="b")
+        lake.halved(output="b")
     assert [row for row in lake.rows() if row["id"] < 900] == [
         values(row) for row in some(0, 150).to_pylist()
     ]
@@ -519,9 +425,9 @@ def test_old_columns_are_copied_as_they_are_stored(tmp_path: Path, kind: str, en
             "score": [i / 3 for i in range(60_000)],
         }
     )
-    lake = LAKES[kind](str(tmp_path / "t"))
+    lake = LAKES[kind](tmp_path)
     lake.partition(old.schema)
-    lake.append(old)
+    lake.add(old)
     before = dict(lake.files())
     options: dict[str, Any] = {"workers": 2} if engine == "local" else {}
     data = lake.read().with_options(engine=engine, progress=False, **options)
@@ -568,8 +474,8 @@ def test_rows_of_another_version_of_the_model(lake: Lake) -> None:
         return lake.write(data, **{"provenance": "By", "refresh": "changed", **how}).rows
 
     assert (scored("it's 1", 1), scored("it's 1", 1)) == (10, 0)
-    lake.append(some(10, 2))
-    lake.delete([4])
+    lake.add(some(10, 2))
+    lake.remove([4])
     assert scored("it's 1", 2) == 2, "new rows alone"
     assert [(row["Score"], row["By"]) for row in lake.rows()][-3:] == [
         (9, "it's 1"),
@@ -585,7 +491,7 @@ def test_rows_of_another_version_of_the_model(lake: Lake) -> None:
 
 def test_lance_fills_or_adds(tmp_path: Path) -> None:
     pytest.importorskip("lance")
-    lake = Lance(str(tmp_path / "t"))
+    lake = Lance(tmp_path)
     lake.make([3])
     data = lake.read().with_options(**QUIET).with_column("other", half)
     with pytest.raises(SinkError, match=r"fills the column 'text' .* and adds 'other'"):
@@ -597,17 +503,17 @@ def test_rows_change_while_a_column_is_filled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     """The library may take up such a commit in its own: what others did is there, or the run is refused."""
-    lance = pytest.importorskip("lance")
+    pytest.importorskip("lance")
     from headrace.annex.lakes.lance.sink import LanceTable
 
-    lake = Lance(str(tmp_path / "t"))
+    lake = Lance(tmp_path)
     lake.make([5, 5, 5])
-    lance.dataset(lake.place).add_columns(pa.schema([("half", pa.float64())]))
+    lake.table().add_columns(pa.schema([("half", pa.float64())]))
     acts: dict[str, Callable[[], object]] = {
-        "delete": lambda: lake.delete([1, 7]),
-        "append": lambda: lance.write_dataset(some(900, 2), lake.place, mode="append"),
-        "update": lambda: lance.dataset(lake.place).update({"text": "'u'"}, where="id = 7"),
-        "fill": lambda: lance.dataset(lake.place).update({"half": "-1.0"}, where="id = 7"),
+        "delete": lambda: lake.remove([1, 7]),
+        "append": lambda: lake.add(some(900, 2)),
+        "update": lambda: lake.table().update({"text": "'u'"}, where="id = 7"),
+        "fill": lambda: lake.table().update({"half": "-1.0"}, where="id = 7"),
         "compact": lake.compact,
     }
     send, left = LanceTable._send, [acts[what]]
@@ -652,7 +558,7 @@ def test_refused_before_anything_runs(lake: Lake, what: str) -> None:
     data = change(lake.read().with_options(**QUIET)).with_column("new", lambda batch: 1 / 0)
     with pytest.raises(error, match=words):
         lake.write(data, **how)
-    assert not Path(lake.output).exists()
+    assert not Path(lake.out).exists()
 
 
 def test_nothing_new(lake: Lake) -> None:
