@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -107,9 +106,11 @@ class LanceSource(TableVersion[_Found]):
 
     def _check_later(self, last: Mapping[str, Any]) -> None:
         super()._check_later(last)
-        with contextlib.suppress(SourceError):  # versions that were cleaned up: see _changes
-            if self._state(last["version"]).digest() == last["digest"]:
-                return
+        try:
+            digest = self._state(last["version"]).digest()
+        except SourceError:  # it was cleaned up: see _changes
+            return
+        if digest != last["digest"]:
             raise other_table(self._name)
 
     def _changes(self, last: Mapping[str, Any]) -> list[Change]:
