@@ -187,12 +187,8 @@ class Filling:
         safe_files.make_folder(Path(self._sink.staging), 0o700)
         for choice in (chosen, nothing):
             task = Task(Shard(number, ()), 0)
-            writer = cast(
-                PartWriter,
-                self._sink.open_joined(task, schema, choice.copied, choice.old_times)
-                if choice.copied
-                else self._sink.open(task, schema),
-            ).within(folder)
+            joined = self._sink.open_joined(task, schema, choice.copied, choice.old_times)
+            writer = cast(PartWriter, joined).within(folder)
             rows = NewRows(self._new_rows(pieces), new)
             try:
                 self._write(source, splits, choice, schema, rows, places, writer)

@@ -366,8 +366,9 @@ class LakeWriteVerbs(WriteVerbs):
         from headrace.annex.lakes.sink import free_folder
 
         check_plan(self._plan, self._options, verb, options)
-        adding, older = cast(AddsColumns, target), None
-        if (options.get("refresh") or self._options.refresh) == "changed":
+        adding, older, run = cast(AddsColumns, target), None, self._options
+        options = {**options, "mode": _MODES[ADD_COLUMNS]}
+        if self._refresh(options) == "changed":
             older = options.get("provenance")
             if older is None or adding.where is not None:
                 raise ArgumentError(
@@ -375,10 +376,9 @@ class LakeWriteVerbs(WriteVerbs):
                     "it by provenance='model_version', and leave out where=."
                 )
             adding = replace(adding, files=free_folder(adding.files, "overwrite", None))
+            options, run = {**options, "refresh": None}, run.updated({"refresh": None})
         plan, adding = planned(self._plan, kind, adding, read, older)
-        given = {**options, "mode": _MODES[ADD_COLUMNS], "refresh": None}
-        data = type(self)(plan, self._options.updated({"refresh": None}))
-        return data._write(adding.sink, given)
+        return type(self)(plan, run)._write(adding.sink, options)
 
 
 def _rows_per_file(options: LakeOptions) -> RowsPerFile:
