@@ -120,14 +120,14 @@ def test_tables_that_parts_do_not_fit(shop: Lake, monkeypatch: pytest.MonkeyPatc
         {"id": 1, "x": None},
         {"id": 2, "x": None},
     ]
-    begun = IcebergTable._begun
+    compare = IcebergTable.compare
 
     def changed(self: IcebergTable, *args: Any) -> Any:
         with shop.table().update_schema() as update:
             update.rename_column("id", "key")
-        return begun(self, shop.table(), *args[1:])
+        return compare(self, shop.table(), *args[1:])
 
-    monkeypatch.setattr(IcebergTable, "_begun", changed)
+    monkeypatch.setattr(IcebergTable, "compare", changed)
     with pytest.raises(SinkError, match="has no column 'id'; it has key, x"):
         good.write_iceberg("shop.t", catalog=shop.where, output="late")
     assert len(table.refresh().metadata.snapshots) == 1
