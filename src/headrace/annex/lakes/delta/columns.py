@@ -95,8 +95,7 @@ class DeltaNewColumns(AddsColumns, DeltaTable):
         others += [-(was[path]["num_records"] or 0) for path in was if path not in files]
         self.warn_of_rows(sum(others), new if schema is None else new or schema.names)
 
-    def commit(self, table: Any, parts: Parts, schema: pa.Schema | None, mark: int) -> None:
-        """Write the next entry of the log, unless there is one."""
+    def _send(self, table: Any, parts: Parts, schema: pa.Schema | None, mark: int) -> None:
         actions = [*self._about(table, schema or pa.schema([]), mark), *self._replaced(parts)]
         data = "".join(f"{json.dumps(action, default=str)}\n" for action in actions).encode()
         if not self._put(f"_delta_log/{table.version() + 1:020}.json", data):

@@ -112,6 +112,9 @@ class DeltaTable(LakeTable):
 
     def commit(self, table: Any | None, parts: Parts, schema: pa.Schema | None, mark: int) -> None:
         """Commit; the library refuses a second transaction of the run."""
+        self._send(table, parts, schema, mark)
+
+    def _send(self, table: Any | None, parts: Parts, schema: pa.Schema | None, mark: int) -> None:
         deltalake = library()
         from deltalake.transaction import create_table_with_add_actions
 
