@@ -17,6 +17,7 @@ import pytest
 import headrace as hr
 from forked import Forked
 from headrace import errors
+from headrace.annex.report.writing import folder_of
 from headrace.core import failpoints
 from headrace.output.clean import leftovers
 
@@ -70,6 +71,9 @@ def test_killed_at_any_point(folder: Path, kill: str, answered: bool) -> None:
     process.communicate(timeout=60)
     assert process.returncode == -signal.SIGKILL
     assert not list(folder.glob("out/part-*")) or kill.startswith("finish.closed")
+    if kill.startswith("query"):
+        with pytest.raises(errors.NothingMatched, match="the query before it"):
+            folder_of(folder / "out")
     results = list(folder.joinpath(QUERIES).glob("*/result/answer.json"))
     assert bool(results) == answered
     before = [path.stat().st_ino for path in results]

@@ -244,6 +244,19 @@ def test_chains_unions_and_numbers(tmp_path: Path) -> None:
     assert not (tmp_path / "out" / "_headrace" / "queries").exists()
 
 
+@pytest.mark.parametrize("engine", ["duckdb", "polars"])
+def test_names_of_files_are_no_patterns_and_order_stays(tmp_path: Path, engine: str) -> None:
+    folder = tmp_path / "it's [1]*?"
+    folder.mkdir()
+    for name in ("a[0]*", "a0", "a01"):
+        pq.write_table(pa.table({"x": range(1000)}), folder / f"{name}.parquet")
+    text = "SELECT x % 700 AS k, sum(x) AS s FROM t GROUP BY k ORDER BY s DESC, k"
+    data = hr.sql(text, t=hr.read_parquet(folder), query_engine=engine)
+    sums = [row["s"] for row in data.with_options(engine="inline", progress=False).take_all()]
+    assert sums == sorted(sums, reverse=True) and sum(sums) == 3 * sum(range(1000))
+    assert data.with_options(engine="inline", progress=False).write_parquet(tmp_path / "out[0]").rows == 700
+
+
 def test_rows_that_fail_before_a_query_are_kept_aside(tmp_path: Path) -> None:
     def picky(row: dict[str, Any]) -> dict[str, Any]:
         return {"id": 1 // (row["id"] - 1)}

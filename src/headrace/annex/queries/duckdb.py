@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import pyarrow as pa
 
@@ -21,9 +22,6 @@ from headrace.annex.queries.engines import ROW, Answer, Input, Query, Work
 from headrace.core.install import library
 from headrace.core.terminal import one_line
 from headrace.errors import OutOfMemory, OutputWriteFailed, PlanError, SourceError, nearest
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _LEAST = 64 << 20  # bytes: with less, not even a small file can be read
 

@@ -70,7 +70,7 @@ class Polars:
             for name, each in work.inputs.items():
                 if each.files:
                     frame = polars.scan_parquet(
-                        list(each.files), row_index_name=ROW if query.numbered else None
+                        list(each.files), row_index_name=ROW if query.numbered else None, glob=False
                     )
                 else:
                     frame = polars.from_arrow(pa.Table.from_batches([empty_batch(each.schema)])).lazy()

@@ -19,6 +19,7 @@ from headrace.core.work import REJECTED, Ledger
 from headrace.errors import HeadraceError, NothingMatched, nearest
 from headrace.observers.output_runs import runs_in
 from headrace.observers.record import EVENTS
+from headrace.output.layout import HOME, QUERIES
 from headrace.output.names import REPORT, run_of
 from headrace.output.runs import success_of
 from headrace.version import __version__
@@ -125,6 +126,11 @@ def folder_of(root: Path) -> Path:
     """
     for folder in folders_of(root):
         return folder
+    if safe_files.is_folder(root / HOME / QUERIES):
+        raise NothingMatched(
+            f"No run has begun in {root}: the query before it is being answered, or its driver has ended meanwhile. "
+            "The same program goes on from there."
+        )
     others = os.listdir(root.parent) if root.parent.is_dir() and not root.exists() else []
     raise NothingMatched(
         f"There is no output of Headrace in {root}: give the folder that a run writes, or has written, "
