@@ -8,7 +8,6 @@ import pytest
 
 import headrace as hr
 from faults.job import FILES, ROWS, Job, make_input, write_input
-from headrace.core import failpoints
 from stores import outputs
 
 # One driver after the other, each killed at its point; the last one ends the run.
@@ -157,31 +156,6 @@ def test_killed_at_random(bucket, proxy, tmp_path):
 @pytest.mark.parametrize("seed", range(1, 201))
 def test_soak(bucket, proxy, tmp_path, seed):
     play(bucket, proxy, tmp_path, seed)
-
-
-def test_requirements_that_are_not_met(job, bucket, tmp_path):
-    """No part has a name that readers look at, whatever is killed, until somebody publishes them."""
-    gated = dataclasses.replace(job, required=FILES * ROWS + 1)
-    for point, passage in [
-        ("run.opened", 1),
-        ("store.uploaded", 3),
-        ("store.appended", 2),
-        ("recover.swept", 1),
-    ]:
-        assert killed(gated, point, passage)
-        assert outputs.tags(bucket) == {}
-    for _ in range(2):
-        with pytest.raises(hr.errors.RequirementNotMet):
-            gated.here()
-        assert outputs.tags(bucket) == {} and hr.verify(job.output).state == "unpublished"
-    for point in ("swap.recorded", "publish.rename", "swap.pointed", "finish.success"):
-        failpoints.activate({point: "EIO"})
-        with pytest.raises((OSError, hr.errors.HeadraceError)):
-            hr.publish(job.output, because="a test")
-        failpoints.activate({})
-    assert hr.publish(job.output, because="a test").rows == FILES * ROWS
-    assert hr.verify(job.output).good
-    outputs.check(bucket, job.expected(), gated.here, tmp_path)
 
 
 def test_requirements_and_parts_that_are_discarded(job, bucket, tmp_path):
