@@ -223,7 +223,8 @@ def test_two_want_it(
                     end["sleeps"] = begins, begins + dice.choice([0.2, 2.5])
                 if dice.random() < 0.5:
                     end["seconds"] = 2 * dice.random()
-            played.live_beside(options=apart, end=ends[0], second=ends[1], meets=False)
+            meets = dice.random() < 0.5
+            played.live_beside(options=apart, end=ends[0], second=ends[1], meets=meets)
         if relay is not None:
             relay.faults = 0.0
         played.check()
