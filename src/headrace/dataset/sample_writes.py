@@ -40,7 +40,7 @@ class SampleWriteVerbs(WriteVerbs):
         Parameters
         ----------
         path, schema, min_rows_per_file, max_rows_per_file, mode, on_change, incremental, refresh, fix, key,
-        durability
+        provenance, durability
             As in ``write_parquet``.
         storage_options
             As in ``write_parquet``.
@@ -86,7 +86,7 @@ class SampleWriteVerbs(WriteVerbs):
 
         Parameters
         ----------
-        path, schema, mode, on_change, incremental, refresh, fix, key, durability, storage_options
+        path, schema, mode, on_change, incremental, refresh, fix, key, provenance, durability, storage_options
             As in ``write_parquet``.
         column
             The column of pixels: uint8, of shape (height, width) or (height, width, channels), 1 to 4 of these.

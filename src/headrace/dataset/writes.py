@@ -126,7 +126,7 @@ class WriteVerbs(DatasetBase):
         Parameters
         ----------
         path, schema, partition_by, partition_cols, min_rows_per_file, max_rows_per_file, mode, on_change,
-        incremental, refresh, fix, key, durability
+        incremental, refresh, fix, key, provenance, durability
             As in ``write_parquet``.
         storage_options
             As in ``write_parquet``.
@@ -177,7 +177,7 @@ class WriteVerbs(DatasetBase):
         Parameters
         ----------
         path, schema, partition_by, partition_cols, min_rows_per_file, max_rows_per_file, mode, on_change,
-        incremental, refresh, fix, key, durability
+        incremental, refresh, fix, key, provenance, durability
             As in ``write_parquet``.
         storage_options
             As in ``write_parquet``.
@@ -209,7 +209,7 @@ class WriteVerbs(DatasetBase):
         ----------
         sink
             Where the rows go: ``FileSink(folder, format)`` of ``headrace.sinks.files``, maybe with a ``target``.
-        schema, mode, on_change, incremental, refresh, fix, key, durability
+        schema, mode, on_change, incremental, refresh, fix, key, provenance, durability
             As in ``write_parquet``.
 
         Raises

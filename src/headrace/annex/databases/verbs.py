@@ -81,7 +81,7 @@ class DatabaseWriteVerbs(WriteVerbs):
         incremental
             Add the rows of input files that are new since the last run into ``output``, as in ``write_parquet``; that
             folder must stay. They go in once all are made: part by part, or merged in one transaction.
-        schema, on_change, durability
+        schema, on_change, refresh, fix, provenance, durability
             As in ``write_parquet``. If a run goes on whose table is gone, ``on_change="continue"`` makes it anew and
             inserts again the parts that ``output`` keeps. If others deleted all its rows, it goes on without them.
 

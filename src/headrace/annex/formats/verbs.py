@@ -37,7 +37,7 @@ class FormatWriteVerbs(WriteVerbs):
         Parameters
         ----------
         path, schema, min_rows_per_file, max_rows_per_file, mode, on_change, incremental, refresh, fix, key,
-        durability
+        provenance, durability
             As in ``write_parquet``.
         storage_options
             As in ``write_parquet``.
@@ -77,7 +77,7 @@ class FormatWriteVerbs(WriteVerbs):
         Parameters
         ----------
         path, schema, min_rows_per_file, max_rows_per_file, mode, on_change, incremental, refresh, fix, key,
-        durability
+        provenance, durability
             As in ``write_parquet``.
         storage_options
             As in ``write_parquet``.

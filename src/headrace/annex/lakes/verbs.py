@@ -80,7 +80,7 @@ class LakeWriteVerbs(WriteVerbs):
             The name of the folder that this run has in the table, with its parts, its journal and its report. A
             further run that adds rows needs another name, such as the day; with ``"overwrite"`` a further run finds
             one by itself. What the table refers to in it must stay; the table's own VACUUM removes it in time.
-        compression, schema, on_change, incremental, key, provenance, durability, min_rows_per_file,
+        compression, schema, on_change, incremental, key, refresh, fix, provenance, durability, min_rows_per_file,
         max_rows_per_file, storage_options
             As in ``write_parquet``. With ``mode="add_columns"``, ``refresh="changed"`` computes only rows of another
             version, by the column that ``provenance`` names.
@@ -183,7 +183,7 @@ class LakeWriteVerbs(WriteVerbs):
             With ``"add_columns"``: which rows get values, as in ``write_delta``.
         output
             The name of the folder that this run has below the data of the table, as in ``write_delta``.
-        compression, schema, on_change, incremental, key, provenance, refresh, durability, min_rows_per_file,
+        compression, schema, on_change, incremental, key, refresh, fix, provenance, durability, min_rows_per_file,
         max_rows_per_file
             As in ``write_delta``.
 
@@ -281,7 +281,7 @@ class LakeWriteVerbs(WriteVerbs):
         output
             The name of the folder that this run has in the table, with its journal and its report. A further run that
             adds rows needs another name, such as the day; with ``"overwrite"`` a further run finds one by itself.
-        schema, on_change, incremental, key, provenance, durability, min_rows_per_file,
+        schema, on_change, incremental, key, refresh, fix, provenance, durability, min_rows_per_file,
         max_rows_per_file, storage_options
             As in ``write_parquet``. With ``mode="add_columns"``, ``refresh="changed"`` computes only rows of another
             version, by the column that ``provenance`` names.
