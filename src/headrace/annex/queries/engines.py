@@ -50,6 +50,12 @@ class Query:
     label: str = "sql"
     numbered: bool = False
 
+    @property
+    def shown(self) -> str:
+        """The text on one line, behind the verb that made it."""
+        text = " ".join(self.text.split())
+        return text if self.label == "sql" else f"{self.label}: {text}"
+
 
 @dataclass(frozen=True, slots=True)
 class Work:

@@ -14,6 +14,7 @@ from headrace.annex.queries.packing import unpacked
 from headrace.core.tables import type_text
 from headrace.errors import ArgumentError
 from headrace.plan.parameters import given_batch_format, given_function, given_resources
+from headrace.plan.steps.base import StepFunction
 from headrace.plan.steps.map_batches import MapBatches
 from headrace.worker.calls import Caller
 from headrace.worker.rows import Rows
@@ -30,6 +31,10 @@ class MapGroups(MapBatches):
 
     schema: pa.Schema = field(default_factory=lambda: pa.schema([]))
     verb = "map_groups"
+
+    def functions(self) -> tuple[StepFunction, ...]:
+        """Return the function; how many rows a group has is not ours to say."""
+        return (StepFunction(self.function, self.label(), self.label(), batch_size=self.batch_size),)
 
 
 @runs(MapGroups)

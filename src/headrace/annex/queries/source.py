@@ -188,7 +188,7 @@ class QuerySource(Source):
 
     def explained(self) -> list[str]:
         """Say who answers the query, and where the rows come from that it reads."""
-        lines = [f"query    {self._engine.name} {self._engine.version}: {' '.join(self._query.text.split())}"]
+        lines = [f"query    {self._engine.name} {self._engine.version}: {self._query.shown}"]
         for each in self._inputs:
             steps = " → ".join(["read", *(step.label() for step in each.plan.steps)])
             kind = type(each.plan.source).__name__.removesuffix("Source")
@@ -279,7 +279,7 @@ class QuerySource(Source):
             )
         about = InputMade(
             f"{self._engine.name} {self._engine.version}",
-            " ".join(self._query.text.split()),
+            self._query.shown,
             {name: each.rows for name, each in inputs.items()},
             answer.rows,
             (made / RESULT).stat().st_size,
