@@ -250,3 +250,9 @@ def test_new_columns(bucket, port, monkeypatch):
         getattr(data, write)(place, mode="add_columns")
         assert all(row["double"] == row["id"] * 2 for row in read(place).take_all())
         assert getattr(data, write)(place, mode="add_columns").resumed
+        data = read(place).with_options(engine="inline", progress=False)
+        data = data.predict(lambda batch: -batch["id"], inputs=["id"], output="double", replace=True)
+        result = getattr(data, write)(place, mode="add_columns", where="id >= 15", output="b")
+        assert result.rows == 5
+        found = {row["id"]: row["double"] for row in read(place).take_all()}
+        assert all(value == (-i if i >= 15 else 2 * i) for i, value in found.items())
