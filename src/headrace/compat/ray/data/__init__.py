@@ -179,6 +179,19 @@ class Dataset(headrace.Dataset):
         """Return ``random_shuffle``: rows in an order of chance, and not only blocks."""
         return self.random_shuffle(seed=seed)
 
+    def groupby(self, key: Any, num_partitions: int | None = None) -> Any:
+        """Return the rows in groups, which take an ``AggregateFn`` of yours, too."""
+        made = super().groupby(key, num_partitions)
+        return aggregate.Groups(made._dataset, made._keys, made._schema)
+
+    def aggregate(self, *aggs: Any) -> dict[str, Any]:
+        """Return numbers about all rows, by name."""
+        if not aggregate.are_own(aggs):
+            return super().aggregate(*aggs)
+        tables = list(self.iter_batches(batch_size=None, batch_format="pyarrow")) if len(aggs) > 1 else None
+        batches = tables or self.iter_batches(batch_size=None, batch_format="pyarrow")
+        return {each.name: each.of(None, batches) for each in aggs}
+
     def lazy(self) -> Any:
         """Return the dataset: all are lazy."""
         return self

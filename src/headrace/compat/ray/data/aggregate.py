@@ -1,5 +1,10 @@
 """Ray's ``ray.data.aggregate``: what is counted of groups."""
 
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
 from headrace.aggregate import AbsMax as AbsMax
 from headrace.aggregate import AsList as AsList
 from headrace.aggregate import Count as Count
@@ -11,3 +16,99 @@ from headrace.aggregate import Quantile as Quantile
 from headrace.aggregate import Std as Std
 from headrace.aggregate import Sum as Sum
 from headrace.aggregate import Unique as Unique
+from headrace.annex.queries.grouped import GroupedData
+from headrace.errors import ArgumentError
+
+
+class AggregateFn:
+    """An aggregation of your own, by functions; all rows of a dataset, or each group, are folded one after the other.
+
+    ``accumulate_row(state, row)`` gets rows as dicts, ``accumulate_block(state, table)`` Arrow tables. ``init(key)``
+    returns the first state.
+
+    >>> from headrace.compat import ray
+    >>> total = AggregateFn(lambda key: 0, max, "total", accumulate_row=lambda state, row: state + row["id"])
+    >>> ray.data.range(4).aggregate(total)
+    {'total': 6}
+    """
+
+    def __init__(
+        self,
+        init: Callable[[Any], Any],
+        merge: Callable[[Any, Any], Any],
+        name: str,
+        accumulate_row: Callable[[Any, Any], Any] | None = None,
+        accumulate_block: Callable[[Any, Any], Any] | None = None,
+        finalize: Callable[[Any], Any] | None = None,
+    ) -> None:
+        self.name, self.init, self.merge, self.finalize = name, init, merge, finalize or (lambda state: state)
+        self._row, self._block = accumulate_row, accumulate_block
+
+    def of(self, key: Any, tables: Iterable[Any]) -> Any:
+        """Return the result for tables of one group."""
+        state = self.init(key)
+        for table in tables:
+            state = self._folded(state, table)
+        return self.finalize(state)
+
+    def _folded(self, state: Any, table: Any) -> Any:
+        if self._block is not None:
+            return self._block(state, table)
+        assert self._row is not None
+        for row in table.to_pylist():
+            state = self._row(state, row)
+        return state
+
+
+class AggregateFnV2(AggregateFn):
+    """Base of classes of your own: ``aggregate_block(table)``, ``combine(state, other)`` and ``finalize(state)``."""
+
+    def __init__(
+        self, name: str, zero_factory: Callable[[], Any], *, on: str | None = None, ignore_nulls: bool = True
+    ) -> None:
+        super().__init__(lambda key: zero_factory(), self.combine, name, finalize=self.finalize)
+        self._target_col_name, self._ignore_nulls = on, ignore_nulls
+
+    def aggregate_block(self, block: Any) -> Any:
+        """Return the state of a table."""
+        raise NotImplementedError
+
+    def combine(self, current_accumulator: Any, new: Any) -> Any:
+        """Return the state of both."""
+        raise NotImplementedError
+
+    def finalize(self, accumulator: Any) -> Any:
+        """Return the result."""
+        return accumulator
+
+    def get_target_column(self) -> str | None:
+        """Return the column that it reads."""
+        return self._target_col_name
+
+    def _folded(self, state: Any, table: Any) -> Any:
+        return self.combine(state, self.aggregate_block(table))
+
+
+class Groups(GroupedData):
+    """Groups that take ``AggregateFn``, too."""
+
+    def aggregate(self, *aggs: Any) -> Any:
+        """Return a row for each group: its keys, and what each of ``aggs`` gives; all of Ray's, or all your own."""
+        if not are_own(aggs):
+            return super().aggregate(*aggs)
+        keys = self._keys
+
+        def counted(group: Any) -> dict[str, list[Any]]:
+            values = {name: [group.column(name)[0].as_py()] for name in keys}
+            key = next(iter(values.values()), [None])[0]
+            return values | {each.name: [each.of(key, [group])] for each in aggs}
+
+        return self.map_groups(counted, batch_format="pyarrow")
+
+
+def are_own(aggs: Any) -> bool:
+    """Say whether aggregations are the user's own; raise if only some are."""
+    own = [isinstance(each, AggregateFn) for each in aggs]
+    if any(own) and not all(own):
+        raise ArgumentError("aggregate takes AggregateFns or others, not both: call it twice.")
+    return any(own)

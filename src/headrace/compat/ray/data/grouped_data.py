@@ -1,3 +1,5 @@
 """Ray's ``ray.data.grouped_data``."""
 
-from headrace.annex.queries.grouped import GroupedData as GroupedData
+from headrace.compat.ray.data.aggregate import Groups
+
+GroupedData = Groups
