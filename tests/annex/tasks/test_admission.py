@@ -25,6 +25,17 @@ def test_cores_are_shared_in_order() -> None:
     assert keys(admission) == ["c"]
 
 
+def test_named_resources_are_counted_as_memory_is() -> None:
+    admission = Admission(cpus=8, memory=10, resources={"disk": 1.0})
+    for i in range(3):
+        admission.request(i, Needs(num_cpus=1, resources=(("disk", 0.5),)))
+    assert keys(admission) == [0, 1] and dict(admission.free.resources) == {"disk": 0.0}
+    admission.release(0)
+    assert keys(admission) == [2]
+    assert admission.refusal(Needs(resources=(("disk", 2.0),))) == "2 of the resource 'disk', and there are 1"
+    assert admission.refusal(Needs(resources=(("tape", 1.0),))) == "1 of the resource 'tape', and there are 0"
+
+
 def test_parts_of_cores_add_up() -> None:
     admission = Admission(cpus=1, memory=10)
     for i in range(11):
