@@ -365,15 +365,17 @@ def cut_in(rows: int) -> Callable[..., list[Shard]]:
     return shards
 
 
-def test_nothing_is_added_before_it_is_published(lake: Lake) -> None:
+@pytest.mark.parametrize("where", [None, "id >= 70 AND id < 110"])
+def test_nothing_is_added_before_it_is_published(lake: Lake, where: str | None) -> None:
     lake.make(FILES)
     before = lake.rows()
     data = lake.read().with_options(**QUIET).predict(half, inputs=["id"], output="half")
     with pytest.raises(RequirementNotMet):
-        lake.write(data.require(rows=hr.at_least(1000)))
+        lake.write(data.require(rows=hr.at_least(1000)), where=where)
     assert lake.rows() == before
     lake.publish()
-    assert lake.rows() == [{**row, "half": row["id"] / 2} for row in before]
+    chosen = range(70, 110) if where else range(150)
+    assert lake.rows() == [{**row, "half": row["id"] / 2 if row["id"] in chosen else None} for row in before]
 
 
 def test_others_change_what_was_read(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
