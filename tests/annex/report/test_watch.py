@@ -10,9 +10,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import headrace as hr
+from headrace.annex.report.facts import History
+from headrace.annex.report.follow import Follower
+from headrace.annex.report.live import Pages
 from observers.browsers import browser, findings, size_of_window
 
 JOB = """
@@ -256,3 +260,37 @@ def test_no_value_is_shown_if_none_may_be(run: Callable[..., Job]) -> None:
 def test_a_run_without_a_report(tmp_path: Path) -> None:
     result = hr.range(10).with_options(report=False, progress=False).write_parquet(tmp_path / "out")
     assert result.rows == 10 and not result.report.exists() and result.report.parent.is_dir()
+
+
+def test_from_another_terminal(run: Callable[..., Job]) -> None:
+    job = run(watch=False)
+    out = job.here / "out"
+    until(lambda: [*out.glob("_headrace/*/events.jsonl")])
+    command = [sys.executable, "-m", "headrace", "watch", str(out), "--json"]
+    watch = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert watch.stderr is not None
+        address = watch.stderr.readline().strip()
+        until(lambda: "2 of 10" in (page := asked(address)[1]) or "3 of 10" in page)
+        json = {"Content-Type": "application/json"}
+        path = f"/{address.split('/')[3]}/ask"
+        assert asked(address, "POST", path, '{"paused": true}', **json)[0] == 200
+        until(lambda: "Asked: it pauses" in asked(address)[1])
+        job.open(1_000_000)
+        until(lambda: "Asked: it is paused" in asked(address)[1])
+        assert asked(address, "POST", path, '{"paused": false}', **json)[0] == 200
+        assert job.end() == 0
+        said = msgspec.json.decode(watch.communicate(timeout=60)[0])
+    finally:
+        watch.kill()
+        watch.communicate()
+    assert watch.returncode == 0
+    assert (said["command"], said["status"], said["rows_written"]) == ("watch", "complete", 990)
+
+
+def test_a_run_that_cannot_be_asked_says_so(tmp_path: Path) -> None:
+    hr.range(10).with_options(progress=False).write_parquet(tmp_path / "out")
+    pages = Pages(Follower(tmp_path / "out", kind=History))
+    assert "Complete: 10 rows" in pages.page()[0].decode()
+    assert "only from a machine that sees its folder" in pages.ask(b'{"paused": true}')
+    assert not [*tmp_path.glob("out/_headrace/*/asked.json")]
