@@ -104,10 +104,16 @@ class LakeContract:
         def refused(*args: Any) -> None:
             raise OSError("no space left")
 
+        def worded(*args: Any) -> None:
+            raise SinkError("it says what to do")
+
         monkeypatch.setattr(sink, "_send", lost)
         for number in (1, 2):  # a new table, and one that is there
             assert self.table.write(hundred(), output=f"run-{number}").rows == 100
             assert len(self.table.ids()) == 100 * number and self.table.commits() == number
+        monkeypatch.setattr(sink, "_send", worded)
+        with pytest.raises(SinkError, match="^it says what to do$"):
+            self.table.write(hundred(), output="third")
         monkeypatch.setattr(sink, "_send", refused)
         with pytest.raises(SinkError, match=r"no space left.*none of them.*same command again"):
             self.table.write(hundred(), output="third")
