@@ -112,7 +112,7 @@ class LakeContract:
             assert self.table.write(hundred(), output=f"run-{number}").rows == 100
             assert len(self.table.ids()) == 100 * number and self.table.commits() == number
         monkeypatch.setattr(sink, "_send", worded)
-        with pytest.raises(SinkError, match="^it says what to do$"):
+        with pytest.raises(SinkError, match=r"^it says what to do$"):
             self.table.write(hundred(), output="third")
         monkeypatch.setattr(sink, "_send", refused)
         with pytest.raises(SinkError, match=r"no space left.*none of them.*same command again"):
