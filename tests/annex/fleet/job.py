@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from typing import Any
 
 import headrace as hr
@@ -13,6 +14,7 @@ ROWS, EACH, BAD = 1_000, 50, 97
 
 
 def work(batch: dict[str, Any]) -> dict[str, Any]:
+    time.sleep(float(os.environ.get("TEST_MODEL_SECONDS", "0")))
     if (batch["id"] % BAD == 5).any():
         raise ValueError("a bad row")
     return {"id": batch["id"], "double": batch["id"] * 2}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
@@ -28,7 +29,9 @@ from headrace.core.work import FLEET, HOME, MoreShards, Shard
 from headrace.errors import HeadraceError, RunLocked
 from headrace.output.job import Job, OpenRequest
 from headrace.output.layout import Output, new_run_name, open_output
-from headrace.output.places.notes import Notes
+from headrace.output.places import lease
+from headrace.output.places.notes import HELD, Notes
+from headrace.output.places.place import place_at
 from headrace.output.recover import recover
 from headrace.output.resume import open_job
 from headrace.output.saved_plan import read_plan
@@ -63,6 +66,7 @@ class Fleet:
         self.plan, self.request, self.fleet, self.notes = plan, request, fleet, notes
         self.board = Board(fleet.slices, notes.read)
         self._next = random.randrange(max(1, fleet.slices))
+        self._signs: dict[str, tuple[str, float]] = {}  # of life, and since when there was no other
 
     def sink_of(self, machine: str) -> FileSink:
         """Return the sink of a machine's own output."""
@@ -114,9 +118,21 @@ class Fleet:
     def _dead(self, *, but: str = "") -> str | None:
         """Return a machine whose work is not done, and which does not hold its output."""
         for machine in sorted({claim.machine for _, claim in self.board.open_parts()} - {but}):
+            if self._lives(machine):
+                continue
             with contextlib.suppress(RunLocked), self._held(machine):
                 return machine
         return None
+
+    def _lives(self, machine: str) -> bool:
+        """Say whether a machine gives signs of life, by this machine's clock alone."""
+        sink, now = self.sink_of(machine), time.monotonic()
+        sign = place_at(sink.root, sink.storage.options).sign()
+        known, since = self._signs.setdefault(machine, (sign, now))
+        if sign != known:
+            self._signs[machine] = sign, now
+            since = now
+        return sign == HELD or (bool(sign) and now - since < lease.SILENCE)
 
     @contextlib.contextmanager
     def _held(self, machine: str) -> Iterator[Output]:

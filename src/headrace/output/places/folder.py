@@ -19,7 +19,7 @@ from headrace.core.work import FLEET, HOME, REJECTED, Durability, StagedFile
 from headrace.errors import ForeignOutput, OutputWriteFailed, RunLocked
 from headrace.output.journal import Contents, Journal
 from headrace.output.names import first_names
-from headrace.output.places.notes import FolderNotes, Notes
+from headrace.output.places.notes import HELD, FolderNotes, Notes
 from headrace.output.publishing import FolderPublisher, Publisher
 from headrace.output.small_files import (
     foreign_entry,
@@ -121,6 +121,10 @@ class Folder:
         finally:
             os.close(opened)
         return None
+
+    def sign(self) -> str:
+        """Ask the lock."""
+        return HELD if self.writer() is not None else ""
 
     def close(self, *, forget: bool = False) -> None:
         """Release the lock; with ``forget``, remove the folders that ``take`` made, if they are empty."""

@@ -18,6 +18,7 @@ from typing import Any
 
 from headrace.core.stores.writing import ABSENT, StoreWriter, Taken, Version
 from headrace.errors import HeadraceError, OutputWriteFailed, RunLocked, UnsafeStore
+from headrace.output.places.notes import HELD
 
 LOCK = "_headrace/lock"
 BEAT = 5.0  # seconds between two signs of life
@@ -205,6 +206,16 @@ def writer_of(store: StoreWriter) -> str | None:
     here = is_here(lease)
     alive = time.time() - found[1].written.timestamp() < SILENCE if here is None else here
     return str(lease.get("who")) if alive else None
+
+
+def sign_of(store: StoreWriter) -> str:
+    """Return what the holder of a lease renews while it lives; "" if there is none."""
+    found = store.get(LOCK)
+    lease = parsed(found[0]) if found is not None else {}
+    here = is_here(lease) if lease.get("held") else False
+    if here is None:
+        return f"{lease.get('token')} {lease.get('beats')}"
+    return HELD if here else ""
 
 
 def parsed(data: bytes) -> dict[str, Any]:

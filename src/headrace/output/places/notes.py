@@ -13,9 +13,11 @@ from typing import Protocol
 from headrace.core import failpoints
 from headrace.core.files import safe_files
 from headrace.core.files.safe_files import write_failed
-from headrace.core.stores.writing import ABSENT, StoreWriter, Taken
 from headrace.core.work import HOME
 from headrace.output.small_files import sync_folder
+
+HELD = "held"
+"""Whoever holds an output surely lives: nobody has to look whether it gives signs of life."""
 
 
 class Notes(Protocol):
@@ -79,30 +81,3 @@ class FolderNotes:
             return [name for name in os.listdir(self._folder) if not name.startswith(".")]
         except FileNotFoundError:
             return []
-
-
-class StoreNotes:
-    """Objects, each put on the condition that there is none of its name."""
-
-    def __init__(self, objects: StoreWriter, folder: str) -> None:
-        self._objects = objects
-        self._prefix = f"{HOME}/{folder}/"
-
-    def add(self, name: str, data: bytes) -> bool:
-        """Put it; where there is one, it may be ours, if only the answer was lost."""
-        failpoints.hit("note.add")
-        try:
-            self._objects.put(self._prefix + name, data, when=ABSENT)
-        except Taken:
-            return self.read(name) == data
-        failpoints.hit("note.added")
-        return True
-
-    def read(self, name: str) -> bytes | None:
-        """Get the object."""
-        found = self._objects.get(self._prefix + name)
-        return None if found is None else found[0]
-
-    def names(self) -> list[str]:
-        """List the objects."""
-        return [name.removeprefix(self._prefix) for name, _ in self._objects.names(self._prefix)]

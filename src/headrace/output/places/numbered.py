@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from headrace.core import failpoints
 from headrace.core.stores.writing import ABSENT, StoreWriter, Taken
+from headrace.core.work import HOME
 from headrace.errors import JournalDamaged, RunLocked
 from headrace.output.journal_frames import MAGIC
 from headrace.output.places.lease import Lease
@@ -99,3 +100,30 @@ class NumberedObjects:
                 "copy, or write to another place."
             )
         return data[len(_HEAD) + _TOKEN :]
+
+
+class StoreNotes:
+    """Objects, each put on the condition that there is none of its name."""
+
+    def __init__(self, objects: StoreWriter, folder: str) -> None:
+        self._objects = objects
+        self._prefix = f"{HOME}/{folder}/"
+
+    def add(self, name: str, data: bytes) -> bool:
+        """Put it; where there is one, it may be ours, if only the answer was lost."""
+        failpoints.hit("note.add")
+        try:
+            self._objects.put(self._prefix + name, data, when=ABSENT)
+        except Taken:
+            return self.read(name) == data
+        failpoints.hit("note.added")
+        return True
+
+    def read(self, name: str) -> bytes | None:
+        """Get the object."""
+        found = self._objects.get(self._prefix + name)
+        return None if found is None else found[0]
+
+    def names(self) -> list[str]:
+        """List the objects."""
+        return [name.removeprefix(self._prefix) for name, _ in self._objects.names(self._prefix)]

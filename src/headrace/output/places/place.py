@@ -58,6 +58,13 @@ class Place(Protocol):
         """Return who holds it, such as ``process 17 on host``; None if nobody does."""
         ...
 
+    def sign(self) -> str:
+        """Return a text that another replaces every few seconds while somebody holds it; "" if nobody does.
+
+        ``HELD`` where it is known that somebody does.
+        """
+        ...
+
     def close(self, *, forget: bool = False) -> None:
         """Let go of the output; ``forget``: nothing of it is to be left. More than once changes nothing."""
         ...

@@ -35,9 +35,9 @@ from headrace.errors import ForeignOutput, HeadraceError, NothingMatched, RunLoc
 from headrace.output.journal import Contents, Journal
 from headrace.output.journal_frames import MAGIC
 from headrace.output.names import REPORT, first_names, read_pointer
-from headrace.output.places.lease import LOCK, Lease, writer_of
-from headrace.output.places.notes import Notes, StoreNotes
-from headrace.output.places.numbered import NumberedObjects
+from headrace.output.places.lease import LOCK, Lease, sign_of, writer_of
+from headrace.output.places.notes import Notes
+from headrace.output.places.numbered import NumberedObjects, StoreNotes
 from headrace.output.places.store_parts import StorePublisher
 from headrace.output.publishing import Publisher
 from headrace.output.small_files import remove_tree
@@ -126,6 +126,10 @@ class Store:
     def writer(self) -> str | None:
         """Return whose lease was renewed not long ago."""
         return writer_of(self.objects) if LOCK in self.there or not self._listed else None
+
+    def sign(self) -> str:
+        """Return who renewed the lease, and how often."""
+        return sign_of(self.objects)
 
     def close(self, *, forget: bool = False) -> None:
         """Upload what people read, give the lease back, and remove the folder of this machine."""
