@@ -16,12 +16,12 @@ from headrace.annex.queries.duckdb_types import (
     restored,
     seen_as,
     sql_type,
-    written_as,
+    written,
 )
 from headrace.annex.queries.engines import ROW, Answer, Input, Query, Work
 from headrace.core.install import library
 from headrace.core.terminal import one_line
-from headrace.errors import OutOfMemory, OutputWriteFailed, PlanError, SourceError, nearest
+from headrace.errors import MissingLibrary, OutOfMemory, OutputWriteFailed, PlanError, SourceError, nearest
 
 _LEAST = 64 << 20  # bytes: with less, not even a small file can be read
 
@@ -34,6 +34,10 @@ class DuckDB:
 
     def __init__(self) -> None:
         self._duckdb: Any = library("hr.sql", "duckdb")
+        if [int(part) for part in self.version.split(".")[:2]] < [1, 4]:
+            raise MissingLibrary(
+                f"Queries need DuckDB 1.4 or newer, and {self.version} is here: pip install -U duckdb."
+            )
 
     @property
     def version(self) -> str:
@@ -89,18 +93,20 @@ class DuckDB:
             for name, each in work.inputs.items():
                 connection.execute(f"CREATE VIEW {quoted(name)} AS {_view(each, numbered=query.numbered)}")
             relation = self._bound(connection, query)
-            text = _written(_single(connection, query), relation)
+            text = written(_single(connection, query), relation)
             connection.execute(f"SET preserve_insertion_order = {str(_is_ordered(connection, text)).lower()}")
             try:
                 read = {name: self._count(connection, name) for name in work.inputs}
                 connection.execute("PRAGMA enable_profiling = 'no_output'")
                 target = f"{_text(str(work.result))} (FORMAT parquet, COMPRESSION snappy)"
                 rows = connection.execute(f"COPY ({text}) TO {target}").fetchone()[0]
-                profile = json.loads(connection.get_profiling_information())
+                told = getattr(connection, "get_profiling_information", lambda: "{}")()  # from 2.0 on
             except self._duckdb.Error as error:
                 raise self._failed(error, query, work) from error
-        written = int(profile.get("io", {}).get("total_bytes_written", 0)) - work.result.stat().st_size
-        return Answer(read, int(rows), max(0, written))
+        spilled = (
+            int(json.loads(told).get("io", {}).get("total_bytes_written", 0)) - work.result.stat().st_size
+        )
+        return Answer(read, int(rows), max(0, spilled))
 
     def _connected(self, settings: dict[str, str] | None = None) -> Any:
         """Open a database in memory, which sees no variables of the program and fetches no extensions."""
@@ -235,15 +241,3 @@ def _view(given: Input, *, numbered: bool) -> str:
 def _column(field: pa.Field) -> str:
     name = quoted(field.name)
     return f"CAST({name} AS {sql_type(field.type)}) AS {name}"
-
-
-def _written(text: str, relation: Any) -> str:
-    """Return the query with casts for what Parquet does not have."""
-    wanted = [
-        (name, normal(kind), written_as(kind))
-        for name, kind in zip(relation.columns, relation.types, strict=True)
-    ]
-    if all(is_ == normal(to) for _, is_, to in wanted):
-        return text
-    columns = [f"CAST({quoted(name)} AS {to}) AS {quoted(name)}" for name, _, to in wanted]
-    return f"SELECT {', '.join(columns)} FROM ({text}\n) AS headrace_result"

@@ -114,6 +114,18 @@ def seen_as(kind: pa.DataType, seen: str) -> bool:
     return seen == wanted or (wanted == "timestamp_ms" and seen == "timestamp")
 
 
+def written(text: str, relation: Any) -> str:
+    """Return the query with casts for what Parquet does not have."""
+    wanted = [
+        (name, normal(kind), written_as(kind))
+        for name, kind in zip(relation.columns, relation.types, strict=True)
+    ]
+    if all(is_ == normal(to) for _, is_, to in wanted):
+        return text
+    columns = [f"CAST({quoted(name)} AS {to}) AS {quoted(name)}" for name, _, to in wanted]
+    return f"SELECT {', '.join(columns)} FROM ({text}\n) AS headrace_result"
+
+
 def written_as(kind: Any) -> str:
     """Return the type in which a type of DuckDB is written."""
     if kind.id in _WRITTEN:
