@@ -174,11 +174,15 @@ def uri_of(scheme: str, place: str) -> str:
     return f"{os.environ['HEADRACE_TEST_POSTGRESQL']}&options=-csearch_path%3D{schema_of(place)}"
 
 
-def asked(uri: str, sql: str) -> list[Any]:
-    """Run a statement in PostgreSQL, in a transaction of its own."""
+def asked(uri: str, sql: str, *, table: str = "") -> list[Any]:
+    """Run a statement in PostgreSQL, in a transaction of its own; nothing, if there is no such ``table``."""
     from adbc_driver_postgresql import dbapi
 
     with dbapi.connect(uri) as connection, connection.cursor() as cursor:
+        if table:
+            cursor.execute(f"SELECT to_regclass('{table}')::text")
+            if cursor.fetchall() == [(None,)]:
+                return []
         cursor.execute(sql)
         found = cursor.fetchall() if cursor.description else []
         connection.commit()
