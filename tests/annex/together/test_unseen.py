@@ -13,6 +13,7 @@ import random
 import signal
 import sqlite3
 import threading
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
@@ -394,7 +395,7 @@ def test_readers_see_what_was_before_or_all(
     def kills(points: Points) -> list[dict[str, Any]]:
         return [{"faults": {point: f"kill@{passage}"}} for point, passage in points[shift % 3 :: 3]]
 
-    assert played(case, target, tmp_path / "place", live, kills) > 1
+    assert played(case, target, tmp_path / uuid.uuid4().hex[:10], live, kills) > 1
 
 
 @pytest.mark.soak
@@ -415,6 +416,6 @@ def test_soak(
 
     while died < KILLS:
         number += 1
-        died += played(case, target, tmp_path / f"place{number}", live, kills)
+        died += played(case, target, tmp_path / uuid.uuid4().hex[:10], live, kills)
     with capsys.disabled():
         print(f"\n{case}, {target}: {died} kills in {number} outputs", flush=True)
