@@ -126,7 +126,7 @@ def in_bucket(place: str) -> Seen | None:
         return (found.mtime_ns, found.size) if found.is_file else None
 
     def names() -> list[str]:
-        listed = store.get_file_info(fs.FileSelector(out))
+        listed = store.get_file_info(fs.FileSelector(out, allow_not_found=True))
         return [each.path for each in listed if each.base_name.startswith("part-")]
 
     def read(paths: list[str]) -> Any:
