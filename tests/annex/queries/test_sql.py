@@ -204,6 +204,13 @@ def test_an_engine_that_cannot_keep_to_memory_is_refused() -> None:
         data.count()
 
 
+def test_a_query_is_of_one_machine(tmp_path: Path) -> None:
+    data = hr.sql("SELECT * FROM rides", rides=RIDES).with_options(fleet=True, progress=False)
+    with pytest.raises(errors.ArgumentError, match="lies on one machine"):
+        data.write_parquet(tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 def test_values_are_not_shown_if_they_shall_not_be() -> None:
     data = hr.sql("SELECT name::INT AS x FROM zones", zones=ZONES)
     with pytest.raises(errors.SourceError, match="'a'"):

@@ -55,6 +55,9 @@ _OF_THE_RUN: dict[str, Any] = {
     "observers": (),
     "keep_queries": False,
     "progress": False,
+    "report": False,
+    "watch": False,
+    "fleet": False,
 }
 _SMALL = 16 << 20  # bytes of files that this process writes faster than it starts a worker
 
