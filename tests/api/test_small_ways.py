@@ -127,12 +127,18 @@ def test_the_context() -> None:
         assert ray.data.range(3)._options.progress is False
     finally:
         context.enable_progress_bars = True
-    with pytest.raises(
-        NotOffered, match=r"max_errored_blocks = -1 is not offered here: with_options\(on_error"
-    ):
-        context.max_errored_blocks = -1
-    context.max_errored_blocks = 0
+    context.max_errored_blocks = 2
+    try:
+        options = ray.data.range(3)._options
+        assert (options.on_error, options.max_errors) == ("reject", 2)
+    finally:
+        context.max_errored_blocks = 0
     with pytest.raises(NotOffered, match="Did you mean 'target_max_block_size'"):
         context.target_max_blok_size = 1
+    context.execution_options.resource_limits.cpu = 1
+    try:
+        assert ray.data.range(3)._options.workers == 1
+    finally:
+        context.execution_options.resource_limits.cpu = None
     with pytest.raises(NotOffered, match="workers="):
         context.execution_options.resource_limits = {"cpu": 1}

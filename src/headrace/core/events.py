@@ -70,7 +70,7 @@ class InputMade(msgspec.Struct, frozen=True):
     rows failed before, by the output that has them.
 
     >>> print(InputMade("duckdb 2.0.0", "SELECT …", {"rides": 4000, "zones": 7}, 3500, 9000, 0.5, 3 << 30))
-    4,000 rows of rides and 7 rows of zones became 3,500 rows in 0.5 s, by duckdb 2.0.0, 3.0 GiB spilled
+    4,000 rows of rides and 7 rows of zones became 3,500 rows in 0.5 s, by duckdb 2.0.0, 3 GiB spilled
     """
 
     by: str

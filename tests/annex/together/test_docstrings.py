@@ -49,7 +49,7 @@ TENSORS = """
 
 def public() -> Iterator[tuple[str, Any]]:
     for name in hr.__all__:
-        if name not in ("__version__", "errors", "llm", "observers"):  # modules
+        if name not in ("__version__", "aggregate", "errors", "llm", "observers"):  # modules
             yield name, getattr(hr, name)
     for cls in WITH_METHODS:
         for name in dir(cls):

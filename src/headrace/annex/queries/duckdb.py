@@ -19,7 +19,7 @@ from headrace.annex.queries.duckdb_types import (
     written,
 )
 from headrace.annex.queries.engines import ROW, Answer, Input, Query, Work
-from headrace.core.install import library
+from headrace.core.install import install_hint, library
 from headrace.core.terminal import one_line
 from headrace.errors import MissingLibrary, OutOfMemory, OutputWriteFailed, PlanError, SourceError, nearest
 
@@ -36,7 +36,7 @@ class DuckDB:
         self._duckdb: Any = library("hr.sql", "duckdb")
         if [int(part) for part in self.version.split(".")[:2]] < [1, 4]:
             raise MissingLibrary(
-                f"Queries need DuckDB 1.4 or newer, and {self.version} is here: pip install -U duckdb."
+                f"Queries need DuckDB 1.4 or newer, and {self.version} is here: {install_hint('sql')}."
             )
 
     @property

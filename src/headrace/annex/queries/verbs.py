@@ -280,7 +280,7 @@ class QueryVerbs(DatasetBase):
 
     @known_arguments
     def split_proportionately(self, proportions: Sequence[float]) -> list[Self]:
-        """Divide the rows, in their order, into parts of these shares and a last one of the rest. All are lazy.
+        """Divide the rows, in their order, into parts of these ``proportions``, and a last one of the rest; all lazy.
 
         Each part that runs reads this dataset: ``write_parquet`` it first, and read that, if its steps cost much.
         Raises ``ArgumentError`` unless the shares are above 0 and add up to less than 1; ``PlanError`` and
@@ -305,7 +305,7 @@ class QueryVerbs(DatasetBase):
 
     @known_arguments
     def split_at_indices(self, indices: Sequence[int]) -> list[Self]:
-        """Divide the rows before each of these numbers, which increase; all parts are lazy, as above.
+        """Divide the rows before each number of ``indices``, which increase; all parts are lazy, as above.
 
         Raises ``ArgumentError`` for what are no such numbers; ``PlanError`` and ``MissingLibrary`` as ``hr.sql``
         does.

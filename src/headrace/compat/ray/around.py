@@ -50,7 +50,7 @@ def _check_installed(package: str) -> None:
     try:
         importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
-        why = f"nothing is installed for a task; run `pip install {package}` before"
+        why = f"nothing is installed for a task; install {package} before"
         raise not_offered(f"runtime_env={{'pip': [{package!r}]}}", why=why) from None
 
 

@@ -100,7 +100,7 @@ class _Settings:
 
 
 class ExecutionResources:
-    """How much of the cluster a run of Ray may use; here ``with_options(workers=, memory_limit=)`` says it."""
+    """How much of the cluster a run of Ray may use. Here ``cpu`` is the number of workers, and ``memory`` the limit."""
 
     def __init__(
         self, cpu: Any = None, gpu: Any = None, object_store_memory: Any = None, memory: Any = None
@@ -124,6 +124,11 @@ class ExecutionOptions(_Settings):
     refused: ClassVar[dict[str, tuple[Any, str]]] = {
         "label_selector": (None, _LIMITS),
     }
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "resource_limits" and not isinstance(value, ExecutionResources):
+            raise not_offered(f"{self.kind}.{name} = {value!r}", why=_LIMITS)
+        super().__setattr__(name, value)
 
     def __init__(self, **settings: Any) -> None:
         limits = {"resource_limits": ExecutionResources(), "exclude_resources": ExecutionResources()}
@@ -159,7 +164,9 @@ class DataContext(_Settings):
             options["on_error"] = "reject"
             if self.max_errored_blocks > 0:
                 options["max_errors"] = self.max_errored_blocks
-        return options
+        limits = self.execution_options.resource_limits
+        given = {"workers": limits.cpu and max(1, int(limits.cpu)), "memory_limit": limits.memory}
+        return options | {name: value for name, value in given.items() if value}
 
     def set_config(self, key: str, value: Any) -> None:
         """Keep a value of your own."""
