@@ -28,7 +28,6 @@ ELSEWHERE = {
     "output/places/lease.py: Path(f'/proc/{pid}/stat').read_text()",
     "annex/formats/webdataset/sink.py: tarfile.open(fileobj=stream, mode='w', format=tarfile.PAX_FORMAT)",
     "worker/fast_road.py: value.copy()",  # an array
-    "session/retrying.py: placed.copy()",  # an array
     "session/rejected_file.py: open(whole, 'w', encoding='utf-8', newline='')",  # the user's own file
     "session/rejected_file.py: open(path, encoding='utf-8-sig', newline='')",
     "annex/lakes/iceberg/source.py: pq.read_schema(file.path)",  # an input

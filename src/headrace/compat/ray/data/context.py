@@ -100,7 +100,7 @@ class _Settings:
 
 
 class ExecutionResources:
-    """How much of the cluster a run of Ray may use. Here ``cpu`` is the number of workers, and ``memory`` the limit."""
+    """How much of the cluster a run of Ray may use. Here ``cpu`` is how many workers, and ``memory`` the limit."""
 
     def __init__(
         self, cpu: Any = None, gpu: Any = None, object_store_memory: Any = None, memory: Any = None
