@@ -156,11 +156,6 @@ def _fleet_job(
     plan: Plan, request: OpenRequest, context: RunContext, progress: Progress | None
 ) -> AbstractContextManager[Job]:
     """Work on the output with other machines; return it with all that they have made."""
-    if plan.source.unprepared:
-        raise ArgumentError(
-            "fleet=True: the plan has a query, whose result lies on one machine. Write the result first, by a run "
-            "without fleet=True, and read that."
-        )
     fleets = annex("fleet.writing")
     if fleets is None:
         raise ArgumentError("fleet=True needs headrace.annex.fleet, which is not installed here.")

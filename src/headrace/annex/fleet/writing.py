@@ -73,7 +73,7 @@ def _check(plan: Plan, options: RunOptions) -> None:
     elif sink is not None and sink.target is not None:
         why = "rows of tables and databases are added by one machine; write files, and add these"
     elif plan.source.unprepared:
-        why = "the result of a query is made by one machine; write it to files, and read these"
+        why = "the result of a query lies on one machine; write it to files, and read these"
     elif compiler.limits_of(plan.steps):
         why = "which rows a limit lets pass depends on all rows before them"
     elif union_in(plan.steps) is not None:
