@@ -97,7 +97,6 @@ BATCHES: list[tuple[Callable[..., Any], type[HeadraceError], str]] = [
         r"different lengths \(x: 100, y: 99\)",
     ),
     (lambda batch: {1: batch["id"]}, BadReturn, "column names are strings, but one is 1"),
-    (lambda batch: {}, BadReturn, "without columns"),
     (lambda batch: (_ for _ in [None]), BadReturn, "returned None"),
     (
         writes,
@@ -298,7 +297,7 @@ MISTAKES = [
     "ds.map_batches(fails, None, 3)",
     "ds.map_batches(fails, batchsize=3)",
     "ds.with_options(worker=3)",
-    "ds.sort('id')",
+    "ds.sort('idd')",
     "ds.predict('nowhere.onnx').take(1)",
     "hr.read_sql('select')",
     "hr.nothing_like_it",

@@ -70,7 +70,8 @@ QUERY = [
     "query.synced",
     "query.done",
 ]  # see tests/annex/queries/test_faults.py
-REQUIRED = ["finish.withheld"]  # see tests/annex/together/test_requirements.py
+FLEET = ["note.add", "note.added", "fleet.fenced"]  # see tests/annex/fleet/test_fleet.py
+REQUIRED = ["finish.withheld"]  # see tests/annex/together/test_unseen.py
 # An overwrite also passes the points of every run while its parts are hidden.
 SWAP = [
     ("journal.synced", 3),
@@ -88,7 +89,7 @@ SWAP = [
 def test_every_point_is_killed_at_somewhere() -> None:
     points = {point for point, _ in DRIVER + SWAP + PARTING}
     points |= {*WORKER, *METRICS, *MAKER, *PARTED, *LEFT, *RECOVER, *STORE, *UPLOADER, *TABLE}
-    points |= {*COLUMNS, *REQUIRED, *QUERY}
+    points |= {*COLUMNS, *REQUIRED, *QUERY, *FLEET}
     assert points == failpoints.POINTS
 
 

@@ -26,7 +26,7 @@ def page(
     ``head`` and ``lines`` are a table with a line for each column; ``judged`` says how good both are by a label.
     """
     figures: Value = {}
-    drawn: dict[str, list[Value]] = {"tiles": [], "square": [], "wide": []}
+    drawn: dict[str, Any] = {"tiles": [], "square": [], "wide": [], "words": ""}
     for name, each in found["columns"].items():
         if each["changed"] and each["chart"] is not None:
             square = each["chart"].get("kind") in metrics.SQUARE

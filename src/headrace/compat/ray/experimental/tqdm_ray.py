@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
+
+from headrace.core.terminal import say
 
 
 class tqdm:
@@ -37,4 +40,4 @@ class tqdm:
 
 def safe_print(*args: Any, **kwargs: Any) -> None:
     """Print: there is no bar to tear."""
-    print(*args, **kwargs)
+    say(kwargs.get("sep", " ").join(map(str, args)), kwargs.get("file") or sys.stdout)
