@@ -4,23 +4,22 @@ import gc
 import threading
 from collections.abc import Iterator
 
-import psutil
 import pytest
 
 import headrace as hr
 from headrace.engines.local.spawner import Spawner
 
-from .leftovers import memory_files
+from .leftovers import children, memory_files
 
 
 @pytest.fixture(scope="module", autouse=True)
 def nothing_is_left() -> Iterator[None]:
     """No process, no thread and no memory file outlives the executors of a module's tests."""
-    threads, before = set(threading.enumerate()), set(psutil.Process().children(recursive=True))
+    threads, before = set(threading.enumerate()), set(children())
     yield
     gc.collect()
     Spawner.end_kept()
-    assert set(psutil.Process().children(recursive=True)) <= before  # other tests may have a server
+    assert set(children()) <= before
     assert set(threading.enumerate()) <= threads
     assert memory_files() == {}
 

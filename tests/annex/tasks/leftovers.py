@@ -27,13 +27,22 @@ def private_memory() -> int:
     return int(rollup[rollup.index("Anonymous:") + 1]) * 1024
 
 
+def children() -> list[psutil.Process]:
+    """Return the processes that this one has started, and theirs, without servers that other tests share."""
+    found = []
+    for child in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):  # it ends just now
+            words = " ".join(child.cmdline())
+            if "moto.server" not in words and "forked.serve" not in words:
+                found.append(child)
+    return found
+
+
 def workers() -> list[psutil.Process]:
     """Return the workers that this process has started, without the one that watches over them."""
     found = []
-    for child in psutil.Process().children():
-        with contextlib.suppress(psutil.NoSuchProcess):  # it ends just now
-            if (
-                child.name() not in ("sh", "headrace-fork") and "moto.server" not in child.cmdline()
-            ):  # of other tests
+    for child in children():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if child.ppid() == os.getpid() and child.name() not in ("sh", "headrace-fork"):
                 found.append(child)
     return found
