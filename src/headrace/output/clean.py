@@ -12,7 +12,7 @@ import msgspec
 from headrace.core.files import safe_files
 from headrace.core.metric_states import STATES, side_files
 from headrace.core.uploading.names import PARTS
-from headrace.core.work import REJECTED
+from headrace.core.work import FLEET, NOTES, REJECTED
 from headrace.errors import ForeignOutput, JournalDamaged, RunLocked
 from headrace.output.layout import HOME, QUERIES, SUCCESS, Output
 from headrace.output.names import parts_there
@@ -43,12 +43,24 @@ def leftovers(
     """
     with looked_at(path) as output:
         check_is_output(output.root)
-        writer = output.writer()
-        if writer is not None:
-            raise RunLocked(f"{output.name} is being written by {writer}. Clean it when that is done.")
+        _check_idle(output, output.writer() or _machine_of(output))
         if unfinished or everything:
             _check_no_table(output)
         return _listed(output, unfinished=unfinished, everything=everything)
+
+
+def _check_idle(output: Place, writer: str | None) -> None:
+    if writer is not None:
+        raise RunLocked(f"{output.name} is being written by {writer}. Clean it when that is done.")
+
+
+def _machine_of(output: Place) -> str | None:
+    """Return who writes a part of an output that machines make together; None if there is none at work."""
+    if FLEET not in output.folders(HOME):
+        return None
+    names = sorted(output.folders(f"{HOME}/{FLEET}") - {NOTES})
+    places = (place_at(str(output.at(f"{HOME}/{FLEET}/{name}"))) for name in names)
+    return next(filter(None, (place.writer() for place in places)), None)
 
 
 def _check_no_table(output: Place) -> None:
@@ -86,6 +98,7 @@ def remove(
     emptied = False
     try:
         with place.naming():
+            _check_idle(place, _machine_of(place))
             _check_same(place, found, _listed(place, unfinished=unfinished, everything=everything))
             output = Output(place)
             runs = [name for name in (output.next(), output.current()) if name is not None]
@@ -137,7 +150,10 @@ def _unneeded(output: Place, *, unfinished: bool) -> Iterator[tuple[str, str]]:
         runs = [run for run in runs if run.standing(root)]
     folders = output.folders(HOME)
     for entry in sorted({*_within(output, HOME), *folders} - named):
-        if entry == QUERIES:
+        if entry == FLEET:
+            if unfinished:
+                yield f"{HOME}/{entry}", "what machines have made together of an output that is not complete"
+        elif entry == QUERIES:
             if unfinished or (runs and all(run.finished for run in runs)):
                 yield f"{HOME}/{entry}", "results of queries, and what was made for them"
         elif entry in folders:

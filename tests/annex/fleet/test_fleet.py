@@ -16,7 +16,9 @@ import pytest
 import headrace as hr
 from annex.fleet import job
 from faults.lives import Nursery
-from headrace.errors import ArgumentError, PlanChanged
+from headrace.errors import ArgumentError, PlanChanged, RunLocked
+from headrace.output.clean import leftovers
+from headrace.output.places.place import place_at
 from stores.conftest import _proxy, bucket, environment_of, port, proxy, raw  # noqa: F401 - fixtures
 
 KILLS = int(os.environ.get("HEADRACE_SOAK_KILLS", "300"))
@@ -115,6 +117,25 @@ def test_another_program_is_refused(tmp_path: Path, nurseries: list[Nursery]) ->
         job.dataset(fleet=False).write_parquet(place)
     assert nurseries[0].live("annex.fleet.job", [place, {}], tmp_path / "log") == 0
     job.check(place)
+
+
+def test_cleaning_leaves_what_machines_make(tmp_path: Path, nurseries: list[Nursery]) -> None:
+    place = tmp_path / "out"
+    nurseries[0].live(
+        "annex.fleet.job", [str(place), {}], tmp_path / "log", faults={"attempt.batch": "kill@9"}
+    )
+    assert leftovers(place) == []
+    assert [each.path for each in leftovers(place, unfinished=True)] == ["_headrace/fleet"]
+    (machine,) = {path.name for path in (place / "_headrace" / "fleet").iterdir()} - {"notes"}
+    at_work = place_at(place / "_headrace" / "fleet" / machine)
+    at_work.take()
+    try:
+        with pytest.raises(RunLocked, match="is being written by process"):
+            leftovers(place, unfinished=True)
+    finally:
+        at_work.close()
+    assert nurseries[0].live("annex.fleet.job", [str(place), {}], tmp_path / "log") == 0
+    job.check(str(place))
 
 
 @pytest.mark.parametrize(
