@@ -122,7 +122,7 @@ class _JobOpener:
         shape = shape_of(plan)
         if self._further and saved is not None and is_same_but_position(saved, described, plan.source):
             shape["source"] = described  # of the version that it was begun from
-        self._shape = _encoded(shape)
+        self._shape = encoded(shape)
         return plan
 
     def _saved_plan(self, run: str) -> SavedPlan:
@@ -353,21 +353,7 @@ class _JobOpener:
         compiler.columns_at(plan.steps, plan.source.schema())
         for what in unrecognised(self.code)[:1]:
             warn(f"This run cannot be resumed, as {what} cannot be compared: give the step version='…'.")
-        shards = request.partitioning.shards(plan.source)
-        target = self._sink.target
-        saved = SavedPlan(
-            request.run or new_run_name(),
-            _encoded(shape_of(plan)),
-            self.code,
-            self._files,
-            shards,
-            time.time(),
-            request.version,
-            compiler.unchanged_metrics(plan.steps),
-            version_of(plan.source),
-            "" if target is None else target.table_there(),
-            input_marks.marks_of(self._files),
-        )
+        saved = new_plan(plan, request, self.code, self._files)
         input_marks.note(plan.source, saved)
         pointer = "next" if request.gated or self._output.current() is not None else "current"
         committer = begin(self._output, saved, self._sink, durability=request.durability, pointer=pointer)
@@ -420,5 +406,24 @@ class _JobOpener:
         return Job(plan, self._output, committer, resumed=True, interrupted=interrupted)
 
 
-def _encoded(shape: dict[str, Any]) -> str:
+def new_plan(plan: Plan, request: OpenRequest, code: dict[str, str], files: list[InputFile]) -> SavedPlan:
+    """Return the plan of a run that begins, as it is to be saved; ``files`` are those of its input."""
+    target = None if plan.sink is None else plan.sink.target
+    return SavedPlan(
+        request.run or new_run_name(),
+        encoded(shape_of(plan)),
+        code,
+        files,
+        request.partitioning.shards(plan.source),
+        time.time(),
+        request.version,
+        compiler.unchanged_metrics(plan.steps),
+        version_of(plan.source),
+        "" if target is None else target.table_there(),
+        input_marks.marks_of(files),
+    )
+
+
+def encoded(shape: dict[str, Any]) -> str:
+    """Return a plan's shape as saved plans have it."""
     return msgspec.json.encode(shape, order="sorted").decode()

@@ -45,10 +45,23 @@ def successors(shards: Sequence[Shard], older: Sequence[int]) -> dict[int, Shard
     return {each.index: shard for each, shard in zip(old, made, strict=True)}
 
 
+def sealed(data: bytes) -> bytes:
+    """Return bytes with their hash in front."""
+    return hashlib.sha256(data).digest() + data
+
+
+def unsealed(data: bytes) -> bytes | None:
+    """Return the bytes behind their hash; None if that is another one.
+
+    >>> unsealed(sealed(b"plan")), unsealed(sealed(b"plan")[:-1])
+    (b'plan', None)
+    """
+    return data[32:] if hashlib.sha256(data[32:]).digest() == data[:32] else None
+
+
 def write_plan(output: Output, plan: SavedPlan, *, named: bool = True) -> None:
-    """Save a run's plan, with its hash in front. ``named`` False: the caller syncs its folder."""
-    data = plan.encode()
-    output.save(plan.run, "plan", hashlib.sha256(data).digest() + data, named=named)
+    """Save a run's plan, sealed. ``named`` False: the caller syncs its folder."""
+    output.save(plan.run, "plan", sealed(plan.encode()), named=named)
 
 
 def read_plan(output: Output, run: str) -> SavedPlan:
@@ -63,13 +76,14 @@ def read_plan_at(folder: Path) -> SavedPlan:
         data = safe_files.content(path)
     except OSError as error:
         raise JournalDamaged(_unreadable_plan(f"cannot be read: {error.strerror}", str(path))) from error
-    if hashlib.sha256(data[32:]).digest() != data[:32]:
+    plan = unsealed(data)
+    if plan is None:
         raise JournalDamaged(_unreadable_plan("is damaged", str(path)))
     try:
-        return SavedPlan.decode(data[32:])
+        return SavedPlan.decode(plan)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         what = f"The saved plan {path} is of a form"
-        raise JournalDamaged(other_version(what, _writer(data[32:]))) from error
+        raise JournalDamaged(other_version(what, _writer(plan))) from error
 
 
 def _writer(data: bytes) -> str | None:

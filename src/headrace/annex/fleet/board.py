@@ -20,6 +20,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import msgspec
 
 from headrace.core.work import Shard
+from headrace.errors import JournalDamaged
+from headrace.output.saved_plan import sealed, unsealed
 from headrace.plan.physical import SavedPlan
 
 PLAN, SCHEMA = "plan", "schema"
@@ -41,6 +43,21 @@ class FleetPlan(msgspec.Struct, frozen=True):
     def of(cls, plan: SavedPlan) -> FleetPlan:
         """Divide the shards of a plan."""
         return cls(plan, max(1, -(-len(plan.shards) // MOST_SLICES)))
+
+    def encode(self) -> bytes:
+        """Encode for its note."""
+        return sealed(msgspec.msgpack.encode(self))
+
+    @classmethod
+    def decode(cls, data: bytes, where: str) -> FleetPlan:
+        """Decode what the note of the machines that write ``where`` has; a damaged one is refused."""
+        found = unsealed(data)
+        if found is None:
+            raise JournalDamaged(
+                f"The plan of the machines that write {where} is damaged. Restore it from a copy, or write to "
+                "another place."
+            )
+        return msgspec.msgpack.decode(found, type=cls)
 
     @property
     def slices(self) -> int:
@@ -115,10 +132,13 @@ class Board:
 
     def open_parts(self) -> list[tuple[Part, Claim]]:
         """Return the claims that count and are not done, as far as is known."""
-        done = {part for each in self._ended.values() for part in each.done}
+        done = self._done()
         parts = [part for part in self._last.items() if part not in done]
         found = [(part, self._claim(claim_name(part))) for part in parts]
         return [(part, claim) for part, claim in found if claim is not None]
+
+    def _done(self) -> set[Part]:
+        return {part for each in self._ended.values() for part in each.done}
 
     def _claim(self, name: str) -> Claim | None:
         if name not in self._claims:
@@ -131,7 +151,7 @@ class Board:
     @property
     def complete(self) -> bool:
         """True once every slice is done, by one machine or several."""
-        done = {part for each in self._ended.values() for part in each.done}
+        done = self._done()
         return all((slice_, self._last.get(slice_, -1)) in done for slice_ in range(self._slices))
 
     @property

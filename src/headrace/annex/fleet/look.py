@@ -37,7 +37,7 @@ def fleet_of(path: str | os.PathLike[str], options: Options | None = None) -> Fl
         data = notes.read(PLAN)
         if data is None:
             return None
-        fleet = msgspec.msgpack.decode(data[32:], type=FleetPlan)
+        fleet = FleetPlan.decode(data, place.name)
         board = Board(fleet.slices, notes.read)
         board.look(notes.names())
         machines = sorted(place.folders(f"{HOME}/{FLEET}") - {NOTES})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import time
 from collections.abc import Callable, Iterator
 
@@ -17,24 +16,20 @@ from headrace.errors import (
     ArgumentError,
     HeadraceError,
     InputChanged,
-    JournalDamaged,
     PlanChanged,
     PlanError,
     RunLocked,
 )
 from headrace.options import RunOptions
 from headrace.output import input_marks
-from headrace.output.input_versions import version_of
 from headrace.output.job import Job, OpenRequest
-from headrace.output.layout import new_run_name
 from headrace.output.places.notes import Notes
 from headrace.output.places.place import looked_at, place_at
-from headrace.output.resume import open_job
+from headrace.output.resume import encoded, new_plan, open_job
 from headrace.output.runs import pointer
 from headrace.plan import compile as compiler
 from headrace.plan.identity import code_of, difference, shape_of, unrecognised
 from headrace.plan.logical import Plan
-from headrace.plan.physical import SavedPlan
 from headrace.plan.steps.base import Step
 from headrace.plan.steps.union import union_in
 from headrace.session import invocation
@@ -124,7 +119,7 @@ def _joined(plan: Plan, request: OpenRequest) -> Fleet | None:
     assert plan.sink is not None
     place = place_at(plan.sink.root, plan.sink.storage.options)
     notes = place.notes(f"{FLEET}/{NOTES}")
-    data = notes.read(PLAN)
+    data, code = notes.read(PLAN), code_of(plan.steps)
     if data is None:
         with (
             contextlib.suppress(HeadraceError),
@@ -132,56 +127,37 @@ def _joined(plan: Plan, request: OpenRequest) -> Fleet | None:
         ):
             if pointer(there.root, "current") or pointer(there.root, "next"):
                 return None
-        data = _first(plan, request, notes)
+        data = _first(plan, request, notes, code)
         command = invocation.current()
         if command is not None and not place.copied:  # what is in a store, others may write
             command.record(place.root / HOME / FLEET, place.at())
-    return Fleet(plan, request, _checked(plan, data), notes)
+    return Fleet(plan, request, _checked(plan, data, code), notes)
 
 
-def _first(plan: Plan, request: OpenRequest, notes: Notes) -> bytes:
+def _first(plan: Plan, request: OpenRequest, notes: Notes, code: dict[str, str]) -> bytes:
     """Plan the work, unless another machine is faster; return what counts."""
-    code = code_of(plan.steps)
     if unknown := unrecognised(code):
         raise PlanChanged(
             f"fleet=True: it cannot be known whether {unknown[0]} is the same on all machines. Give the step "
             "version='…', or create the value inside the function."
         )
-    files = plan.source.files()
     workers = max(MACHINES, request.partitioning.workers)
     partitioning = msgspec.structs.replace(request.partitioning, workers=workers, merged=False)
-    saved = SavedPlan(
-        new_run_name(),
-        _shape(plan),
-        code,
-        files,
-        partitioning.shards(plan.source),
-        time.time(),
-        request.version,
-        compiler.unchanged_metrics(plan.steps),
-        version_of(plan.source),
-        marks=input_marks.marks_of(files),
-    )
-    encoded = msgspec.msgpack.encode(FleetPlan.of(saved))
-    data = hashlib.sha256(encoded).digest() + encoded
+    request = msgspec.structs.replace(request, partitioning=partitioning)
+    data = FleetPlan.of(new_plan(plan, request, code, plan.source.files())).encode()
     if notes.add(PLAN, data):
         return data
     return notes.read(PLAN) or data
 
 
-def _checked(plan: Plan, data: bytes) -> FleetPlan:
+def _checked(plan: Plan, data: bytes, code: dict[str, str]) -> FleetPlan:
     """Return the plan of the fleet, if this machine was given the same program and input."""
     assert plan.sink is not None
     where = plan.sink.root
-    if hashlib.sha256(data[32:]).digest() != data[:32]:
-        raise JournalDamaged(
-            f"The plan of the machines that write {where} is damaged. Restore it from a copy, or write to another "
-            "place."
-        )
-    fleet = msgspec.msgpack.decode(data[32:], type=FleetPlan)
-    saved, code = fleet.plan, code_of(plan.steps)
-    if saved.shape != _shape(plan):
-        lines = difference(msgspec.json.decode(saved.shape), msgspec.json.decode(_shape(plan)))
+    fleet = FleetPlan.decode(data, where)
+    saved, shape = fleet.plan, encoded(shape_of(plan))
+    if saved.shape != shape:
+        lines = difference(msgspec.json.decode(saved.shape), msgspec.json.decode(shape))
         raise PlanChanged(
             f"Other machines write {where} by another plan: {'; '.join(lines)}. Nothing was touched: give all "
             "machines the same program, or write to another place."
@@ -200,10 +176,6 @@ def _checked(plan: Plan, data: bytes) -> FleetPlan:
             "the files, or write to another place."
         )
     return fleet
-
-
-def _shape(plan: Plan) -> str:
-    return msgspec.json.encode(shape_of(plan), order="sorted").decode()
 
 
 # ---------------------------------------------------------------- work
