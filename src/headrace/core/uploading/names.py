@@ -2,7 +2,7 @@
 
 Such a file goes up under a name that no other attempt has, where no reader looks: ``_headrace/<run>/parts/``. So a
 worker stages, here as elsewhere, and whatever becomes of it later, it cannot change what readers see. The driver
-journals the name, and has the store copy what a record names to its place. Why: docs/decisions/0076.
+journals the name, and has the store copy what a record names to its place. Why: docs/decisions/0048.
 """
 
 from __future__ import annotations
