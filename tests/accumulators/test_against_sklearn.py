@@ -76,6 +76,19 @@ def test_classes(weight: str | None) -> None:
     )
 
 
+@pytest.mark.parametrize("weight", [None, "w"])
+@pytest.mark.parametrize("weighting", [None, "linear", "quadratic"])
+def test_kappa(weighting: Any, weight: str | None) -> None:
+    by = {"weights": weighting, "sample_weight": w if weight else None}
+    assert result(hr.CohenKappa("c", "d", weighting=weighting, weight=weight)) == near(
+        sk.cohen_kappa_score(c, d, **by)
+    )
+    turned = [2, 0, 3, 1, 9]
+    assert result(hr.CohenKappa("c", "d", weighting=weighting, weight=weight, classes=turned)) == near(
+        sk.cohen_kappa_score(c, d, labels=turned, **by)
+    )
+
+
 def test_probabilities_of_several_classes() -> None:
     shares = rng.random((N, 4)).astype(np.float32)
     shares /= shares.sum(axis=1, keepdims=True)

@@ -41,6 +41,14 @@ METRICS: list[Any] = [
     hr.ConfusionMatrix("c", "d"),
     hr.ConfusionMatrix("g", "g", weight="w"),
     hr.PrecisionRecallF1("c", "d", average="none"),
+    hr.CohenKappa("c", "d"),
+    hr.CohenKappa("c", "d", weighting="quadratic", weight="w"),
+    hr.CohenKappa("c", "d", weighting="linear", classes=[3, 2, 1, 0]),
+    hr.ExactMatch("g", "s"),
+    hr.ExactMatch("g", "s", normalize=None, weight="w"),
+    hr.TokenF1("g", "s"),
+    hr.JSONFields("j", "s"),
+    hr.JSONFields("j", "j", fields=["b", "z"]),
     hr.AUROC("y", "p"),
     hr.AUROC("y", "p", weight="w"),
     hr.AUROC("y", "p", limit=4),
@@ -62,6 +70,8 @@ METRICS: list[Any] = [
     hr.By("g", hr.Mean("x")),
     hr.By("g", hr.Mean("x", weight="w")),
     hr.By("c", hr.Count("x")),
+    hr.By("c", hr.TokenF1("g", "s")),
+    hr.By("d", hr.JSONFields("j", "s")),
     hr.By("x", hr.Sum("c")),
     hr.By("g", hr.Sum("z", weight="w")),
     hr.By("y", hr.MinMax("x")),
@@ -82,6 +92,8 @@ rows = st.fixed_dictionaries(
         "c": st.integers(0, 3),
         "d": st.integers(0, 3),
         "g": st.sampled_from(["a", "b", "ç"]),
+        "s": st.sampled_from(["b ç b", "The B.", "", '{"b": 1}', '{"b": null, "z": [1]}']),
+        "j": st.sampled_from(['{"b": 1}', '{"b": 2, "z": [1]}', "{}"]),
     }
 )
 SCHEMA = pa.schema(
@@ -94,6 +106,8 @@ SCHEMA = pa.schema(
         ("c", pa.int64()),
         ("d", pa.int64()),
         ("g", pa.string()),
+        ("s", pa.string()),
+        ("j", pa.string()),
     ]
 )
 

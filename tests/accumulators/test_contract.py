@@ -27,6 +27,8 @@ def batches(rows: int = 40) -> list[pa.RecordBatch]:
         "c": rng.integers(0, 3, rows),
         "d": rng.integers(0, 3, rows),
         "g": [str(i % 3) for i in range(rows)],
+        "s": [f"the {i % 2} {i % 5}" if i % 4 else '{"b": 1}' for i in range(rows)],
+        "j": [f'{{"b": {i % 3}}}' for i in range(rows)],
         "id": np.arange(rows),
     }
     whole = pa.record_batch({name: pa.array(values) for name, values in columns.items()})

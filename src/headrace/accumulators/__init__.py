@@ -12,7 +12,7 @@ from headrace.core.door import Table
 
 if TYPE_CHECKING:
     from headrace.accumulators.by import By
-    from headrace.accumulators.classes import Accuracy, ConfusionMatrix, PrecisionRecallF1
+    from headrace.accumulators.classes import Accuracy, CohenKappa, ConfusionMatrix, PrecisionRecallF1
     from headrace.accumulators.differences import Differences
     from headrace.accumulators.moments import Count, Mean, MinMax, Sum, Variance
     from headrace.accumulators.probabilities import BrierScore, Calibration, LogLoss
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from headrace.accumulators.regression import MAE, MSE, R2
     from headrace.accumulators.retrieval import NDCG, RecallAtK
     from headrace.accumulators.sketches import DistinctCount, Histogram, Quantiles
+    from headrace.accumulators.texts import ExactMatch, JSONFields, TokenF1
     from headrace.accumulators.top import TopK
     from headrace.accumulators.torch_metrics import TorchMetric
 
@@ -34,11 +35,14 @@ __all__ = [
     "BrierScore",
     "By",
     "Calibration",
+    "CohenKappa",
     "ConfusionMatrix",
     "Count",
     "Differences",
     "DistinctCount",
+    "ExactMatch",
     "Histogram",
+    "JSONFields",
     "LogLoss",
     "Mean",
     "MinMax",
@@ -46,6 +50,7 @@ __all__ = [
     "Quantiles",
     "RecallAtK",
     "Sum",
+    "TokenF1",
     "TopK",
     "TorchMetric",
     "Variance",
@@ -53,7 +58,7 @@ __all__ = [
 
 _MODULES = {
     "by": "By",
-    "classes": "Accuracy ConfusionMatrix PrecisionRecallF1",
+    "classes": "Accuracy CohenKappa ConfusionMatrix PrecisionRecallF1",
     "differences": "Differences",
     "moments": "Count Mean MinMax Sum Variance",
     "probabilities": "BrierScore Calibration LogLoss",
@@ -61,6 +66,7 @@ _MODULES = {
     "regression": "MAE MSE R2",
     "retrieval": "NDCG RecallAtK",
     "sketches": "DistinctCount Histogram Quantiles",
+    "texts": "ExactMatch JSONFields TokenF1",
     "top": "TopK",
     "torch_metrics": "TorchMetric",
 }

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any, Literal
 
 import numpy as np
@@ -12,6 +14,8 @@ from headrace.accumulators.base import Array, Metric, Nan, codes_of, in_order, p
 from headrace.accumulators.exact import SCALE, as_float, fixed_by, from_state, ratio, to_state
 from headrace.errors import ArgumentError, BadInput, nearest
 
+Weighting = Literal["linear", "quadratic"] | None
+_WEIGHTINGS = ("linear", "quadratic")
 Average = Literal["binary", "macro", "micro", "weighted", "none"]
 _AVERAGES = ("binary", "macro", "micro", "weighted", "none")
 _MOST = 10_000  # classes
@@ -245,3 +249,101 @@ def _three(right: int, predicted: int, labelled: int) -> dict[str, float]:
         "recall": ratio(right, labelled) if labelled else 0.0,
         "f1": ratio(2 * right, predicted + labelled) if predicted + labelled else 0.0,
     }
+
+
+class CohenKappa(ConfusionMatrix):
+    """How far two columns of classes agree beyond chance: Cohen's kappa. 1 is full agreement, 0 is that of chance.
+
+    Kappa is 1 − (disagreement found) ÷ (disagreement expected of two that choose independently, each class as often
+    as they did). None where both columns have one and the same class.
+
+    J. Cohen, "A coefficient of agreement for nominal scales", Educational and Psychological Measurement 20 (1960);
+    with ``weighting``, "Weighted kappa", Psychological Bulletin 70 (1968).
+
+    Parameters
+    ----------
+    label, prediction, threshold, weight, nan
+        As in ``ConfusionMatrix``.
+    weighting
+        How bad it is to miss by several classes: ``"linear"``, by their distance; ``"quadratic"``, by its square.
+        None: any two that differ are equally bad.
+    classes
+        All classes in their order, for ``weighting``. Default: those that occur, sorted, one apart from the next.
+
+    Raises
+    ------
+    ArgumentError
+        There is no such weighting. ``BadInput`` in a run: a value that is none of ``classes``.
+
+    Examples
+    --------
+    >>> import headrace as hr
+    >>> data = hr.from_items([{"a": 1, "b": 1}, {"a": 2, "b": 2}, {"a": 2, "b": 1}, {"a": 1, "b": 1}])
+    >>> data.evaluate(kappa=hr.CohenKappa(label="a", prediction="b"))
+    {'kappa': 0.5}
+    """
+
+    settings: Any = ("label", "prediction", "weighting", "classes", "threshold", "weight")
+
+    def __init__(
+        self,
+        label: str,
+        prediction: str,
+        *,
+        weighting: Weighting = None,
+        classes: Sequence[Any] | None = None,
+        threshold: float | None = None,
+        weight: str | None = None,
+        nan: Nan = "raise",
+    ) -> None:
+        if weighting is not None and weighting not in _WEIGHTINGS:
+            raise ArgumentError(
+                f"weighting={weighting!r}: it is 'linear', 'quadratic' or None."
+                f"{nearest(str(weighting), _WEIGHTINGS)}"
+            )
+        self.weighting = weighting
+        self.classes = None if classes is None else list(map(plain_key, classes))
+        super().__init__(label, prediction, threshold=threshold, weight=weight, nan=nan)
+
+    def result(self) -> float | None:
+        """Return kappa."""
+        classes = self.classes or in_order({key for pair in self._cells for key in pair})
+        places = {each: place for place, each in enumerate(classes)}
+        rows, columns = [0] * len(classes), [0] * len(classes)
+        found = 0
+        for (a, b), mass in self._cells.items():
+            i, j = places[a], places[b]
+            rows[i] += mass
+            columns[j] += mass
+            found += mass * self._apart(i, j)
+        total = sum(rows)
+        chance = self._by_chance(rows, columns, total)
+        return ratio(chance - found * total, chance) if chance else None
+
+    def _apart(self, i: int, j: int) -> int:
+        if self.weighting is None:
+            return int(i != j)
+        return abs(i - j) if self.weighting == "linear" else (i - j) ** 2
+
+    def _by_chance(self, rows: list[int], columns: list[int], total: int) -> int:
+        """Return the sum of rows[i] · columns[j] · (how far i and j are apart), in one pass over the classes."""
+        if self.weighting is None:
+            return total * total - sum(a * b for a, b in zip(rows, columns, strict=True))
+        if self.weighting == "linear":  # for each border between classes, who is on different sides of it
+            borders = zip(accumulate(rows), accumulate(columns), strict=True)
+            return sum(a * (total - b) + b * (total - a) for a, b in borders)
+        (first, squares), (others, more) = (
+            [sum(mass * place**power for place, mass in enumerate(side)) for power in (1, 2)]
+            for side in (rows, columns)
+        )
+        return total * (squares + more) - 2 * first * others
+
+    def _check(self) -> None:
+        super()._check()
+        known = self.classes
+        for value in {key for pair in self._cells for key in pair} if known is not None else ():
+            if known is not None and value not in known:
+                raise BadInput(f"{self!r}: {value!r:.80} is none of classes=.")
+
+    def _reason(self) -> str:
+        return super()._reason() or ("" if self.result() is not None else "all rows are of one class")

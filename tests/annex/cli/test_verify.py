@@ -310,6 +310,7 @@ def test_rows_in_the_files_that_were_never_counted(place: Path, monkeypatch: pyt
     hr.ConfusionMatrix("late", "late"), hr.Accuracy("late", "late"), hr.PrecisionRecallF1("late", "late"),
     hr.By("city", hr.By("late", hr.Mean("km"))), hr.AveragePrecision("late", "share"),
     hr.NDCG("city", "late", "km", k=3), hr.RecallAtK("city", "late", "km"), hr.MAE("km", "id"),
+    hr.CohenKappa("late", "late"), hr.TokenF1("city", "city"), hr.ExactMatch("city", "city", normalize=None),
 ], ids=lambda each: type(each).__name__)  # fmt: skip
 def test_every_metric_of_ours_is_merged_again(place: Path, metric: Any) -> None:
     data = hr.read_parquet("trips/").map(

@@ -12,12 +12,12 @@ from typing import Any
 
 import pyarrow as pa
 
+from headrace.accumulators.texts import unfenced
 from headrace.annex.llm.refusals import InvalidAnswer
 from headrace.core.failures import shortened
 from headrace.core.install import install_hint
 from headrace.errors import ArgumentError, MissingLibrary
 
-_FENCE = re.compile(r"^\s*```(?:json)?\s*\n(.*?)\n?\s*```\s*$", re.DOTALL)
 _INT64 = range(-(1 << 63), 1 << 63)
 
 
@@ -177,20 +177,15 @@ def _is_strict(schema: Any) -> bool:
 
 def _parsed(text: str) -> Any:
     try:
-        return json.loads(_unfenced(text))
+        return json.loads(unfenced(text))
     except ValueError as error:
         raise InvalidAnswer(f"it is no JSON: {error}") from None
-
-
-def _unfenced(text: str) -> str:
-    fenced = _FENCE.match(text)
-    return fenced[1] if fenced else text
 
 
 def _validated(model: Any, text: str) -> Any:
     """Return what a pydantic model makes of an answer, as JSON has it; raises ``InvalidAnswer`` if it refuses it."""
     try:
-        return model.model_validate_json(_unfenced(text)).model_dump(mode="json", by_alias=True)
+        return model.model_validate_json(unfenced(text)).model_dump(mode="json", by_alias=True)
     except Exception as error:
         listed = getattr(error, "errors", None)
         if listed is None:  # a validator has raised something that pydantic lets through
