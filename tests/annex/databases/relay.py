@@ -15,9 +15,9 @@ _CHUNK = 1 << 16
 
 
 class Relay:
-    """Listens in a folder of its own. ``faults`` is how many of a hundred messages meet a fault.
+    """Listens in a folder of its own. ``faults`` is how many of a hundred requests meet a fault.
 
-    A message is delayed, or its connection ends: before the server has it, or before its answer is passed on.
+    A request is delayed, or its connection ends: before the server has it, or before its answer is passed on.
     """
 
     def __init__(self, uri: str, dice: random.Random) -> None:
@@ -42,17 +42,22 @@ class Relay:
                 client, _ = self._listener.accept()
                 server = socket.socket(socket.AF_UNIX)
                 server.connect(str(Path(self._server) / _SOCKET))
-                for one, other in ((client, server), (server, client)):
-                    threading.Thread(target=self._pass_on, args=(one, other), daemon=True).start()
+                for ends in ((client, server, True), (server, client, False)):
+                    threading.Thread(target=self._pass_on, args=ends, daemon=True).start()
 
-    def _pass_on(self, one: socket.socket, other: socket.socket) -> None:
+    def _pass_on(self, one: socket.socket, other: socket.socket, requests: bool) -> None:
         with contextlib.suppress(OSError):
             while data := one.recv(_CHUNK):
-                if self._dice.random() * 100 < self.faults:
-                    if self._dice.random() < 0.5:
-                        break
+                fault = requests and self._dice.random() * 100 < self.faults
+                how = self._dice.choice(["late", "unheard", "unanswered"]) if fault else ""
+                if how == "late":
                     time.sleep(self._dice.random() * 0.3)
-                other.sendall(data)
+                if how == "unanswered":
+                    one.shutdown(socket.SHUT_WR)
+                if how != "unheard":
+                    other.sendall(data)
+                if how in ("unheard", "unanswered"):
+                    break
         for each in (one, other):
             with contextlib.suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)

@@ -281,16 +281,13 @@ BEGUN, MET, OVER = "begun", "met", "over"
 def main(name: str, place: str, options: dict[str, Any], waits: str = "") -> None:
     """What a driver does. One that ``waits`` tries again and again while another one has the output.
 
-    ``"first"``: it begins at once. ``"second"``: once another has begun, or is over; and ``"meets"`` is a first one
-    that goes no further before the second one was refused.
+    ``"meets"``: it is a first one, that goes no further before the second one was refused.
     """
     if options.pop("apart", False):  # as on a machine of its own, where nobody waits for half a minute
         lease._machine = lambda: str(os.getpid())
         lease.SILENCE, lease.BEAT = 1.0, 0.1
     if SINKS[name].imports:
         importlib.import_module(SINKS[name].imports)
-    while waits == "second" and not {BEGUN, OVER} & set(os.listdir(place)):
-        time.sleep(0.001)
     result = None
     while result is None:
         try:

@@ -83,13 +83,15 @@ class Round:
             Path(self.place, name).unlink(missing_ok=True)
         before = self.refusals()
         with ThreadPoolExecutor(1) as thread:
-            other = thread.submit(self.live, options=options, waits="second", second=True, **second)
-            other.add_done_callback(lambda _: Path(self.place, MET).touch())
+            first = thread.submit(self.live, options=options, waits="meets" if meets else "first", **end)
+            first.add_done_callback(lambda _: Path(self.place, OVER).touch())
+            while not {BEGUN, OVER} & {*os.listdir(self.place)}:
+                time.sleep(0.001)
             try:
-                code = self.live(options=options, waits="meets" if meets else "first", **end)
+                self.live(options=options, waits="second", second=True, **second)
             finally:
-                Path(self.place, OVER).touch()
-            other.result()
+                Path(self.place, MET).touch()
+            code = first.result()
         self.beside += code != 0 and self.refusals() > before
 
     def refusals(self) -> int:
@@ -204,6 +206,7 @@ def test_two_want_it(
 ) -> None:
     """Each may be stopped for longer than the other waits for a sign of life, and goes on then."""
     apart, faults = {"apart": True}, random.Random(f"faults {SEED}")
+    life = lasts([rounds(), rounds()], {})
     relay = Relay(request.getfixturevalue("server"), faults) if name == "postgresql" else None
     if name == "s3":
         request.getfixturevalue("proxy").fault = lambda asked: (
@@ -214,15 +217,15 @@ def test_two_want_it(
     def play_one(played: Round, dice: random.Random) -> None:
         if relay is not None:
             played.environment["HEADRACE_TEST_POSTGRESQL"] = relay.uri
-            relay.faults = 2.0
+            relay.faults = 1.0
         for _ in range(dice.randint(1, 3)):
             ends: list[dict[str, Any]] = [{}, {}]
             for end in ends:
                 if dice.random() < 0.5:
-                    begins = dice.random()
+                    begins = life * dice.random()
                     end["sleeps"] = begins, begins + dice.choice([0.2, 2.5])
                 if dice.random() < 0.5:
-                    end["seconds"] = 2 * dice.random()
+                    end["seconds"] = 2 * life * dice.random()
             meets = dice.random() < 0.5
             played.live_beside(options=apart, end=ends[0], second=ends[1], meets=meets)
         if relay is not None:
