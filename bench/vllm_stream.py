@@ -66,7 +66,7 @@ def main(count: int, rounds: int) -> None:
 
     def ours(texts: list[str]) -> tuple[int, list[str]]:
         rows = hr.from_items([{"text": text} for text in texts])
-        asked = rows.prompt("{text}", model, sampling={"max_tokens": 96}, on_truncated="keep")
+        asked = rows.prompt("{text}", model.with_options(sampling={"max_tokens": 96}, on_truncated="keep"))
         table = asked.with_options(engine="inline", progress=False).to_arrow()
         return sum(table["answer_completion_tokens"].to_pylist()), table["answer"].to_pylist()
 

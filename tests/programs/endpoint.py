@@ -12,7 +12,7 @@ ROWS, IN_FLIGHT = 300, 8
 def ask(url):
     words = hr.from_items([{"id": i, "text": f"word {i}"} for i in range(ROWS)])
     model = hr.llm.Endpoint(url, "any", max_in_flight=IN_FLIGHT)
-    asked = words.prompt("Say it: {text}", model, sampling={"temperature": 0})
+    asked = words.prompt("Say it: {text}", model.with_options(sampling={"temperature": 0}))
     asked.write_parquet("answers/")
 
 

@@ -83,7 +83,7 @@ def token_use(plan: Plan, folder: str) -> TokenUse | None:
 
 
 def _prices(call: Any) -> dict[str, float]:
-    return dict(getattr(call.asked.endpoint, "prices", None) or {})
+    return dict(call.asked.model.prices or {})
 
 
 def mean_of(values: Sequence[float]) -> Mean:

@@ -71,7 +71,7 @@ def test_where_it_stays_without_one_it_is_the_fault_of_its_row(failure: str) -> 
 def test_what_such_responses_cost_counts_for_a_cap() -> None:
     with FakeLLMServer(lambda prompt: response("", "error")) as server:
         model = hr.llm.Endpoint(server.url, "m", max_retries=50)
-        asked = ROWS.prompt("{word}", model, sampling={"max_tokens": 1}, max_total_tokens=60)
+        asked = ROWS.prompt("{word}", model.with_options(sampling={"max_tokens": 1}, max_total_tokens=60))
         with pytest.raises(hr.errors.SpendingCapReached):
             inline(asked).take_all()
         assert 2 * len(server.requests) <= 60
@@ -100,7 +100,9 @@ def test_what_another_try_would_not_change_is_asked_once(data: Any, words: str) 
 
 def test_a_refusal_is_not_repaired() -> None:
     with FakeLLMServer(lambda prompt: response(None, refusal="No.")) as server:
-        asked = ROWS.prompt("{word}", hr.llm.Endpoint(server.url, "m"), schema=["yes", "no"], repairs=3)
+        asked = ROWS.prompt(
+            "{word}", hr.llm.Endpoint(server.url, "m").with_options(repairs=3), schema=["yes", "no"]
+        )
         with pytest.warns(UserWarning, match="Filtered"):
             assert inline(asked, on_error="reject").take_all() == []
         assert len(server.requests) == 2

@@ -30,8 +30,9 @@ if __name__ == "__main__":
         url, "m", max_in_flight=36, prices={"input": 1e6, "output": 1e6}, max_retries=20, timeout=20,
         hedge="hedge" in sys.argv,
     )
-    more = {"schema": ["yes", "no"], "repairs": 2, "guided": False} if "repairs" in sys.argv else {}
-    asked = rows.prompt("{i}", model, sampling={"max_tokens": 100}, max_cost=cap, concurrency=3, **more)
+    model = model.with_options(sampling={"max_tokens": 100}, max_cost=cap, repairs=2, guided=False)
+    schema = ["yes", "no"] if "repairs" in sys.argv else None
+    asked = rows.prompt("{i}", model, schema=schema, concurrency=3)
     asked = asked.with_options(shard_rows=20, workers=3, progress=False, on_error="reject")
     asked.write_parquet(out) if out else asked.take_all()
 """
@@ -141,7 +142,8 @@ def test_the_loop_goes_on_while_another_worker_writes(tmp_path):
 def test_on_a_cluster_one_worker_counts_in_the_folder_of_the_run():
     def step(**options):
         model = hr.llm.Endpoint("http://localhost:1/v1", "m", prices={"input": 1, "output": 1})
-        asked = hr.from_items([{"i": 1}]).prompt("{i}", model, sampling={"max_tokens": 1}, **options)
+        model = model.with_options(sampling={"max_tokens": 1}, **options)
+        asked = hr.from_items([{"i": 1}]).prompt("{i}", model)
         return asked._plan.steps[-1]
 
     step(max_cost=1).check_cluster(1, "folder")
@@ -191,4 +193,4 @@ def test_a_request_costs_at_most_what_its_bytes_and_its_answer_may():
 def test_a_cap_needs_to_know_how_long_answers_are():
     model = hr.llm.Endpoint("http://localhost:1/v1", "m")
     with pytest.raises(ArgumentError, match=r"max_total_tokens= needs to know .* sampling=\{'max_tokens'"):
-        hr.from_items([{"i": 1}]).prompt("{i}", model, max_total_tokens=5)
+        hr.from_items([{"i": 1}]).prompt("{i}", model.with_options(max_total_tokens=5))

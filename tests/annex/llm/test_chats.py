@@ -41,7 +41,7 @@ def sent(rows: Any, template: Any, **options: Any) -> list[Any]:
     """Return the messages that were sent, in the order of the rows."""
     with FakeLLMServer(lambda prompt: "yes") as server:
         model = hr.llm.Endpoint(server.url, "m", max_in_flight=1)
-        made = inline(rows.prompt(template, model, **options)).take_all()
+        made = inline(rows.prompt(template, model.with_options(**options))).take_all()
         assert [row["answer"] for row in made] == ["yes"] * len(made)
     return [each["messages"] for each in server.requests]
 

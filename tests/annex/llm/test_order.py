@@ -136,7 +136,9 @@ def test_an_endpoint_is_asked_in_the_order_that_is_wanted():
     def asked(**options: Any) -> tuple[list[str], list[str]]:
         with FakeLLMServer(str.upper, latency=0.005) as server:
             model = hr.llm.Endpoint(server.url, "m", max_in_flight=1)
-            data = rows.prompt("{text}", model, **options).with_options(engine="inline", progress=False)
+            data = rows.prompt("{text}", model.with_options(**options)).with_options(
+                engine="inline", progress=False
+            )
             answers = [row["answer"] for row in data.take_all()]
             return answers, [each["messages"][0]["content"] for each in server.requests]
 
@@ -154,6 +156,8 @@ def test_the_longest_of_the_last_rows_is_not_asked_last():
     rows = hr.from_items([{"text": "x" * (i + 1)} for i in range(16)])
     with FakeLLMServer(str.upper, latency=0.05) as server:
         model = hr.llm.Endpoint(server.url, "m", max_in_flight=1)
-        asked = rows.prompt("{text}", model, order="longest").with_options(engine="inline", progress=False)
+        asked = rows.prompt("{text}", model.with_options(order="longest")).with_options(
+            engine="inline", progress=False
+        )
         assert [row["answer"] for row in asked.take_all()] == ["X" * (i + 1) for i in range(16)]
         assert len(server.requests[-1]["messages"][0]["content"]) < 16

@@ -27,9 +27,14 @@ def test_rows_give_parameters():
     with FakeLLMServer() as server:
         model = hr.llm.Endpoint(server.url, "m")
         asked = rows.prompt(
-            "{text}", model, sampling={"max_tokens": 5}, overrides={"max_tokens": "limit", "temperature": "t"},
-            on_truncated=6, keep=["id"],
-        )  # fmt: skip
+            "{text}",
+            model.with_options(
+                sampling={"max_tokens": 5},
+                overrides={"max_tokens": "limit", "temperature": "t"},
+                on_truncated=6,
+            ),
+            keep=["id"],
+        )
         with pytest.warns(
             UserWarning, match="column 'limit' holds 0 for max_tokens: it takes a whole number"
         ):
@@ -48,9 +53,9 @@ def test_rows_give_parameters():
             "say tools=": {"overrides": {"tools": "limit"}},
         }.items():
             with pytest.raises(ArgumentError, match=words):
-                rows.prompt("{text}", model, **options)
+                model.with_options(**options)
         with pytest.raises(UnknownColumn, match="limits"):
-            inline(rows.prompt("{text}", model, overrides={"max_tokens": "limits"})).schema()
+            inline(rows.prompt("{text}", model.with_options(overrides={"max_tokens": "limits"}))).schema()
 
 
 def test_what_a_model_calls_is_a_column():
@@ -62,7 +67,9 @@ def test_what_a_model_calls_is_a_column():
     with FakeLLMServer(answer) as server:
         model = hr.llm.Endpoint(server.url, "m")
         asked = inline(
-            rows.prompt("{text}", model, tools=[TOOL], sampling={"tool_choice": "auto", "seed": 1})
+            rows.prompt(
+                "{text}", model.with_options(tools=[TOOL], sampling={"tool_choice": "auto", "seed": 1})
+            )
         )
         assert asked.schema().field("answer_tool_calls").type == "string"
         made = asked.take_all()
@@ -76,8 +83,9 @@ def test_what_a_model_calls_is_a_column():
             assert len(inline(rows.prompt("{text}", model), on_error="reject").take_all()) == 1
     for words, options in {
         "it takes a list as OpenAI's": {"tools": [{"name": "weather"}]},
-        "Give one of them": {"tools": [TOOL], "schema": ["a"]},
         "say tools=": {"sampling": {"tools": [TOOL]}},
     }.items():
         with pytest.raises(ArgumentError, match=words):
-            rows.prompt("{text}", model, **options)
+            model.with_options(**options)
+    with pytest.raises(ArgumentError, match="Give one of them"):
+        rows.prompt("{text}", model.with_options(tools=[TOOL]), schema=["a"])

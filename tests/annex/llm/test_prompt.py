@@ -50,7 +50,8 @@ def endpoint(server, **options) -> hr.llm.Endpoint:
 def test_answers_come_with_counts_in_the_order_of_the_rows():
     with FakeLLMServer(str.upper, latency=lambda random: random.random() * 0.02) as server:
         asked = WORDS.prompt(
-            "Say {word}", endpoint(server), system="Be brief.", sampling={"temperature": 0.0}, keep_raw=True
+            "Say {word}",
+            endpoint(server).with_options(system="Be brief.", sampling={"temperature": 0.0}, keep_raw=True),
         )
         table = inline(asked).to_arrow()
     assert table.column_names == [
@@ -76,7 +77,9 @@ def test_answers_come_with_counts_in_the_order_of_the_rows():
 
 def test_the_columns_are_known_without_asking():
     model = hr.llm.Endpoint("http://localhost:1/v1", "m")
-    schema = inline(WORDS.prompt("{word}", model, output="said", keep=["id"], keep_raw=True)).schema()
+    schema = inline(
+        WORDS.prompt("{word}", model.with_options(keep_raw=True), output="said", keep=["id"])
+    ).schema()
     assert [(each.name, str(each.type)) for each in schema] == [
         ("id", "int64"), ("said", "string"), ("said_finish_reason", "string"), ("said_prompt_tokens", "int64"),
         ("said_completion_tokens", "int64"), ("said_latency", "double"), ("said_raw", "string"),
@@ -91,7 +94,11 @@ def test_equal_requests_are_asked_once_where_they_are_answered_alike(alike, tmp_
     monkeypatch.chdir(tmp_path)
     rows = hr.from_items([{"word": f"w{i % 3}"} for i in range(60)])
     with FakeLLMServer(latency=0.01) as server:
-        answers = inline(rows.prompt("{word}", endpoint(server), **alike)).to_arrow()["answer"].to_pylist()
+        answers = (
+            inline(rows.prompt("{word}", endpoint(server).with_options(**alike)))
+            .to_arrow()["answer"]
+            .to_pylist()
+        )
     assert answers == [f"w{i % 3}" for i in range(60)]
     assert len(server.requests) == 3
 
@@ -111,7 +118,7 @@ def test_answers_that_are_drawn_are_drawn_for_each_row(sampling, tmp_path):
 
     with FakeLLMServer(answer) as server:
         model = endpoint(server, max_in_flight=4, max_retries=0)
-        asked = inline(rows.prompt("{word}", model, sampling=sampling), shard_rows=2)
+        asked = inline(rows.prompt("{word}", model.with_options(sampling=sampling)), shard_rows=2)
         down.append(True)
         with pytest.raises((StepError, EndpointUnavailable)):
             asked.write_parquet(tmp_path / "out")
@@ -172,21 +179,23 @@ def test_a_pause_that_the_server_asks_for_is_kept_by_all():
 def test_truncated_answers_are_errors_of_their_rows():
     rows = hr.from_items([{"text": "a b"}, {"text": "a b c d e"}, {"text": "a b c"}])
     with FakeLLMServer() as server:
-        asked = rows.prompt("{text}", endpoint(server), sampling={"max_tokens": 3})
+        asked = rows.prompt("{text}", endpoint(server).with_options(sampling={"max_tokens": 3}))
         with pytest.raises(StepError, match=r"Truncated: the answer was cut after 3 tokens.*'a b c d e'"):
             inline(asked).take_all()
         nulled = inline(asked, on_error="null").to_arrow()
         assert nulled["answer"].to_pylist() == ["a b", None, "a b c"]
         assert nulled["answer_finish_reason"].to_pylist() == ["stop", None, "stop"]
         kept = inline(
-            rows.prompt("{text}", endpoint(server), sampling={"max_tokens": 3}, on_truncated="keep")
+            rows.prompt(
+                "{text}", endpoint(server).with_options(sampling={"max_tokens": 3}, on_truncated="keep")
+            )
         )
         assert [(row["answer"], row["answer_finish_reason"]) for row in kept.take_all()] == [
             ("a b", "stop"), ("a b c", "length"), ("a b c", "stop"),
         ]  # fmt: skip
         before = len(server.requests)
         more = inline(
-            rows.prompt("{text}", endpoint(server), sampling={"max_tokens": 3}, on_truncated=9)
+            rows.prompt("{text}", endpoint(server).with_options(sampling={"max_tokens": 3}, on_truncated=9))
         ).take_all()
         assert [row["answer"] for row in more] == ["a b", "a b c d e", "a b c"]
         assert more[1]["answer_completion_tokens"] == 8  # what both answers cost
@@ -276,7 +285,7 @@ def test_caps_end_a_run_before_they_are_passed_and_it_goes_on(tmp_path):
         model = endpoint(server, prices=prices, max_in_flight=4)
 
         def run(**cap):
-            asked = rows.prompt("{text}", model, sampling={"max_tokens": 4}, **cap)
+            asked = rows.prompt("{text}", model.with_options(sampling={"max_tokens": 4}, **cap))
             return inline(asked).write_parquet(tmp_path / "out")
 
         with pytest.raises(
@@ -296,11 +305,16 @@ def test_caps_end_a_run_before_they_are_passed_and_it_goes_on(tmp_path):
 def test_a_cache_outlives_runs(tmp_path):
     with FakeLLMServer() as server:
         for _ in range(2):
-            asked = WORDS.prompt("{word}", endpoint(server), cache=tmp_path / "cache")
+            asked = WORDS.prompt("{word}", endpoint(server).with_options(cache=tmp_path / "cache"))
             assert len(inline(asked).take_all()) == 20
         assert len(server.requests) == 20
         assert (
-            len(inline(WORDS.prompt("{word}!", endpoint(server), cache=tmp_path / "cache")).take_all()) == 20
+            len(
+                inline(
+                    WORDS.prompt("{word}!", endpoint(server).with_options(cache=tmp_path / "cache"))
+                ).take_all()
+            )
+            == 20
         )
         assert len(server.requests) == 40
 
@@ -321,10 +335,10 @@ def test_wrong_arguments_are_told_before_anything_runs(monkeypatch):
         "not the address of a server": lambda: hr.llm.Endpoint("localhost:8000", "m"),
         "leave '/chat/completions' out": lambda: hr.llm.Endpoint("http://x/v1/chat/completions", "m"),
         "holds a name or a password": lambda: hr.llm.Endpoint("http://u:p@x/v1", "m"),
-        "the price of a token is not known": lambda: WORDS.prompt("{word}", model, max_cost=1),
-        "each row gets one answer": lambda: WORDS.prompt("{word}", model, sampling={"n": 2}),
+        "the price of a token is not known": lambda: WORDS.prompt("{word}", model.with_options(max_cost=1)),
+        "each row gets one answer": lambda: WORDS.prompt("{word}", model.with_options(sampling={"n": 2})),
         "more than max_tokens": lambda: WORDS.prompt(
-            "{word}", model, sampling={"max_tokens": 9}, on_truncated=9
+            "{word}", model.with_options(sampling={"max_tokens": 9}, on_truncated=9)
         ),
         "it is an endpoint": lambda: WORDS.prompt("{word}", "gpt-4o"),
         "the role 'bot'": lambda: WORDS.prompt([{"role": "bot", "content": "{word}"}], model),
@@ -332,8 +346,12 @@ def test_wrong_arguments_are_told_before_anything_runs(monkeypatch):
     for words, call in wrong.items():
         with pytest.raises(ArgumentError, match=re.escape(words)):
             call()
-    with pytest.raises(UnknownArgument, match="sampling"):
-        WORDS.prompt("{word}", model, sampeling={})
+    with pytest.raises(UnknownArgument, match="Did you mean 'sampling'"):
+        model.with_options(sampeling={})
+    with pytest.raises(
+        UnknownArgument, match=r"sampling=\{'n': 1\}: the model has it: model.with_options\(sampling="
+    ):
+        WORDS.prompt("{word}", model, sampling={"n": 1})
     with pytest.raises(UnknownArgument, match=r"max_in_flight=8: the endpoint has it"):
         WORDS.prompt("{word}", model, max_in_flight=8)
 

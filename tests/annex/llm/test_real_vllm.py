@@ -82,7 +82,8 @@ def test_answers_are_right_and_in_order(model):
     rows = hr.from_items([{"q": QUESTIONS[i % 3][0]} for i in range(24)])
     system = "You are a helpful teacher of geography. " * 40  # a beginning of some blocks of the cache
     asked = rows.prompt(
-        "{q}", model, system=system, sampling={"max_tokens": 40}, on_truncated="keep", keep_raw=True
+        "{q}",
+        model.with_options(system=system, sampling={"max_tokens": 40}, on_truncated="keep", keep_raw=True),
     )
     for turn in range(2):
         made = inline(asked).take_all()
@@ -97,7 +98,7 @@ def test_answers_are_right_and_in_order(model):
 
 def test_rows_that_are_too_long_or_were_cut(model, tmp_path):
     rows = hr.from_items([{"q": "Tell a long story. " * (200 if i == 1 else 1), "id": i} for i in range(3)])
-    asked = rows.prompt("{q} {id}", model, sampling={"max_tokens": 5})
+    asked = rows.prompt("{q} {id}", model.with_options(sampling={"max_tokens": 5}))
     result = inline(asked, on_error="reject").write_parquet(tmp_path / "out")
     reasons = {row["id"]: str(row) for row in hr.read_rejected(tmp_path / "out").to_arrow().to_pylist()}
     assert (result.rows, result.rejected) == (0, 3)
@@ -107,9 +108,11 @@ def test_rows_that_are_too_long_or_were_cut(model, tmp_path):
 
 def test_structure_is_seen_to(model):
     rows = hr.from_items([{"q": f"Say something about {word}."} for word in ("rain", "wood", "iron")])
-    chosen = inline(rows.prompt("{q}", model, schema=["zebra", "ox"], repairs=0)).take_all()
+    chosen = inline(rows.prompt("{q}", model.with_options(repairs=0), schema=["zebra", "ox"])).take_all()
     assert {row["answer"] for row in chosen} <= {"zebra", "ox"}
-    matched = inline(rows.prompt("{q}", model, schema=re.compile(r"[0-9]{3}-[a-f]{2}"), repairs=0)).take_all()
+    matched = inline(
+        rows.prompt("{q}", model.with_options(repairs=0), schema=re.compile(r"[0-9]{3}-[a-f]{2}"))
+    ).take_all()
     assert all(re.fullmatch(r"[0-9]{3}-[a-f]{2}", row["answer"]) for row in matched)
     schema = {
         "type": "object",
@@ -121,7 +124,7 @@ def test_structure_is_seen_to(model):
         "additionalProperties": False,
     }
     typed = inline(
-        rows.prompt("{q}", model, schema=schema, sampling={"max_tokens": 60}, repairs=0)
+        rows.prompt("{q}", model.with_options(sampling={"max_tokens": 60}, repairs=0), schema=schema)
     ).take_all()
     assert all(
         row["answer"]["colour"] in ("red", "blue") and 0 <= row["answer"]["count"] <= 9 for row in typed
@@ -141,7 +144,9 @@ def test_an_adapter_answers_where_it_is_asked(model):
     rows = hr.from_items([{"q": "What is the capital of France?"}])
     sampling = {"max_tokens": 12}
     plain, noise, again = (
-        inline(rows.prompt("{q}", model, sampling=each, on_truncated="keep")).take_all()[0]["answer"]
+        inline(rows.prompt("{q}", model.with_options(sampling=each, on_truncated="keep"))).take_all()[0][
+            "answer"
+        ]
         for each in (sampling, {**sampling, "lora": "noise"}, sampling)
     )
     assert plain == again and "Paris" in plain and noise != plain

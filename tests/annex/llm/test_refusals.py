@@ -159,7 +159,7 @@ def test_many_bad_rows_in_a_row_end_no_run():
         plain = [each for each in server.requests if each["messages"][0]["content"] == "Hi"]
         assert 1 <= len(plain) <= 7
         alone = hr.llm.Endpoint(server.url, "m", max_in_flight=1)
-        bad_parameter = ROWS.limit(9).prompt("{word}", alone, sampling={"top_k": 2})
+        bad_parameter = ROWS.limit(9).prompt("{word}", alone.with_options(sampling={"top_k": 2}))
         options = {"engine": "inline", "progress": False, "on_error": "reject"}
         assert bad_parameter.with_options(**options).take_all() == []
 

@@ -49,7 +49,7 @@ def test_answers_are_typed_and_wrong_ones_repaired_with_their_error_shown():
         )
 
     with FakeLLMServer(answer) as server:
-        asked = ROWS.prompt("{text}", hr.llm.Endpoint(server.url, "m"), schema=Point, repairs=2)
+        asked = ROWS.prompt("{text}", hr.llm.Endpoint(server.url, "m").with_options(repairs=2), schema=Point)
         table = inline(asked).to_arrow()
     assert table.schema.field("answer").type == pa.struct(
         {"x": pa.int64(), "y": pa.float64(), "tags": pa.list_(pa.string())}
@@ -121,7 +121,9 @@ def test_the_code_of_a_pydantic_model_decides_about_answers():
 
 def test_what_cannot_be_repaired_is_an_error_of_its_row():
     with FakeLLMServer(lambda prompt: "maybe" if re.search("x': 1|not what", prompt) else "yes") as server:
-        asked = ROWS.prompt("{text}", hr.llm.Endpoint(server.url, "m"), schema=["yes", "no"], repairs=1)
+        asked = ROWS.prompt(
+            "{text}", hr.llm.Endpoint(server.url, "m").with_options(repairs=1), schema=["yes", "no"]
+        )
         with pytest.warns(UserWarning, match="InvalidAnswer.*'maybe' is none of yes, no"):
             rows = inline(asked, on_error="reject").take_all()
     assert [(row["text"], row["answer"]) for row in rows] == [("{'x': 0}", "yes"), ("{'x': 2}", "yes")]
@@ -134,7 +136,7 @@ def test_patterns_and_choices_are_asked_for_and_only_told_where_the_server_knows
         date = re.compile(r"\d{4}-\d\d-\d\d")
         assert inline(ROWS.prompt("{text}", model, schema=date)).take(1)[0]["answer"] == "2026-11-23"
         assert server.requests[0]["structured_outputs"] == {"regex": date.pattern}
-        told = ROWS.prompt("{text}!", model, schema=date, guided=False)
+        told = ROWS.prompt("{text}!", model.with_options(guided=False), schema=date)
         assert inline(told).take(1)[0]["answer"] == "2026-11-23"
         last = server.requests[-1]
         assert "structured_outputs" not in last and date.pattern in last["messages"][-1]["content"]

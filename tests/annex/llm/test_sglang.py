@@ -109,7 +109,9 @@ def test_answers_come_in_order_and_many_are_under_way(engines, folder):
     rows = hr.from_items([{"text": "say it again", "id": i} for i in range(90)])
     model = hr.llm.SGLang(folder, max_num_seqs=16, options={"mem_fraction_static": 0.5})
     sampling = {"max_tokens": 3, "seed": 5}
-    asked = inline(rows.prompt("{text} {id}", model, sampling=sampling, on_truncated="keep", num_gpus=2))
+    asked = inline(
+        rows.prompt("{text} {id}", model.with_options(sampling=sampling, on_truncated="keep"), num_gpus=2)
+    )
     with pytest.warns(UserWarning, match="asks for 2 GPUs"):
         made = asked.to_arrow()
     assert made["answer"].to_pylist() == [f"{i} again it" for i in range(90)]
@@ -133,7 +135,7 @@ def test_forms_and_refusals(engines, folder, tmp_path):
     assert rated == [{"answer": {"stars": 3}}]
     assert json.loads(engines[0].asked[0]["json_schema"])["required"] == ["stars"]
     bad = hr.from_items([{"text": "a b", "p": 7}, {"text": "c d", "p": None}])
-    asked = bad.prompt("{text}", model, overrides={"top_p": "p"})
+    asked = bad.prompt("{text}", model.with_options(overrides={"top_p": "p"}))
     result = inline(asked, on_error="reject").write_parquet(tmp_path / "out")
     assert (result.rows, result.rejected) == (1, 1)
     assert "top_p must be in" in str(hr.read_rejected(tmp_path / "out").to_arrow().to_pylist())
@@ -145,7 +147,7 @@ def test_forms_and_refusals(engines, folder, tmp_path):
 def test_what_it_does_not_take(engines, folder, monkeypatch):
     rows = hr.from_items([{"text": "a"}])
     with pytest.raises(ArgumentError, match=r"'bad_words', which a SGLang model does not take"):
-        rows.prompt("{text}", hr.llm.SGLang(folder), sampling={"bad_words": ["x"]})
+        rows.prompt("{text}", hr.llm.SGLang(folder).with_options(sampling={"bad_words": ["x"]}))
     with pytest.raises(ArgumentError, match=r"'tp_size', and that is not for there: say num_gpus= of prompt"):
         hr.llm.SGLang(folder, options={"tp_size": 2})
     with pytest.raises(ArgumentError, match=r"no such argument. Did you mean 'mem_fraction_static'"):
@@ -169,7 +171,9 @@ def test_a_real_engine_answers(tmp_path):
         pytest.skip("HEADRACE_TEST_SGLANG names no model")
     rows = hr.from_items([{"text": f"What is the capital of France? ({i})"} for i in range(64)])
     asked = rows.prompt(
-        "{text}", hr.llm.SGLang(model), sampling={"max_tokens": 40}, on_truncated="keep", num_gpus=1
+        "{text}",
+        hr.llm.SGLang(model).with_options(sampling={"max_tokens": 40}, on_truncated="keep"),
+        num_gpus=1,
     )
     made = asked.with_options(progress=False).write_parquet(tmp_path / "out")
     assert made.rows == 64

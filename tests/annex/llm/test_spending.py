@@ -114,7 +114,7 @@ def test_the_proxy_of_the_environment_is_used_unless_the_server_is_excepted(monk
 def test_a_cap_holds_where_the_server_does_not_say_what_it_used(answer):
     with serving(answer) as (url, seen):
         model = hr.llm.Endpoint(url, "m", max_in_flight=1)
-        asked = ROWS.prompt("{text}", model, sampling={"max_tokens": 100}, max_total_tokens=300)
+        asked = ROWS.prompt("{text}", model.with_options(sampling={"max_tokens": 100}, max_total_tokens=300))
         with pytest.raises(SpendingCapReached, match="max_total_tokens=300"):
             inline(asked, on_error="reject").take_all()
     assert 1 <= len(seen) < 20
@@ -138,10 +138,9 @@ def test_a_cap_counts_its_own_run_and_not_what_others_kept_in_the_cache(tmp_path
             return inline(
                 ROWS.prompt(
                     template,
-                    model,
-                    sampling={"max_tokens": 4},
-                    cache=tmp_path / "cache",
-                    max_total_tokens=cap,
+                    model.with_options(
+                        sampling={"max_tokens": 4}, cache=tmp_path / "cache", max_total_tokens=cap
+                    ),
                 )
             )
 
@@ -167,7 +166,9 @@ def test_the_flags_of_a_pattern_decide_about_its_answers(tmp_path):
         model = hr.llm.Endpoint(server.url, "m")
 
         def answer(pattern):
-            asked = ROWS.limit(1).prompt("{text}", model, schema=pattern, cache=tmp_path / "cache")
+            asked = ROWS.limit(1).prompt(
+                "{text}", model.with_options(cache=tmp_path / "cache"), schema=pattern
+            )
             return inline(asked).take_all()[0]["answer"]
 
         assert answer(re.compile("yes", re.I)) == "YES"

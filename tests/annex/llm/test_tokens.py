@@ -34,7 +34,9 @@ def test_the_run_says_what_was_answered_and_what_was_paid(tmp_path):
         model = hr.llm.Endpoint(
             server.url, "m", prices={"input": 1e6, "output": 2e6}, requests_per_minute=60_000
         )
-        asked = rows.prompt("say {n}", model, sampling={"max_tokens": 10, "temperature": 0}, on_truncated=30)
+        asked = rows.prompt(
+            "say {n}", model.with_options(sampling={"max_tokens": 10, "temperature": 0}, on_truncated=30)
+        )
         options = {"engine": "inline", "progress": False, "on_error": "reject"}
         result = asked.with_options(**options).write_parquet(tmp_path / "out")
     assert (result.rows, result.rejected) == (9, 1)
@@ -60,7 +62,9 @@ def test_answers_that_were_repaired_are_told(tmp_path):
 
     rows = hr.from_items([{"n": n} for n in range(6)])
     with FakeLLMServer(said) as server:
-        asked = rows.prompt("{n}", hr.llm.Endpoint(server.url, "m"), schema=["yes", "maybe"], repairs=1)
+        asked = rows.prompt(
+            "{n}", hr.llm.Endpoint(server.url, "m").with_options(repairs=1), schema=["yes", "maybe"]
+        )
         options = {"engine": "inline", "progress": False}
         asked.with_options(**options).write_parquet(tmp_path / "out")
     told = Follower(tmp_path / "out").poll().data()["language_model"]
@@ -78,9 +82,10 @@ def test_answers_that_others_follow_are_kept_too(tmp_path):
         model = hr.llm.Endpoint(server.url, "m", max_in_flight=2)
         for cap in (60, None):
             asked = rows.prompt(
-                "{n}", model, schema=["yes", "maybe"], sampling={"max_tokens": 1},
-                on_truncated="keep", max_total_tokens=cap,
-            )  # fmt: skip
+                "{n}",
+                model.with_options(sampling={"max_tokens": 1}, on_truncated="keep", max_total_tokens=cap),
+                schema=["yes", "maybe"],
+            )
             with contextlib.nullcontext() if cap is None else pytest.raises(SpendingCapReached):
                 asked.with_options(**options).write_parquet(tmp_path / "out")
     assert 80 <= len(server.requests) <= 80 + 2  # what was under way when the cap was reached

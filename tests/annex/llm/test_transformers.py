@@ -77,7 +77,7 @@ def inline(data: Any, **options: Any) -> Any:
 def test_answers_are_those_of_one_prompt_at_a_time(folder):
     rows = hr.from_items([{"text": text} for text in TEXTS[:12].tolist()])
     model = hr.llm.Transformers(str(folder), batch_size=5)
-    asked = rows.prompt("{text}", model, sampling={"max_tokens": 12}, on_truncated="keep")
+    asked = rows.prompt("{text}", model.with_options(sampling={"max_tokens": 12}, on_truncated="keep"))
     made = [tuple(row.values())[1:5] for row in inline(asked).take_all()]
     assert made == [expected(folder, text, 12) for text in TEXTS[:12].tolist()]
     assert {reason for _, reason, _, _ in made} == {"stop", "length"}
@@ -86,7 +86,7 @@ def test_answers_are_those_of_one_prompt_at_a_time(folder):
 def test_rows_that_cannot_be_asked_or_were_cut_are_errors_of_their_own(folder, tmp_path):
     rows = hr.from_items([{"id": i, "text": "the vote " * (30 if i == 2 else 2 + i % 3)} for i in range(8)])
     model = hr.llm.Transformers(folder)
-    asked = rows.prompt("{text}", model, sampling={"max_tokens": 8})
+    asked = rows.prompt("{text}", model.with_options(sampling={"max_tokens": 8}))
     result = inline(asked, on_error="reject").write_parquet(tmp_path / "out")
     rejected = hr.read_rejected(tmp_path / "out").to_arrow().to_pylist()
     whole = [i for i in range(8) if i != 2 and expected(folder, "the vote " * (2 + i % 3), 8)[1] == "stop"]
@@ -101,7 +101,9 @@ def test_choices_are_checked_and_repaired(folder):
     model = hr.llm.Transformers(str(folder))
     rows = hr.from_items([{"text": "is back"}])
     asked = rows.prompt(
-        "{text}", model, sampling={"max_tokens": 6}, on_truncated="keep", schema=["yes"], repairs=1
+        "{text}",
+        model.with_options(sampling={"max_tokens": 6}, on_truncated="keep", repairs=1),
+        schema=["yes"],
     )
     with pytest.warns(UserWarning, match="InvalidAnswer"):
         assert inline(asked, on_error="reject").take_all() == []
@@ -109,7 +111,6 @@ def test_choices_are_checked_and_repaired(folder):
 
 def test_what_only_endpoints_have_and_other_models_are_refused(folder, tmp_path):
     model = hr.llm.Transformers(str(folder))
-    rows = hr.from_items([{"text": "is back"}])
     for words, options in {
         "'temprature'.*Did you mean 'temperature'": {"sampling": {"temprature": 1}},
         "max_cost= is for endpoints": {"max_cost": 1.0},
@@ -117,7 +118,7 @@ def test_what_only_endpoints_have_and_other_models_are_refused(folder, tmp_path)
         "a number of at least 0": {"sampling": {"temperature": "hot"}},
     }.items():
         with pytest.raises(ArgumentError, match=words):
-            rows.prompt("{text}", model, **options)
+            model.with_options(**options)
     config = transformers.BertConfig(vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=1)
     transformers.BertForSequenceClassification(config).save_pretrained(tmp_path / "bert")
     with pytest.raises(ArgumentError, match="is a BertForSequenceClassification, which goes on with no text"):
@@ -131,7 +132,7 @@ def test_a_column_of_chats_goes_through_the_chat_template(folder):
     words, _ = loaded(folder)
     rendered = words.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
     rows = hr.from_items([{"chat": turns}])
-    asked = rows.prompt("{chat}", model, sampling={"max_tokens": 4}, on_truncated="keep")
+    asked = rows.prompt("{chat}", model.with_options(sampling={"max_tokens": 4}, on_truncated="keep"))
     (made,) = inline(asked).take_all()
     assert made["answer_prompt_tokens"] == len(words(rendered, add_special_tokens=False)["input_ids"])
     seen = hr.from_items([{"chat": parts}]).prompt("{chat}", model)

@@ -122,7 +122,9 @@ WORDS = ["the vote", "the match is back", "market", "the market is up again"]
 
 def test_answers_come_in_order_with_their_counts(engines, folder, tmp_path):
     rows = hr.from_items([{"text": WORDS[i % 4], "id": i} for i in range(60)])
-    asked = rows.prompt("{text} {id}", hr.llm.VLLM(folder), sampling={"max_tokens": 3}, on_truncated="keep")
+    asked = rows.prompt(
+        "{text} {id}", hr.llm.VLLM(folder).with_options(sampling={"max_tokens": 3}, on_truncated="keep")
+    )
     assert inline(asked).schema().names == [
         "text", "id", "answer", "answer_finish_reason", "answer_prompt_tokens", "answer_completion_tokens",
         "answer_latency",
@@ -141,13 +143,15 @@ def test_answers_come_in_order_with_their_counts(engines, folder, tmp_path):
 
 def test_rows_without_an_answer_are_errors_of_their_own(engines, folder, tmp_path):
     rows = hr.from_items([{"text": "the vote " * (40 if i == 2 else 1 + i % 3), "id": i} for i in range(6)])
-    asked = rows.prompt("{text}", hr.llm.VLLM(folder), sampling={"max_tokens": 4})
+    asked = rows.prompt("{text}", hr.llm.VLLM(folder).with_options(sampling={"max_tokens": 4}))
     result = inline(asked, on_error="reject").write_parquet(tmp_path / "out")
     assert (result.rows, result.rejected) == (4, 2)
     reasons = {row["id"]: str(row) for row in hr.read_rejected(tmp_path / "out").to_arrow().to_pylist()}
     assert "ContextTooLong" in reasons[2] and "the model takes 40" in reasons[2]
     assert "Truncated" in reasons[5] and "cut after 4 tokens" in reasons[5]
-    longer = rows.prompt("{text}", hr.llm.VLLM(folder), sampling={"max_tokens": 4}, on_truncated=9)
+    longer = rows.prompt(
+        "{text}", hr.llm.VLLM(folder).with_options(sampling={"max_tokens": 4}, on_truncated=9)
+    )
     with pytest.warns(UserWarning, match="ContextTooLong"):
         made = inline(longer, on_error="reject").to_arrow().to_pylist()
     assert [row["answer_completion_tokens"] for row in made] == [2, 4, 2, 4, 4 + 6]
@@ -168,14 +172,22 @@ def test_structure_adapters_and_what_is_asked_once(engines, folder, tmp_path):
     pattern = rows.prompt("{text}", model, schema=re.compile("yes|no"))
     assert inline(pattern).take(1)[0]["answer"] == "yes"
     assert engines[-1].requests[0].structure == {"regex": "yes|no"}
-    told = inline(rows.prompt("{text}", model, schema=["a", "b"], guided=False, repairs=0), on_error="reject")
+    told = inline(
+        rows.prompt("{text}", model.with_options(guided=False, repairs=0), schema=["a", "b"]),
+        on_error="reject",
+    )
     with pytest.warns(UserWarning, match="InvalidAnswer"):
         assert told.take_all() == []
     assert not engines[-1].requests[0].structure
-    assert inline(rows.prompt("{text}", model, sampling={"lora": "legal"})).take(1)[0]["answer"] == "legal"
+    assert (
+        inline(rows.prompt("{text}", model.with_options(sampling={"lora": "legal"}))).take(1)[0]["answer"]
+        == "legal"
+    )
     assert vllm_engine._rank(model) == 32
     rows = hr.from_items([{"text": "the vote", "adapter": each} for each in ("legal", None, "other")])
-    asked = rows.prompt("{text}", model, overrides={"lora": "adapter"}, sampling={"max_tokens": 9})
+    asked = rows.prompt(
+        "{text}", model.with_options(overrides={"lora": "adapter"}, sampling={"max_tokens": 9})
+    )
     with pytest.warns(UserWarning, match="BadRow.*the adapters here are legal"):
         made = inline(asked, on_error="reject").take_all()
     assert [row["answer"] for row in made] == ["legal", "vote the"]
@@ -189,7 +201,7 @@ def test_answers_are_kept_by_the_weights(engines, folder, tmp_path):
         (hr.llm.VLLM(folder, max_num_seqs=2, prefix_caching=False), 0),
         (hr.llm.VLLM(folder, dtype="float32"), 4),
     ]:
-        inline(rows.prompt("{text}", model, cache=cache)).take_all()
+        inline(rows.prompt("{text}", model.with_options(cache=cache))).take_all()
         assert len(engines[-1].requests) == asked
 
 
@@ -218,7 +230,8 @@ def test_an_engine_that_stops_or_refuses_the_schema_ends_the_run(engines, folder
     with pytest.warns(UserWarning, match="RequestRefused"):
         assert (
             inline(
-                rows.prompt("{text}", hr.llm.VLLM(folder), sampling={"top_p": 7}), on_error="reject"
+                rows.prompt("{text}", hr.llm.VLLM(folder).with_options(sampling={"top_p": 7})),
+                on_error="reject",
             ).take_all()
             == []
         )
@@ -263,15 +276,17 @@ def test_what_makes_no_sense_is_refused(folder, tmp_path):
     rows = hr.from_items([{"text": "x"}])
     for words, call in {
         "'temprature'.*Did you mean 'temperature'": lambda: rows.prompt(
-            "{text}", hr.llm.VLLM(folder), sampling={"temprature": 1}
+            "{text}", hr.llm.VLLM(folder).with_options(sampling={"temprature": 1})
         ),
         "the adapters here are none": lambda: rows.prompt(
-            "{text}", hr.llm.VLLM(folder), sampling={"lora": "x"}
+            "{text}", hr.llm.VLLM(folder).with_options(sampling={"lora": "x"})
         ),
         "a whole number of at least 1": lambda: rows.prompt(
-            "{text}", hr.llm.VLLM(folder), sampling={"max_tokens": 0.5}
+            "{text}", hr.llm.VLLM(folder).with_options(sampling={"max_tokens": 0.5})
         ),
-        "max_cost= is for endpoints": lambda: rows.prompt("{text}", hr.llm.VLLM(folder), max_cost=1.0),
+        "max_cost= is for endpoints": lambda: rows.prompt(
+            "{text}", hr.llm.VLLM(folder).with_options(max_cost=1.0)
+        ),
         "max_model_len=0": lambda: hr.llm.VLLM(folder, max_model_len=0),
         "say max_num_seqs=": lambda: hr.llm.VLLM(folder, options={"max_num_seqs": 3}),
         "code that a model's folder brings": lambda: hr.llm.VLLM(folder, options={"trust_remote_code": True}),
@@ -345,6 +360,8 @@ def test_columns_of_chats_go_to_the_engine(engines, folder):
     turns = [{"role": "user", "content": "a b"}, {"role": "assistant", "content": "c"}]
     parts = [{"role": "user", "content": [{"type": "input_audio", "input_audio": {"data": b"ID3"}}]}]
     model = hr.llm.VLLM(folder)
-    made = inline(hr.from_items([{"chat": turns}]).prompt("{chat}", model, system="Rhyme.")).take_all()
+    made = inline(
+        hr.from_items([{"chat": turns}]).prompt("{chat}", model.with_options(system="Rhyme."))
+    ).take_all()
     made += inline(hr.from_items([{"chat": parts}]).prompt("{chat}", model)).take_all()
     assert [row["answer"] for row in made] == ["c b a Rhyme.", "input_audio"]

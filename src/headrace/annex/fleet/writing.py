@@ -75,7 +75,7 @@ def _check(plan: Plan, options: RunOptions) -> None:
         why = "the datasets of this union have steps of their own, and get one schema together"
     elif any(_counts_money(step) for step in plan.steps):
         why = (
-            "each machine would count costs and tokens for itself; leave max_cost= and max_total_tokens= out"
+            "each machine would count costs and tokens for itself; leave out max_cost= and max_total_tokens="
         )
     else:
         asked = {

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import msgspec
@@ -24,8 +24,9 @@ from headrace.annex.llm.refusals import (
     Truncated,
 )
 from headrace.annex.llm.schema import AnswerSchema
+from headrace.annex.llm.settings import RequestSettings
 from headrace.annex.llm.spending import count_of, first_choice, text_in
-from headrace.annex.llm.store import Answer, Caps
+from headrace.annex.llm.store import Answer
 from headrace.annex.llm.template import Template
 from headrace.core.answered import Answered, with_answered
 from headrace.core.failures import RowsFailed, shortened
@@ -41,41 +42,57 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What ``Dataset.prompt`` was given. ``endpoint`` is the model, wherever it is."""
+    """What ``Dataset.prompt`` was given."""
 
     template: Template
-    endpoint: Any
+    model: Any
     output: str
-    sampling: Mapping[str, Any] = field(default_factory=dict)
-    on_truncated: str | int = "error"
     schema: AnswerSchema | None = None
-    repairs: int = 1
-    keep_raw: bool = False
-    caps: Caps = field(default_factory=Caps)
-    cache: str = ""
-    order: str = "arrival"
-    overrides: Mapping[str, str] = field(default_factory=dict)
-    tools: Sequence[Mapping[str, Any]] = ()
+
+    @property
+    def settings(self) -> RequestSettings:
+        """The settings of requests, which the model has."""
+        settings: RequestSettings = self.model.settings
+        return settings
 
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns that are read: those of the template, and those that parameters come from."""
-        return tuple(dict.fromkeys((*self.template.columns, *self.overrides.values())))
+        return tuple(dict.fromkeys((*self.template.columns, *self.settings.overrides.values())))
 
 
 class AnswerColumns:
     """Turns answers into columns. ``result`` is their schema, ``columns`` are their names."""
 
     def __init__(self, asked: Asked) -> None:
-        self.asked = asked
+        self.asked, self.settings, self.schema = asked, asked.settings, asked.schema
+        self.label = getattr(asked.model, "label", "") or asked.model.model
         output = asked.output
         answers = pa.string() if asked.schema is None else asked.schema.type
         fields = [(output, answers), (f"{output}_finish_reason", pa.string())]
         fields += [(f"{output}_{name}", kind) for name, kind in COUNTS]
-        fields += [(f"{output}_tool_calls", pa.string())] * bool(asked.tools)
-        fields += [(f"{output}_raw", pa.string())] * asked.keep_raw
+        fields += [(f"{output}_tool_calls", pa.string())] * bool(self.settings.tools)
+        fields += [(f"{output}_raw", pa.string())] * self.settings.keep_raw
         self.result = pa.schema(fields)
         self.columns = tuple(self.result.names)
+
+    def identity(self) -> Any:
+        """Return what decides about the answers: model, messages and parameters; not who serves them."""
+        model, settings, schema = self.asked.model, self.settings, self.schema
+        form: tuple[Any, ...] | None = None
+        if schema is not None:
+            guided = (schema.guided,) if model.streams else ()
+            form = (schema.described, *guided, settings.repairs, *schema.decides)
+        return (
+            "prompt", *model.identity(), self.asked.template.messages, dict(settings.sampling),
+            str(settings.on_truncated), form, settings.keep_raw,
+            *((dict(settings.overrides),) if settings.overrides else ()),
+            *((list(settings.tools),) if settings.tools else ()),
+        )  # fmt: skip
+
+    def weights(self) -> str:
+        """Describe where the model is."""
+        return str(self.asked.model.weights())
 
     def batch_of(
         self, outcomes: Sequence[tuple[Any, ...] | BaseException], answers: Sequence[Answer | None]
@@ -100,17 +117,17 @@ class AnswerColumns:
     def row_of(self, answer: Answer) -> tuple[Any, ...]:
         """Return an answer's values; raises a ``RowError`` for one that is not whole, or not as asked."""
         value: Any = self._checked(answer)
-        if self.asked.schema is not None:
-            value = self.asked.schema.read(value)
-        calls = (answer.tool_calls or None,) if self.asked.tools else ()
-        raw = (answer.raw,) if self.asked.keep_raw else ()
+        if self.schema is not None:
+            value = self.schema.read(value)
+        calls = (answer.tool_calls or None,) if self.settings.tools else ()
+        raw = (answer.raw,) if self.settings.keep_raw else ()
         return (
             value, answer.finish_reason, answer.prompt_tokens, answer.completion_tokens, answer.latency, *calls, *raw
         )  # fmt: skip
 
     def _checked(self, answer: Answer) -> str | None:
         """Return the text of an answer that is whole, None if it only calls tools; else raise why it is not."""
-        if answer.finish_reason == "length" and self.asked.on_truncated != "keep":
+        if answer.finish_reason == "length" and self.settings.on_truncated != "keep":
             raise Truncated(
                 f"the answer was cut after {answer.completion_tokens:,} tokens; raise max_tokens in "
                 "sampling=, or say "
@@ -120,17 +137,17 @@ class AnswerColumns:
             raise Filtered("the server's filter held the answer back")
         if answer.refusal:
             raise Filtered(f"the model refused to answer: {shortened(answer.refusal, 200)!r}")
-        if answer.text is None and not (self.asked.tools and answer.tool_calls):
+        if answer.text is None and not (self.settings.tools and answer.tool_calls):
             raise NoText(f"the answer has no text, {_instead(answer)}")
         return answer.text
 
     def problem_of(self, answer: Answer) -> InvalidAnswer | None:
         """Return what a model can be shown of an answer that is not as asked."""
         held_back = answer.refusal or answer.finish_reason in ("length", "content_filter")
-        if self.asked.schema is None or held_back:
+        if self.schema is None or held_back:
             return None
         try:
-            self.asked.schema.read(answer.text or "")
+            self.schema.read(answer.text or "")
         except InvalidAnswer as problem:
             return problem
         return None

@@ -87,7 +87,6 @@ class Client:
         path: str = "/chat/completions",
         *,
         anthropic: bool = False,
-        order: str = "arrival",
         max_retries: int | None = None,
         hedge: bool | None = None,
     ) -> None:
@@ -111,7 +110,7 @@ class Client:
             tokens_per_minute=endpoint.tokens_per_minute,
         )
         # One goes ahead: who has the wrong key shall not send hundreds.
-        self.slots = Slots(1, made_order(order))
+        self.slots = Slots(1, made_order(endpoint.order))
         self._answered = 0
         self._unanswered = 0  # requests that had all their tries since the last answer
         self._refused = 0  # requests that were refused since then

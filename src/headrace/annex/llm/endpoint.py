@@ -4,9 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
+from headrace.annex.llm.settings import (
+    LanguageModel,
+    RequestSettings,
+    given_amount,
+    given_count,
+    given_flag,
+    given_positive,
+    given_text,
+    optional,
+)
 from headrace.core.arguments import known_arguments
 from headrace.errors import ArgumentError
 
@@ -14,8 +24,22 @@ PRICES = ("input", "output")
 RETRIES = 6
 
 
+class _Served(LanguageModel):
+    """A model that servers answer for."""
+
+    __slots__ = ()
+
+    model: str
+    is_served = True
+    takes_images = True
+
+    def identity(self) -> tuple[str, ...]:
+        """Return what decides about the answers: the model, not who serves it."""
+        return (self.model,)
+
+
 @dataclass(frozen=True, slots=True, init=False)
-class Endpoint:
+class Endpoint(_Served):
     """A model behind a server that speaks OpenAI's HTTP interface: vLLM, SGLang, llama.cpp, Ollama, OpenAI, ….
 
     Parameters
@@ -65,6 +89,7 @@ class Endpoint:
     max_retries: int
     prices: Mapping[str, float] | None
     hedge: bool
+    settings: RequestSettings = field(default_factory=RequestSettings, hash=False)
 
     @known_arguments
     def __init__(
@@ -83,18 +108,17 @@ class Endpoint:
     ) -> None:
         values = {
             "base_url": _given_url(base_url),
-            "model": _given_text("model", model),
+            "model": given_text("model", model),
             "api_key_env": None if api_key_env is None else _given_key_name(api_key_env),
-            "max_in_flight": _given_count("max_in_flight", max_in_flight, 1),
-            "requests_per_minute": _given_rate("requests_per_minute", requests_per_minute),
-            "tokens_per_minute": _given_rate("tokens_per_minute", tokens_per_minute),
-            "timeout": _given_rate("timeout", timeout),
-            "max_retries": _given_count("max_retries", max_retries, 0),
+            "max_in_flight": given_positive("max_in_flight", max_in_flight),
+            "requests_per_minute": optional(given_amount, "requests_per_minute", requests_per_minute),
+            "tokens_per_minute": optional(given_amount, "tokens_per_minute", tokens_per_minute),
+            "timeout": optional(given_amount, "timeout", timeout),
+            "max_retries": given_count("max_retries", max_retries),
             "prices": None if prices is None else _given_prices(prices),
-            "hedge": hedge,
+            "hedge": given_flag("hedge", hedge),
+            "settings": RequestSettings(),
         }
-        if not isinstance(hedge, bool):
-            raise ArgumentError(f"hedge={hedge!r}: it takes True or False.")
         if values["timeout"] is None:
             raise ArgumentError(
                 "timeout=None: it takes a number of seconds, so that no request is waited for forever."
@@ -105,10 +129,6 @@ class Endpoint:
 
     def __repr__(self) -> str:
         return f"Endpoint({self.base_url!r}, {self.model!r})"
-
-    def identity(self) -> tuple[str, ...]:
-        """Return what decides about the answers: the model, not who serves it."""
-        return (self.model,)
 
     def weights(self) -> str:
         """Describe where the model is."""
@@ -170,12 +190,6 @@ def _given_url(value: str) -> str:
     return f"{parts.scheme}://{parts.netloc}{path}"
 
 
-def _given_text(name: str, value: str) -> str:
-    if not isinstance(value, str) or not value.strip():
-        raise ArgumentError(f"{name}={value!r}: it takes a text that is not empty.")
-    return value
-
-
 def _given_key_name(value: str) -> str:
     if (
         not isinstance(value, str)
@@ -188,20 +202,6 @@ def _given_key_name(value: str) -> str:
             "api_key_env= takes the name of an environment variable, such as 'OPENAI_API_KEY', and not the key."
         )
     return value
-
-
-def _given_count(name: str, value: int, least: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ArgumentError(f"{name}={value!r}: it takes a whole number of at least {least}.")
-    return value
-
-
-def _given_rate(name: str, value: float | None) -> float | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < float("inf"):
-        raise ArgumentError(f"{name}={value!r}: it takes a number above 0.")
-    return float(value)
 
 
 def _given_prices(value: Mapping[str, float]) -> dict[str, float]:
@@ -219,7 +219,7 @@ def _given_prices(value: Mapping[str, float]) -> dict[str, float]:
 # Several servers of one model: asked by their weights, and one that does not answer is left alone for a while.
 
 
-class Endpoints:
+class Endpoints(_Served):
     """Several servers of one model, as if they were one endpoint.
 
     Parameters
@@ -258,6 +258,11 @@ class Endpoints:
                     f"Endpoints: {first!r} and {each!r} have different models or prices; answers of one run are "
                     "those of one model. Start the servers with one name (vLLM: --served-model-name)."
                 )
+            if each.settings != first.settings:
+                raise ArgumentError(
+                    f"Endpoints: {first!r} and {each!r} have different settings of requests. Give them to all of "
+                    "them together: Endpoints([…]).with_options(…)."
+                )
         if len({each.base_url for each in endpoints}) < len(endpoints):
             raise ArgumentError("Endpoints: two of them have the same base_url.")
         if weights is not None and (
@@ -271,6 +276,7 @@ class Endpoints:
         self.endpoints = tuple(endpoints)
         self.shares = tuple(float(each) for each in weights or (each.max_in_flight for each in endpoints))
         self.model, self.prices, self.cost = first.model, first.prices, first.cost
+        self.settings = first.settings
 
     def __repr__(self) -> str:
         return f"Endpoints({self.model!r} at {', '.join(each.base_url for each in self.endpoints)})"
@@ -289,10 +295,6 @@ class Endpoints:
     def hedge(self) -> bool:
         """True if a request that is late may be sent to another of them."""
         return any(each.hedge for each in self.endpoints)
-
-    def identity(self) -> tuple[str, ...]:
-        """Return what decides about the answers: the model, not who serves it."""
-        return (self.model,)
 
     def weights(self) -> str:
         """Describe where the model is."""

@@ -24,11 +24,11 @@ _HARMLESS = {"n": 1, "stream": False}
 class EngineClient:
     """Asks one engine, from one event loop. Made and used there."""
 
-    def __init__(self, model: EngineModel, order: str = "arrival") -> None:
+    def __init__(self, model: EngineModel) -> None:
         self.retried: deque[str] = deque()
         self.spending = Spending()
         self._model = model
-        self._stream = EngineStream(order=made_order(order))
+        self._stream = EngineStream(order=made_order(model.order))
         self._thread = EngineThread(self._stream, self._make)
         self._tokenizer: Any = None
         self._room = 0

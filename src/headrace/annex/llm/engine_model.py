@@ -7,11 +7,12 @@ import hashlib
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar, Self
 
 from headrace.annex.llm.refusals import ContextTooLong
+from headrace.annex.llm.settings import LanguageModel, given_positive, optional
 from headrace.core.arguments import known_arguments
 from headrace.core.files.artifacts import Artifact, shortened
 from headrace.errors import ArgumentError, EndpointUnavailable, MissingLibrary, ModelUnreadable, nearest
@@ -22,25 +23,22 @@ READ_AHEAD = 256
 """As for an endpoint of so many requests at a time are rows read ahead, where nothing is said."""
 
 
-class EngineModel:
+class EngineModel(LanguageModel):
     """A language model that an engine runs in each worker, fed as a stream; ``library`` is the engine's name."""
 
     library = ""
-    sampling_names: tuple[str, ...] = ()
+    sampling_names: ClassVar[tuple[str, ...]] = ()
     own_options: Mapping[str, str] = {}
-    prices = None
     max_retries = 0
-    takes_images = False
+    refuses: ClassVar[Mapping[str, str]] = {
+        "tools": "is for endpoints: the server finds a model's tool calls in its text",
+        "max_cost": "is for endpoints; a model in the worker has no price",
+    }
 
     @property
     def base_url(self) -> str:
         """Where it is, in words."""
         return f"{self.noun} in the worker"
-
-    @property
-    def noun(self) -> str:
-        """The name of the kind of model."""
-        return type(self).__name__
 
     @known_arguments
     def __init__(
@@ -74,8 +72,8 @@ class EngineModel:
                 "causal language modelling; predict with hr.TransformersPredictor is for others."
             )
         self.dtype = dtype
-        self.max_model_len = _given_count("max_model_len", max_model_len)
-        self.max_num_seqs = _given_count("max_num_seqs", max_num_seqs)
+        self.max_model_len = optional(given_positive, "max_model_len", max_model_len)
+        self.max_num_seqs = optional(given_positive, "max_num_seqs", max_num_seqs)
         self.prefix_caching = prefix_caching
         self.loras = _given_loras(loras)
         self.options = self._given_options(options)
@@ -136,46 +134,28 @@ class EngineModel:
         """Return 0: what computes here has no price."""
         return 0.0
 
-    def on_gpus(self, count: float | None) -> EngineModel:
+    @property
+    def order(self) -> str:
+        """The order in which waiting requests go in."""
+        return self.settings.order or ("prefix" if self.prefix_caching else "arrival")
+
+    def on_gpus(self, count: float | None) -> Self:
         """Return the model with an engine for each group of so many GPUs."""
         made = copy.copy(self)
         made.gpus = max(1, math.ceil(count or 1))
         return made
 
-    def check_sampling(self, sampling: Mapping[str, Any]) -> None:
-        """Refuse parameters that the engine does not take."""
-        self.check_names(sampling)
-        for name, value in sampling.items():
-            self.check_value(name, value)
-
-    def check_names(self, names: Iterable[str]) -> None:
-        """Refuse names of parameters that the engine does not take."""
-        for name in names:
-            if name not in self.sampling_names:
-                known = self.sampling_names
-                hint = nearest(name, known) or f" It has: {', '.join(known)}."
-                raise ArgumentError(f"sampling= has {name!r}, which a {self.noun} model does not take.{hint}")
-
     def check_value(self, name: str, value: Any) -> None:
         """Refuse a value that makes no sense, for all rows or for one."""
+        super().check_value(name, value)
         if name == "lora" and (not isinstance(value, str) or value not in self.loras):
             known = ", ".join(self.loras) or f"none: give them by {self.noun}(…, loras={{'name': 'folder'}})"
             raise ArgumentError(f"sampling={{'lora': {value!r}}}: the adapters here are {known}.")
-        if name in ("max_tokens", "max_completion_tokens") and (
-            isinstance(value, bool) or not isinstance(value, int) or value < 1
-        ):
-            raise ArgumentError(f"sampling={{{name!r}: {value!r}}}: it takes a whole number of at least 1.")
 
 
 def _known_digest(artifact: Artifact) -> str:
     """Return the digest that was taken last; takes it where there is none."""
     return artifact.seen[-1] if artifact.seen else artifact.planned or artifact.digest()
-
-
-def _given_count(name: str, value: Any) -> int | None:
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-        raise ArgumentError(f"{name}={value!r}: it takes a whole number of at least 1.")
-    return value
 
 
 def _given_loras(value: Any) -> dict[str, Artifact]:

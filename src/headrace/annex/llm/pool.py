@@ -58,9 +58,7 @@ def chosen(members: list[Member], now: float, gave_up: Sequence[Member] = ()) ->
 class PoolClient:
     """Asks the endpoints of a pool, from one event loop. Made and used there."""
 
-    def __init__(
-        self, pool: Endpoints, order: str = "arrival", *, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, pool: Endpoints, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.retried: deque[str] = deque(maxlen=10_000)
         self.spending = Spending()
         self._clock = clock
@@ -68,7 +66,7 @@ class PoolClient:
             Member(endpoint, share) for endpoint, share in zip(pool.endpoints, pool.shares, strict=True)
         ]
         self._tries = len(self._members) + pool.max_retries
-        self._slots = Slots(pool.max_in_flight, made_order(order))
+        self._slots = Slots(pool.max_in_flight, made_order(pool.order))
         self._hedge = pool.hedge
         self._latencies = Latencies()
 

@@ -74,17 +74,17 @@ class Asker(Protocol):
         ...
 
 
-def asker_of(model: Any, order: str) -> Asker:
+def asker_of(model: Any) -> Asker:
     """Return what asks a model."""
     if isinstance(model, Endpoint):
-        return Client(model, order=order)
+        return Client(model)
     if isinstance(model, Endpoints):
         from headrace.annex.llm.pool import PoolClient
 
-        return PoolClient(model, order)
+        return PoolClient(model)
     from headrace.annex.llm.engine_client import EngineClient
 
-    return EngineClient(model, order)
+    return EngineClient(model)
 
 
 class Prompter(AnswerColumns):
@@ -95,28 +95,9 @@ class Prompter(AnswerColumns):
 
     def __init__(self, asked: Asked) -> None:
         super().__init__(asked)
-        self.label = getattr(asked.endpoint, "label", asked.endpoint.model)
         self._folder = ""  # of the run, if it has one
         self._run = secrets.token_hex(8)  # else what it has used is counted by this name
         self._started: _Started | None = None
-
-    def identity(self) -> Any:
-        """Return what decides about the answers: model, messages and parameters; not who serves them."""
-        asked = self.asked
-        schema = (
-            None
-            if asked.schema is None
-            else (asked.schema.described, asked.schema.guided, asked.repairs, *asked.schema.decides)
-        )
-        return (
-            "prompt", *asked.endpoint.identity(), asked.template.messages, dict(asked.sampling),
-            str(asked.on_truncated), schema, asked.keep_raw,
-            *((dict(asked.overrides),) if asked.overrides else ()), *((list(asked.tools),) if asked.tools else ()),
-        )  # fmt: skip
-
-    def weights(self) -> str:
-        """Describe where the model is."""
-        return str(self.asked.endpoint.weights())
 
     @property
     def asked_so_far(self) -> ModelAsked | None:
@@ -134,21 +115,21 @@ class Prompter(AnswerColumns):
 
     async def load(self) -> None:
         """Open the store of answers, and make ready to ask."""
-        asker = asker_of(self.asked.endpoint, self.asked.order)
-        store = AnswerStore(self.asked.cache or self._folder, "" if self._folder else self._run)
+        asker = asker_of(self.asked.model)
+        store = AnswerStore(self.settings.cache or self._folder, "" if self._folder else self._run)
         used = self._counting_in(store)
-        asker.spending = Spending(self.asked.caps, self.asked.endpoint, used, f"prompt({self.label})")
+        asker.spending = Spending(self.settings.caps, self.asked.model, used, f"prompt({self.label})")
         await asker.spending.open()
         await asker.open()
         loop = asyncio.get_running_loop()
-        priced = self.asked.endpoint.prices is not None
+        priced = self.asked.model.prices is not None
         self._started = _Started(asker, store, used, loop, loop.create_future(), priced)
 
     def _counting_in(self, store: AnswerStore) -> AnswerStore:
         """Return where is counted what this run uses: in its folder, or, without any, where other workers see it."""
-        if self.asked.cache and self._folder:
+        if self.settings.cache and self._folder:
             return AnswerStore(self._folder)
-        if self._folder or self.asked.cache or not self.asked.caps:
+        if self._folder or self.settings.cache or not self.settings.caps:
             return store
         shared = own_folder("headrace-spent")
         if shared is None:
@@ -205,13 +186,13 @@ class Prompter(AnswerColumns):
     async def _row(self, row: Mapping[str, Any], answers: list[Answer | None], place: int) -> tuple[Any, ...]:
         messages = self.asked.template.render(row)
         request = self._request(messages, row)
-        schema = self.asked.schema
+        schema = self.schema
         own = () if self._shares(request) else (self.asked.output, row[self.names_column])
         key = key_of(
             request,
-            self.asked.on_truncated if isinstance(self.asked.on_truncated, int) else None,
-            None if schema is None else self.asked.repairs,
-            self.asked.keep_raw,
+            self.settings.on_truncated if isinstance(self.settings.on_truncated, int) else None,
+            None if schema is None else self.settings.repairs,
+            self.settings.keep_raw,
             *(() if schema is None else schema.decides),
             *own,
         )
@@ -219,25 +200,23 @@ class Prompter(AnswerColumns):
         return self.row_of(answer)
 
     def _request(self, messages: Messages, row: Mapping[str, Any]) -> dict[str, Any]:
-        asked = self.asked
-        request = {"model": asked.endpoint.model, "messages": messages, **asked.sampling}
-        for name, column in asked.overrides.items():
+        model, settings = self.asked.model, self.settings
+        request = {"model": model.model, "messages": messages, **settings.sampling}
+        for name, column in settings.overrides.items():
             if row[column] is not None:
-                request[name] = parameter(name, row[column], column, asked.endpoint)
-        if asked.tools:
-            request["tools"] = asked.tools
-        return request if self.asked.schema is None else self.asked.schema.asking(request)
+                request[name] = parameter(name, row[column], column, model)
+        if settings.tools:
+            request["tools"] = settings.tools
+        return request if self.schema is None else self.schema.asking(request)
 
     def _shares(self, request: Mapping[str, Any]) -> bool:
         """Say whether one answer is for all rows that ask the same: it would be the same, or ``cache=`` asks for it.
 
         Endpoints draw answers unless they are told otherwise; engines in the worker take the likeliest.
         """
-        asked = self.asked
-        drawn = isinstance(asked.endpoint, (Endpoint, Endpoints))
         temperature = request.get("temperature")
-        greedy = temperature == 0 or (temperature is None and not drawn)
-        return greedy or request.get("seed") is not None or bool(asked.cache)
+        greedy = temperature == 0 or (temperature is None and not self.asked.model.is_served)
+        return greedy or request.get("seed") is not None or bool(self.settings.cache)
 
     # ------------------------------------------------------------ equal requests are asked once
 
@@ -267,20 +246,20 @@ class Prompter(AnswerColumns):
         started = self._started
         assert started is not None
         last = answer = await self._ask_step(request, own)
-        larger = self.asked.on_truncated
+        larger = self.settings.on_truncated
         limit = request.get("max_completion_tokens", request.get("max_tokens", 0))
         if answer.finish_reason == "length" and isinstance(larger, int) and limit < larger:
             await self._keep_step(request, own, last)
             request = with_max_tokens(request, larger)
             last = await self._ask_step(request, own)
             answer = msgspec.structs.replace(added(answer, last), asked_longer=True)
-        for number in range(self.asked.repairs if self.asked.schema is not None else 0):
+        for number in range(self.settings.repairs if self.schema is not None else 0):
             problem = self.problem_of(answer)
             if problem is None:
                 break
-            assert self.asked.schema is not None
+            assert self.schema is not None
             await self._keep_step(request, own, last)
-            request = self.asked.schema.repairing(request, answer.text or "", problem)
+            request = self.schema.repairing(request, answer.text or "", problem)
             last = await self._ask_step(request, own)
             answer = msgspec.structs.replace(added(answer, last), repairs=number + 1)
         await when_free(started.used.settle)
@@ -291,7 +270,7 @@ class Prompter(AnswerColumns):
         """Ask, unless this was answered on the way to an answer that a process did not come to."""
         started = self._started
         assert started is not None
-        if isinstance(self.asked.on_truncated, int) or (self.asked.schema is not None and self.asked.repairs):
+        if isinstance(self.settings.on_truncated, int) or (self.schema is not None and self.settings.repairs):
             known = await when_free(started.store.find, self._step_key(request, own))
             if known is not None:
                 return msgspec.msgpack.decode(known, type=Answer)
@@ -304,13 +283,13 @@ class Prompter(AnswerColumns):
         await when_free(started.store.add, self._step_key(request, own), msgspec.msgpack.encode(answer))
 
     def _step_key(self, request: dict[str, Any], own: tuple[str, ...]) -> bytes:
-        return key_of(request, "step", self.asked.keep_raw, *own)
+        return key_of(request, "step", self.settings.keep_raw, *own)
 
     async def _ask(self, request: dict[str, Any]) -> Answer:
         """Ask, and ask again where what came was no answer."""
         started = self._started
         assert started is not None
-        retries = self.asked.endpoint.max_retries
+        retries = self.asked.model.max_retries
         return await asked_again(lambda: self._ask_once(started, request), retries, started.asker.retried)
 
     async def _ask_once(self, started: _Started, request: dict[str, Any]) -> Answer:
@@ -324,7 +303,7 @@ class Prompter(AnswerColumns):
         finally:
             started.note()
         raise_if_failed(reply.data)
-        return answer_of(reply, keep_raw=self.asked.keep_raw)
+        return answer_of(reply, keep_raw=self.settings.keep_raw)
 
 
 @dataclass(slots=True)
@@ -383,8 +362,7 @@ def parameter(name: str, value: Any, column: str, model: Any) -> Any:
             if isinstance(value, bool) or value != int(value) or value < 1:
                 raise ValueError("it takes a whole number of at least 1")
             value = int(value)
-        if not isinstance(model, (Endpoint, Endpoints)):
-            model.check_value(name, value)
+        model.check_value(name, value)
         msgspec.json.encode(value)
         if isinstance(value, bytes) or (isinstance(value, float) and not math.isfinite(value)):
             raise ValueError("requests do not say that")

@@ -7,18 +7,19 @@ import json
 import os
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import pyarrow as pa
 
 from headrace.annex.llm.answers import AnswerColumns, Asked, added
 from headrace.annex.llm.refusals import BadRow, ContextTooLong, RowError
+from headrace.annex.llm.settings import LanguageModel
 from headrace.annex.llm.store import Answer
 from headrace.annex.llm.template import Messages, prompt_tokens
 from headrace.core.arguments import known_arguments
 from headrace.core.files.artifacts import Artifact
-from headrace.errors import ArgumentError, nearest
+from headrace.errors import ArgumentError
 from headrace.predictors.huggingface import json_in
 from headrace.predictors.text import TextPredictor
 
@@ -36,7 +37,7 @@ SAMPLING = (
 )
 
 
-class Transformers(TextPredictor):
+class Transformers(TextPredictor, LanguageModel):
     """A causal language model of Hugging Face's transformers, which each worker loads.
 
     Parameters
@@ -76,6 +77,17 @@ class Transformers(TextPredictor):
     model_class = "PreTrainedModel"
     marker = "config.json"
     dtypes = ("auto", *TextPredictor.dtypes)
+    sampling_names = SAMPLING
+    streams = False
+    refuses: ClassVar[Mapping[str, str]] = {
+        "overrides": "is for endpoints and engines; a Transformers model computes rows together",
+        "tools": "is for endpoints: the server finds a model's tool calls in its text",
+        "order": "is for models that work on many requests at once; this one gets batches",
+        **dict.fromkeys(
+            ("cache", "max_cost", "max_total_tokens"),
+            "is for endpoints; a Transformers model computes here, and costs nothing",
+        ),
+    }
 
     @known_arguments
     def __init__(
@@ -138,6 +150,12 @@ class Transformers(TextPredictor):
 
     def _options(self) -> tuple[Any, ...]:
         return ("generate", self._dtype)
+
+    def check_value(self, name: str, value: Any) -> None:
+        """Refuse what is no number."""
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or value < 0:
+            raise ArgumentError(f"sampling={{{name!r}: {value!r}}}: it takes a number of at least 0.")
+        super().check_value(name, value)
 
     # ------------------------------------------------------------ generating
 
@@ -221,21 +239,6 @@ class Transformers(TextPredictor):
         return frozenset(ends if isinstance(ends, list) else [ends] if ends is not None else [])
 
 
-def check_sampling(sampling: Mapping[str, Any]) -> None:
-    """Refuse parameters that ``generate`` is not given."""
-    for name, value in sampling.items():
-        if name not in SAMPLING:
-            hint = nearest(name, SAMPLING) or f" It has: {', '.join(SAMPLING)}."
-            raise ArgumentError(f"sampling= has {name!r}, which a Transformers model does not take.{hint}")
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or value < 0:
-            raise ArgumentError(f"sampling={{{name!r}: {value!r}}}: it takes a number of at least 0.")
-    for name in ("max_tokens", "max_completion_tokens"):
-        if name in sampling and (not isinstance(sampling[name], int) or sampling[name] < 1):
-            raise ArgumentError(
-                f"sampling={{{name!r}: {sampling[name]!r}}}: it takes a whole number of at least 1."
-            )
-
-
 def _options_of(sampling: Mapping[str, Any]) -> dict[str, Any]:
     options: dict[str, Any] = {"do_sample": bool(sampling.get("temperature", 0.0))}
     names = ("temperature", "top_p", "top_k") if options["do_sample"] else ()
@@ -257,23 +260,7 @@ class LocalPrompter(AnswerColumns):
 
     def __init__(self, asked: Asked) -> None:
         super().__init__(asked)
-        self.model: Transformers = asked.endpoint
-        self.label = self.model.label
-
-    def identity(self) -> Any:
-        """Return what decides about the answers: weights, messages and parameters."""
-        asked = self.asked
-        schema = (
-            None if asked.schema is None else (asked.schema.described, asked.repairs, *asked.schema.decides)
-        )
-        return (
-            "prompt", *self.model.identity(), asked.template.messages, dict(asked.sampling), str(asked.on_truncated),
-            schema, asked.keep_raw,
-        )  # fmt: skip
-
-    def weights(self) -> str:
-        """Describe where the weights are."""
-        return self.model.weights()
+        self.model: Transformers = asked.model
 
     def load(self) -> None:
         """Load the model."""
@@ -295,8 +282,8 @@ class LocalPrompter(AnswerColumns):
             else:
                 asking = (
                     {"messages": messages}
-                    if self.asked.schema is None
-                    else self.asked.schema.asking({"messages": messages})
+                    if self.schema is None
+                    else self.schema.asking({"messages": messages})
                 )
                 prompts[place] = asking["messages"]
         found = self._asked_until_good(prompts)
@@ -313,7 +300,7 @@ class LocalPrompter(AnswerColumns):
     def _asked_until_good(self, prompts: dict[int, Messages]) -> dict[int, Answer | RowError]:
         """Ask, and ask again what was cut, or is not as asked."""
         found = self._ask(prompts, {})
-        larger = self.asked.on_truncated
+        larger = self.settings.on_truncated
         if isinstance(larger, int):
             cut = [
                 place
@@ -322,23 +309,23 @@ class LocalPrompter(AnswerColumns):
             ]
             again = self._ask({place: prompts[place] for place in cut}, {"max_tokens": larger})
             self._replace(found, again, asked_longer=True)
-        for number in range(self.asked.repairs if self.asked.schema is not None else 0):
-            assert self.asked.schema is not None
+        for number in range(self.settings.repairs if self.schema is not None else 0):
+            assert self.schema is not None
             wrong: dict[int, Messages] = {}
             for place, each in found.items():
                 problem = self.problem_of(each) if isinstance(each, Answer) else None
                 if problem is not None and isinstance(each, Answer):
                     request = {"messages": prompts[place]}
-                    wrong[place] = self.asked.schema.repairing(request, each.text or "", problem)["messages"]
+                    wrong[place] = self.schema.repairing(request, each.text or "", problem)["messages"]
             self._replace(found, self._ask(wrong, {}), repairs=number + 1)
             prompts = prompts | wrong
         return found
 
     def _ask(self, prompts: dict[int, Messages], more: dict[str, Any]) -> dict[int, Answer | RowError]:
         sampling = {
-            name: value for name, value in self.asked.sampling.items() if not more or "tokens" not in name
+            name: value for name, value in self.settings.sampling.items() if not more or "tokens" not in name
         }
-        made = self.model.answers(list(prompts.values()), sampling | more, keep_raw=self.asked.keep_raw)
+        made = self.model.answers(list(prompts.values()), sampling | more, keep_raw=self.settings.keep_raw)
         return dict(zip(prompts, made, strict=True))
 
     @staticmethod

@@ -231,7 +231,7 @@ class Prompt(Predict):
         """Refuse a cap that several machines would count each for themselves."""
         for model in self.models:
             asked = model.function.parts.asked
-            if not (asked and asked.caps) or (workers == 1 and (folder or asked.cache)):
+            if not (asked and asked.settings.caps) or (workers == 1 and (folder or asked.settings.cache)):
                 continue
             way = "say concurrency=1, which may have as many requests under way"
             if workers == 1:

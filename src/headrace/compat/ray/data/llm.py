@@ -103,7 +103,7 @@ class Processor:
         sampling = {name[len(_SAMPLING) :]: name for name in first if name.startswith(_SAMPLING)}
         template = "{messages}" if "messages" in first else "{prompt}"
         asked = rows.prompt(
-            template, model, output="generated_text", overrides=sampling, num_gpus=gpus,
+            template, model.with_options(overrides=sampling), output="generated_text", num_gpus=gpus,
             concurrency=config.concurrency,
         )  # fmt: skip
         return asked.map(self._postprocess)

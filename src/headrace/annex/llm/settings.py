@@ -1,0 +1,336 @@
+"""What a model is told with each request, and ``with_options``, which says it: the same for all kinds of models."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Self, TypedDict, Unpack
+
+from headrace.annex.llm.order import ORDERS
+from headrace.annex.llm.store import Caps
+from headrace.core.arguments import known_arguments
+from headrace.core.files.paths import absolute
+from headrace.errors import ArgumentError, nearest
+
+_OWN = {
+    "model": "the Endpoint names it",
+    "messages": "the template makes them",
+    "n": "each row gets one answer; repeat rows before, flat_map(lambda row: [row] * 3), for several",
+    "stream": "answers are read as a whole",
+    "tools": "say tools=",
+    "response_format": "say schema=",
+}
+
+
+class Settings(TypedDict, total=False):
+    """The settings of requests, as ``with_options`` takes them. None is the default."""
+
+    system: str | None
+    sampling: Mapping[str, Any] | None
+    overrides: Mapping[str, str] | None
+    tools: Sequence[Mapping[str, Any]] | None
+    guided: bool | None
+    repairs: int | None
+    on_truncated: str | int | None
+    keep_raw: bool | None
+    order: str | None
+    cache: str | os.PathLike[str] | None
+    max_cost: float | None
+    max_total_tokens: int | None
+
+
+# ---------------------------------------------------------------- what each may be
+
+
+def given_text(name: str, value: Any) -> str:
+    """Read a text that is not empty."""
+    if not isinstance(value, str) or not value.strip():
+        raise ArgumentError(f"{name}={value!r}: it takes a text that is not empty.")
+    return value
+
+
+def given_flag(name: str, value: Any) -> bool:
+    """Read True or False."""
+    if not isinstance(value, bool):
+        raise ArgumentError(f"{name}={value!r}: it takes True or False.")
+    return value
+
+
+def given_count(name: str, value: Any, least: int = 0) -> int:
+    """Read a whole number."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ArgumentError(f"{name}={value!r}: it takes a whole number of at least {least}.")
+    return value
+
+
+def given_positive(name: str, value: Any) -> int:
+    """Read a whole number of at least 1."""
+    return given_count(name, value, 1)
+
+
+def given_amount(name: str, value: Any) -> float:
+    """Read a number above 0."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < float("inf"):
+        raise ArgumentError(f"{name}={value!r}: it takes a number above 0.")
+    return float(value)
+
+
+def optional(read: Callable[[str, Any], Any], name: str, value: Any) -> Any:
+    """Read a value that may be None."""
+    return None if value is None else read(name, value)
+
+
+def _given_sampling(name: str, value: Any) -> dict[str, Any]:
+    if not isinstance(value, Mapping) or not all(isinstance(each, str) for each in value):
+        raise ArgumentError(
+            f"{name}={value!r:.80}: it takes a dict of parameters, such as {{'temperature': 0.0}}."
+        )
+    _check_own(name, value)
+    return dict(_as_json(name, dict(value)))
+
+
+def _given_overrides(name: str, value: Any) -> dict[str, str]:
+    if not isinstance(value, Mapping) or not all(
+        isinstance(each, str) and each for pair in value.items() for each in pair
+    ):
+        raise ArgumentError(
+            f"{name}={value!r:.80}: it takes columns by parameter, such as {{'max_tokens': 'limit'}}."
+        )
+    _check_own(name, value)
+    return dict(value)
+
+
+def _check_own(name: str, parameters: Mapping[str, Any]) -> None:
+    for each in parameters:
+        if each in _OWN:
+            raise ArgumentError(f"{name}= has {each!r}, which cannot be given here: {_OWN[each]}.")
+
+
+def _given_tools(name: str, value: Any) -> tuple[dict[str, Any], ...]:
+    is_list = isinstance(value, Sequence) and bool(value)
+    if not is_list or not all(isinstance(each, Mapping) and "type" in each for each in value):
+        raise ArgumentError(
+            f"{name}={value!r:.80}: it takes a list as OpenAI's, [{{'type': 'function', 'function': {{'name': …}}}}]."
+        )
+    return tuple(_as_json(name, list(value)))
+
+
+def _as_json(name: str, value: Any) -> Any:
+    try:
+        return json.loads(json.dumps(value, allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(f"{name}={value!r:.80}: it cannot be sent as JSON: {error}.") from None
+
+
+def _given_truncation(name: str, value: Any) -> str | int:
+    if isinstance(value, str) and value in ("error", "keep"):
+        return value
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ArgumentError(
+            f"{name}={value!r}: it takes 'error', 'keep', or a number of tokens with which to ask once more."
+        )
+    return value
+
+
+def _given_order(name: str, value: Any) -> str:
+    if value not in ORDERS:
+        raise ArgumentError(f"{name}={value!r}: it takes 'arrival', 'prefix' or 'longest'.")
+    return str(value)
+
+
+def _given_folder(name: str, value: Any) -> str:
+    if not isinstance(value, (str, os.PathLike)) or not os.fspath(value):
+        raise ArgumentError(f"{name}={value!r}: it takes the path of a folder.")
+    return str(absolute(os.fspath(value), f"The folder of {name}="))
+
+
+# ---------------------------------------------------------------- all of them
+
+
+def _setting(read: Callable[[str, Any], Any], default: Any = None) -> Any:
+    """Return a field of ``RequestSettings``: ``read`` checks what a user gives for it."""
+    if default is dict:
+        return field(default_factory=dict, metadata={"read": read})
+    return field(default=default, metadata={"read": read})
+
+
+@dataclass(frozen=True, slots=True)
+class RequestSettings:
+    """What a model is told with each request, and how its answers are taken. Checked by ``with_options``."""
+
+    system: str | None = _setting(given_text)
+    sampling: Mapping[str, Any] = _setting(_given_sampling, dict)
+    overrides: Mapping[str, str] = _setting(_given_overrides, dict)
+    tools: tuple[dict[str, Any], ...] = _setting(_given_tools, ())
+    guided: bool = _setting(given_flag, default=True)
+    repairs: int = _setting(given_count, 1)
+    on_truncated: str | int = _setting(_given_truncation, "error")
+    keep_raw: bool = _setting(given_flag, default=False)
+    order: str = _setting(_given_order, "")
+    cache: str = _setting(_given_folder, "")
+    max_cost: float | None = _setting(given_amount)
+    max_total_tokens: int | None = _setting(given_positive)
+
+    @property
+    def caps(self) -> Caps:
+        """What a run may use."""
+        return Caps(self.max_cost, self.max_total_tokens)
+
+    @property
+    def max_tokens(self) -> Any:
+        """How long an answer may be; None if ``sampling`` does not say."""
+        return self.sampling.get("max_completion_tokens", self.sampling.get("max_tokens"))
+
+
+_DEFAULTS = RequestSettings()
+
+
+class LanguageModel:
+    """Base of all models that ``prompt`` takes.
+
+    ``refuses``: settings that make no sense for this kind, each with the reason. ``sampling_names``: the parameters
+    that it takes, None: its server knows. ``is_served``: a server answers, which draws answers unless it is told
+    otherwise. ``streams``: requests go in one by one, and not as batches.
+    """
+
+    __slots__ = ()
+
+    refuses: ClassVar[Mapping[str, str]] = {}
+    sampling_names: ClassVar[tuple[str, ...] | None] = None
+    is_served: ClassVar[bool] = False
+    streams: ClassVar[bool] = True
+    takes_images: ClassVar[bool] = False
+    prices: Any = None
+    settings: RequestSettings = _DEFAULTS
+
+    @known_arguments(options=Settings)
+    def with_options(self, **settings: Unpack[Settings]) -> Self:
+        """Return the same model with other settings of its requests; those that are not named stay as they are.
+
+        None sets a setting back to its default. Another ``system``, ``sampling`` or ``schema`` is another plan;
+        other limits, orders and caches are not.
+
+        Parameters
+        ----------
+        system
+            What stands before the messages as the system's.
+        sampling
+            Parameters of each request, as the server knows them: ``{"temperature": 0.0, "max_tokens": 200}``. With
+            a temperature of 0, or with a ``seed``, equal requests are asked once. Otherwise each row gets an answer
+            of its own.
+        overrides
+            Parameters of each request that a column gives, by their names: ``{"max_tokens": "limit"}``. A null
+            leaves what ``sampling`` says.
+        tools
+            Tools that the model may call, as OpenAI describes them. Nobody carries them out: what it calls is in
+            ``answer_tool_calls`` as JSON text, null for none, and ``answer`` is null where it says nothing else.
+        guided
+            False: the server is not asked to enforce ``schema=`` of ``prompt``; it is only described to the model.
+        repairs
+            How often the model is asked again, with a message that says what is wrong with its answer. Default: 1.
+        on_truncated
+            What to do with an answer that ended at ``max_tokens``. ``"error"``, the default: the row has no answer.
+            ``"keep"``: the short answer is kept. A whole number: the model is asked once more, with this
+            ``max_tokens``.
+        keep_raw
+            Keep the whole response of the server, as JSON text, in ``answer_raw``.
+        order
+            The order in which waiting requests are sent. ``"arrival"``: in the order of the rows. ``"prefix"``:
+            prompts with the same beginning one after another, for models that cache beginnings (the default for
+            ``VLLM``). ``"longest"``: near the end of the input, the longest prompts first; this helps if they have
+            the longest answers. The output always has the order of the rows.
+        cache
+            A folder in which answers are kept after the run, also for other runs that ask the same. Equal requests
+            are then asked once, whatever ``sampling`` says.
+        max_cost, max_total_tokens
+            Limits for the run, for all workers together: its cost by the endpoint's ``prices``, and its tokens, in
+            and out. An endpoint needs ``max_tokens`` in ``sampling`` for that. No request is sent that might go
+            beyond a limit. Then the run ends with ``SpendingCapReached``; with a higher limit, it goes on.
+
+        Raises ``ArgumentError`` for a value that makes no sense, or a setting that this kind of model does not have.
+
+        Examples
+        --------
+        >>> import headrace as hr
+        >>> from headrace.testing import FakeLLMServer
+        >>> with FakeLLMServer(lambda prompt: prompt.upper()) as server:
+        ...     model = hr.llm.Endpoint(server.url, "fake").with_options(sampling={"max_tokens": 2})
+        ...     asked = hr.from_items([{"word": "mill"}]).prompt("Say {word}", model)
+        ...     asked.select_columns(["answer"]).with_options(engine="inline").take_all()
+        [{'answer': 'SAY MILL'}]
+        """
+        given: Mapping[str, Any] = settings
+        found: dict[str, Any] = {}
+        for each in dataclasses.fields(RequestSettings):
+            value = given.get(each.name)
+            if value is not None:
+                if each.name in self.refuses:
+                    raise ArgumentError(f"{each.name}= {self.refuses[each.name]}.")
+                found[each.name] = each.metadata["read"](each.name, value)
+            elif each.name in given:
+                found[each.name] = getattr(_DEFAULTS, each.name)
+        made = copy.copy(self)
+        object.__setattr__(made, "settings", dataclasses.replace(self.settings, **found))
+        made.check_names(made.settings.overrides)
+        made.check_names(made.settings.sampling)
+        for name, value in made.settings.sampling.items():
+            made.check_value(name, value)
+        return made
+
+    @property
+    def noun(self) -> str:
+        """The name of the kind of model."""
+        return type(self).__name__
+
+    @property
+    def order(self) -> str:
+        """The order in which waiting requests are sent."""
+        return self.settings.order or "arrival"
+
+    def on_gpus(self, count: float | None) -> Self:
+        """Return the model for workers with so many GPUs each."""
+        return self
+
+    def check_names(self, names: Iterable[str]) -> None:
+        """Refuse names of parameters that the model does not take."""
+        known = self.sampling_names
+        for name in names:
+            if known is not None and name not in known:
+                hint = nearest(name, known) or f" It has: {', '.join(known)}."
+                raise ArgumentError(f"sampling= has {name!r}, which a {self.noun} model does not take.{hint}")
+
+    def check_value(self, name: str, value: Any) -> None:
+        """Refuse a value of a parameter that makes no sense, for all rows or for one."""
+        if self.sampling_names is None or name not in ("max_tokens", "max_completion_tokens"):
+            return
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ArgumentError(f"sampling={{{name!r}: {value!r}}}: it takes a whole number of at least 1.")
+
+    def check_together(self, schema: Any) -> None:
+        """Refuse settings that do not go with one another, or with ``schema=`` of ``prompt``."""
+        settings = self.settings
+        if settings.tools and schema is not None:
+            raise ArgumentError(
+                "tools= and schema=: a tool call does not have the form of schema=. Give one of them."
+            )
+        longer, first = settings.on_truncated, settings.max_tokens
+        if isinstance(longer, int) and (not isinstance(first, int) or first >= longer):
+            raise ArgumentError(
+                f"on_truncated={longer}: it must be more than max_tokens in sampling= ({first!r} there). "
+                "Otherwise the second answer would be cut off, too."
+            )
+        if settings.max_cost is not None and self.prices is None:
+            raise ArgumentError(
+                f"max_cost={settings.max_cost!r}: the price of a token is not known. Give it to the endpoint: "
+                "Endpoint(…, prices={'input': 0.15, 'output': 0.6}), per million tokens."
+            )
+        if settings.caps and self.is_served and first is None:
+            capped = "max_cost" if settings.max_cost is not None else "max_total_tokens"
+            raise ArgumentError(
+                f"{capped}= needs to know how long an answer may be, so that no request goes beyond it. Say so by "
+                "sampling={'max_tokens': 500}. What a request may cost at most is set aside while it is under way."
+            )
