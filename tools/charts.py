@@ -22,7 +22,6 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 FIGURES = ROOT / "bench" / "figures.json"
 SCALING = ROOT / "bench" / "scaling.json"
-PAGE = ROOT / "docs" / "performance.md"
 ALL = ROOT / "docs" / "benchmarks.md"
 _MARKED = re.compile(r"(?<=<!-- figures: begin -->\n).*?(?=<!-- figures: end -->)", re.DOTALL)
 _SCALING = re.compile(r"(?<=<!-- scaling: begin -->\n).*?(?=<!-- scaling: end -->)", re.DOTALL)
@@ -86,8 +85,6 @@ class Bar:
     job: str
     name: str
     seconds: float
-    slowest: float
-    peak: float  # MiB
 
 
 def bars(figures: dict[str, Any]) -> list[Bar]:
@@ -96,15 +93,14 @@ def bars(figures: dict[str, Any]) -> list[Bar]:
     >>> rounds = {"hand": [2.0, 4.0, 2.5], "headrace": [1.5, 3.0, 1.0]}
     >>> results = [{"job": "tiny", "contender": name, "failure": None, "peaks": [2**20],
     ...             "rounds": [{"wall_s": each} for each in walls]} for name, walls in rounds.items()]
-    >>> [(bar.name, bar.seconds, bar.slowest) for bar in bars({"results": results})]
-    [('headrace', 1.0, 3.0), ('hand', 2.0, 4.0)]
+    >>> [(bar.name, bar.seconds) for bar in bars({"results": results})]
+    [('headrace', 1.0), ('hand', 2.0)]
     """
     found = []
     for each in figures["results"]:
         if each["job"] in EVERY and each["contender"] in NAMES and each["rounds"] and not each["failure"]:
             walls = [one["wall_s"] for one in each["rounds"]]
-            peak = statistics.median(each["peaks"]) / 2**20
-            found.append(Bar(each["job"], each["contender"], min(walls), max(walls), peak))
+            found.append(Bar(each["job"], each["contender"], min(walls)))
     return sorted(found, key=lambda bar: (list(EVERY).index(bar.job), bar.seconds))
 
 
@@ -166,58 +162,45 @@ def _digits(value: float) -> str:
     return seconds(value).removesuffix(" s")
 
 
-def table(drawn: Sequence[Bar]) -> str:
-    """Return the figures as a table for a page."""
-    lines = [
-        "| job | | best round | slowest | ÷ the loop by hand | peak memory |",
-        "|---|---|---|---|---|---|",
-    ]
-    hand = {bar.job: bar.seconds for bar in drawn if bar.name == "hand"}
-    for bar in drawn:
-        ratio = f"{bar.seconds / hand[bar.job]:.2f}" if bar.job in hand else ""
-        name = f"**{NAMES[bar.name]}**" if bar.name.startswith("headrace") else NAMES[bar.name]
-        lines.append(
-            f"| {JOBS[bar.job][0]} | {name} | {seconds(bar.seconds)} | {seconds(bar.slowest)} | {ratio} "
-            f"| {bar.peak:,.0f} MiB |"
-        )
-    return "\n".join(lines) + "\n"
-
-
 def every_table(figures: dict[str, Any]) -> str:
-    """Return all that was measured as a table: medians, and the least and the most beside them.
+    """Return all that was measured, a table for each job: medians, and the least and the most beside them.
 
     >>> rounds = [{"wall_s": wall, "cpu_s": 2 * wall} for wall in (2.0, 4.0)]
     >>> one = {"job": "tiny", "contender": "hand", "failure": None, "peaks": [2**20], "rows": 100, "load": 9.3,
     ...        "rounds": rounds}
-    >>> print(every_table({"results": [one]}).splitlines()[-1])
-    | 100 rows | loop by hand | 3.0 s (2.0–4.0) | 1.00 (1.00–1.00) | 6.0 | 1 MiB | 100 | 2 | 9 |
+    >>> print(every_table({"results": [one]}), end="")
+    **100 rows** (2 rounds, load 9)
+    <BLANKLINE>
+    | | seconds | ÷ the loop | CPU s | MiB |
+    |---|---|---|---|---|
+    | loop by hand | 3.0 (2.0–4.0) | 1.00 | 6.0 | 1 |
     """
-    lines = [
-        "| job | | wall | ÷ the loop by hand | CPU s | peak memory | rows out | rounds | load |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
     known = [each for each in figures["results"] if each["job"] in EVERY and each["contender"] in NAMES]
     of_hand = {each["job"]: each["rounds"] for each in known if each["contender"] == "hand"}
+    lines: list[str] = []
+    job = ""
     for each in sorted(known, key=_place):
+        if each["job"] != job:
+            job = each["job"]
+            load = f", load {each['load']:.0f}" if each.get("load") else ""
+            title = f"**{EVERY[job][0]}** ({len(each['rounds'])} rounds{load})"
+            lines += [*([""] if lines else []), title, ""]
+            lines += ["| | seconds | ÷ the loop | CPU s | MiB |", "|---|---|---|---|---|"]
         name = NAMES[each["contender"]]
         shown = f"**{name}**" if each["contender"].startswith("headrace") else name
         if each["failure"] or not each["rounds"]:
-            lines.append(f"| {EVERY[each['job']][0]} | {shown} | failed | | | | | | |")
+            lines.append(f"| {shown} | failed | | | |")
             continue
         walls = [one["wall_s"] for one in each["rounds"]]
-        pairs = zip(each["rounds"], of_hand.get(each["job"], []), strict=False)
+        pairs = zip(each["rounds"], of_hand.get(job, []), strict=False)
         ratios = [ours["wall_s"] / hand["wall_s"] for ours, hand in pairs]
         cpu = statistics.median(one["cpu_s"] for one in each["rounds"])
         cells = (
-            EVERY[each["job"]][0],
             shown,
-            f"{seconds(statistics.median(walls))} ({_digits(min(walls))}–{_digits(max(walls))})",
-            f"{statistics.median(ratios):.2f} ({min(ratios):.2f}–{max(ratios):.2f})" if ratios else "",
-            f"{'> ' if each['contender'] in ON_RAY else ''}{cpu:.1f}" if cpu >= 0.05 else "",
-            f"{statistics.median(each['peaks']) / 2**20:,.0f} MiB" if each["peaks"] else "",
-            f"{each['rows']:,}" if each.get("rows") else "",
-            str(len(walls)),
-            f"{each['load']:.0f}" if each.get("load") else "",
+            f"{_digits(statistics.median(walls))} ({_digits(min(walls))}–{_digits(max(walls))})",
+            f"{statistics.median(ratios):.2f}" if ratios else "",
+            f"{'>' if each['contender'] in ON_RAY else ''}{cpu:.1f}" if cpu >= 0.05 else "",
+            f"{statistics.median(each['peaks']) / 2**20:,.0f}" if each["peaks"] else "",
         )
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
@@ -233,15 +216,11 @@ def scaling_table(made: dict[str, Any]) -> str:
 
     >>> size = {"axis": "rows", "size": 1000, "wall_s": 1.0, "cpu_s": 2.0, "peak_mib": 99.7, "load": 7.6}
     >>> print(scaling_table({"sizes": [size]}).splitlines()[-1])
-    | rows | 1,000 | 1.0 s | 2.0 | 100 MiB | 8 |
+    | rows | 1,000 | 2.0 | 100 |
     """
-    lines = ["| | | wall | CPU s | peak memory | load |", "|---|---|---|---|---|---|"]
+    lines = ["| | | CPU s | MiB |", "|---|---|---|---|"]
     for each in made["sizes"]:
-        load = f"{each['load']:.0f}" if each.get("load") else ""
-        lines.append(
-            f"| {each['axis']} | {each['size']:,} | {seconds(each['wall_s'])} | {each['cpu_s']:.1f} "
-            f"| {each['peak_mib']:,.0f} MiB | {load} |"
-        )
+        lines.append(f"| {each['axis']} | {each['size']:,} | {each['cpu_s']:.1f} | {each['peak_mib']:,.0f} |")
     return "\n".join(lines) + "\n"
 
 
@@ -255,11 +234,6 @@ def headline(figures: dict[str, Any]) -> str:
     return f"{machine}, a virtual machine; Python {figures['machine']['python']}; {shown}"
 
 
-def written(page: str, drawn: Sequence[Bar], said: str) -> str:
-    """Return the page with the table of these figures."""
-    return _MARKED.sub(lambda _: f"\n{table(drawn)}\n{said}.\n\n", page)
-
-
 def made() -> dict[Path, str]:
     """Return every file that the figures make, and what is in it."""
     figures = json.loads(FIGURES.read_text())
@@ -270,7 +244,6 @@ def made() -> dict[Path, str]:
     for shade in _SHADES:
         files[assets / f"bench-{shade}.svg"] = chart(few, said, shade)
         files[assets / f"benchmarks-{shade}.svg"] = chart(several, said, shade, MORE)
-    files[PAGE] = written(PAGE.read_text(), few, said)
     page = _MARKED.sub(lambda _: f"\n{every_table(figures)}\n{said}.\n\n", ALL.read_text())
     grown = json.loads(SCALING.read_text())
     files[ALL] = _SCALING.sub(lambda _: f"\n{scaling_table(grown)}\n", page)

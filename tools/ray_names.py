@@ -1,10 +1,11 @@
 """Every public name of Ray Data 2.60, Ray Core's tasks and actors, and Ray AIR's predictors, and what becomes of it.
 
-The last part of docs/coming-from-ray.md is made of this, and of what Headrace answers when it is asked for a name:
+The last part of docs/coming-from-ray.md is made of this, and of what Headrace answers when it is asked for a name.
+It has the names that differ and those that are not here:
 
     python tools/ray_names.py
 
-writes it anew. tests/docs/test_ray_names_page.py holds the names against Ray, where it is installed, and the page
+writes it again. tests/docs/test_ray_names_page.py holds the names against Ray, where it is installed, and the page
 against the code.
 """
 
@@ -156,10 +157,10 @@ TITLES = {
 }
 
 _OTHER_FOLDER = (
-    "here; the same run goes on or does nothing; another dataset adds, in a folder `more-1`, … of the folder"
+    "here; the same run goes on or does nothing; another dataset is added, in a folder `more-1`, …"
 )
-_LOCAL = "here; local files, in the order of their names"
-_LAZY = "here; runs in this process, and reads no further than needed"
+_LOCAL = "here; in the order of their names"
+_LAZY = "here; in this process, no further than needed"
 
 _ENVIRONMENT = "here; `env_vars`, `working_dir`, `py_modules`, and `pip` for what is installed"
 _ANY_PLACE = "taken, without effect: there is one machine"
@@ -167,7 +168,7 @@ _COUNTED = "here; counted as `ray.init(resources=)` says"
 
 DIFFERENT = {
     "ray.data.Dataset": {
-        "explain": "here; says what would run, by how many workers, and which columns are read",
+        "explain": "here; shows what would run, with how many workers, and which columns are read",
         "iter_batches iter_rows iter_torch_batches iter_tf_batches": "here; in the order of the input, and can be "
         "iterated over again",
         "map_batches": "here; without `batch_size`, as many rows as go fastest, not a block",
@@ -178,8 +179,7 @@ DIFFERENT = {
         "randomize_block_order": "here; as `random_shuffle`",
         "name set_name context copy": "here; without effect",
         "train_test_split": "here; by a hash of file and row, so that the same rows come again",
-        "repartition": "`keys=` gathers rows, `shuffle=True` shuffles them; else taken, with a warning: neither "
-        "batches nor workers nor files depend on blocks",
+        "repartition": "`keys=` gathers rows, `shuffle=True` shuffles them; else without effect, with a warning",
         "random_shuffle": "here; by a hash of the row's number and the seed: the same order each time",
         "groupby": "here; groups come sorted by their keys",
         "sort": "here; rows with the same key stay in their order",
@@ -191,7 +191,7 @@ DIFFERENT = {
         "show": f"{_LAZY}; prints a table, with `headrace.compat` dicts as Ray does",
         "write_delta": "here; one commit for the whole run, and columns are added only with `schema_mode='merge'`",
         "write_iceberg": "here; one snapshot for the whole run; into tables with partitions, too",
-        "write_lance": 'here; one commit for the whole run; `mode="append"` unless told otherwise',
+        "write_lance": 'here; one commit for the whole run; `mode="append"` by default',
         "write_sql": "here; `table` and the address of the database, `uri`, instead of a statement",
         "write_parquet write_csv write_json write_numpy write_images write_tfrecords write_webdataset": _OTHER_FOLDER,
     },
@@ -203,7 +203,7 @@ DIFFERENT = {
         "read_tfrecords": "here; without TensorFlow; `schema=` of pyarrow instead of `tf_schema`",
         "read_lance": "here; one table, in one version, which a run that goes on keeps",
         "read_videos": "here, `hr.read_video`; frames stand upright, and `fps=` takes fractions",
-        "read_images": "here; `RGB` without `mode=`, local files",
+        "read_images": "here; `RGB` without `mode=`",
         "read_delta": "here; one version, which a run that goes on keeps",
         "read_iceberg": "here; one snapshot, which a run that goes on keeps; no credentials among `catalog_kwargs`",
         "read_sql": "here; `query` and the address of the database, `uri`, instead of a function that connects",
@@ -389,21 +389,24 @@ def _reason(message: str) -> str:
 
 
 def render() -> str:
-    """Return the part of the page, between its marks."""
+    """Return the part of the page, between its marks: what differs, and what is not here."""
     parts = []
     for owner, title in TITLES.items():
         rows: dict[tuple[bool, str], list[str]] = {}
         for name in names(owner):
             rows.setdefault(fate(owner, name), []).append(f"`{name}`")
-        ordered = sorted(rows.items(), key=lambda each: (not each[0][0], each[0][1] != "here", each[1]))
-        lines = [f"| {', '.join(several)} | {_said(*text)} |" for text, several in ordered]
-        parts.append("\n".join([f"### {title}", "", "| name | is |", "|---|---|", *lines, ""]))
+        absent = [name for (offered, _), several in rows.items() if not offered for name in several]
+        different = [
+            f"- {', '.join(several)}: {text.removeprefix('here; ')}"
+            for (offered, text), several in sorted(rows.items(), key=lambda each: each[1])
+            if offered and text != "here"
+        ]
+        absent.sort()
+        for start in range(0, len(absent), 20):  # a list of more names is no sentence any more
+            different.append(f"- {'Nor' if start else 'Not here'}: {', '.join(absent[start : start + 20])}")
+        if different:
+            parts.append("\n".join([f"### {title}", "", *different, ""]))
     return "\n".join(parts)
-
-
-def _said(offered: bool, text: str) -> str:
-    escaped = text.replace("|", r"\|").replace("<", "&lt;")
-    return escaped if offered else f"not here: {escaped}"
 
 
 def written(page: str) -> str:
