@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 import pytest
+from pyarrow.fs import S3FileSystem as S3
 
 import headrace as hr
 from headrace.errors import ArgumentError, HeadraceError, NotOffered, UnknownArgument
@@ -144,6 +145,7 @@ def test_what_changes_nothing_is_taken_by_others() -> None:
         (lambda d: d.write_parquet("x", min_bytes_per_file=10), "min_rows_per_file"),
         (lambda d: d.sort("id", boundaries=[3]), "there are no blocks"),
         (lambda d: hr.read_parquet("x", filesystem=3), "filesystem=3: an address names the store"),
+        (lambda d: hr.read_parquet("x", filesystem=S3(access_key="a", secret_key="b")), "credentials in it"),
         (lambda d: hr.read_parquet("x", shuffle="files"), "shuffle='files': files are read in the order"),
         (lambda d: hr.ActorPoolStrategy(enable_true_multi_threading=True), "max_in_flight="),
     ],
@@ -152,3 +154,13 @@ def test_what_would_be_lost_is_refused(call: Any, words: str) -> None:
     with pytest.raises(UnknownArgument, match=words) as caught:
         call(hr.range(3))
     assert isinstance(caught.value, (TypeError, ArgumentError)) and "\n" not in str(caught.value)
+
+
+def test_a_file_system_of_pyarrow_says_what_storage_options_say() -> None:
+    given = S3(region="eu-north-1", anonymous=True, endpoint_override="localhost:9", scheme="http")
+    by_name = {"region": "eu-north-1", "anonymous": True, "endpoint": "http://localhost:9"}
+    expected = hr.read_csv("s3://bucket/x.csv", storage_options=by_name)
+    found = hr.read_csv("s3://bucket/x.csv", filesystem=given)
+    assert found._plan.source.describe() == expected._plan.source.describe()
+    with pytest.raises(UnknownArgument, match="say the same"):
+        hr.read_csv("s3://bucket/x.csv", filesystem=given, storage_options=by_name)

@@ -6,11 +6,14 @@ else.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
 from headrace.core.arguments import Translated, Unsupported
 from headrace.core.asked import Kind, refusals
+from headrace.core.human import short_repr
+from headrace.errors import UnknownArgument
 from headrace.options import RunOptions
 
 ORDER = "rows stay in the order of the input, so that a killed run can go on"
@@ -144,13 +147,35 @@ _OPENED = "files are opened by Headrace, plain or unpacked by their content."
 
 
 @dataclass(frozen=True, slots=True)
-class _FileSystem(Unsupported):
-    """Local ones, of pyarrow and of fsspec, say nothing new."""
+class _FileSystem(Translated):
+    """Local ones, of pyarrow and of fsspec, say nothing new; those of stores say what ``storage_options`` does."""
 
     def takes(self, value: Any) -> bool:
         return value is None or type(value).__name__ == "LocalFileSystem"
 
 
+def _options_of_store(filesystem: Any) -> Mapping[str, Any]:
+    kind = type(filesystem)
+    if kind.__name__ not in ("S3FileSystem", "GcsFileSystem") or not kind.__module__.startswith("pyarrow."):
+        raise UnknownArgument(
+            f"filesystem={short_repr(filesystem)}: an address names the store (s3://bucket/key), and "
+            "storage_options= has its options."
+        )
+    said = filesystem.__reduce__()[1][0]
+    if said.get("access_key") or said.get("access_token"):
+        raise UnknownArgument(
+            f"filesystem={kind.__name__}(…) has credentials in it, and they would be stored with the plan. Leave "
+            "them out, and set them in the environment (AWS_ACCESS_KEY_ID, GOOGLE_APPLICATION_CREDENTIALS)."
+        )
+    endpoint = said.get("endpoint_override")
+    if endpoint and "://" not in endpoint:
+        endpoint = f"{said.get('scheme') or 'https'}://{endpoint}"
+    found = {"region": said.get("region"), "anonymous": said.get("anonymous"), "endpoint": endpoint}
+    options = {name: value for name, value in found.items() if value}
+    return {"storage_options": options} if options else {}
+
+
+_FILE_SYSTEM = _FileSystem("", (None,), _options_of_store)
 LOCAL_READ = Unsupported("it is read here, in any case", None)
 
 READ: dict[str, Unsupported] = {
@@ -161,9 +186,7 @@ READ: dict[str, Unsupported] = {
     "arrow_parquet_args": _unset("columns= chooses columns, and filter(expr=...) rows."),
     "catalog": _unset("Headrace reads files and objects. Give their paths or addresses."),
     "file_extensions": Unsupported("say it in the path: folder/**/*.parquet."),
-    "filesystem": _FileSystem(
-        "an address names the store (s3://bucket/key), and storage_options= has its options."
-    ),
+    "filesystem": _FILE_SYSTEM,
     "filter": _unset("the verb filter(expr=pyarrow.compute.field('x') > 3) chooses rows."),
     "ignore_missing_paths": Unsupported(
         "a path where there is nothing is an error. Leave such paths out of the list.", (None, False)
@@ -282,19 +305,18 @@ WRITE: dict[str, Unsupported] = {
     "arrow_parquet_args_fn": _unset("compression= and compression_level= are what there is to choose."),
     "arrow_csv_args_fn": _unset("delimiter=, header= and compression= are what there is to choose."),
     "pandas_json_args_fn": _unset("compression= is what there is to choose."),
-    "catalog": _unset("outputs are local folders."),
+    "catalog": _unset("outputs are folders and prefixes in a store. Give the path or the address."),
     "concurrency": Unsupported(_ANY, None),
     "filename_provider": Unsupported(
         "a file is named by shard and run, which is how a killed run is recognised."
     ),
-    "filesystem": _FileSystem(
-        "outputs are local folders. Write here, and copy the folder when _SUCCESS is in it."
-    ),
+    "filesystem": _FILE_SYSTEM,
     "min_bytes_per_file": _unset("min_rows_per_file= says about how many rows a file has."),
     "max_rows_per_file": _unset("with_options(shard_rows=...) says about how many rows a file has."),
     "min_rows_per_file": _unset("with_options(shard_rows=...) says about how many rows a file has."),
-    "num_rows_per_file": Translated(
-        "min_rows_per_file= says it.", (None,), lambda rows: {"min_rows_per_file": rows}
+    **dict.fromkeys(
+        ("num_rows_per_file", "min_rows_per_write"),  # names of older versions
+        Translated("min_rows_per_file= says it.", (None,), lambda rows: {"min_rows_per_file": rows}),
     ),
     "partition_cols": _unset("write_parquet, write_csv and write_json divide rows into folders by values."),
     "ray_remote_args": _unset("writing belongs to the last step's workers."),

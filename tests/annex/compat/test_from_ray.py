@@ -10,15 +10,10 @@ import pytest
 import forked
 
 PROGRAMS = sorted((Path(__file__).parents[3] / "examples" / "from_ray").glob("*.py"))
-NOT_YET = {
-    "core_dag": "graphs of calls",
-}
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: path.stem)
 def test_a_program_runs(program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if program.stem in NOT_YET:
-        pytest.xfail(NOT_YET[program.stem])
     for library in ("torch", "PIL", "sklearn", "joblib", "pandas"):
         if f"import {library}" in program.read_text() or f"from {library}" in program.read_text():
             pytest.importorskip(library)
@@ -30,6 +25,6 @@ def test_a_program_runs(program: Path, tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_there_are_many_and_each_names_its_source() -> None:
-    assert len(PROGRAMS) >= 80 and len(NOT_YET) <= 1
+    assert len(PROGRAMS) >= 80
     for program in PROGRAMS:
         assert program.read_text().startswith("# The calls are those of "), program

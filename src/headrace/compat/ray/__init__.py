@@ -71,6 +71,7 @@ _MODULES = (
     "actor",
     "air",
     "cloudpickle",
+    "dag",
     "data",
     "exceptions",
     "experimental",
@@ -84,6 +85,7 @@ sys.modules.update(
     {
         f"{__name__}.types": sys.modules[__name__],
         f"{__name__}.remote_function": sys.modules[remote.__module__],
+        f"{__name__}._raylet": sys.modules[__name__],
     }
 )
 

@@ -101,10 +101,12 @@ Shown.error = staticmethod(as_ray_raises)
 
 # What one machine never raises: for programs that catch it.
 _NEVER = (
-    "ActorUnschedulableError", "AsyncioActorExit", "LocalRayletDiedError", "NodeDiedError",
+    "ActorPlacementGroupRemoved", "ActorUnschedulableError", "AsyncioActorExit", "CrossLanguageError",
+    "LocalRayletDiedError", "NodeDiedError",
     "ObjectFetchTimedOutError", "ObjectFreedError", "ObjectReconstructionFailedError",
     "ObjectStoreFullError", "OutOfDiskError", "OwnerDiedError", "PendingCallsLimitExceeded",
-    "RaySystemError", "RuntimeEnvSetupError", "TaskUnschedulableError",
+    "RayChannelError", "RaySystemError", "ReferenceCountingAssertionError", "RuntimeEnvSetupError",
+    "TaskPlacementGroupRemoved", "TaskUnschedulableError", "UnserializableException",
 )  # fmt: skip
 
 

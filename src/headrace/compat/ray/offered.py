@@ -17,7 +17,6 @@ _NO_INSIGHT = "there is no cluster to look at; ray.cluster_resources() has what 
 
 REASONS = {
     "address": "all runs on this machine, without a cluster to join",
-    "dag": "pass the reference that one call returned to the next",
     "experimental": _OFFLINE,
     "nodes": _NO_INSIGHT,
     "placement_group": _ONE_MACHINE,

@@ -75,6 +75,12 @@ class RemoteFunction:
             (found,) = found
         return None if order.returns == 0 else found
 
+    def bind(self, *args: Any, **kwargs: Any) -> Any:
+        """Write the call down; see ``ray.dag``."""
+        from headrace.compat.ray.dag import FunctionNode
+
+        return FunctionNode(self, args, kwargs)
+
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_order": _NO_ORDER, "_pickled": None}
 
@@ -176,6 +182,12 @@ class ActorClass:
     def options(self, **options: Any) -> ActorClass:
         """Return the class with other needs."""
         return ActorClass(self._cls, {**self._options, **options})
+
+    def bind(self, *args: Any, **kwargs: Any) -> Any:
+        """Write down that it is made; see ``ray.dag``."""
+        from headrace.compat.ray.dag import ClassNode
+
+        return ClassNode(self, args, kwargs)
 
     def __getattr__(self, name: str) -> Any:
         """An attribute of the class."""

@@ -175,6 +175,32 @@ class Dataset(headrace.Dataset):
         """
         return list(self.split(n, equal=equal))
 
+    @known_arguments
+    def train_test_split(
+        self,
+        test_size: float,
+        *,
+        shuffle: bool = False,
+        seed: int | None = None,
+        stratify: str | None = None,
+    ) -> Any:
+        """Return two datasets, the last rows to test with; with ``shuffle`` in a random order, as Ray divides them.
+
+        ``headrace.Dataset.train_test_split`` divides by a hash instead, in one pass; so does ``stratify``.
+
+        >>> import pytest
+        >>> _ = pytest.importorskip("duckdb")
+        >>> from headrace.compat import ray
+        >>> [part.count() for part in ray.data.range(10).train_test_split(0.25)]
+        [7, 3]
+        """
+        if stratify is not None:
+            return super().train_test_split(test_size, seed=seed, stratify=stratify)
+        rows = self.random_shuffle(seed=seed) if shuffle else self
+        if isinstance(test_size, int) and not isinstance(test_size, bool):
+            return rows.split_at_indices([max(0, rows.count() - test_size)])
+        return rows.split_proportionately([1 - test_size])
+
     def randomize_block_order(self, *, seed: int | None = None) -> Any:
         """Return ``random_shuffle``: rows in an order of chance, and not only blocks."""
         return self.random_shuffle(seed=seed)

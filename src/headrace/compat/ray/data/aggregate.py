@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import pyarrow.types as pt
+
 from headrace.aggregate import AbsMax as AbsMax
 from headrace.aggregate import AsList as AsList
 from headrace.aggregate import Count as Count
@@ -16,8 +18,61 @@ from headrace.aggregate import Quantile as Quantile
 from headrace.aggregate import Std as Std
 from headrace.aggregate import Sum as Sum
 from headrace.aggregate import Unique as Unique
+from headrace.annex.queries.aggregates import Aggregate
 from headrace.annex.queries.grouped import GroupedData
 from headrace.errors import ArgumentError
+
+
+class MissingValuePercentage(Aggregate):
+    """Of 100 values of the column, how many are null or NaN.
+
+    >>> MissingValuePercentage("fare").name
+    'missing_pct(fare)'
+    """
+
+    verb, takes = "missing_pct", "values"
+
+    def accepts(self, kind: Any) -> bool:
+        """Say that any values will do."""
+        return True
+
+    def of(self, column: str, kind: Any) -> str:
+        """Return the expression."""
+        nan = f" OR isnan({column})" if pt.is_floating(kind) else ""
+        return f"100.0 * count(*) FILTER ({column} IS NULL{nan}) / count(*)"
+
+
+class ZeroPercentage(Aggregate):
+    """Of 100 values of the column that are not null, how many are zero.
+
+    >>> ZeroPercentage("fare").name
+    'zero_pct(fare)'
+    """
+
+    verb = "zero_pct"
+
+    def of(self, column: str, kind: Any) -> str:
+        """Return the expression."""
+        return f"100.0 * count(*) FILTER ({column} = 0) / nullif(count({column}), 0)"
+
+
+class ValueCounter(Aggregate):
+    """How often each value is there: ``{"values": […], "counts": […]}``, in the order of the values.
+
+    >>> ValueCounter("city").name
+    'value_counter(city)'
+    """
+
+    verb, takes = "value_counter", "values"
+
+    def accepts(self, kind: Any) -> bool:
+        """Say that any values will do."""
+        return True
+
+    def of(self, column: str, kind: Any) -> str:
+        """Return the expression."""
+        found = f"histogram({column})"
+        return f"struct_pack(values := map_keys({found}), counts := map_values({found})::BIGINT[])"
 
 
 class AggregateFn:
@@ -61,13 +116,26 @@ class AggregateFn:
 
 
 class AggregateFnV2(AggregateFn):
-    """Base of classes of your own: ``aggregate_block(table)``, ``combine(state, other)`` and ``finalize(state)``."""
+    """Base of classes of your own: ``aggregate_block(table)``, ``combine(state, other)`` and ``finalize(state)``.
+
+    A state that is None is of a table without values: with ``ignore_nulls`` it counts for nothing, else it is the
+    result.
+    """
 
     def __init__(
         self, name: str, zero_factory: Callable[[], Any], *, on: str | None = None, ignore_nulls: bool = True
     ) -> None:
-        super().__init__(lambda key: zero_factory(), self.combine, name, finalize=self.finalize)
+        first = None if ignore_nulls else zero_factory
+        end = getattr(self, "_finalize", self.finalize)  # its name before Ray 2.50
+        super().__init__(lambda key: first and first(), self.combine, name, finalize=end)
         self._target_col_name, self._ignore_nulls = on, ignore_nulls
+
+    def of(self, key: Any, tables: Iterable[Any]) -> Any:
+        """Return the result for tables of one group."""
+        state = self.init(key)
+        for table in tables:
+            state = self._folded(state, table)
+        return None if _is_null(state) else self.finalize(state)
 
     def aggregate_block(self, block: Any) -> Any:
         """Return the state of a table."""
@@ -86,7 +154,16 @@ class AggregateFnV2(AggregateFn):
         return self._target_col_name
 
     def _folded(self, state: Any, table: Any) -> Any:
-        return self.combine(state, self.aggregate_block(table))
+        new = self.aggregate_block(table)
+        if _is_null(new):
+            return state if self._ignore_nulls else new
+        if _is_null(state):
+            return new if self._ignore_nulls else state
+        return self.combine(state, new)
+
+
+def _is_null(state: Any) -> bool:
+    return state is None or (isinstance(state, float) and state != state)
 
 
 class Groups(GroupedData):

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 Block = Any  # a table of Arrow or a DataFrame
+AggType = AggOutputType = KeyType = T = U = DataBatch = Any  # words of Ray's annotations
 
 
 @dataclass
@@ -77,6 +78,37 @@ class BlockAccessor:
     def schema(self) -> Any:
         """Return the schema."""
         return self.to_arrow().schema
+
+    def count(self, on: str, ignore_nulls: bool = False) -> int | None:
+        """Return how many values a column has; nulls and NaN are left out with ``ignore_nulls``."""
+        values = self._values(on) if ignore_nulls else self.to_arrow().column(on)
+        return len(values)
+
+    def sum(self, on: str, ignore_nulls: bool = True) -> Any:
+        """Return the sum of a column, None for none, or for a null that counts."""
+        return self._computed("sum", on, ignore_nulls)
+
+    def min(self, on: str, ignore_nulls: bool = True) -> Any:
+        """Return the smallest value; None as ``sum`` does."""
+        return self._computed("min", on, ignore_nulls)
+
+    def max(self, on: str, ignore_nulls: bool = True) -> Any:
+        """Return the biggest value; None as ``sum`` does."""
+        return self._computed("max", on, ignore_nulls)
+
+    def mean(self, on: str, ignore_nulls: bool = True) -> Any:
+        """Return the mean; None as ``sum`` does."""
+        return self._computed("mean", on, ignore_nulls)
+
+    def _values(self, on: str) -> Any:
+        column = self.to_arrow().column(on)
+        return column.filter(column.is_null(nan_is_null=True).to_numpy(zero_copy_only=False) == 0)
+
+    def _computed(self, name: str, on: str, ignore_nulls: bool) -> Any:
+        import pyarrow.compute as pc
+
+        values = self._values(on) if ignore_nulls else self.to_arrow().column(on)
+        return getattr(pc, name)(values, skip_nulls=False).as_py() if len(values) else None
 
     def iter_rows(self, public_row_format: bool = True) -> Any:
         """Yield rows as dicts."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Any, ClassVar
 
 from headrace.compat.ray.offered import not_offered
@@ -41,7 +42,6 @@ _HARMLESS: dict[str, Any] = {
     "pipeline_push_based_shuffle_reduce_tasks": True,
     "print_on_execution_start": True,
     "read_op_min_num_blocks": 200,
-    "retried_io_errors": (),
     "scheduling_strategy": "SPREAD",
     "scheduling_strategy_large_args": "DEFAULT",
     "streaming_read_buffer_size": 32 << 20,
@@ -57,12 +57,11 @@ _HARMLESS: dict[str, Any] = {
     "verbose_stats_logs": False,
     "wait_for_min_actors_s": -1,
     "warn_on_driver_memory_usage_bytes": 2 << 30,
-    "write_file_retry_on_errors": (),
 }
 _OTHERS = (  # of other versions of Ray
     "use_streaming_executor", "optimize_fuse_stages", "optimize_fuse_read_stages", "optimize_fuse_shuffle_stages",
     "optimize_reorder_stages", "log_internal_stack_trace_to_stdout", "block_splitting_enabled", "eager_free",
-    "use_runtime_metrics_scheduling", "shuffle_strategy", "max_hash_shuffle_aggregators", "enforce_schemas",
+    "use_runtime_metrics_scheduling", "max_hash_shuffle_aggregators", "enforce_schemas",
     "override_object_store_memory_limit_fraction", "op_resource_reservation_enabled", "issue_detectors_config",
     "iter_get_block_batch_size", "pandas_block_ignore_metadata", "arrow_fixed_shape_tensor_format",
     "raise_original_map_exception", "actor_task_retry_on_errors", "max_map_retries", "retried_map_errors",
@@ -151,7 +150,10 @@ class DataContext(_Settings):
     _current: ClassVar[DataContext | None] = None
 
     def __init__(self) -> None:
-        own = {"execution_options": ExecutionOptions(), "max_errored_blocks": 0, "config": {}}
+        own: dict[str, Any] = {
+            **{"execution_options": ExecutionOptions(), "max_errored_blocks": 0, "config": {}},
+            **{"retried_io_errors": [], "write_file_retry_on_errors": [], "shuffle_strategy": None},
+        }
         object.__setattr__(self, "values", {**dict.fromkeys(_OTHERS), **_HARMLESS, **own})
 
     def run_options(self) -> dict[str, Any]:
@@ -193,6 +195,15 @@ class DataContext(_Settings):
             DataContext._current = cls()
         assert cls._current is not None
         return cls._current
+
+
+class ShuffleStrategy(str, Enum):  # noqa: UP042 - as in Ray: str() gives the name
+    """How Ray shuffles; here DuckDB does, so that all mean the same."""
+
+    HASH_SHUFFLE = "hash_shuffle"
+    SHUFFLE_V2 = "shuffle_v2"
+    SORT_SHUFFLE_PULL_BASED = "sort_shuffle_pull_based"
+    SORT_SHUFFLE_PUSH_BASED = "sort_shuffle_push_based"
 
 
 DatasetContext = DataContext
