@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from headrace.annex.llm.endpoint import Endpoint, Endpoints
     from headrace.annex.llm.engines import VLLM, SGLang
+    from headrace.annex.llm.judge import Judge
     from headrace.annex.llm.server import Server
     from headrace.annex.llm.transformers import Transformers
 
-__all__ = ["VLLM", "Endpoint", "Endpoints", "SGLang", "Server", "Transformers"]
+__all__ = ["VLLM", "Endpoint", "Endpoints", "Judge", "SGLang", "Server", "Transformers"]
 
 _HOMES = {
     "Endpoint": "endpoint",
     "Endpoints": "endpoint",
+    "Judge": "judge",
     "SGLang": "engines",
     "Server": "server",
     "Transformers": "transformers",

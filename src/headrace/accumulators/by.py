@@ -45,6 +45,10 @@ class By(Metric):
         self._metric: Accumulator = metric.empty()
         self._begin([column, *metric.columns])
 
+    def prepare(self, dataset: Any) -> Any:
+        """Return the dataset with the columns that the metric reads."""
+        return completed(self._metric, AccumulatorParts).prepare(dataset)
+
     def update(self, batch: pa.RecordBatch) -> None:
         """Take more rows."""
         if not batch.num_rows:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any, Literal
 
@@ -296,47 +296,13 @@ class CohenKappa(ConfusionMatrix):
         weight: str | None = None,
         nan: Nan = "raise",
     ) -> None:
-        if weighting is not None and weighting not in _WEIGHTINGS:
-            raise ArgumentError(
-                f"weighting={weighting!r}: it is 'linear', 'quadratic' or None."
-                f"{nearest(str(weighting), _WEIGHTINGS)}"
-            )
-        self.weighting = weighting
+        self.weighting = given_weighting(weighting)
         self.classes = None if classes is None else list(map(plain_key, classes))
         super().__init__(label, prediction, threshold=threshold, weight=weight, nan=nan)
 
     def result(self) -> float | None:
         """Return kappa."""
-        classes = self.classes or in_order({key for pair in self._cells for key in pair})
-        places = {each: place for place, each in enumerate(classes)}
-        rows, columns = [0] * len(classes), [0] * len(classes)
-        found = 0
-        for (a, b), mass in self._cells.items():
-            i, j = places[a], places[b]
-            rows[i] += mass
-            columns[j] += mass
-            found += mass * self._apart(i, j)
-        total = sum(rows)
-        chance = self._by_chance(rows, columns, total)
-        return ratio(chance - found * total, chance) if chance else None
-
-    def _apart(self, i: int, j: int) -> int:
-        if self.weighting is None:
-            return int(i != j)
-        return abs(i - j) if self.weighting == "linear" else (i - j) ** 2
-
-    def _by_chance(self, rows: list[int], columns: list[int], total: int) -> int:
-        """Return the sum of rows[i] · columns[j] · (how far i and j are apart), in one pass over the classes."""
-        if self.weighting is None:
-            return total * total - sum(a * b for a, b in zip(rows, columns, strict=True))
-        if self.weighting == "linear":  # for each border between classes, who is on different sides of it
-            borders = zip(accumulate(rows), accumulate(columns), strict=True)
-            return sum(a * (total - b) + b * (total - a) for a, b in borders)
-        (first, squares), (others, more) = (
-            [sum(mass * place**power for place, mass in enumerate(side)) for power in (1, 2)]
-            for side in (rows, columns)
-        )
-        return total * (squares + more) - 2 * first * others
+        return kappa_of(self._cells, self.classes, self.weighting)
 
     def _check(self) -> None:
         super()._check()
@@ -347,3 +313,45 @@ class CohenKappa(ConfusionMatrix):
 
     def _reason(self) -> str:
         return super()._reason() or ("" if self.result() is not None else "all rows are of one class")
+
+
+def given_weighting(value: Any) -> Weighting:
+    """Read how bad it is to miss by several classes."""
+    if value is not None and value not in _WEIGHTINGS:
+        raise ArgumentError(
+            f"weighting={value!r}: it is 'linear', 'quadratic' or None.{nearest(str(value), _WEIGHTINGS)}"
+        )
+    return value  # type: ignore[no-any-return]
+
+
+def kappa_of(
+    cells: Mapping[tuple[Any, Any], int], classes: Sequence[Any] | None, weighting: Weighting
+) -> float | None:
+    """Return kappa by how many rows have which pair of classes; None where there is but one class."""
+    classes = classes or in_order({key for pair in cells for key in pair})
+    places = {each: place for place, each in enumerate(classes)}
+    rows, columns = [0] * len(classes), [0] * len(classes)
+    found = 0
+    for (a, b), mass in cells.items():
+        i, j = places[a], places[b]
+        rows[i] += mass
+        columns[j] += mass
+        apart = {None: int(i != j), "linear": abs(i - j), "quadratic": (i - j) ** 2}
+        found += mass * apart[weighting]
+    chance = _by_chance(rows, columns, weighting)
+    return ratio(chance - found * sum(rows), chance) if chance else None
+
+
+def _by_chance(rows: list[int], columns: list[int], weighting: Weighting) -> int:
+    """Return the sum of rows[i] · columns[j] · (how far i and j are apart), in one pass over the classes."""
+    total = sum(rows)
+    if weighting is None:
+        return total * total - sum(a * b for a, b in zip(rows, columns, strict=True))
+    if weighting == "linear":  # for each border between classes, who is on different sides of it
+        borders = zip(accumulate(rows), accumulate(columns), strict=True)
+        return sum(a * (total - b) + b * (total - a) for a, b in borders)
+    (first, squares), (others, more) = (
+        [sum(mass * place**power for place, mass in enumerate(side)) for power in (1, 2)]
+        for side in (rows, columns)
+    )
+    return total * (squares + more) - 2 * first * others

@@ -845,6 +845,10 @@ class Accumulator(Protocol):
 class AccumulatorParts:
     """What a metric may have besides, and what holds for one that has it not."""
 
+    def prepare(self, dataset: Any) -> Any:
+        """Return the dataset with the columns that it reads, where it has them made first. Default: as it is."""
+        return dataset
+
     def describe(self) -> Mapping[str, Any] | None:
         """Return plain JSON values that tell it from one with other settings. Default: class and columns do, and its
         code and attributes."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Self
 
-from headrace.core.ports import Accumulator
+from headrace.core.ports import Accumulator, AccumulatorParts, completed
 from headrace.dataset.base import DatasetBase
 from headrace.errors import ArgumentError
 from headrace.plan.steps.accumulate import Accumulate
@@ -53,7 +53,7 @@ class MetricVerbs(DatasetBase):
         >>> data.write_parquet(f"{tempfile.mkdtemp()}/out").metrics
         {'mean': 3.0, 'rows': 3}
         """
-        return self.with_step(self._accumulate("accumulate", metrics))
+        return self._accumulated("accumulate", metrics)
 
     def evaluate(self, **metrics: Accumulator) -> Metrics:
         """Run the plan for ``metrics`` alone, those of ``accumulate`` before it included; no row is written.
@@ -66,10 +66,8 @@ class MetricVerbs(DatasetBase):
         >>> hr.range(5).evaluate(mean=hr.Mean("id"))
         {'mean': 2.0}
         """
-        plan = self._plan
-        if metrics or not plan.metrics:
-            plan = plan.then(self._accumulate("evaluate", metrics))
-        return self._evaluated(plan)
+        counted = self if self._plan.metrics and not metrics else self._accumulated("evaluate", metrics)
+        return self._evaluated(counted._plan)
 
     def require(
         self,
@@ -136,7 +134,7 @@ class MetricVerbs(DatasetBase):
         asked = given("require", {**figures, **named}, metrics, other)
         return type(self)(replace(plan, requirements=(*plan.requirements, *asked)), self._options)
 
-    def _accumulate(self, verb: str, metrics: Mapping[str, Accumulator]) -> Accumulate:
+    def _accumulated(self, verb: str, metrics: Mapping[str, Accumulator]) -> Self:
         from headrace.accumulators.by import is_accumulator
 
         if not metrics:
@@ -150,8 +148,11 @@ class MetricVerbs(DatasetBase):
                 raise ArgumentError(
                     f"{verb}({name}=…): the dataset counts a metric of this name already. Use another name."
                 )
+        data = self
+        for metric in metrics.values():
+            data = completed(metric, AccumulatorParts).prepare(data)
         made = tuple((name, metric.empty()) for name, metric in metrics.items())
-        return Accumulate(made, len(self._plan.accumulates), asked_by=verb)
+        return data.with_step(Accumulate(made, len(data._plan.accumulates), asked_by=verb))
 
 
 def with_shadow(plan: Plan) -> Plan:

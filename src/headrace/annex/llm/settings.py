@@ -334,3 +334,14 @@ class LanguageModel:
                 f"{capped}= needs to know how long an answer may be, so that no request goes beyond it. Say so by "
                 "sampling={'max_tokens': 500}. What a request may cost at most is set aside while it is under way."
             )
+
+
+def given_model(verb: str, value: Any) -> LanguageModel:
+    """Read a language model."""
+    if isinstance(value, LanguageModel):
+        return value
+    raise ArgumentError(
+        f"{verb}: the model is {type(value).__name__}; it is an endpoint, "
+        "hr.llm.Endpoint('http://localhost:8000/v1', 'name of the model'), or a model of this machine, "
+        "hr.llm.VLLM('folder'), hr.llm.SGLang('folder') or hr.llm.Transformers('folder')."
+    )

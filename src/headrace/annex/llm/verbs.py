@@ -10,6 +10,7 @@ from headrace.annex.llm.settings import (
     RequestSettings,
     Settings,
     given_flag,
+    given_model,
     given_positive,
     optional,
 )
@@ -118,12 +119,7 @@ class PromptVerbs(DatasetBase):
         from headrace.annex.llm.template import Template, has_images
         from headrace.session.models import given_output
 
-        if not isinstance(model, LanguageModel):
-            raise ArgumentError(
-                f"prompt: the model is {type(model).__name__}; it is an endpoint, "
-                "hr.llm.Endpoint('http://localhost:8000/v1', 'name of the model'), or a model of this machine, "
-                "hr.llm.VLLM('folder'), hr.llm.SGLang('folder') or hr.llm.Transformers('folder')."
-            )
+        given_model("prompt", model)
         messages = Template(template, model.settings.system)
         if has_images(messages.messages) and not model.takes_images:
             raise ArgumentError(

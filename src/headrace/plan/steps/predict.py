@@ -134,8 +134,9 @@ class Predict(Step):
         """Join two steps whose models can run side by side.
 
         They can where ``other`` sees nothing that this one changed, but by naming it, and workers need the same.
+        Prompts stay steps of their own: what they add is known, and their answers are kept.
         """
-        if not isinstance(other, Predict):
+        if type(self) is not Predict or type(other) is not Predict:
             return None
         carries = self.keep is None and other.keep is None and not (self.replace or other.replace)
         named = all(model.inputs is not None for model in other.models)
