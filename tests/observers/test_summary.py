@@ -91,8 +91,8 @@ def test_no_rows_no_time() -> None:
 def test_what_fits_into_memory_is_told() -> None:
     ceilings = (Ceiling("map_batches(big)", 1), Ceiling("predict(Net)", 12_345))
     assert summary(finished(ceilings=ceilings)).splitlines()[-2:] == [
-        "memory: map_batches(big) got 1 row at a time, more did not fit; batch_size=1 would avoid the retries",
-        "memory: predict(Net) got 12,345 rows at a time, more did not fit; batch_size=12345 would avoid the retries",
+        "memory: map_batches(big) got 1 row at a time, more did not fit; batches of that size would avoid retries",
+        "memory: predict(Net) got 12,345 rows at a time, more did not fit; batches of that size would avoid retries",
     ]
 
 

@@ -385,7 +385,7 @@ def test_a_run_counts_and_tells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     shrunk = [event for event in told if isinstance(event, BatchShrunk)]
     assert shrunk == [BatchShrunk(0, label, 50, 25), BatchShrunk(0, label, 25, 12)]
     assert done.summary.splitlines()[-1] == (
-        f"memory: {label} got 12 rows at a time, more did not fit; batch_size=12 would avoid the retries"
+        f"memory: {label} got 12 rows at a time, more did not fit; batches of that size would avoid retries"
     )
 
 

@@ -17,12 +17,15 @@ class StageDescribed(msgspec.Struct, frozen=True):
     """A stage: its steps in words, and how many workers it has at most; ``steps`` are the same, one by one.
 
     ``sized_by``: the step whose ``concurrency`` or ``compute`` says how many workers there are, if one does.
+    ``gpus``: of each worker. ``batches``: the steps whose ``batch_size`` is a number, with it.
     """
 
     name: str
     workers: int
     steps: tuple[str, ...] = ()
     sized_by: str = ""
+    gpus: float = 0.0
+    batches: dict[str, int] = {}
 
 
 class RunDescribed(msgspec.Struct, frozen=True):
@@ -32,8 +35,7 @@ class RunDescribed(msgspec.Struct, frozen=True):
     ``plan`` is what ``explain`` says. ``source`` is what is read, in a
     word; ``inputs`` are the first paths it was given, of ``input_files`` files in all; ``command`` is what this
     process was started with, ``resume`` what to type to go on; ``models`` are steps with the digests of their models,
-    ``packages`` versions of libraries, ``commit`` that of the program's repository. ``scaled``: images are read in
-    a size that was asked for.
+    ``packages`` versions of libraries, ``commit`` that of the program's repository.
     """
 
     run: str
@@ -59,7 +61,6 @@ class RunDescribed(msgspec.Struct, frozen=True):
     models: tuple[tuple[str, str], ...] = ()
     packages: dict[str, str] = {}
     commit: str = ""
-    scaled: bool = False
 
 
 class InputMade(msgspec.Struct, frozen=True):

@@ -309,7 +309,7 @@ class Timings(msgspec.Struct, frozen=True, array_like=True):
 
     ``decode`` is what a source spent on decoding, which is no part of ``read``. ``each`` has the seconds of each of
     the worker's steps, ``metrics`` those of counting metrics; both are parts of ``steps``. Steps of several attempts
-    need not be the same, so a sum has no ``each``.
+    need not be the same, so a sum has no ``each``. ``cpu`` is processor time of all threads of the worker's process.
     """
 
     read: float = 0.0
@@ -319,6 +319,7 @@ class Timings(msgspec.Struct, frozen=True, array_like=True):
     decode: float = 0.0
     metrics: float = 0.0
     each: tuple[float, ...] = ()
+    cpu: float = 0.0
 
     def __add__(self, other: Timings) -> Timings:
         return Timings(
@@ -328,6 +329,7 @@ class Timings(msgspec.Struct, frozen=True, array_like=True):
             self.wait + other.wait,
             self.decode + other.decode,
             self.metrics + other.metrics,
+            cpu=self.cpu + other.cpu,
         )
 
 

@@ -105,8 +105,8 @@ class StageCalls:
 
     def _call(self, order: Begin | Proceed, shard: int, attempt: int, method: str, *args: Any) -> None:
         stage, clock, put = order.stage, self._ports.clock, self._ports.inbox.put
+        called = clock()  # a pool that is this process answers before it returns
         future = self._pools[stage].submit(method, *args, worker=order.worker)
-        called = clock()
         future.add_done_callback(lambda done: put(Answer(stage, shard, attempt, done, called, clock())))
 
     # ------------------------------------------------------------ answers

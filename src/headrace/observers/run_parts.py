@@ -25,7 +25,7 @@ _Count = Annotated[int, msgspec.Meta(ge=0)]
 _Stage = Annotated[int, msgspec.Meta(ge=0, lt=1000)]
 
 
-TIMES = ("read", "decode", "steps", "metrics", "write", "wait")
+TIMES = ("read", "decode", "steps", "metrics", "write", "wait", "cpu")
 """What is measured inside a call."""
 
 
@@ -68,7 +68,8 @@ class StageState(msgspec.Struct):
 
     ``starting`` and ``loading``: until each was ready, and of that for models and classes. ``seconds``: in calls, of
     which the next six were measured inside the workers; ``metrics`` is a part of ``steps``, and so is ``each`` of
-    them. They may overlap, so their sum may be more. ``lost``: in calls whose result is unused.
+    them. They may overlap, so their sum may be more. ``cpu``: of processors. ``lost``: in calls whose result is
+    unused.
     """
 
     starting: float = 0.0
@@ -80,6 +81,7 @@ class StageState(msgspec.Struct):
     metrics: float = 0.0
     write: float = 0.0
     wait: float = 0.0
+    cpu: float = 0.0
     lost: float = 0.0
     each: list[float] = msgspec.field(default_factory=list)
     rows: int = 0
@@ -219,6 +221,7 @@ class WorkSum(msgspec.Struct, rename={"began": "from", "ended": "to"}):
     metrics: _Seconds = 0.0
     write: _Seconds = 0.0
     wait: _Seconds = 0.0
+    cpu: _Seconds = 0.0
     lost: _Seconds = 0.0
     each: list[_Seconds] = []
     shard: int = -1

@@ -133,11 +133,11 @@ def fault_lines(event: RunFinished) -> list[str]:
 
 
 def stage_lines(stages: Sequence[StageUse]) -> list[str]:
-    """Say how busy each stage was, which one is the bottleneck, and what would help.
+    """Say how busy each stage was, and which one is the bottleneck.
 
     >>> for line in stage_lines([StageUse("map_batches(decode)", 2, 0.97), StageUse("predict(Net)", 1, 0.4)]):
     ...     print(line)
-    stage 1, map_batches(decode): 2 workers, 97 % busy, the bottleneck: more workers for it would help
+    stage 1, map_batches(decode): 2 workers, 97 % busy, the bottleneck
     stage 2, predict(Net): 1 worker, 40 % busy
     """
     if len(stages) < 2:
@@ -149,9 +149,7 @@ def stage_lines(stages: Sequence[StageUse]) -> list[str]:
             f"stage {i + 1}, {stage.name}: {plural(stage.workers, 'worker')}, {100 * stage.busy:.0f} % busy"
         )
         if i == slowest:
-            last = i + 1 == len(stages)
-            help_ = "a faster model, bigger batches or more devices" if last else "more workers for it"
-            line += f", the bottleneck: {help_} would help"
+            line += ", the bottleneck"
         lines.append(line)
     if max(stage.busy for stage in stages) < BUSY:
         lines.append("no stage was busy all the time: reading, writing or start-up took the rest")
@@ -174,11 +172,11 @@ def ceiling_lines(ceilings: Sequence[Ceiling]) -> list[str]:
     """Say what fits into memory, and what avoids the retries in the next run.
 
     >>> ceiling_lines([Ceiling("predict(Net)", 250)])
-    ['memory: predict(Net) got 250 rows at a time, more did not fit; batch_size=250 would avoid the retries']
+    ['memory: predict(Net) got 250 rows at a time, more did not fit; batches of that size would avoid retries']
     """
     return [
         f"memory: {each.step} got {each.rows:,} {'row' if each.rows == 1 else 'rows'} at a time, more did not fit; "
-        f"batch_size={each.rows} would avoid the retries"
+        "batches of that size would avoid retries"
         for each in ceilings
     ]
 
@@ -188,19 +186,17 @@ def pressure_lines(event: RunFinished) -> list[str]:
 
     >>> from headrace.core.work import Ledger, Timings
     >>> pressure_lines(RunFinished("r", "/out", Ledger(), Timings(), 1, 1, 1.0, retired=2))
-    ['memory: 2 workers retired to stay within memory_limit: fewer of them (workers=, concurrency=) would avoid that']
+    ['memory: 2 workers retired to stay within memory_limit: fewer of them would avoid that']
     """
     if not event.retired:
         return []
     done = f"memory: {plural(event.retired, 'worker')} retired"
     if not event.divided:
-        return [
-            f"{done} to stay within memory_limit: fewer of them (workers=, concurrency=) would avoid that"
-        ]
+        return [f"{done} to stay within memory_limit: fewer of them would avoid that"]
     parts = plural(event.divided, "part") + " of the input"
     return [
         f"{done}, {parts} divided to stay within memory_limit: a step keeps more with each batch, or its batches "
-        "are too big (batch_size=)"
+        "are too big"
     ]
 
 

@@ -68,7 +68,6 @@ def describe(
         provenance.models(plan.steps, code),
         provenance.packages(),
         provenance.git_commit(),
-        plan.source.describe().get("size") is not None,
     )
 
 
@@ -99,6 +98,13 @@ def _stages(execution: ExecutionPlan) -> tuple[StageDescribed, ...]:
             stage.workers,
             tuple(step.label() for step in stage.steps),
             next((step.label() for step in stage.steps if any(each.workers for each in step.needs())), ""),
+            stage.num_gpus,
+            {
+                each.label: each.batch_size
+                for step in stage.steps
+                for each in step.functions()
+                if each.batch_size is not None
+            },
         )
         for stage in execution.stages
     )

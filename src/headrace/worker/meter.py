@@ -80,6 +80,7 @@ class Meter:
         self.first_user_code: GetsOn | None = None  # where its rows are, the attempt is
         self.seconds = dict.fromkeys(("read", "decode", "steps", "metrics", "write", "wait"), 0.0)
         self.step_seconds = [0.0] * steps
+        self._cpu = time.process_time()
         # Called now and then, as the user's code gets on:
         self.report_progress: Callable[[], None] = lambda: None
         self.on_retried: Callable[[str, str], None] = lambda label, error: None
@@ -200,7 +201,8 @@ class Meter:
         """Return what took how long so far."""
         seconds = dict(self.seconds)
         seconds["steps"] += seconds["metrics"]
-        return Timings(**seconds, each=tuple(round(each, 6) for each in self.step_seconds))
+        each = tuple(round(each, 6) for each in self.step_seconds)
+        return Timings(**seconds, each=each, cpu=round(time.process_time() - self._cpu, 6))
 
 
 class CallWatch:

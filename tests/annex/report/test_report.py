@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
-import time
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
-from PIL import Image
 
-import headrace as hr
 from headrace.annex.report import figures
 from headrace.annex.report import page as pages
-from headrace.annex.report.advice import _shorter, advice
-from headrace.annex.report.comparison import sentence
 from headrace.annex.report.facts import Facts, History, RejectedSample, facts, history
 from headrace.annex.report.follow import RunStatus
 from headrace.annex.report.page import comparison_page, page
 from headrace.core.events import MetricsCounted
-from headrace.core.work import Ledger
 from headrace.observers.record_reader import lines_of
-from headrace.observers.run_parts import bottleneck
-from headrace.observers.time_spent import Part
 from observers.histories import HOSTILE, recorded, success
 
 
@@ -284,155 +274,3 @@ def test_the_values_of_a_row_are_hidden_until_asked_for() -> None:
     found = history([line(100.0, "described", run="r1"), failed])
     assert "secret" not in made(found)[2] and "values are hidden" in made(found)[0].text
     assert "The row: x='secret'" in made(found, values=True)[0].text
-
-
-class TestAdvice:
-    """What to try: only where the numbers say so."""
-
-    def worked(self, stage: int, worker: int, start: float, end: float, **timings: float) -> dict[str, Any]:
-        told = {"seconds": end - start, "calls": 1, "outcomes": {"done": 1}, "rows": 1, **timings}
-        return line(end, "worked", stage=stage, worker=worker, **{"from": start, "to": end}, **told)
-
-    def run(
-        self, *lines: dict[str, Any], stages: tuple[tuple[str, int], ...] = (("f", 1),), cores: int = 64
-    ) -> History:
-        described = line(
-            0.0,
-            "described",
-            cores=cores,
-            stages=[{"name": name, "workers": n} for name, n in stages],
-            elapsed=0.0,
-        )
-        return history(
-            [described, line(0.0, "started", **STARTED), *lines, line(100.0, "finished", error="")]
-        )
-
-    def titles(self, found: History, ledger: Ledger = Ledger()) -> list[str]:  # noqa: B008 - frozen
-        known = facts(found, output="/out", success={"run": "r"})
-        return [each.title for each in advice(found, msgspec.structs.replace(known, ledger=ledger))]
-
-    def test_nothing_stands_out(self) -> None:
-        found = self.run(self.worked(0, 0, 1.0, 99.0, steps=97.0, read=1.0), cores=1)
-        assert self.titles(found) == []
-        reader, _, _ = made(found, success={"run": "r"})
-        assert "Nothing in the numbers of this run asks for a change." in reader.text
-
-    def test_a_stage_that_keeps_the_others_waiting(self) -> None:
-        both = (("decode", 2), ("predict", 1))
-        busy = [self.worked(0, i, 1.0, 99.0, steps=97.0) for i in range(2)]
-        waiting = self.worked(1, 2, 1.0, 99.0, steps=20.0, wait=78.0)
-        found = self.run(*busy, waiting, stages=both)
-        assert bottleneck(found.busy(found.at)) == 0
-        assert self.titles(found) == ["Give stage 1 more workers"]
-        assert self.titles(self.run(*busy, waiting, stages=both, cores=3)) == [
-            "Make stage 1 faster, or give it more cores"
-        ]
-
-    def test_both_stages_busy_is_no_slowest_stage(self) -> None:
-        lines = [self.worked(i, i, 1.0, 99.0, steps=97.0) for i in range(2)]
-        found = self.run(*lines, stages=(("a", 1), ("b", 1)))
-        assert bottleneck(found.busy(found.at)) is None
-
-    def test_reading_takes_most(self) -> None:
-        assert self.titles(self.run(self.worked(0, 0, 1.0, 99.0, steps=20.0, read=70.0), cores=1)) == [
-            "Read less, or from faster storage"
-        ]
-
-    def test_a_model_that_loads_for_long(self) -> None:
-        ready = line(60.0, "worker ready", worker=0, seconds=55.0)
-        assert self.titles(self.run(ready, self.worked(0, 0, 60.0, 99.0, steps=39.0))) == [
-            "Give a run more to do"
-        ]
-
-    def test_one_worker_works_on_alone(self) -> None:
-        lines = [self.worked(0, i, 1.0, 99.0 if i == 0 else 40.0, steps=39.0) for i in range(4)]
-        assert self.titles(self.run(*lines, stages=(("f", 4),), cores=4)) == [
-            "Cut the input into smaller parts"
-        ]
-
-    def test_memory_retries_and_rejects(self) -> None:
-        lines = [
-            line(5.0, "batch shrunk", worker=0, step="predict(Net)", before=512, now=256),
-            line(6.0, "worker lost", worker=1, reason="killed"),
-            line(6.0, "worker retired", worker=1, reason="too much"),
-            *(line(7.0, "call retried", worker=0, step="f", error="E") for _ in range(12)),
-        ]
-        assert self.titles(self.run(*lines), Ledger(100, 95, 5)) == [
-            "Say how many rows fit for predict(Net)",
-            "Let fewer workers share the memory",
-            "Make fewer calls at a time",
-            "Look at the rows that failed",
-        ]
-
-
-def slow(batch: dict[str, Any]) -> dict[str, Any]:
-    time.sleep(0.5)  # far longer than a worker takes to start
-    return batch
-
-
-def broken(batch: dict[str, Any]) -> dict[str, Any]:
-    raise NameError("scaled is not defined")
-
-
-def broken_at_70(batch: dict[str, Any]) -> dict[str, Any]:
-    if (batch["id"] == 70).any():
-        raise ValueError("no")
-    return batch
-
-
-def recorded_run(dataset: hr.Dataset, out: Path) -> tuple[History, Facts]:
-    """Write a dataset, and read what its record says."""
-    with contextlib.suppress(hr.errors.HeadraceError):
-        dataset.with_options(progress=False).write_parquet(out)
-    path = next((out / "_headrace").rglob("events.jsonl"))
-    found = history(lines_of(path.read_bytes()))
-    return found, facts(found, output=str(out))
-
-
-def typed(found: History, command: str) -> History:
-    """Return the history of a run that a command of ``headrace`` had started."""
-    driver = found.last
-    assert driver is not None and driver.described is not None
-    driver.described = msgspec.structs.replace(
-        driver.described, command=command, resume="headrace resume out/"
-    )
-    return found
-
-
-class TestAdviceOfRealRuns:
-    def test_workers_that_concurrency_decides(self, tmp_path: Path) -> None:
-        rows = hr.range(160).map_batches(slow, batch_size=20, concurrency=1)
-        found, known = recorded_run(rows.with_options(engine="local", shard_rows=20), tmp_path / "out")
-        driver = found.last
-        assert driver is not None and driver.described is not None
-        driver.described = msgspec.structs.replace(driver.described, cores=4)
-        options = [each.option for each in advice(found, known)]
-        assert "concurrency=4  # of map_batches(slow)" in options
-        assert not any("workers=" in each for each in options)
-        assert "--concurrency 4" in [
-            each.option for each in advice(typed(found, "python -m headrace predict m.onnx in/"), known)
-        ]
-
-    def test_rows_are_set_aside_only_where_others_are_left(self, tmp_path: Path) -> None:
-        for function, sets_aside in ((broken, False), (broken_at_70, True)):
-            rows = hr.range(100).map_batches(function, batch_size=50)
-            found, known = recorded_run(rows, tmp_path / function.__name__)
-            options = [each.option for each in advice(found, known)]
-            assert ('with_options(on_error="reject")' in options) is sets_aside
-        options = [each.option for each in advice(typed(found, "headrace run job.py"), known)]
-        assert "--on-error reject" in options and not any("with_options" in each for each in options)
-
-    @pytest.mark.parametrize("size", [None, (8, 8)])
-    def test_images_that_have_a_size_are_not_to_be_made_smaller(
-        self, tmp_path: Path, size: tuple[int, int] | None
-    ) -> None:
-        Image.new("RGB", (64, 64)).save(tmp_path / "a.png")
-        found, _ = recorded_run(hr.read_images(tmp_path / "a.png", size=size), tmp_path / "out")
-        part = Part("decoding", "decoding images", 5.0, 0.5)
-        assert (_shorter(found, part) is None) is (size is not None)
-
-    def test_speeds_of_different_plans_are_not_compared(self, tmp_path: Path) -> None:
-        one = recorded_run(hr.range(100).map_batches(broken_at_70, batch_size=10).limit(50), tmp_path / "a")
-        two = recorded_run(hr.range(100).select_columns(["id"]), tmp_path / "b")
-        assert "did different work (the steps differ)" in sentence(one, two)
-        assert "times as fast" not in sentence(one, two)

@@ -1,21 +1,28 @@
-"""What to do next, where the figures of the run give a reason: the most that could be gained comes first."""
+"""What to do next, where the figures of the run give a reason: the most that could be gained comes first.
+
+Each piece is tried in ``tests/annex/report/test_advice.py``: a job is run as it says, and gets better.
+"""
 
 from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Iterator
 
 import msgspec
 
 from headrace.annex.report.facts import Facts, History
+from headrace.core.events import StageDescribed
 from headrace.core.human import count, duration, percent, plural, size
-from headrace.core.work import Ledger
-from headrace.observers.run_state import LOST, RETIRED, RETRIED_CALLS
-from headrace.observers.time_spent import Part, all_parts, stage_times
+from headrace.observers.run_parts import StageState
+from headrace.observers.run_state import DIVIDED, LOST, RETIRED
+from headrace.observers.time_spent import stage_times
 
 _LONG = 2.0  # seconds: a shorter run is no basis for advice on speed
 _LEAST, _LEAST_SECONDS = 0.1, 1.0  # of the time, and in all: what gains less is not worth a change
-_OFTEN = 10  # calls tried again
+_CALL = 0.8e-6  # seconds, at least: a call of a function for one row, with the row as a dict
+_SMALLER = 8  # parts for each worker, where all are to end at about the same time
+_ALONE = 0.2  # of the time, in which half of the workers have nothing left to do
 _LIBRARY = r"site-packages|dist-packages|/lib/python|^<"  # compiled if a run failed
 _FRAME = r'File "([^"]+)", line (\d+), in (\S+)'
 
@@ -23,7 +30,7 @@ _FRAME = r'File "([^"]+)", line (\d+), in (\S+)'
 class Advice(msgspec.Struct, frozen=True):
     """Something to do, the figures that are the reason, and the option or command to type.
 
-    ``gain``: seconds of the run that it could save at most; 0 if that cannot be said.
+    ``gain``: seconds of the run that it could save at most; 0 where it is not about time.
     """
 
     title: str
@@ -35,14 +42,13 @@ class Advice(msgspec.Struct, frozen=True):
 def advice(history: History, facts: Facts) -> list[Advice]:
     """Return what to do, the most worthwhile first; nothing if there is no reason."""
     found: list[Advice] = []
+    typed = _Typed(history)
     if history.seconds >= _LONG and history.stages:
-        found += [*_stages(history), *_shares(history), *_start(history), *_tail(history), *_lost(history)]
+        for rule in (_more_workers, _batches_for_rows, _smaller_batches, _ceilings, _retired):
+            found += rule(history, facts, typed)
     found = [each for each in found if each.gain >= max(_LEAST * history.seconds, _LEAST_SECONDS)]
     found.sort(key=lambda each: -each.gain)
-    others = [*_memory(history), *_trouble(history), *_rejects(facts.ledger, facts.output)]
-    found = [*_go_on(history, facts), *found, *others]
-    command = _typed(history)
-    return [msgspec.structs.replace(each, option=_in_flags(each.option, command)) for each in found]
+    return [*_go_on(history, facts, typed), *found, *_look(history, facts, typed)]
 
 
 def resume_command(history: History, facts: Facts) -> str:
@@ -51,56 +57,38 @@ def resume_command(history: History, facts: Facts) -> str:
     return described.resume if described is not None and facts.status != "complete" else ""
 
 
-# ------------------------------------------------------------ options, as they are typed
+class _Typed:
+    """How options are typed: as the flags of a command of ``headrace`` that began the run, or else in Python."""
 
+    def __init__(self, history: History) -> None:
+        described = history.described
+        self.is_command = described is not None and described.resume.startswith("headrace resume ")
+        words = described.command.split()[:4] if described is not None else []
+        self._is_predict = self.is_command and "predict" in words
 
-def _typed(history: History) -> str:
-    """Return which command of ``headrace`` the run was started with; empty for a program's own run."""
-    described = history.described
-    if described is None or not described.resume.startswith("headrace resume "):
-        return ""
-    return "predict" if re.search(r"\bpredict\b", " ".join(described.command.split()[:4])) else "run"
+    def for_run(self, name: str, value: object) -> str:
+        """Return an option of the run."""
+        return f"--{name.replace('_', '-')} {value}" if self.is_command else f"with_options({name}={value!r})"
 
+    def for_step(self, name: str, value: object, step: str) -> str:
+        """Return an option of a step; a script that is run by a command says it in Python, too."""
+        if self._is_predict:
+            return f"--{name.replace('_', '-')} {value}"
+        return f"{name}={value!r}  # of {step}"
 
-_OF_A_RUN = re.compile(r"with_options\((\w+)=([^)]*)\)")
-_OF_PREDICT = {
-    "predict(…, num_gpus=1, batch_size=…)": "--num-gpus 1 --batch-size …",
-    "read_images(…, size=(224, 224))": "--read size=224,224",
-    "select_columns([…]), inputs=[…]": "--inputs … --keep …",
-    'keep=[…], compression="snappy"': "--keep … --write compression=snappy",
-    "all inputs in one run": "all inputs in one command",
-    "max_in_flight=…": "--max-in-flight …",
-}
-
-
-def _in_flags(option: str, command: str) -> str:
-    """Return an option as it is typed: for a command of ``headrace``, as its flags.
-
-    What a step of a user's own script says is said in the script, whichever way it is run.
-
-    >>> _in_flags('with_options(on_error="reject")', "run"), _in_flags("concurrency=4  # of f", "predict")
-    ('--on-error reject', '--concurrency 4')
-    """
-    if command and (found := _OF_A_RUN.fullmatch(option)):
-        value = found[2].strip("\"'")
-        return f"--{found[1].replace('_', '-')} {value}"
-    if command != "predict":
-        return option
-    if found := re.match(r"(concurrency|batch_size)=(\d+)", option):
-        return f"--{found[1].replace('_', '-')} {found[2]}"
-    return _OF_PREDICT.get(option, option)
+    def workers(self, number: int, stage: StageDescribed | None) -> str:
+        """Return how a stage gets so many workers."""
+        if stage is not None and stage.sized_by:  # with_options(workers=) would change nothing
+            return self.for_step("concurrency", number, stage.sized_by)
+        return self.for_run("workers", number)
 
 
 # ------------------------------------------------------------ a run that is not complete
 
 
-def _go_on(history: History, facts: Facts) -> list[Advice]:
+def _go_on(history: History, facts: Facts, typed: _Typed) -> list[Advice]:
     command = resume_command(history, facts)
-    again = (
-        "Run the same command again"
-        if not command or not command.startswith("headrace resume")
-        else "Go on with it"
-    )
+    again = "Go on with it" if typed.is_command else "Run the same command again"
     kept = "it goes on behind what is finished" if facts.shards[0] else "it starts from the beginning"
     if facts.status in ("interrupted", "stopped"):
         left = max(0, facts.shards[1] - facts.shards[0])
@@ -108,27 +96,21 @@ def _go_on(history: History, facts: Facts) -> list[Advice]:
         return [Advice(again, why, command or "the same program")]
     if facts.status == "unpublished":
         why = "Its rows are kept out of sight until somebody decides, or the same run has other requirements."
-        return [
-            Advice(
-                "Publish it, or discard it", why, f"headrace publish {shlex.quote(facts.output)} --because …"
-            )
-        ]
+        option = f"headrace publish {shlex.quote(facts.output)} --because …"
+        return [Advice("Publish it, or discard it", why, option)]
     if facts.status != "failed":
         return []
     found = [Advice(*_cause(facts))]
-    options = _options(history)
+    options = history.described.options if history.described is not None else {}
     first = not facts.shards[0] and re.search(r"\brow 0\b", facts.error)  # then all rows may fail
     if facts.trace and not first and options.get("on_error", "raise") == "raise":
-        found.append(
-            Advice(
-                "Or set aside the rows that fail",
-                "They are kept apart with their error, and the others are written.",
-                'with_options(on_error="reject")',
-            )
-        )
+        why = "They are kept apart with their error, and the others are written."
+        found.append(Advice("Or set aside the rows that fail", why, typed.for_run("on_error", "reject")))
     changed = (
         " If the code was changed: on_change='continue' keeps what is finished." if facts.shards[0] else ""
     )
+    if typed.is_command:
+        changed = changed.replace("on_change='continue'", "--on-change continue")
     found.append(
         Advice(f"Then {again[0].lower()}{again[1:]}", f"{kept[0].upper()}{kept[1:]}.{changed}", command)
     )
@@ -145,187 +127,138 @@ def _cause(facts: Facts) -> tuple[str, str, str]:
     return "Mend what it failed with", facts.error.strip().split("\n")[0][:300], ""
 
 
-def _options(history: History) -> dict[str, str]:
-    described = history.described
-    return described.options if described is not None else {}
-
-
 # ------------------------------------------------------------ speed
 
 
-def _stages(history: History) -> list[Advice]:
-    shares = history.busy(history.at)
-    slowest = history.bottleneck
-    if slowest is None:
-        return []
-    names, workers = history.stage_names, history.stage_workers[slowest]
-    name, others = names[slowest], max(share for i, share in enumerate(shares) if i != slowest)
-    why = (
-        f"{name} was busy {percent(shares[slowest])} of the time, no other stage more than {percent(others)}."
-    )
-    cores = _cores(history)
-    most = history.seconds * (1 - max(others / max(shares[slowest], 1e-9), 0.0))
-    if "predict(" in name and slowest + 1 == len(shares):
-        title = f"Give stage {slowest + 1} a faster model, bigger batches or more devices"
-        return [Advice(title, why, "predict(…, num_gpus=1, batch_size=…)", most)]
-    free = cores - sum(history.stage_workers) if cores else workers
-    if free <= 0:
-        title = f"Make stage {slowest + 1} faster, or give it more cores"
-        return [Advice(title, f"{why} There are as many workers as cores ({cores}).", "", most)]
-    more = workers + max(1, min(free, workers))
-    gain = min(most, history.seconds * (1 - workers / more))
-    return [Advice(f"Give stage {slowest + 1} more workers", why, f"concurrency={more}  # of {name}", gain)]
-
-
-def _cores(history: History) -> int:
-    described = history.described
-    return described.cores if described is not None else 0
-
-
-def _shares(history: History) -> list[Advice]:
-    """Return what would make the longest kinds of work shorter, unless a stage keeps the others waiting."""
-    stages = stage_times(history, history.at)
-    slowest = history.bottleneck
-    parts = [*stages[slowest].parts] if slowest is not None and slowest < len(stages) else all_parts(stages)
-    found = [_shorter(history, part) for part in parts if part.share >= 0.15]
-    found += _more_workers(history) if len(stages) == 1 else []
-    return [each for each in found if each is not None]
-
-
-def _shorter(history: History, part: Part) -> Advice | None:
-    share, gain = percent(part.share), part.share * history.seconds
-    match part.kind:
-        case "decoding" if part.name == "decoding images" and not _is_scaled(history):
-            why = f"{share} of the time was {part.name}. Images that are made small as they are read decode faster."
-            return Advice("Decode smaller images", why, "read_images(…, size=(224, 224))", gain / 2)
-        case "reading" if part.name.startswith("reading"):
-            why = (
-                f"{share} of the time was {part.name}. Say which columns are needed, drop what the output does not "
-                "need, or put the files on faster storage."
-            )
-            return Advice(
-                "Read less, or from faster storage", why, "select_columns([…]), inputs=[…]", gain / 2
-            )
-        case "writing" if part.name == "writing":
-            why = f"{share} of the time was writing. Keep fewer columns, or take a codec that costs less."
-            return Advice(
-                "Write less, or with a cheaper codec", why, 'keep=[…], compression="snappy"', gain / 2
-            )
-        case "step" if part.name.startswith(("map(", "filter(", "flat_map(")):
-            why = f"{share} of the time was {part.name}, called for each row; with batches, far less often."
-            batches = f"map_batches({part.name.partition('(')[2].rstrip(')')})"
-            return Advice(f"Have {part.name} work on batches", why, batches, gain * 0.7)
-    return None
-
-
-def _is_scaled(history: History) -> bool:
-    described = history.described
-    return described is not None and described.scaled
-
-
-def _more_workers(history: History) -> list[Advice]:
-    workers, cores = history.stage_workers[0], _cores(history)
-    busy = history.busy(history.at)[0]
-    if not 0 < workers < cores or busy < 0.5 or history.shards <= workers:
-        return []
+def _more_workers(history: History, facts: Facts, typed: _Typed) -> Iterator[Advice]:
+    """Have more workers where cores are free; of several stages, where one keeps the others waiting."""
+    shares, described = history.busy(history.at), history.described
+    slowest = history.bottleneck if len(shares) > 1 else 0
+    if slowest is None or described is None or not described.cores or described.engine == "inline":
+        return
+    workers, busy = history.stage_workers[slowest], shares[slowest]
+    stage = described.stages[slowest] if slowest < len(described.stages) else StageDescribed("", workers)
+    used = [_cores_used(history, i) for i in range(len(shares))]
+    each = used[slowest] / max(workers * busy, 1e-9)  # of a worker that is busy
+    free = described.cores - sum(used)
+    most = min(2 * workers, workers + int(free / max(each, 0.25)), history.shards, described.cores)
+    if len(shares) == 1:
+        most = min(workers + int(free / max(each, 0.25)), history.shards, described.cores)
+    if history.memory_limit and history.memory_peak:
+        most = min(most, int(workers * history.memory_limit / history.memory_peak))
+    if stage.gpus or not busy or most <= workers:
+        return
+    others = max((share for i, share in enumerate(shares) if i != slowest), default=0.0)
+    gain = history.seconds * min(busy * (1 - workers / most), 1 - others / busy)
     were = "was" if workers == 1 else "were"
-    why = f"{plural(workers, 'worker')} {were} busy {percent(busy)} of the time, on {cores} cores."
-    gain = history.seconds * busy * (1 - workers / min(cores, max(history.shards, 1)))
-    described = history.described
-    step = described.stages[0].sized_by if described is not None and described.stages else ""
-    if step:  # with_options(workers=) would change nothing
-        return [Advice("Use more workers", why, f"concurrency={cores}  # of {step}", gain)]
-    return [Advice("Use more workers", why, f"with_options(workers={cores})", gain)]
+    whose = f"{plural(workers, 'worker')}{f' of stage {slowest + 1}' if len(shares) > 1 else ''}"
+    why = f"{whose} {were} busy {percent(busy)} of the time, and {free:.1f} of {described.cores} cores were free."
+    title = "Use more workers" if len(shares) == 1 else f"Give stage {slowest + 1} more workers"
+    yield Advice(title, why, typed.workers(most, stage), gain)
 
 
-def _start(history: History) -> list[Advice]:
-    driver = history.last
-    assert driver is not None
-    first, loading = driver.first_ready, driver.loading
-    if first is None or first < 0.3 * driver.seconds:
-        return []
-    model = f", of which loading models took up to {duration(loading)}" if loading > 0.2 * first else ""
-    why = (
-        f"The first worker could begin after {duration(first)}{model}; that is {percent(first / driver.seconds)} "
-        "of the time. More rows in one run, or a model that loads faster, reduce that share."
-    )
-    return [Advice("Give a run more to do", why, "all inputs in one run", first / 2)]
+def _cores_used(history: History, stage: int) -> float:
+    """Return how many cores a stage used; one for each busy worker, where that was not measured."""
+    known = history.stages.get(stage, StageState())
+    if not known.cpu:
+        return history.busy(history.at)[stage] * history.stage_workers[stage]
+    return known.cpu * history.stage_workers[stage] / max(history.capacity(stage, history.at), 1e-9)
 
 
-def _tail(history: History) -> list[Advice]:
-    """Check whether a few workers were still busy at the end while the others had no work."""
+def _batches_for_rows(history: History, facts: Facts, typed: _Typed) -> Iterator[Advice]:
+    """Have a step work on batches if it is called for each row, and does so little that the calls take the time."""
+    taken = dict(zip(facts.steps, (rows for rows, _ in facts.ledger.steps), strict=False))
+    for part in (part for stage in stage_times(history, history.at) for part in stage.parts):
+        rows = taken.get(part.name, 0)
+        if part.kind != "step" or not part.name.startswith(("map(", "filter(", "flat_map(")) or not rows:
+            continue
+        calls = min(rows * _CALL, part.seconds)
+        why = (
+            f"{part.name} took {percent(part.share)} of the time. It was called for {count(rows)} rows, one by one, "
+            f"and {duration(calls)} of its {duration(part.seconds)} were the calls alone."
+        )
+        batches = f"map_batches({part.name.partition('(')[2].rstrip(')')})"
+        yield Advice(
+            f"Have {part.name} work on batches", why, batches, calls / max(sum(history.stage_workers), 1)
+        )
+
+
+def _smaller_batches(history: History, facts: Facts, typed: _Typed) -> Iterator[Advice]:
+    """Take smaller batches where a worker is left alone with one, so that nobody can take a part of its work."""
+    stages = history.described.stages if history.described is not None else ()
     last = history.tracks[max(history.tracks)] if history.tracks else {}
     ends = sorted(max(span.end for span in spans) for spans in last.values())
-    driver = history.last
-    if len(ends) < 2 or driver is None or len(history.drivers) > 1:
-        return []
-    alone = ends[-1] - ends[len(ends) // 2]
-    if alone < 0.2 * driver.seconds:
-        return []
-    rows = max(1, history.read // (len(ends) * 8))
+    if len(ends) < 2 or len(history.drivers) > 1 or len(stages) != 1 or not stages[0].batches:
+        return
+    step, batch = max(stages[0].batches.items(), key=lambda each: each[1])
+    alone = ends[-1] - ends[(len(ends) - 1) // 2]
+    fewer = max(1, history.read // (len(ends) * _SMALLER))
+    if alone < _ALONE * history.seconds or fewer >= batch:
+        return
     why = (
-        f"For the last {duration(alone)}, {percent(alone / driver.seconds)} of the time, half of the workers had "
-        "nothing left to do. With smaller parts all end at about the same time."
+        f"For the last {duration(alone)}, {percent(alone / history.seconds)} of the time, half of the workers had "
+        f"nothing left to do. Work is shared out in batches, and these had {batch:,} rows."
     )
-    return [Advice("Cut the input into smaller parts", why, f"with_options(shard_rows={rows})", alone / 2)]
+    yield Advice("Take smaller batches", why, typed.for_step("batch_size", fewer, step), alone / 2)
 
 
-def _lost(history: History) -> list[Advice]:
-    lost = history.lost
-    seconds = lost / max(1, sum(history.stage_workers))
-    if not history.counts[LOST]:
-        return []
-    why = (
-        f"{duration(lost)} of work came to nothing. Smaller parts lose less when a worker or the driver ends."
-    )
-    return [Advice("Lose less when something ends", why, "with_options(shard_rows=…)", seconds)]
+# ------------------------------------------------------------ memory
 
 
-# ------------------------------------------------------------ memory, trouble, rows that fail
-
-
-def _memory(history: History) -> list[Advice]:
-    found = []
-    for each in history.ceilings()[:3]:
+def _ceilings(history: History, facts: Facts, typed: _Typed) -> Iterator[Advice]:
+    """Say at once how many rows fit; finding out costs the batches that did not."""
+    seconds = {
+        part.name: part.seconds
+        for stage in stage_times(history, history.at)
+        for part in stage.parts
+        if part.kind == "step"
+    }
+    for each in history.ceilings():
+        tried = sum(
+            2 * rows for _, step, what, rows, _ in history.batches if step == each.step and "fit" in what
+        )
+        gain = seconds.get(each.step, 0.0) * tried / max(history.read, 1)
         why = (
-            "More rows at a time did not fit into memory, and finding that out cost time. With "
+            f"More rows at a time did not fit into memory, and to find that out took {duration(gain)}. With "
             f"{each.rows:,} rows, the next run need not try."
         )
-        found.append(Advice(f"Say how many rows fit for {each.step}", why, f"batch_size={each.rows}"))
-    retired = history.counts[RETIRED]
-    if retired:
-        limit = f" ({size(history.memory_limit)})" if history.memory_limit else ""
-        why = (
-            f"{plural(retired, 'worker')} had to be ended so that the run stayed within memory_limit{limit}. Fewer "
-            "workers or smaller batches (batch_size=) would avoid that."
-        )
-        fewer = max(1, sum(history.stage_workers) - 1)
-        found.append(Advice("Let fewer workers share the memory", why, f"with_options(workers={fewer})"))
-    return found
+        option = typed.for_step("batch_size", each.rows, each.step)
+        yield Advice(f"Say how many rows fit for {each.step}", why, option, gain)
 
 
-def _trouble(history: History) -> list[Advice]:
-    found = []
-    lost, retried = history.counts[LOST], history.counts[RETRIED_CALLS]
+def _retired(history: History, facts: Facts, typed: _Typed) -> Iterator[Advice]:
+    retired, workers = history.counts[RETIRED], sum(history.stage_workers)
+    stages = history.described.stages if history.described is not None else ()
+    if not retired or history.counts[DIVIDED] or len(stages) != 1 or workers < 2:
+        return
+    limit = f" ({size(history.memory_limit)})" if history.memory_limit else ""
+    why = (
+        f"{plural(retired, 'worker')} had to be ended so that the run stayed within memory_limit{limit}, and what "
+        f"they had done was done again."
+    )
+    option = typed.workers(max(1, workers - 1), stages[0])
+    yield Advice("Let fewer workers share the memory", why, option, history.lost / workers)
+
+
+# ------------------------------------------------------------ where to look
+
+
+def _look(history: History, facts: Facts, typed: _Typed) -> Iterator[Advice]:
+    lost = history.counts[LOST]
     if lost > history.counts[RETIRED]:
         why = (
             f"{plural(lost, 'worker')} ended before the work did; parts of the input were done again for it. The "
             "reasons are listed under “What happened on the way”."
         )
-        found.append(Advice("Find out why workers end", why))
-    if retried >= _OFTEN:
-        why = (
-            f"{plural(retried, 'call')} failed with an error that passes, and waited before the next try. If "
-            "that is a service, fewer at a time may be faster."
+        yield Advice("Find out why workers end", why)
+    ledger = facts.ledger
+    if ledger.rejected and ledger.read:
+        share = percent(ledger.rejected / ledger.read, 2)
+        why = f"{count(ledger.rejected)} of {count(ledger.read)} rows ({share}) failed, and were set aside."
+        output = facts.output
+        option = (
+            f"headrace rejected {shlex.quote(output)}"
+            if typed.is_command
+            else f"hr.read_rejected({output!r})"
         )
-        found.append(Advice("Make fewer calls at a time", why, "max_in_flight=…"))
-    return found
-
-
-def _rejects(ledger: Ledger, output: str) -> list[Advice]:
-    failed = ledger.rejected + ledger.nulled
-    if not failed or not ledger.read:
-        return []
-    why = f"{count(failed)} of {count(ledger.read)} rows ({percent(failed / ledger.read, 2)}) failed."
-    option = f"hr.read_rejected({output!r})" if ledger.rejected else "with_options(max_errors=…)"
-    return [Advice("Look at the rows that failed", why, option)]
+        yield Advice("Look at the rows that failed", why, option)
