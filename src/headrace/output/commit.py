@@ -7,7 +7,7 @@ moment that is the run's. Whatever a crash leaves between two of these steps, ``
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -15,15 +15,14 @@ import msgspec
 from headrace.core import failpoints
 from headrace.core.metric_states import STATES, side_files
 from headrace.core.ports import Moment, Sink
-from headrace.core.uploading.names import is_uploaded
-from headrace.core.work import CommitRecord, Durability, Shard, StagedFile
+from headrace.core.work import CommitRecord, Durability, Shard
 from headrace.output import journal as journals
 from headrace.output import journal_records as notes
 from headrace.output.journal_state import JournalState
 from headrace.output.layout import Output
 from headrace.output.revealing import Revealing, bind_sink, with_files_of
 from headrace.output.run_list import RunTotals
-from headrace.output.saved_plan import write_plan
+from headrace.output.saved_plan import predecessors, write_plan
 from headrace.output.small_files import remove_unlisted_states, sync_folder
 from headrace.plan.physical import InputVersion, SavedPlan
 
@@ -161,21 +160,13 @@ class ShardCommitter:
         """
         if not self.revealing.aside or any(record.shard < self.state.runs[-1].shard for record in records):
             self.output.remove_success()
-        earlier = self._earlier(records)
+        run = self.state.runs[-1].name(self.plan.run)
+        mixed = [record.shard for record in records if with_files_of(run, record) != record]
+        found = predecessors(self.plan.shards, self.state.replaced, mixed)
+        last = journals.read(self.folder / "journal").last_of({*found.values()}) if found else {}
+        earlier = [msgspec.structs.replace(last[old], shard=new) for new, old in found.items()]
         self.note(*(notes.Revoked(record.shard) for record in records), *earlier)
         return earlier
-
-    def _earlier(self, records: Sequence[CommitRecord]) -> list[CommitRecord]:
-        """Return the records in whose places others were to be, for the shards of those."""
-        shards, found, run = self.plan.shards, dict[int, int](), self.state.runs[-1].name(self.plan.run)
-        mixed = (record.shard for record in records if with_files_of(run, record) != record)
-        for new in mixed if self.state.replaced else ():
-            for old in sorted(self.state.replaced):
-                if old < new and shards[old].place == shards[new].place:
-                    found[new] = old
-        ever = (record for record in journals.read(self.folder / "journal") if found)
-        last = {record.shard: record for record in ever if isinstance(record, CommitRecord)}
-        return [msgspec.structs.replace(last[old], shard=new) for new, old in found.items()]
 
     def revoke_unread(self, records: Sequence[CommitRecord]) -> None:
         """Take back commits that no reader knows of yet; their shards are run again."""
@@ -185,13 +176,8 @@ class ShardCommitter:
                 self.state.done[record.shard] = 0
             if not self.revealing.aside:
                 self.output.place.remove([file.name for file in record.files])
-        self.drop_staged(file for record in records for file in record.files)
+        self.revealing.publisher.drop(file for record in records for file in record.files)
         self.state.recount(self.committed())
-
-    def drop_staged(self, files: Iterable[StagedFile]) -> None:
-        """Remove files that are staged yet, of records that count no more."""
-        for file in (file for file in files if not is_uploaded(file)):
-            (self.folder / "staging" / file.staged).unlink(missing_ok=True)
 
     def commit_accepted(self, *, wait: bool = True) -> None:
         """Make commits durable, then reveal them; without ``wait``, only those whose files are ready."""

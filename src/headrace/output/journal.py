@@ -12,7 +12,7 @@ import contextlib
 import os
 import struct
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol, Self
 
@@ -119,6 +119,11 @@ class Contents:
         damage.
         """
         yield from map(self._commit, self._counting(lasting=False).values())
+
+    def last_of(self, shards: Container[int]) -> dict[int, CommitRecord]:
+        """Return the last record that each of these shards ever had, be it in force or not."""
+        ever = (record for record in self if isinstance(record, CommitRecord))
+        return {record.shard: record for record in ever if record.shard in shards}
 
     def in_order(self, places: Sequence[tuple[int, ...]]) -> Iterator[CommitRecord]:
         """Yield the records that ``lasting`` has, in the order of their shards, whose places are these."""

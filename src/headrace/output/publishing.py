@@ -78,6 +78,11 @@ class Publisher:
         for each in (each for _, arriving in self._waiting for each in arriving):
             each.result()
 
+    def drop(self, files: Iterable[StagedFile]) -> None:
+        """Remove files that are staged yet, of records that count no more."""
+        for file in (file for file in files if not is_uploaded(file)):
+            (Path(self._staging) / file.staged).unlink(missing_ok=True)
+
     @property
     def pending(self) -> bool:
         """True while records wait for ``ready``."""

@@ -108,7 +108,7 @@ def replace_shards(committer: ShardCommitter, records: Mapping[int, CommitRecord
         raise
     state.recount(committer.committed())
     kept = {file for record in records.values() for file in record.files}
-    committer.drop_staged(file for record in again for file in record.files if file not in kept)
+    committer.revealing.publisher.drop(file for record in again for file in record.files if file not in kept)
 
 
 def _first_unread(committer: ShardCommitter) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,19 @@ def successors(shards: Sequence[Shard], older: Sequence[int]) -> dict[int, Shard
     old = sorted((shards[number] for number in older), key=lambda shard: shard.place)
     made = (Shard(len(shards) + i, each.splits, each.name or str(each.index)) for i, each in enumerate(old))
     return {each.index: shard for each, shard in zip(old, made, strict=True)}
+
+
+def predecessors(shards: Sequence[Shard], replaced: Iterable[int], newer: Collection[int]) -> dict[int, int]:
+    """Return, for some shards, the one of the same rows that each was to replace: of several, the last.
+
+    >>> shards = [Shard(0, ()), Shard(1, ())]
+    >>> predecessors([*shards, *successors(shards, [1]).values()], [1], [0, 2])
+    {2: 1}
+    """
+    older = sorted(replaced)
+    return {
+        new: old for old in older for new in newer if old < new and shards[old].place == shards[new].place
+    }
 
 
 def sealed(data: bytes) -> bytes:
