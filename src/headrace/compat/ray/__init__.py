@@ -43,6 +43,7 @@ from headrace.compat.ray.session import (
 )
 
 __version__ = "2.60.0"  # the version of Ray whose names these are
+__commit__ = "headrace"
 
 __all__ = [
     "DynamicObjectRefGenerator",

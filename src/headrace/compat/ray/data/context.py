@@ -153,6 +153,7 @@ class DataContext(_Settings):
         own: dict[str, Any] = {
             **{"execution_options": ExecutionOptions(), "max_errored_blocks": 0, "config": {}},
             **{"retried_io_errors": [], "write_file_retry_on_errors": [], "shuffle_strategy": None},
+            "custom_execution_callback_classes": [],  # they get what Ray's executor knows, and are never called
         }
         object.__setattr__(self, "values", {**dict.fromkeys(_OTHERS), **_HARMLESS, **own})
 

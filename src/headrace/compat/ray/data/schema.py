@@ -46,5 +46,28 @@ class Schema:
 
     def __repr__(self) -> str:
         wide = max(map(len, (*self.names, "Column")))
-        rows = [("Column", "Type"), ("------", "----"), *zip(self.names, map(str, self.types), strict=True)]
+        rows = [
+            ("Column", "Type"),
+            ("------", "----"),
+            *zip(self.names, map(_shown, self.types), strict=True),
+        ]
         return "\n".join(f"{name:<{wide}}  {type_}" for name, type_ in rows)
+
+
+def _shown(kind: Any) -> str:
+    """Return a type's name; those of tensors as Ray names them."""
+    import pyarrow as pa
+
+    from headrace.core.arrow.ragged import RaggedTensorType
+
+    shape, inner = [], kind
+    while pa.types.is_fixed_size_list(inner):
+        shape.append(inner.list_size)
+        inner = inner.value_type
+    if isinstance(kind, pa.FixedShapeTensorType):
+        shape, inner = list(kind.shape), kind.value_type
+    if shape:
+        return f"ArrowTensorTypeV2(shape={tuple(shape)}, dtype={inner})"
+    if isinstance(kind, RaggedTensorType):
+        return f"ArrowVariableShapedTensorType(ndim={kind.ndim}, dtype={kind.value_type})"
+    return str(kind)

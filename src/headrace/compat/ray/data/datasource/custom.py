@@ -175,14 +175,17 @@ class Datasink:
 
         self.on_write_start(None)
         done = WriteResult()
+        written = dataset.map_batches(_Writing(self), batch_format="pyarrow")
         try:
-            for batch in dataset.map_batches(_Writing(self), batch_format="pyarrow").iter_rows():
+            for batch in written.iter_rows():
                 done.num_rows += batch["rows"]
                 done.size_bytes += batch["bytes"]
                 done.write_returns.append(pickle.loads(batch["returned"]))
         except Exception as error:
             self.on_write_failed(error)
             raise
+        finally:
+            dataset._last_report = written._last_report
         self.on_write_complete(done)
 
 
