@@ -719,6 +719,9 @@ class PredictorParts:
     """Returns what tells the model from another, such as the hash of its file. Default: that is found out from the
     object, as for any other argument."""
 
+    prompt_version: str = ""
+    """What names the way in which a language model is asked, for the record of a run."""
+
     weights: Callable[[], str] | None = None
     """Says for ``explain`` what workers share of it."""
 

@@ -100,6 +100,7 @@ def models(steps: Sequence[Step], code: Mapping[str, str]) -> tuple[tuple[str, s
                 continue
             files = [artifact for artifact in _artifacts(each.function.call) if artifact.seen]
             digests = [f"{artifact.path}, SHA-256 {artifact.seen[-1]}" for artifact in files]
+            digests += [version] if (version := each.function.parts.prompt_version) else []
             found.append((each.label, "; ".join(digests or [f"fingerprint {print_}" for print_ in prints])))
     return tuple(found)
 

@@ -89,3 +89,50 @@ def test_what_a_model_calls_is_a_column():
             model.with_options(**options)
     with pytest.raises(ArgumentError, match="Give one of them"):
         rows.prompt("{text}", model.with_options(tools=[TOOL]), schema=["a"])
+
+
+def test_what_else_comes_with_an_answer_are_columns():
+    def answer(prompt: str) -> Any:
+        if prompt == "bare":
+            return "yes"
+        message = {"role": "assistant", "content": "yes", "reasoning_content": f"about {prompt}"}
+        tokens = [{"token": "y", "logprob": -0.5}, {"token": "es", "logprob": 0}]
+        choice = {"message": message, "finish_reason": "stop", "logprobs": {"content": tokens}}
+        return (
+            {"choices": [choice]}
+            if prompt != "odd"
+            else {"choices": [{**choice, "logprobs": {"content": [1]}}]}
+        )
+
+    rows = hr.from_items(
+        [{"q": q, "by": by} for q, by in [("a", "lora-1"), ("bare", None), ("odd", "lora-2")]]
+    )
+    with FakeLLMServer(answer) as server:
+        model = hr.llm.Endpoint(server.url, "base").with_options(
+            sampling={"stop": ["."]}, overrides={"model": "by"}, columns=["model", "logprobs", "reasoning"]
+        )
+        asked = rows.prompt("{q}", model)
+        assert asked.schema().names[6:] == [
+            "answer_latency",
+            "answer_reasoning",
+            "answer_logprobs",
+            "answer_model",
+        ]
+        with pytest.warns(UserWarning, match="logprobs have not the form of OpenAI's"):
+            made = inline(asked, on_error="reject").take_all()
+        sent = [(each["model"], each["logprobs"], each["stop"]) for each in server.requests[:3]]
+        assert sorted(sent) == [(name, True, ["."]) for name in ("base", "lora-1", "lora-2")]
+        assert [(row["answer_reasoning"], row["answer_model"]) for row in made] == [
+            ("about a", "lora-1"), (None, "base")
+        ]  # fmt: skip
+        assert [None if (p := row["answer_logprobs"]) is None else list(p) for row in made] == [
+            [-0.5, 0.0],
+            None,
+        ]
+        with pytest.raises(ArgumentError, match="say columns="):
+            model.with_options(sampling={"logprobs": True})
+        numbered = hr.from_items([{"q": "a", "by": 3}]).prompt("{q}", model)
+        with pytest.raises(
+            hr.errors.StepError, match="column 'by' holds 3 for model: it takes the name of a model"
+        ):
+            inline(numbered).take_all()

@@ -24,6 +24,7 @@ GOOD: dict[str, Any] = {
     "repairs": 0,
     "on_truncated": 9,
     "keep_raw": True,
+    "columns": ("reasoning", "model"),
     "order": "longest",
     "cache": "/answers",
     "max_cost": 1.5,
@@ -38,20 +39,21 @@ BAD: dict[str, tuple[Any, ...]] = {
     "repairs": (-1, 1.0, True),
     "on_truncated": ("cut", 0, True),
     "keep_raw": (1,),
+    "columns": ("thoughts", 3, ["raw"]),
     "order": ("length", 3),
     "cache": ("", 3),
     "max_cost": (0, float("inf"), True, "1"),
     "max_total_tokens": (0, 1.5, True),
 }
-ENGINES = {"tools", "max_cost"}
+ENGINES = {"tools", "max_cost", "columns"}
 REFUSED: dict[str, set[str]] = {
     "Endpoint": set(),
     "Endpoints": set(),
     "VLLM": ENGINES,
     "SGLang": ENGINES,
-    "Transformers": {"overrides", "tools", "order", "cache", "max_cost", "max_total_tokens"},
+    "Transformers": {"overrides", "tools", "columns", "order", "cache", "max_cost", "max_total_tokens"},
 }
-IN_IDENTITY = {"system", "sampling", "overrides", "tools", "on_truncated", "keep_raw"}
+IN_IDENTITY = {"system", "sampling", "overrides", "tools", "on_truncated", "keep_raw", "columns"}
 ROWS = hr.from_items([{"text": "a", "limit": 3}])
 
 

@@ -194,4 +194,12 @@ def test_what_language_models_have_cost(tmp_path: Path) -> None:
         data.with_options(**QUIET).write_parquet(tmp_path / "out")
     (row,) = hr.runs(tmp_path)
     assert row.cost == 4.0 and [step for step, _ in row.models]
+    versions = [_prompt_version(*how) for how in (("{x}?", "m"), ("{x}?", "n"), ("{x}!", "m"))]
+    assert versions[0] == versions[1] != versions[2]  # the version is that of the prompt, not of the model
+    assert row.models[0][1].startswith("prompt ") and len(row.models[0][1]) == len("prompt ") + 8
     assert "4.00" in str(hr.runs(tmp_path)) and hr.runs(tmp_path).to_arrow()["cost"].to_pylist() == [4.0]
+
+
+def _prompt_version(template: str, model: str) -> str:
+    asked = hr.from_items([{"x": 1}]).prompt(template, hr.llm.Endpoint("http://localhost:1/v1", model))
+    return asked._plan.steps[-1].models[0].function.parts.prompt_version

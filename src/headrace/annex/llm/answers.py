@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import itertools
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -36,6 +37,8 @@ FAILED = ("error", "abort", "cancelled", "insufficient_system_resource")
 REASONING = ("reasoning_content", "reasoning")
 """Where servers put what a model thinks before it answers."""
 COUNTS = (("prompt_tokens", pa.int64()), ("completion_tokens", pa.int64()), ("latency", pa.float64()))
+
+_MORE = {"reasoning": pa.string(), "logprobs": pa.list_(pa.float64()), "model": pa.string()}
 
 T = TypeVar("T")
 
@@ -71,6 +74,7 @@ class AnswerColumns:
         answers = pa.string() if asked.schema is None else asked.schema.type
         fields = [(output, answers), (f"{output}_finish_reason", pa.string())]
         fields += [(f"{output}_{name}", kind) for name, kind in COUNTS]
+        fields += [(f"{output}_{name}", _MORE[name]) for name in self.settings.columns]
         fields += [(f"{output}_tool_calls", pa.string())] * bool(self.settings.tools)
         fields += [(f"{output}_raw", pa.string())] * self.settings.keep_raw
         self.result = pa.schema(fields)
@@ -78,16 +82,27 @@ class AnswerColumns:
 
     def identity(self) -> Any:
         """Return what decides about the answers: model, messages and parameters; not who serves them."""
+        return "prompt", *self.asked.model.identity(), *self._form()
+
+    @property
+    def prompt_version(self) -> str:
+        """The version of the prompt: a hash of its messages, its schema, and what else decides, but the model."""
+        form = msgspec.json.encode(self._form(), order="deterministic")
+        return f"prompt {hashlib.sha256(form).hexdigest()[:8]}"
+
+    def _form(self) -> tuple[Any, ...]:
+        """Return how is asked, whoever is asked."""
         model, settings, schema = self.asked.model, self.settings, self.schema
         form: tuple[Any, ...] | None = None
         if schema is not None:
             guided = (schema.guided,) if model.streams else ()
             form = (schema.described, *guided, settings.repairs, *schema.decides)
         return (
-            "prompt", *model.identity(), self.asked.template.messages, dict(settings.sampling),
-            str(settings.on_truncated), form, settings.keep_raw,
+            self.asked.template.messages, dict(settings.sampling), str(settings.on_truncated), form,
+            settings.keep_raw,
             *((dict(settings.overrides),) if settings.overrides else ()),
             *((list(settings.tools),) if settings.tools else ()),
+            *((list(settings.columns),) if settings.columns else ()),
         )  # fmt: skip
 
     def weights(self) -> str:
@@ -119,10 +134,12 @@ class AnswerColumns:
         value: Any = self._checked(answer)
         if self.schema is not None:
             value = self.schema.read(value)
+        more = (getattr(answer, name) or None for name in self.settings.columns)
         calls = (answer.tool_calls or None,) if self.settings.tools else ()
         raw = (answer.raw,) if self.settings.keep_raw else ()
         return (
-            value, answer.finish_reason, answer.prompt_tokens, answer.completion_tokens, answer.latency, *calls, *raw
+            value, answer.finish_reason, answer.prompt_tokens, answer.completion_tokens, answer.latency, *more,
+            *calls, *raw
         )  # fmt: skip
 
     def _checked(self, answer: Answer) -> str | None:
@@ -238,8 +255,8 @@ def raise_if_failed(data: Mapping[str, Any]) -> None:
         raise Again(NoText, f"200, and the answer has no text (finish_reason {reason!r})")
 
 
-def answer_of(reply: Reply, *, keep_raw: bool) -> Answer:
-    """Read the answer of a chat that ``raise_if_failed`` has let pass."""
+def answer_of(reply: Reply, settings: RequestSettings, model: str = "") -> Answer:
+    """Read the answer of a chat that ``raise_if_failed`` has let pass; ``model``: who was asked."""
     choice, message = first_choice(reply.data)
     assert choice is not None and message is not None
     usage = reply.data.get("usage")
@@ -249,15 +266,33 @@ def answer_of(reply: Reply, *, keep_raw: bool) -> Answer:
         text = None  # the model has thought, and said nothing
     calls, refusal = message.get("tool_calls"), message.get("refusal")
     details = usage.get("prompt_tokens_details")
+    columns = settings.columns
     return Answer(
         text,
         str(choice.get("finish_reason") or ""),
         count_of(usage, "prompt_tokens") or 0,
         count_of(usage, "completion_tokens") or 0,
         round(reply.latency, 6),
-        msgspec.json.encode(reply.data).decode() if keep_raw else "",
+        msgspec.json.encode(reply.data).decode() if settings.keep_raw else "",
         tool_calls=msgspec.json.encode(calls).decode() if isinstance(calls, list) and calls else "",
         cached_tokens=(count_of(details, "cached_tokens") or 0) if isinstance(details, dict) else 0,
         first_token=round(reply.first_token, 6),
         refusal=refusal if isinstance(refusal, str) and not text else "",
+        reasoning=_reasoning(message) if "reasoning" in columns else "",
+        logprobs=_logprobs(choice) if "logprobs" in columns else (),
+        model=model if "model" in columns else "",
     )
+
+
+def _reasoning(message: Mapping[str, Any]) -> str:
+    return next(filter(None, (text_in(message.get(name)) for name in REASONING)), "")
+
+
+def _logprobs(choice: Mapping[str, Any]) -> tuple[float, ...]:
+    """Return the logarithms of the probabilities of the tokens of an answer; raises ``Malformed`` without any."""
+    found = choice.get("logprobs")
+    tokens = found.get("content") if isinstance(found, dict) else None
+    try:
+        return tuple(float(token["logprob"]) for token in tokens or ())
+    except (TypeError, KeyError, ValueError):
+        raise Malformed("the server's logprobs have not the form of OpenAI's") from None

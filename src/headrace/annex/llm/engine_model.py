@@ -32,6 +32,7 @@ class EngineModel(LanguageModel):
     max_retries = 0
     refuses: ClassVar[Mapping[str, str]] = {
         "tools": "is for endpoints: the server finds a model's tool calls in its text",
+        "columns": "is for endpoints; here, there are no other columns",
         "max_cost": "is for endpoints; a model in the worker has no price",
     }
 

@@ -193,6 +193,7 @@ class Prompter(AnswerColumns):
             self.settings.on_truncated if isinstance(self.settings.on_truncated, int) else None,
             None if schema is None else self.settings.repairs,
             self.settings.keep_raw,
+            *self.settings.columns,
             *(() if schema is None else schema.decides),
             *own,
         )
@@ -205,6 +206,8 @@ class Prompter(AnswerColumns):
         for name, column in settings.overrides.items():
             if row[column] is not None:
                 request[name] = parameter(name, row[column], column, model)
+        if "logprobs" in settings.columns:
+            request["logprobs"] = True
         if settings.tools:
             request["tools"] = settings.tools
         return request if self.schema is None else self.schema.asking(request)
@@ -283,7 +286,7 @@ class Prompter(AnswerColumns):
         await when_free(started.store.add, self._step_key(request, own), msgspec.msgpack.encode(answer))
 
     def _step_key(self, request: dict[str, Any], own: tuple[str, ...]) -> bytes:
-        return key_of(request, "step", self.settings.keep_raw, *own)
+        return key_of(request, "step", self.settings.keep_raw, *self.settings.columns, *own)
 
     async def _ask(self, request: dict[str, Any]) -> Answer:
         """Ask, and ask again where what came was no answer."""
@@ -303,7 +306,7 @@ class Prompter(AnswerColumns):
         finally:
             started.note()
         raise_if_failed(reply.data)
-        return answer_of(reply, keep_raw=self.settings.keep_raw)
+        return answer_of(reply, self.settings, request["model"])
 
 
 @dataclass(slots=True)
@@ -362,6 +365,8 @@ def parameter(name: str, value: Any, column: str, model: Any) -> Any:
             if isinstance(value, bool) or value != int(value) or value < 1:
                 raise ValueError("it takes a whole number of at least 1")
             value = int(value)
+        if name == "model" and not (isinstance(value, str) and value):
+            raise ValueError("it takes the name of a model")
         model.check_value(name, value)
         msgspec.json.encode(value)
         if isinstance(value, bytes) or (isinstance(value, float) and not math.isfinite(value)):

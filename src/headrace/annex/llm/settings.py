@@ -16,6 +16,8 @@ from headrace.core.arguments import known_arguments
 from headrace.core.files.paths import absolute
 from headrace.errors import ArgumentError, nearest
 
+MORE = ("reasoning", "logprobs", "model")
+"""What else of an answer may be a column."""
 _OWN = {
     "model": "the Endpoint names it",
     "messages": "the template makes them",
@@ -23,6 +25,7 @@ _OWN = {
     "stream": "answers are read as a whole",
     "tools": "say tools=",
     "response_format": "say schema=",
+    "logprobs": "say columns=['logprobs']",
 }
 
 
@@ -37,6 +40,7 @@ class Settings(TypedDict, total=False):
     repairs: int | None
     on_truncated: str | int | None
     keep_raw: bool | None
+    columns: str | Sequence[str] | None
     order: str | None
     cache: str | os.PathLike[str] | None
     max_cost: float | None
@@ -100,8 +104,15 @@ def _given_overrides(name: str, value: Any) -> dict[str, str]:
         raise ArgumentError(
             f"{name}={value!r:.80}: it takes columns by parameter, such as {{'max_tokens': 'limit'}}."
         )
-    _check_own(name, value)
+    _check_own(name, {each: column for each, column in value.items() if each != "model"})
     return dict(value)
+
+
+def _given_columns(name: str, value: Any) -> tuple[str, ...]:
+    names = (value,) if isinstance(value, str) else value
+    if not isinstance(names, Sequence) or not all(each in MORE for each in names):
+        raise ArgumentError(f"{name}={value!r:.80}: it takes some of {', '.join(map(repr, MORE))}.")
+    return tuple(each for each in MORE if each in names)
 
 
 def _check_own(name: str, parameters: Mapping[str, Any]) -> None:
@@ -170,6 +181,7 @@ class RequestSettings:
     repairs: int = _setting(given_count, 1)
     on_truncated: str | int = _setting(_given_truncation, "error")
     keep_raw: bool = _setting(given_flag, default=False)
+    columns: tuple[str, ...] = _setting(_given_columns, ())
     order: str = _setting(_given_order, "")
     cache: str = _setting(_given_folder, "")
     max_cost: float | None = _setting(given_amount)
@@ -224,7 +236,8 @@ class LanguageModel:
             of its own.
         overrides
             Parameters of each request that a column gives, by their names: ``{"max_tokens": "limit"}``. A null
-            leaves what ``sampling`` says.
+            leaves what ``sampling`` says. At an endpoint ``{"model": "adapter"}`` asks each row of a model of its
+            own, such as a LoRA adapter; ``prices`` are the endpoint's for all of them.
         tools
             Tools that the model may call, as OpenAI describes them. Nobody carries them out: what it calls is in
             ``answer_tool_calls`` as JSON text, null for none, and ``answer`` is null where it says nothing else.
@@ -238,6 +251,11 @@ class LanguageModel:
             ``max_tokens``.
         keep_raw
             Keep the whole response of the server, as JSON text, in ``answer_raw``.
+        columns
+            What else of an answer of an endpoint becomes a column. ``"reasoning"``: what the model thought before it
+            answered (string), in ``answer_reasoning``; null where the server sends none. ``"logprobs"``: the
+            logarithm of the probability of each token (list of float64), in ``answer_logprobs``. ``"model"``: the
+            name of the model that was asked, in ``answer_model``.
         order
             The order in which waiting requests are sent. ``"arrival"``: in the order of the rows. ``"prefix"``:
             prompts with the same beginning one after another, for models that cache beginnings (the default for

@@ -57,6 +57,7 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
     ``tool_calls``: which tools it calls, as JSON text. ``cached_tokens`` of the prompt were computed before;
     ``first_token``: seconds until there was one, 0 where nobody says. ``asked_longer``: with more ``max_tokens`` than
     at first; ``repairs``: how often the model was shown what is wrong. ``refusal``: why it does not answer.
+    ``reasoning``, ``logprobs`` and ``model`` are there where a column of them was asked for.
     """
 
     text: str | None
@@ -72,6 +73,9 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
     asked_longer: bool = False
     repairs: int = 0
     refusal: str = ""
+    reasoning: str = ""
+    logprobs: tuple[float, ...] = ()
+    model: str = ""
 
 
 @dataclass(frozen=True, slots=True)

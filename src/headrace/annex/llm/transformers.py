@@ -82,6 +82,7 @@ class Transformers(TextPredictor, LanguageModel):
     refuses: ClassVar[Mapping[str, str]] = {
         "overrides": "is for endpoints and engines; a Transformers model computes rows together",
         "tools": "is for endpoints: the server finds a model's tool calls in its text",
+        "columns": "is for endpoints; here, there are no other columns",
         "order": "is for models that work on many requests at once; this one gets batches",
         **dict.fromkeys(
             ("cache", "max_cost", "max_total_tokens"),
