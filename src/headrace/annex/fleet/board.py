@@ -2,20 +2,24 @@
 
 All of it stands in notes of the output, which are only ever added (``output/places/notes.py``):
 
-- ``plan``: the shards, and how many of them are a slice. The first machine writes it.
-- ``claim-00017-0``: slice 17 is that machine's. ``claim-00017-1``: what that one had not done is another's. Of all
-  claims of a slice the last counts, and of all who want to write it one is first.
-- ``ended-k3f9a2xq``: which claims that machine has done. It makes nothing more.
+- ``plan``: the shards, and how many of them each slice has. The first machine writes it.
+- ``claim-00017-0``: slice 17 is that machine's. Of all who want to write it one is first.
+- ``ended-k3f9a2xq``: what counts of that machine's work, and in pieces what it has left. It or another writes it,
+  once; what the machine makes later does not count. ``claim-k3f9a2xq-2-0`` gives the third piece to a machine.
 - ``schema``: that of the output, by the first machine that knows it.
 
-A machine has a run, which is an output of its own, before it claims anything. Who takes over from it first makes sure
-that nothing more can be committed there. So what its journal says from then on stays true, and the rest is whole.
+A slice or a piece that a machine claimed, and that the note of its end does not name, was claimed too late to count:
+``claim-00017-1`` gives it to another.
+
+A machine has a run, which is an output of its own, before it claims anything.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from itertools import accumulate, pairwise
+from statistics import median
 
 import msgspec
 
@@ -25,24 +29,42 @@ from headrace.output.saved_plan import sealed, unsealed
 from headrace.plan.physical import SavedPlan
 
 PLAN, SCHEMA = "plan", "schema"
-MOST_SLICES = 256
-_CLAIM = re.compile(r"claim-(\d+)-(\d+)")
+LEAST_SLICES, MOST_SLICES = 256, 1_024
+"""What is left is cut by such a number, again and again: slices are big at first, and single shards in the end."""
+PIECES = 16
+"""What a machine has left is given to so many others, at most."""
+TIMES, GRACE = 2.0, 1.0
+"""A machine is slow if it needs so many times what others would, and so many seconds more."""
+_CLAIM = re.compile(r"claim-(\w+(?:-\d+)?)-(\d+)")
 _ENDED = re.compile(r"ended-(\w+)")
 
-Part = tuple[int, int]
-"""A slice, and which of its claims."""
+Part = tuple[str, int]
+"""A slice or a piece, and which of its claims."""
+
+
+def slices_of(shards: int) -> list[int]:
+    """Return how many shards each slice has.
+
+    >>> slices_of(5), slices_of(1_000)[:3], len(slices_of(1_000_000))
+    ([1, 1, 1, 1, 1], [4, 4, 4], 7638)
+    """
+    found, by = list[int](), min(MOST_SLICES, max(LEAST_SLICES, shards // 64))
+    while shards:
+        found.append(-(-shards // by))
+        shards -= found[-1]
+    return found
 
 
 class FleetPlan(msgspec.Struct, frozen=True):
-    """What all machines do: the plan of the output as one machine would have saved it, and shards of a slice."""
+    """What all machines do: the plan of the output as one machine would have saved it, and the sizes of slices."""
 
     plan: SavedPlan
-    of_a_slice: int
+    sizes: list[int]
 
     @classmethod
     def of(cls, plan: SavedPlan) -> FleetPlan:
         """Divide the shards of a plan."""
-        return cls(plan, max(1, -(-len(plan.shards) // MOST_SLICES)))
+        return cls(plan, slices_of(len(plan.shards)))
 
     def encode(self) -> bytes:
         """Encode for its note."""
@@ -59,38 +81,53 @@ class FleetPlan(msgspec.Struct, frozen=True):
             )
         return msgspec.msgpack.decode(found, type=cls)
 
-    @property
-    def slices(self) -> int:
-        """How many slices there are."""
-        return -(-len(self.plan.shards) // self.of_a_slice)
+    def slices(self) -> dict[str, range]:
+        """Return the numbers of the shards of each slice, by its name."""
+        ends = pairwise(accumulate(self.sizes, initial=0))
+        return {f"{number:05}": range(*each) for number, each in enumerate(ends)}
 
-    def shards(self, slice_: int) -> list[Shard]:
-        """Return the shards of a slice; each has its number for a name."""
-        first = slice_ * self.of_a_slice
-        found = self.plan.shards[first : first + self.of_a_slice]
-        return [msgspec.structs.replace(shard, name=str(shard.index)) for shard in found]
+    def shards(self, numbers: range) -> tuple[Shard, ...]:
+        """Return shards of the plan; each has its number for a name."""
+        found = self.plan.shards[numbers.start : numbers.stop]
+        return tuple(msgspec.structs.replace(shard, name=str(shard.index)) for shard in found)
+
+
+class Pace(msgspec.Struct, frozen=True):
+    """How fast a machine is: in ``seconds`` since its run began it has claimed work of this ``weight`` in all."""
+
+    seconds: float = 0.0
+    weight: float = 0.0
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """A machine has a slice, or, with ``shards``, what another has not done of it."""
+    """A machine has a slice or a piece. ``pace``: with this one."""
 
     machine: str
-    shards: tuple[Shard, ...] | None = None
+    pace: Pace = Pace()
 
 
 class Ended(msgspec.Struct, frozen=True):
-    """A machine has done these claims, and makes nothing more."""
+    """What counts of a machine's work.
+
+    ``done``: the claims of which every row either counts or is in a piece. ``counted``: the shards that count, by
+    their numbers in its run; None: all that it has committed. ``left``: the pieces. ``handed``: how often their rows
+    were given on. ``pace``: where it has done all.
+    """
 
     done: tuple[Part, ...]
+    counted: tuple[int, ...] | None = None
+    left: tuple[tuple[Shard, ...], ...] = ()
+    handed: int = 0
+    pace: Pace = Pace()
 
 
 def claim_name(part: Part) -> str:
     """Return the name of a claim's note.
 
-    >>> claim_name((17, 0))
+    >>> claim_name(("00017", 0))
     'claim-00017-0'
     """
-    return f"claim-{part[0]:05}-{part[1]}"
+    return f"claim-{part[0]}-{part[1]}"
 
 
 def ended_name(machine: str) -> str:
@@ -98,84 +135,149 @@ def ended_name(machine: str) -> str:
     return f"ended-{machine}"
 
 
+def weight_of(shards: Iterable[Shard]) -> float:
+    """Return about how much work shards are, in any unit: their rows, or bytes where rows are not known."""
+    return sum(
+        float(shard.rows if shard.rows >= 0 else sum(split.bytes for split in shard.splits) or 1)
+        for shard in shards
+    )
+
+
 class Board:
     """What is known of the notes, which only grow: so what was read once stays true. ``read`` reads one of them."""
 
-    def __init__(self, slices: int, read: Callable[[str], bytes | None]) -> None:
-        self._slices = slices
+    def __init__(self, plan: FleetPlan, read: Callable[[str], bytes | None]) -> None:
+        self._plan = plan
         self._read = read
-        self._claims: dict[str, Claim] = {}
-        self._last: dict[int, int] = {}  # slice → its last claim
-        self._ended: dict[str, Ended] = {}
+        self._items: dict[str, range | tuple[Shard, ...]] = {**plan.slices()}
+        self._last: dict[str, int] = {}  # slice or piece → its last claim
+        self._claims: dict[Part, Claim] = {}
+        self._seen: dict[str, tuple[Pace, float]] = {}  # machine → its last claim that was read, and when
+        self._settled: set[Part] = set()
+        self.ended: dict[str, Ended] = {}
 
     def look(self, names: Iterable[str]) -> None:
         """Take in which notes there are."""
         for name in names:
             if found := _CLAIM.fullmatch(name):
-                self.claimed((int(found[1]), int(found[2])))
-            elif (found := _ENDED.fullmatch(name)) and found[1] not in self._ended:
+                self.claimed((found[1], int(found[2])))
+            elif (found := _ENDED.fullmatch(name)) and found[1] not in self.ended:
                 data = self._read(name)
                 if data is not None:
-                    self._ended[found[1]] = msgspec.msgpack.decode(data, type=Ended)
+                    self._end(found[1], msgspec.msgpack.decode(data, type=Ended))
+
+    def _end(self, machine: str, ended: Ended) -> None:
+        self.ended[machine] = ended
+        self._settled.update(ended.done)
+        self._items |= {f"{machine}-{i}": piece for i, piece in enumerate(ended.left)}
 
     def claimed(self, part: Part) -> None:
         """Somebody has this claim."""
-        slice_, turn = part
-        self._last[slice_] = max(turn, self._last.get(slice_, 0))
+        self._last[part[0]] = max(part[1], self._last.get(part[0], 0))
 
-    def free(self, start: int) -> Iterator[int]:
-        """Yield the slices that nobody has, from number ``start`` on and around."""
-        for i in range(self._slices):
-            slice_ = (start + i) % self._slices
-            if slice_ not in self._last:
-                yield slice_
+    def shards(self, item: str) -> tuple[Shard, ...]:
+        """Return the shards of a slice or a piece."""
+        found = self._items[item]
+        return self._plan.shards(found) if isinstance(found, range) else found
 
-    def open_parts(self) -> list[tuple[Part, Claim]]:
-        """Return the claims that count and are not done, as far as is known."""
-        done = self._done()
-        parts = [part for part in self._last.items() if part not in done]
-        found = [(part, self._claim(claim_name(part))) for part in parts]
-        return [(part, claim) for part, claim in found if claim is not None]
+    def handed(self, item: str) -> int:
+        """Return how often the rows of a slice or a piece were given on."""
+        machine, dash, _ = item.rpartition("-")
+        return self.ended[machine].handed if dash else 0
 
-    def _done(self) -> set[Part]:
-        return {part for each in self._ended.values() for part in each.done}
+    def free(self) -> Iterator[Part]:
+        """Yield the claims that may be made now, as far as is known: of pieces first, then of slices in order."""
+        late = [part for part, claim in self._claims.items() if self._is_void(part, claim)]
+        yield from ((item, turn + 1) for item, turn in late if self._last[item] == turn)
+        yield from ((item, 0) for item in reversed(self._items) if "-" in item and item not in self._last)
+        yield from ((item, 0) for item in self._items if "-" not in item and item not in self._last)
 
-    def _claim(self, name: str) -> Claim | None:
-        if name not in self._claims:
-            data = self._read(name)
+    def _is_void(self, part: Part, claim: Claim) -> bool:
+        return claim.machine in self.ended and part not in self._settled
+
+    def read_claims(self, now: float, most: int | None = None) -> dict[str, list[Part]]:
+        """Return the claims of machines that have not ended, as far as they were read; read ``most`` more."""
+        waits = [part for part in self._last.items() if part not in self._settled and part not in self._claims]
+        for part in waits[::-1][:most]:
+            data = self._read(claim_name(part))
             if data is None:
-                return None
-            self._claims[name] = msgspec.msgpack.decode(data, type=Claim)
-        return self._claims[name]
+                continue
+            claim = self._claims[part] = msgspec.msgpack.decode(data, type=Claim)
+            known = self._seen.get(claim.machine)
+            if known is None or known[0].seconds < claim.pace.seconds:
+                self._seen[claim.machine] = claim.pace, now
+        found: dict[str, list[Part]] = {}
+        for part, claim in self._claims.items():
+            if claim.machine not in self.ended:
+                found.setdefault(claim.machine, []).append(part)
+        return found
+
+    def is_slow(self, machine: str, parts: Sequence[Part], now: float) -> bool:
+        """Say whether a machine with these claims takes much longer than those would that have done all of theirs."""
+        paces = [each.pace for each in self.ended.values() if each.pace.weight]
+        if not paces:
+            return False
+        pace, seen = self._seen[machine]
+        needed = pace.weight * median(each.seconds / each.weight for each in paces)
+        times = TIMES * 4.0 ** max(self.handed(item) for item, _ in parts)  # it may be the rows that are slow
+        return pace.seconds + now - seen > times * needed + GRACE
 
     @property
     def complete(self) -> bool:
-        """True once every slice is done, by one machine or several."""
-        done = self._done()
-        return all((slice_, self._last.get(slice_, -1)) in done for slice_ in range(self._slices))
+        """True once every slice and every piece is done."""
+        return all((item, self._last.get(item, -1)) in self._settled for item in self._items)
 
     @property
-    def ended(self) -> list[str]:
-        """The machines that have ended."""
-        return sorted(self._ended)
+    def taken(self) -> int:
+        """How many slices of the plan were claimed."""
+        return sum("-" not in item for item in self._last)
+
+    def handover(
+        self, parts: Sequence[Part], shards: Sequence[Shard], committed: Collection[int]
+    ) -> Ended:
+        """Return what counts of a machine's work with these claims, by the ``shards`` of its run, and what is left."""
+        counted, left = rest_of(shards, [shard for item, _ in parts for shard in self.shards(item)], committed)
+        size = max(1, -(-len(left) // PIECES))
+        pieces = tuple(tuple(left[i : i + size]) for i in range(0, len(left), size))
+        handed = 1 + max((self.handed(item) for item, _ in parts), default=0)
+        return Ended(tuple(parts), tuple(counted), pieces, handed)
 
 
-def rest_of(shards: Sequence[Shard], claimed: Sequence[Shard], committed: set[int]) -> tuple[Shard, ...]:
-    """Return what a machine has not done of what it claimed, by its ``shards`` as they are in the end.
+def rest_of(
+    shards: Sequence[Shard], claimed: Sequence[Shard], committed: Collection[int]
+) -> tuple[list[int], list[Shard]]:
+    """Return which shards count of what a machine claimed, and what is left of it, by its ``shards`` as they are.
 
     Names say where rows stand among all of the output, so those of the rest have to sort where they did, and leave
     room for more: no shard of that machine may stand among the parts that another will make of them.
 
     >>> shards = [Shard(0, (), "7"), Shard(1, (), "7.001")]
-    >>> [shard.name for shard in rest_of(shards, [Shard(0, (), "7")], {0})]
-    ['7.1.0']
+    >>> counted, left = rest_of(shards, [Shard(0, (), "7"), Shard(0, (), "8")], {0})
+    >>> counted, [shard.name for shard in left]
+    ([0], ['7.1.0', '8'])
     """
-    known = {shard.place[0] for shard in shards}
-    whole = [shard for shard in claimed if shard.place[0] not in known]  # it had not begun with these
-    mine = {shard.place[0] for shard in claimed}
-    left = [shard for shard in shards if shard.place[0] in mine and shard.index not in committed]
-    places = [shard.place for shard in shards]
-    return (*whole, *(msgspec.structs.replace(shard, name=_within(shard.place, places)) for shard in left))
+    stems = {_stem(shard) for shard in claimed}
+    begun, mine = set[tuple[int, ...]](), list[Shard]()
+    for shard in shards:
+        above = stems.intersection(shard.place[:i] for i in range(1, 1 + len(shard.place)))
+        begun |= above
+        mine += [shard] * bool(above)
+    places = [shard.place for shard in mine]
+    left = [
+        msgspec.structs.replace(shard, name=_within(shard.place, places))
+        for shard in mine
+        if shard.index not in committed
+    ]
+    left += [shard for shard in claimed if _stem(shard) not in begun]
+    return (
+        [shard.index for shard in mine if shard.index in committed],
+        sorted(left, key=lambda shard: shard.place),
+    )
+
+
+def _stem(shard: Shard) -> tuple[int, ...]:
+    """Return what the places of all begin with that a machine makes of a shard."""
+    return shard.place[:-1] or shard.place
 
 
 def _within(place: tuple[int, ...], others: Iterable[tuple[int, ...]]) -> str:
