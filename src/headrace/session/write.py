@@ -48,7 +48,7 @@ from headrace.version import __version__
 
 if TYPE_CHECKING:
     from headrace.core.uploading.names import Uploads
-    from headrace.core.work import MoreShards
+    from headrace.core.work import MoreShards, RunInterrupted
     from headrace.driver.scheduler import Scheduler
     from headrace.observers.progress import Progress
     from headrace.output.job import Job, OpenRequest
@@ -138,7 +138,7 @@ def _retry(
 class Supply(Protocol):
     """Where further shards of a run come from: ``want`` asks for some, and returns at once."""
 
-    answer: Callable[[MoreShards], None]
+    answer: Callable[[MoreShards | RunInterrupted], None]
 
     def want(self) -> None: ...
 
@@ -161,8 +161,10 @@ def _fleet_job(
         raise ArgumentError("fleet=True needs headrace.annex.fleet, which is not installed here.")
 
     def work(machine: Any) -> None:
-        drive(machine.job, context, progress, machine)
-        context.begin_again()
+        try:
+            drive(machine.job, context, progress, machine)
+        finally:
+            context.begin_again()
 
     found: AbstractContextManager[Job] = fleets.fleet_job(plan, request, context.options, work)
     return found

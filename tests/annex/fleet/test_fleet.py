@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -105,6 +106,37 @@ def test_machines_share_a_store(
     job.check(place)
     found = obstore.list(bucket.store, f"{bucket.prefix}/out/_headrace/fleet").collect()
     assert not [each["path"] for each in found]
+
+
+@pytest.mark.parametrize("where", ["folder", "store"])
+def test_what_a_slow_machine_has_is_done_by_another(
+    where: str, tmp_path: Path, nurseries: list[Nursery], request: pytest.FixtureRequest
+) -> None:
+    environment, place = dict[str, str](), str(tmp_path / "out")
+    if where == "store":
+        environment = environment_of(request.getfixturevalue("proxy").url)
+        place = f"{request.getfixturevalue('bucket').url}/out"
+    gate, log = tmp_path / "gate", tmp_path / "log"
+    with ThreadPoolExecutor(1) as threads:
+        slow = threads.submit(
+            nurseries[0].live,
+            "annex.fleet.job",
+            [place, {}],
+            log,
+            environment={**environment, "TEST_GATE": str(gate)},
+        )
+        while not (tmp_path / "gate.reached").exists() and not slow.done():
+            time.sleep(0.05)
+        assert nurseries[1].live("annex.fleet.job", [place, {}], log, environment=environment) == 0, (
+            log.read_text()
+        )
+        job.check(place)
+        assert not slow.done()
+        gate.touch()
+        assert slow.result() == 0, log.read_text()  # it finds the output complete
+    job.check(place)
+    result = f'"rows": {sum(i % job.BAD != 5 for i in range(job.ROWS))}, '
+    assert log.read_text().count(result) == 2
 
 
 def test_another_program_is_refused(tmp_path: Path, nurseries: list[Nursery]) -> None:

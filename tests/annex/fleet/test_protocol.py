@@ -126,7 +126,9 @@ def moves_of(state: State, i: int, world: World) -> Iterator[State]:
     if name is not None and state.faults < world.faults:
         gone = with_run(state, name, held=False)._replace(faults=state.faults + 1)
         yield gone  # it is taken for dead
-        yield gone._replace(at=put(state.at, i, None), over=put(state.over, i, None))  # it dies, and comes again
+        yield gone._replace(
+            at=put(state.at, i, None), over=put(state.over, i, None)
+        )  # it dies, and comes again
     if state.over[i] is not None:
         yield from taking_over(state, i, world)
         return
@@ -149,7 +151,9 @@ def moves_of(state: State, i: int, world: World) -> Iterator[State]:
     if left and not run.closed:
         yield with_run(state, name, committed=run.committed | {left[0]})
     ended = known.board.ended.get(name)
-    if known.free and (ended is None or ended.done == run.claims):  # one that has ended may claim once before it looks
+    if known.free and (
+        ended is None or ended.done == run.claims
+    ):  # one that has ended may claim once before it looks
         yield claiming(state, name, known)
     elif not left:
         noted, _ = added(state, ended_name(name), Ended(run.claims))
@@ -222,13 +226,13 @@ def explored(world: World) -> int:
     return len(seen)
 
 
-@pytest.mark.parametrize("world", [World(2, 2, 1), World(3, 2, 1)])
+@pytest.mark.parametrize("world", [World(3, 2, 1), World(3, 3, 1)])
 def test_every_history_does_each_row_once(world: World) -> None:
     assert explored(world) > 1_000
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("world", [World(3, 3, 1), World(2, 3, 2), World(3, 2, 2)])
+@pytest.mark.parametrize("world", [World(2, 2, 2), World(3, 2, 2)])
 def test_every_longer_history_does_each_row_once(world: World) -> None:
     assert explored(world) > 10_000
 

@@ -197,7 +197,9 @@ class Board:
 
     def read_claims(self, now: float, most: int | None = None) -> dict[str, list[Part]]:
         """Return the claims of machines that have not ended, as far as they were read; read ``most`` more."""
-        waits = [part for part in self._last.items() if part not in self._settled and part not in self._claims]
+        waits = [
+            part for part in self._last.items() if part not in self._settled and part not in self._claims
+        ]
         for part in waits[::-1][:most]:
             data = self._read(claim_name(part))
             if data is None:
@@ -212,9 +214,14 @@ class Board:
                 found.setdefault(claim.machine, []).append(part)
         return found
 
-    def is_slow(self, machine: str, parts: Sequence[Part], now: float) -> bool:
-        """Say whether a machine with these claims takes much longer than those would that have done all of theirs."""
-        paces = [each.pace for each in self.ended.values() if each.pace.weight]
+    def is_slow(self, machine: str, parts: Sequence[Part], now: float, done: Pace | None = None) -> bool:
+        """Say whether a machine with these claims takes much longer than those would that have done all of theirs.
+
+        ``done``: what the machine has done that asks.
+        """
+        paces = [
+            pace for pace in (done, *(each.pace for each in self.ended.values())) if pace and pace.weight
+        ]
         if not paces:
             return False
         pace, seen = self._seen[machine]
@@ -232,11 +239,11 @@ class Board:
         """How many slices of the plan were claimed."""
         return sum("-" not in item for item in self._last)
 
-    def handover(
-        self, parts: Sequence[Part], shards: Sequence[Shard], committed: Collection[int]
-    ) -> Ended:
-        """Return what counts of a machine's work with these claims, by the ``shards`` of its run, and what is left."""
-        counted, left = rest_of(shards, [shard for item, _ in parts for shard in self.shards(item)], committed)
+    def handover(self, parts: Sequence[Part], shards: Sequence[Shard], committed: Collection[int]) -> Ended:
+        """Return what counts of a machine's work with these claims, by ``shards`` of its run, and what is left."""
+        counted, left = rest_of(
+            shards, [shard for item, _ in parts for shard in self.shards(item)], committed
+        )
         size = max(1, -(-len(left) // PIECES))
         pieces = tuple(tuple(left[i : i + size]) for i in range(0, len(left), size))
         handed = 1 + max((self.handed(item) for item, _ in parts), default=0)

@@ -12,10 +12,10 @@ import msgspec
 from headrace.annex.fleet.machine import Fleet
 from headrace.core.files import safe_files
 from headrace.core.metric_states import STATES, side_files
-from headrace.core.work import FLEET, HOME, NOTES, CommitRecord, Shard, Split
+from headrace.core.work import CommitRecord, Shard, Split
 from headrace.errors import LedgerMismatch
 from headrace.output.job import Job
-from headrace.output.places.place import Place, looked_at
+from headrace.output.places.place import looked_at
 from headrace.output.runs import SavedRun, current_run
 from headrace.plan.accounts import mismatch
 
@@ -32,20 +32,23 @@ class Gathered(msgspec.Struct, frozen=True):
 
 
 @contextlib.contextmanager
-def gathered(fleet: Fleet, place: Place) -> Iterator[list[Gathered]]:
-    """Return what all machines have committed, in the order of the input; their outputs are open meanwhile.
+def gathered(fleet: Fleet) -> Iterator[list[Gathered]]:
+    """Return what counts of all that machines have committed, in the order of the input.
 
-    Raises ``LedgerMismatch`` if that is not what was planned.
+    Their outputs are open meanwhile. Raises ``LedgerMismatch`` if that is not what was planned.
     """
     with contextlib.ExitStack() as opened:
         found: list[Gathered] = []
-        for machine in sorted(place.folders(f"{HOME}/{FLEET}") - {NOTES}):
+        for machine, ended in fleet.board.ended.items():
+            if ended.counted == ():
+                continue
             sink = fleet.sink_of(machine)
             there = opened.enter_context(looked_at(sink.root, sink.storage.options))
-            run = current_run(there.root)
+            run, counted = current_run(there.root), None if ended.counted is None else {*ended.counted}
             if run is not None:
                 shards = run.plan.shards
-                found += [Gathered(machine, run, shards[each.shard], each) for each in run.records]
+                records = [each for each in run.records if counted is None or each.shard in counted]
+                found += [Gathered(machine, run, shards[each.shard], each) for each in records]
         found.sort(key=lambda each: each.shard.place)
         _check_whole(fleet.fleet.plan.shards, [each.shard for each in found])
         yield found

@@ -38,15 +38,15 @@ def fleet_of(path: str | os.PathLike[str], options: Options | None = None) -> Fl
         if data is None:
             return None
         fleet = FleetPlan.decode(data, place.name)
-        board = Board(fleet.slices, notes.read)
+        board = Board(fleet, notes.read)
         board.look(notes.names())
         machines = sorted(place.folders(f"{HOME}/{FLEET}") - {NOTES})
         rows = [shard.rows for shard in fleet.plan.shards]
         return FleetView(
             {name: str(place.at(f"{HOME}/{FLEET}/{name}")) for name in machines},
             tuple(board.ended),
-            fleet.slices,
-            fleet.slices - sum(1 for _ in board.free(0)),
+            len(fleet.sizes),
+            board.taken,
             -1 if min(rows, default=0) < 0 else sum(rows),
             board.complete and place.writer() is not None,
         )

@@ -1,4 +1,4 @@
-"""One machine of a fleet: it has a run of its own, takes slices one by one, and the work of machines that died."""
+"""One machine of a fleet: it has a run of its own, takes slices, and what dead or slow machines have left."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import TYPE_CHECKING, cast
 
 import msgspec
@@ -19,21 +20,23 @@ from headrace.annex.fleet.board import (
     Claim,
     Ended,
     FleetPlan,
+    Pace,
     Part,
     claim_name,
     ended_name,
-    rest_of,
+    weight_of,
 )
 from headrace.core import failpoints
-from headrace.core.work import FLEET, HOME, MoreShards, Shard
+from headrace.core.work import FLEET, HOME, MoreShards, RunInterrupted, Shard
 from headrace.errors import HeadraceError, RunLocked
 from headrace.output.job import Job, OpenRequest
 from headrace.output.layout import Output, new_run_name, open_output
 from headrace.output.places import lease
 from headrace.output.places.notes import HELD, Notes
-from headrace.output.places.place import place_at
+from headrace.output.places.place import looked_at, place_at
 from headrace.output.recover import recover
 from headrace.output.resume import open_job
+from headrace.output.runs import current_run
 from headrace.output.saved_plan import read_plan
 from headrace.plan.logical import Plan
 from headrace.plan.partitioning import Partitioning
@@ -41,6 +44,14 @@ from headrace.plan.partitioning import Partitioning
 if TYPE_CHECKING:
     from headrace.core.ports import Source
     from headrace.sinks.files import FileSink
+
+
+WATCH = 15.0
+"""Seconds between two times of asking whether others have taken over what this machine has."""
+AHEAD = 64
+"""A machine takes one of so many slices that are free: so few ask for the same."""
+CLAIMS_READ = 256
+"""Claims that a machine without work reads at a time, to see whose they are."""
 
 
 class Given(Partitioning, frozen=True):
@@ -64,8 +75,7 @@ class Fleet:
 
     def __init__(self, plan: Plan, request: OpenRequest, fleet: FleetPlan, notes: Notes) -> None:
         self.plan, self.request, self.fleet, self.notes = plan, request, fleet, notes
-        self.board = Board(fleet.slices, notes.read)
-        self._next = random.randrange(max(1, fleet.slices))
+        self.board = Board(fleet, notes.read)
         self._signs: dict[str, tuple[str, float]] = {}  # of life, and since when there was no other
 
     def sink_of(self, machine: str) -> FileSink:
@@ -83,10 +93,10 @@ class Fleet:
     def machine(self) -> Iterator[Machine | None]:
         """Open a run of this machine that has work; None if there is none just now.
 
-        The run is there before anything is claimed: whoever takes over finds a journal that nobody adds to any more.
+        The run is there before anything is claimed: whoever takes over finds its journal. Where others have taken
+        over what it had, it ends, and whatever went wrong there does not count.
         """
-        dead = next(self.board.free(0), None) is None and self._dead()
-        if dead is None:
+        if next(self.board.free(), None) is None and not self._release():
             yield None
             return
         name = new_run_name()
@@ -95,34 +105,65 @@ class Fleet:
         request = msgspec.structs.replace(
             self.request, run=self.fleet.plan.run, gated=False, partitioning=shards
         )
-        with open_job(plan, request) as job:
-            job.committer.agreed = self._agreed
-            machine = Machine(self, name, job)
-            yield machine if machine.begin() else None
+        machine = None
+        try:
+            with open_job(plan, request) as job:
+                job.committer.agreed = self._agreed
+                machine = Machine(self, name, job)
+                with contextlib.closing(machine):
+                    yield machine if machine.begin() else None
+        except KeyboardInterrupt:
+            if machine is None or not machine.overtaken:
+                raise
+        except (HeadraceError, OSError):
+            if machine is None or not self.is_over(name):
+                raise
 
-    def take(self, machine: str) -> tuple[list[Part], tuple[Shard, ...]]:
-        """Claim a slice, or what a dead machine has left; no shards if nobody leaves any."""
-        for slice_ in self.board.free(self._next):
-            if self._claim((slice_, 0), Claim(machine)):
-                self._next = slice_ + 1
-                return [(slice_, 0)], tuple(self.fleet.shards(slice_))
-        self.look()
-        dead = self._dead(but=machine)
-        return ([], ()) if dead is None else self._take_over(dead, machine)
+    def is_over(self, machine: str) -> bool:
+        """Say whether a machine has ended, also if it does not know that; its output may be gone."""
+        return self.notes.read(ended_name(machine)) is not None or PLAN not in self.notes.names()
 
-    def _claim(self, part: Part, claim: Claim) -> bool:
-        first = self.notes.add(claim_name(part), msgspec.msgpack.encode(claim))
-        self.board.claimed(part)
-        return first
+    def take(
+        self, machine: str, done: Pace, weight: float, seconds: float
+    ) -> tuple[Part, tuple[Shard, ...]] | None:
+        """Claim a slice, or a piece of what another has left; None if there is none.
 
-    def _dead(self, *, but: str = "") -> str | None:
-        """Return a machine whose work is not done, and which does not hold its output."""
-        for machine in sorted({claim.machine for _, claim in self.board.open_parts()} - {but}):
-            if self._lives(machine):
+        ``done``: what the machine has done until now, and how much it has claimed in how many seconds.
+        """
+        while True:
+            free = list(islice(self.board.free(), AHEAD))
+            random.shuffle(free)
+            for part in free[:2]:
+                shards = self.board.shards(part[0])
+                pace = Pace(seconds, weight + weight_of(shards))
+                first = self.notes.add(claim_name(part), msgspec.msgpack.encode(Claim(machine, pace)))
+                self.board.claimed(part)
+                if first:
+                    return part, shards
+            if not self.look() or (not free and not self._release(machine, done)):
+                return None
+
+    def _release(self, machine: str = "", done: Pace | None = None) -> bool:
+        """Have others take what a dead or slow machine holds; False if there is no such machine, as far as is known.
+
+        Where many have nothing to do, few of them look for one at a time. ``machine``: whose asks, and has ``done``
+        this until now.
+        """
+        if random.random() * (1 + len(self.board.ended)) > 1:
+            return False
+        for other, parts in sorted(self.board.read_claims(time.monotonic(), CLAIMS_READ).items()):
+            if other == machine:
                 continue
-            with contextlib.suppress(RunLocked), self._held(machine):
-                return machine
-        return None
+            if not self._lives(other):
+                ended = self._taken_over(other)
+            elif self.board.is_slow(other, parts, time.monotonic(), done):
+                ended = self._overtaken(other)
+            else:
+                continue
+            if ended is not None:
+                self.notes.add(ended_name(other), msgspec.msgpack.encode(ended))
+                self.look()
+        return next(self.board.free(), None) is not None
 
     def _lives(self, machine: str) -> bool:
         """Say whether a machine gives signs of life, by this machine's clock alone."""
@@ -134,48 +175,43 @@ class Fleet:
             since = now
         return sign == HELD or (bool(sign) and now - since < lease.SILENCE)
 
-    @contextlib.contextmanager
-    def _held(self, machine: str) -> Iterator[Output]:
+    def _taken_over(self, machine: str) -> Ended | None:
+        """Return what counts of a dead machine's work, once nothing can be committed there any more."""
         sink = self.sink_of(machine)
-        with contextlib.closing(open_output(sink.root, sink.storage.options)) as output:
-            yield output
-
-    def _take_over(self, dead: str, machine: str) -> tuple[list[Part], tuple[Shard, ...]]:
-        """Claim what a dead machine has not done, once nothing can be committed there any more."""
-        parts: list[Part] = []
-        taken: list[Shard] = []
-        with contextlib.suppress(RunLocked), self._held(dead) as output:
-            shards, committed = self._fenced(output, dead)
+        with (
+            contextlib.suppress(RunLocked),
+            contextlib.closing(open_output(sink.root, sink.storage.options)) as output,
+        ):
+            parts = self.board.read_claims(time.monotonic())[machine]
+            shards, committed = self._fenced(output, sink)
             failpoints.hit("fleet.fenced")
-            self.look()
-            done = []
-            for (slice_, turn), claim in self.board.open_parts():
-                if claim.machine != dead:
-                    continue
-                claimed = self.fleet.shards(slice_) if claim.shards is None else claim.shards
-                rest = rest_of(shards, claimed, committed)
-                if not rest:
-                    done.append((slice_, turn))
-                elif self._claim((slice_, turn + 1), Claim(machine, rest)):
-                    parts.append((slice_, turn + 1))
-                    taken += rest
-            self.end(dead, done)
-        return parts, tuple(taken)
+            return self.board.handover(parts, shards, committed)
+        return None
 
-    def _fenced(self, output: Output, dead: str) -> tuple[list[Shard], set[int]]:
+    def _fenced(self, output: Output, sink: FileSink) -> tuple[list[Shard], set[int]]:
         """Return the shards of a dead machine's run, and which are committed, for good; these get their names."""
         run = output.current()
         if run is None:
             return [], set()
-        saved, sink = read_plan(output, run), self.sink_of(dead)
+        saved = read_plan(output, run)
         committer = recover(output, run, saved, sink, durability=self.request.durability, hidden=False)
         with contextlib.closing(committer):
             done = committer.state.done
             return committer.plan.shards, {number for number, there in enumerate(done) if there}
 
-    def end(self, machine: str, done: Sequence[Part]) -> None:
-        """Note what a machine has done that makes nothing more."""
-        self.notes.add(ended_name(machine), msgspec.msgpack.encode(Ended(tuple(done))))
+    def _overtaken(self, machine: str) -> Ended | None:
+        """Return what counts of a slow machine's work, which goes on: shards whose parts have their names."""
+        parts, sink = self.board.read_claims(time.monotonic())[machine], self.sink_of(machine)
+        with looked_at(sink.root, sink.storage.options) as there:
+            run = current_run(there.root)
+            if run is None:
+                return self.board.handover(parts, [], ())
+            committed = {
+                record.shard
+                for record in run.records
+                if record.files and all(there.size_of(file.name) >= 0 for file in record.files)
+            }
+            return self.board.handover(parts, run.plan.shards, committed)
 
     def _agreed(self, schema: bytes) -> bytes:
         """Return the schema of the output, which is that of the first who knew it."""
@@ -185,16 +221,20 @@ class Fleet:
 class Machine:
     """The run of this machine; its shards come while it is at work, as a thread claims them.
 
-    A failure to claim ends the run, once what is under way is done, and is raised by ``end``.
+    A failure to claim ends the run, once what is under way is done, and is raised by ``end``. ``overtaken``: others
+    have taken what it had, and the run was told to end.
     """
 
-    answer: Callable[[MoreShards], None]
+    answer: Callable[[MoreShards | RunInterrupted], None]
 
     def __init__(self, fleet: Fleet, name: str, job: Job) -> None:
-        self.name, self.job = name, job
+        self.name, self.job, self.overtaken = name, job, False
         self._fleet = fleet
+        self._began = time.monotonic()
         self._parts: list[Part] = []
+        self._weight = 0.0
         self._wanted = threading.Semaphore(0)
+        self._closed = threading.Event()
         self._failed: BaseException | None = None
 
     def begin(self) -> bool:
@@ -211,23 +251,43 @@ class Machine:
         self._wanted.release()
 
     def _take(self) -> tuple[Shard, ...]:
-        parts, shards = self._fleet.take(self.name)
-        self._parts += parts
-        return shards
+        seconds, done = time.monotonic() - self._began, self.job.committer.state.done
+        so_far = Pace(seconds, self._weight * sum(done) / max(1, len(done)))
+        taken = self._fleet.take(self.name, so_far, self._weight, seconds)
+        if taken is None:
+            return ()
+        self._parts.append(taken[0])
+        self._weight += weight_of(taken[1])
+        return taken[1]
 
     def _supply(self) -> None:
-        shards: Sequence[Shard] = (Shard(0, ()),)
-        while shards:
-            self._wanted.acquire()
+        """Claim shards when some are wanted, and look now and then whether all of it is still this machine's."""
+        while True:
+            wanted = self._wanted.acquire(timeout=WATCH)
+            if self._closed.is_set():
+                return
             try:
-                shards = self._take()
+                if wanted:
+                    self.answer(MoreShards(self._take()))
+                elif self._fleet.is_over(self.name):
+                    self.overtaken = True
+                    self.answer(RunInterrupted())
+                    return
             except (HeadraceError, OSError) as error:
-                self._failed, shards = error, ()
-            self.answer(MoreShards(tuple(shards)))
+                if wanted:
+                    self._failed = error
+                    self.answer(MoreShards(()))
 
     def end(self) -> None:
-        """All that was claimed is committed."""
+        """All that was claimed is committed; if others have taken it over before, that does not count."""
         if self._failed is not None:
             raise self._failed
         self.job.committer.commit_accepted()
-        self._fleet.end(self.name, self._parts)
+        pace = Pace(time.monotonic() - self._began, self._weight)
+        ended = Ended(tuple(self._parts), pace=pace)
+        self._fleet.notes.add(ended_name(self.name), msgspec.msgpack.encode(ended))
+
+    def close(self) -> None:
+        """Claim nothing more."""
+        self._closed.set()
+        self._wanted.release()

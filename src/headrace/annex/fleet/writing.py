@@ -200,13 +200,10 @@ def _work(fleet: Fleet, drive: Drive) -> None:
 
 def _gathered(fleet: Fleet, stack: contextlib.ExitStack) -> Job | None:
     """Open the output with all that was made; None if another machine has completed it."""
-    sink = fleet.plan.sink
-    assert sink is not None
     while fleet.look():
         with contextlib.ExitStack() as opened:
             try:
-                place = opened.enter_context(looked_at(sink.root, sink.storage.options))
-                found = opened.enter_context(gathered(fleet, place))
+                found = opened.enter_context(gathered(fleet))
                 shards = given(fleet.request.partitioning, shards_of(found))
                 request = msgspec.structs.replace(
                     fleet.request, run=fleet.fleet.plan.run, partitioning=shards
