@@ -27,14 +27,15 @@ class Terminal:
         while not self.raw.endswith(_MARK):
             self.raw += os.read(self._master, 65536).decode()
         self.raw = self.raw.removesuffix(_MARK)
-        return _render(self.raw)
+        return screen_of(self.raw)
 
     def close(self) -> None:
         self.stream.close()
         os.close(self._master)
 
 
-def _render(text: str) -> list[str]:
+def screen_of(text: str) -> list[str]:
+    """Return the lines that stand on a screen of any size after so much was written."""
     rows, y, x, at = [""], 0, 0, 0
     while at < len(text):
         found = _ESCAPE.match(text, at)

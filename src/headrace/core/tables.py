@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+import decimal
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -278,6 +280,8 @@ def _cell(value: Any, types: Collection[pa.DataType]) -> Words:
         text = f"[{first}{', …' if value.size > _NUMBERS else ''}]"
         text = text if value.ndim == 1 else f"{value.shape} {text}"
         return Picture(text, value) if _is_image(value) else text
+    if isinstance(value, (datetime.date, datetime.time, datetime.timedelta, decimal.Decimal)):
+        return str(value)
     if isinstance(value, bytes) and len(value) > _NUMBERS:
         return f"{len(value):,} bytes: {value[:_LEAST]!r}…"
     return value_text(value)

@@ -24,6 +24,7 @@ _UNSEEN = re.compile(
 )
 _BREAKS = re.compile(r"[\t\n]")
 _ADDRESS = re.compile(r"(?<=[^ ]) ([^ ]*/(?!s\b).*)")  # but for that of a speed
+_NAMED = re.compile(r" *[^ ]+(?: [^ ]+)? {2,}(?=[^ ])")  # of a list of names and what belongs to each
 _USUAL = (80, 24)  # columns and lines
 
 
@@ -80,7 +81,8 @@ def say(text: str, stream: TextIO | None, *, lead: str = "", end: str = "\n") ->
 def wrapped(text: str, columns: int) -> str:
     r"""Return lines of ours that fit a terminal: a longer one goes on in the next, behind a comma if there is one.
 
-    One with an address is broken only before that, so that people can copy it as a whole.
+    One with an address is broken only before that, so that people can copy it as a whole. What belongs to a name
+    before it stays behind that.
 
     >>> print(wrapped("workers: 63 % predict(Fare), 16 % loading models, 14 % starting", 40))
     workers: 63 % predict(Fare),
@@ -88,24 +90,42 @@ def wrapped(text: str, columns: int) -> str:
     >>> print(wrapped("1 file, 79.3 KiB in /home/you/predictions of May", 30))
     1 file, 79.3 KiB in
       /home/you/predictions of May
+    >>> print(wrapped("  time     31 % starting workers, 27 % waiting", 40))
+      time     31 % starting workers,
+               27 % waiting
     """
     return "\n".join(part for line in text.split("\n") for part in _wrapped(line, columns))
 
 
 def _wrapped(line: str, columns: int) -> list[str]:
     found, rest = list[str](), line
-    if len(rest) > columns and (address := _ADDRESS.search(rest)):
-        return [*_wrapped(rest[: address.start()], columns), f"  {address[1]}"]
+    if len(rest) <= columns:
+        return [rest]
+    named = _NAMED.match(rest)
+    first = named.end() if named else 0
+    behind = " " * first or "  "
+    if address := _ADDRESS.search(rest, first):
+        return [*_wrapped(rest[: address.start()], columns), f"{behind}{address[1]}"]
     while len(rest) > columns:
-        ends = [match.start() for match in re.finditer(r"(?<=[^ ]) ", rest)]
+        ends = [match.start() for match in re.finditer(r"(?<=[^ ]) ", rest) if match.start() >= first]
         fitting = [end for end in ends if end <= columns]
-        behind = [end for end in fitting if rest[end - 1] in ",;:)" and end > columns // 2]
+        commas = [end for end in fitting if rest[end - 1] in ",;:)" and end > columns // 2]
         if not ends:
             break
-        end = max(behind or fitting or ends[:1])
+        end = max(commas or fitting or ends[:1])
         found.append(rest[:end])
-        rest = f"  {rest[end + 1 :]}"
+        rest = f"{behind}{rest[end + 1 :]}"
+        first = len(behind)
     return [*found, rest]
+
+
+def fitting(text: str, stream: TextIO | None, *, lead: int = 0) -> str:
+    """Return lines of ours as a stream gets them: wrapped, if it is a terminal. ``lead``: columns before them."""
+    try:
+        is_terminal = stream is not None and stream.isatty()
+    except (ValueError, AttributeError):
+        is_terminal = False
+    return wrapped(" " * lead + text, size_of(stream)[0])[lead:] if is_terminal else text
 
 
 def width(text: str) -> int:

@@ -10,7 +10,7 @@ from headrace.core.events import Batches, Ceiling, RunFinished, StageUse
 from headrace.core.files.artifacts import shortened
 from headrace.core.human import duration, per_second, plural, size
 from headrace.core.terminal import visible
-from headrace.core.work import REJECTED, Ledger, Timings
+from headrace.core.work import Ledger, Timings
 from headrace.observers.model_text import summary_lines
 from headrace.observers.run_parts import BUSY, bottleneck
 from headrace.observers.time_spent import told
@@ -111,7 +111,7 @@ def fault_lines(event: RunFinished) -> list[str]:
     >>> event = RunFinished("r1", "/out", Ledger(9, 6, 3), Timings(), 1, 1, 1.0, faults=Faults(((fault, 3),)))
     >>> print(*fault_lines(event), sep="\\n")
     3 rows failed in map(parse): ValueError: no number: 'x'
-    rejected rows are in /out/_rejected: read_rejected('/out') reads them
+    rejected rows: hr.read_rejected('/out')
     """
     counts = sorted(event.faults.counts, key=lambda each: -each[1])
     lines = [
@@ -126,9 +126,7 @@ def fault_lines(event: RunFinished) -> list[str]:
             "no row was written: what fails may be the function, or its batch_size, rather than rows"
         )
     if event.ledger.rejected:
-        lines.append(
-            f"rejected rows are in {event.output}/{REJECTED}: read_rejected({event.output!r}) reads them"
-        )
+        lines.append(f"rejected rows: hr.read_rejected({event.output!r})")
     return lines
 
 

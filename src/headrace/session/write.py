@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from headrace.core.door import annex
 from headrace.core.human import plural
 from headrace.core.process import importing
-from headrace.core.terminal import in_notebook, say, size_of, wrapped
+from headrace.core.terminal import fitting, in_notebook, say
 from headrace.core.warn import warn
 from headrace.errors import (
     REFUSALS,
@@ -381,9 +381,7 @@ def _say(options: RunOptions, text: str) -> None:
         stream = sys.stdout if in_notebook() else sys.stderr  # which a notebook shows as an error
         with contextlib.suppress(OSError, ValueError, AttributeError):  # standard error is closed
             told = text if command is None else command.words(text)
-            if getattr(stream, "isatty", bool)():
-                told = wrapped(told, size_of(stream)[0] - 1)
-            say(told, stream)
+            say(fitting(told, stream), stream)
 
 
 def _settled_schema(job: Job, plan: Plan) -> bytes | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import pty
@@ -9,8 +10,10 @@ import re
 import select
 import shlex
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,19 +22,21 @@ from typing import Any
 import pytest
 
 import headrace as hr
+from observers.terminal import screen_of as screen
 
 Headrace = Callable[..., Any]
 HEADRACE = [sys.executable, "-m", "headrace"]
 
 
 def on_a_terminal(
-    argv: list[str], place: Path, keys: tuple[str, str] | None = None, **env: str
+    argv: list[str], place: Path, keys: tuple[str, str] | None = None, columns: int = 80, **env: str
 ) -> tuple[int, str]:
     """Run the program on a terminal of its own; type ``keys[1]`` once ``keys[0]`` is on the screen."""
     pid, screen = pty.fork()
     if pid == 0:
         try:
             os.chdir(place)
+            fcntl.ioctl(1, termios.TIOCSWINSZ, struct.pack("4H", 40, columns, 0, 0))
             known = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "80", "HEADRACE_PROGRESS": "1", **env}
             os.execve(sys.executable, [*HEADRACE, *argv], known)
         finally:
@@ -109,6 +114,50 @@ def test_a_scheduler_ends_a_run_as_ctrl_c_does(place: Path, headrace: Headrace, 
         200,
     )
     assert list((place / "out" / "_headrace").glob("*/report.html"))
+
+
+SLOW = """
+import time
+
+def score(batch):
+    time.sleep(0.04)
+    if (batch["id"] % 100 == 7).any():
+        raise ValueError("not this one")
+    return batch["km"]
+"""
+
+
+@pytest.mark.parametrize("columns", [60, 80, 200])
+def test_a_run_on_a_terminal_of_any_width(place: Path, columns: int) -> None:
+    """Each frame is replayed: nothing is wider than the screen, shares are of rows and never fall."""
+    (place / "slow.py").write_text(SLOW)
+    out = "a/place/with/a/name/that/goes/on/fares"
+    argv = ["predict", "slow:score", "trips/", "-o", out, "--inputs", "id,km", "--on-error", "reject"]
+    argv += ["--engine", "local", "--workers", "2", "--batch-size", "10", "--shard-rows", "200"]
+    code, shown = on_a_terminal(argv, place, columns=columns)
+    ends = [found.end() for found in re.finditer(re.escape("\x1b[?2026l"), shown)]
+    frames = [[line for line in screen(shown[:end]) if line] for end in ends]
+    running = [frame[-1] for frame in frames if frame and frame[-1].startswith("running")]
+    assert code == 3 and len(running) > 5 and max(map(len, running)) <= columns
+    shares = [float(found[1]) for line in running if (found := re.search(r"([\d.]+) %", line))]
+    assert len(shares) == len(running) and shares == sorted(shares)
+    halfway = [line for line, share in zip(running, shares, strict=True) if 0 < share < 60]
+    assert halfway and all(re.search(r"\d left", line) for line in halfway)  # from the first rows on
+    for line, share in zip(running, shares, strict=True):
+        if found := re.search(r"([\d,]+) of 400 rows", line):
+            assert share == int(found[1]) * 10 // 4 / 10
+    if columns == 200:
+        assert all(" of 400 rows" in line for line in running)
+    summary = screen(shown)
+    assert summary[0].startswith("400 rows in, 396 out, 4 rejected in ")
+    assert f"headrace rejected {place / out}" in " ".join(line.strip() for line in summary)
+    for argv in (
+        ["status", out],
+        ["predict", "slow:score", "trips/", "-o", out, "--inputs", "none-of-these"],
+    ):
+        summary += screen(on_a_terminal(argv, place, columns=columns)[1])
+    too_long = [line for line in summary if len(line) > columns]
+    assert not [line for line in too_long if len(line.split()) > 2]  # but for a path that stays whole
 
 
 def test_a_terminal_gets_colours_unless_it_says_no(place: Path) -> None:

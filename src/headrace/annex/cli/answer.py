@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, TextIO
 
-from headrace.core.terminal import json_visible, say
+from headrace.core.terminal import fitting, json_visible, say
 from headrace.errors import (
     REFUSALS,
     ArgumentError,
@@ -172,7 +172,7 @@ class OutputWriter:
             if answer.data:
                 say(json_visible(json.dumps(answer.data, ensure_ascii=False, default=str)), self._stream)
         elif answer.text:
-            say(answer.text, self._stream)
+            say(fitting(answer.text, self._stream), self._stream)
         self._stream.flush()
 
 

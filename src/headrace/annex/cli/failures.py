@@ -9,7 +9,7 @@ import traceback
 from typing import Any
 
 from headrace.annex.cli.texts import in_flags
-from headrace.core.terminal import say
+from headrace.core.terminal import fitting, say
 from headrace.errors import HeadraceError, RemoteTraceback, SinkError, SourceError, StepError
 
 
@@ -21,7 +21,7 @@ def wants_debug(flag: bool) -> bool:
 def complain(text: str) -> None:
     """Write a paragraph to standard error, if anybody reads it."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
-        say(in_flags(text), sys.stderr, lead=f"{_red('headrace:')} ")
+        say(fitting(in_flags(text), sys.stderr, lead=10), sys.stderr, lead=f"{_red('headrace:')} ")
 
 
 def show(error: BaseException, *, debug: bool) -> None:

@@ -57,6 +57,7 @@ _KEYWORDS = re.compile(  # not those of a call, which is for a script, nor those
     rf"(?<![\w(])(?<!-O )({'|'.join(_FLAGS)})=('[^']*'|\[[^]]*\]|-?\w+(?:\.\w+)*|…)?"
 )
 _NAMES = re.compile(rf"(?<![-\w.(=])(?<!-O )({'|'.join(name for name in _FLAGS if '_' in name)})\b(?!=)")
+_REJECTED = re.compile(r"(?:hr\.)?read_rejected\((['\"])(.*?)\1\)")
 _STORAGE = re.compile(r"storage_options=(\{[^}]*\})")
 _SWITCHES = {"True": "", "False": "no-"}
 
@@ -68,7 +69,10 @@ def in_flags(message: str) -> str:
     'fix it, and run again with --on-change continue.'
     >>> in_flags("batch_size=0: it takes a number; lower num_gpus, or give replace=True.")
     '--batch-size 0: it takes a number; lower --num-gpus, or give --replace.'
+    >>> in_flags("rejected rows: hr.read_rejected('/my fares')")
+    "rejected rows: headrace rejected '/my fares'"
     """
+    message = _REJECTED.sub(lambda found: f"headrace rejected {shlex.quote(found[2])}", message)
     message = _STORAGE.sub(r'--read storage_options="\1"', message)
     text = _NAMES.sub(lambda found: f"--{_dashed(found[1])}", _KEYWORDS.sub(_as_flag, message))
     for python, shell in (

@@ -64,8 +64,7 @@ def failed(facts: Facts) -> Value | None:
         return None
     words = f"{plural(number, 'row')} failed, {percent(number / max(facts.ledger.read, 1), 2)} of those read."
     if facts.ledger.rejected:
-        folder = f"{facts.output}/_rejected"
-        words += f" Rejected rows are in {folder}; read_rejected() reads them, with all columns."
+        words += f" Rejected rows are kept in {facts.output}/_rejected, with all columns."
     most = max((rows for *_, rows in facts.faults), default=1)
     made = [
         (step or "–", kind, message, share_bar(rows, most, bad=True), f"{rows:,}")
