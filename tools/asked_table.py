@@ -2,7 +2,7 @@
 
     python tools/asked_table.py
 
-A test holds that the page says what the code has; another one tries each cell.
+A test holds that the page has what the code has; another one tries each line.
 """
 
 from __future__ import annotations
@@ -16,23 +16,24 @@ PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "outputs.md"
 _MARKED = re.compile(r"(?<=<!-- asked: begin -->\n).*?(?=<!-- asked: end -->)", re.DOTALL)
 
 
-def table() -> str:
-    """Return the table for the page, with the reasons below it."""
-    lines = [f"| | | {' | '.join(KINDS.values())} |", "|---|---" + "|---" * len(KINDS) + "|"]
-    reasons = []
+def listed() -> str:
+    """Return a line for each thing that may be asked: what it means, who cannot do it, and what has to be known."""
+    lines = []
     for asked, each in ASKED.items():
         name = f"`{asked}`".replace("'", '"')
-        cells = ["no" if kind in each.cannot else each.but.get(kind, "yes") for kind in KINDS]
-        lines.append(f"| {name} | {each.meaning} | {' | '.join(cells)} |")
-        for why in dict.fromkeys(each.cannot.values()):
-            kinds = ", ".join(KINDS[kind] for kind, said in each.cannot.items() if said == why)
-            reasons.append(f"- {name}, {kinds}: {why}")
-    return "\n".join([*lines, "", "Why not:", "", *reasons]) + "\n"
+        by_text: dict[str, list[str]] = {}
+        for kind, but in each.but.items():
+            by_text.setdefault(but, []).append(KINDS[kind])
+        notes = [f"{', '.join(kinds)}: {but}" for but, kinds in by_text.items()]
+        if each.cannot:
+            notes.append(f"not {', '.join(KINDS[kind] for kind in KINDS if kind in each.cannot)}")
+        lines.append(f"- {name}: {each.meaning}{'' if not notes else ' (' + '; '.join(notes) + ')'}")
+    return "\n".join(lines) + "\n"
 
 
 def written(page: str) -> str:
     """Return the page with what the code has now."""
-    return _MARKED.sub(lambda _: f"\n{table()}\n", page)
+    return _MARKED.sub(lambda _: f"\n{listed()}\n", page)
 
 
 if __name__ == "__main__":
