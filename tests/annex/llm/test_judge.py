@@ -14,6 +14,7 @@ import pytest
 
 import headrace as hr
 from forked import Forked
+from headrace.dataset.estimate_tokens import token_use
 from headrace.testing import AccumulatorContract, FakeLLMServer
 from later import Later
 
@@ -77,7 +78,10 @@ def test_a_pair_is_asked_in_both_orders(bias: bool) -> None:
         assert len(server.requests) == 2 * 2 * len(rows)
     better = ["tie" if bias or a == b else "old" if a > b else "new" for a, b in lengths]
     assert [row["judge"]["verdict"] for row in made] == better
-    assert set(made[0]) == {"q", "old", "new", "people", "judge"}
+    tokens = {
+        f"{name}_{kind}_tokens" for name in ("judge", "judge_swapped") for kind in ("prompt", "completion")
+    }
+    assert set(made[0]) == {"q", "old", "new", "people", "judge", *tokens}
     assert set(made[0]["judge"]) == {"verdict", "consistent", "reason", "reason_swapped"}
     assert found["consistent"] == (0.0 if bias else 1.0)
     assert found["shares"] == {each: better.count(each) / 6 for each in ("old", "tie", "new")}
@@ -97,6 +101,15 @@ def test_an_output_is_published_only_with_good_answers(tmp_path: Any) -> None:
         assert len(server.requests) == 8
     table = hr.read_parquet(tmp_path / "out").to_arrow()
     assert table["judge"].to_pylist()[0] == {"reason": "because", "verdict": "wrong"}
+
+
+def test_an_estimate_counts_the_judge(tmp_path: Any) -> None:
+    with FakeLLMServer(lambda prompt: said(5)) as server:
+        judge = hr.llm.Judge("{id} is how good?", hr.llm.Endpoint(server.url, "m"))
+        data = hr.range(3).accumulate(quality=judge).with_options(engine="inline", progress=False)
+        data.write_parquet(tmp_path / "out")
+    used = token_use(data._plan, str(tmp_path / "out"))
+    assert used is not None and used.written.value == len(said(5).split())
 
 
 def test_rows_without_a_verdict() -> None:

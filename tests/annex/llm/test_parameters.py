@@ -136,3 +136,89 @@ def test_what_else_comes_with_an_answer_are_columns():
             hr.errors.StepError, match="column 'by' holds 3 for model: it takes the name of a model"
         ):
             inline(numbered).take_all()
+
+
+def test_several_answers_to_a_row_are_lists():
+    def answer(prompt: str) -> Any:
+        texts = {"few": ["{}"], "none": ["a", "b", "c"]}.get(prompt, ['{"x": 1}', "no", '{"x": 3}'])
+        reasons = ["stop", "stop", "length"] if prompt == "cut" else ["stop"] * 3
+        return {
+            "choices": [
+                {
+                    "message": {"role": "assistant", "content": text, "reasoning": text[:2]},
+                    "finish_reason": reason,
+                }
+                for text, reason in zip(texts, reasons, strict=False)
+            ],
+            "usage": {"prompt_tokens": 2, "completion_tokens": 9},
+        }
+
+    schema = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}
+    rows = hr.from_items([{"q": q} for q in ("good", "cut", "few", "none")])
+    with FakeLLMServer(answer) as server:
+        model = hr.llm.Endpoint(server.url, "m", prices={"input": 0, "output": 1e6})
+        several = model.with_options(n=3, columns=["reasoning", "model"])
+        asked = rows.prompt("{q}", several, schema=schema)
+        with pytest.warns(UserWarning) as warned:
+            made = inline(asked, on_error="reject").take_all()
+        said = "".join(str(each.message) for each in warned)
+        assert "2 of 4 rows failed" in said and "asked for 3 answers, and gave 1" in said, said
+        assert [list(row["answer"]) for row in made] == [[{"x": 1}, None, {"x": 3}], [{"x": 1}, None, None]]
+        assert list(made[1]["answer_finish_reason"]) == ["stop", "stop", "length"]
+        assert list(made[0]["answer_reasoning"]) == ['{"', None, '{"'] and made[0]["answer_model"] == "m"
+        assert made[0]["answer_completion_tokens"] == 9
+        assert {each["n"] for each in server.requests} == {3}
+        for more in ({"tools": [TOOL]}, {"sampling": {"max_tokens": 3}, "on_truncated": 9}):
+            with pytest.raises(ArgumentError, match="n= above 1 goes with neither"):
+                rows.prompt("{q}", several.with_options(**more))
+        before = len(server.requests)  # a cap reserves for all of them: the first would fit, alone
+        capped = several.with_options(max_cost=299.0, sampling={"max_tokens": 100})
+        with pytest.raises(hr.errors.SpendingCapReached, match="may use up to"):
+            inline(rows.prompt("{q}", capped, output="b")).take_all()
+        assert len(server.requests) == before
+
+
+def test_rows_are_asked_of_another_model_by_the_reason(tmp_path):
+    def first(prompt: str) -> Any:
+        body = {"message": {"role": "assistant", "content": "no"}, "finish_reason": "content_filter"}
+        refusal = {"error": {"message": "maximum context length is 4", "code": "context_length_exceeded"}}
+        usage = {"prompt_tokens": 10, "completion_tokens": 1}
+        known = {"bad": {"choices": [body], "usage": usage}, "long": (400, refusal, {}), "odd": "maybe"}
+        return known.get(prompt.split()[-1], "yes")
+
+    rows = hr.from_items([{"q": q} for q in ("good", "bad", "long", "odd")])
+    with FakeLLMServer(first) as one, FakeLLMServer(lambda prompt: "no") as other, FakeLLMServer() as third:
+        fallback = {
+            "filtered": hr.llm.Endpoint(other.url, "tolerant"),
+            "too_long": hr.llm.Endpoint(third.url, "large"),
+        }
+        model = hr.llm.Endpoint(one.url, "small").with_options(
+            system="Be brief.", sampling={"temperature": 0.0, "max_tokens": 5}, fallback=fallback, repairs=0
+        )
+        asked = rows.prompt("say {q}", model, schema=["yes", "no", "say long"])
+        with pytest.warns(UserWarning, match="1 of 4 rows failed"):
+            made = inline(asked, on_error="reject").take_all()
+        assert [(row["answer"], row["answer_model"]) for row in made] == [
+            ("yes", "small"), ("no", "tolerant"), ("say long", "large")
+        ]  # fmt: skip
+        assert made[1]["answer_prompt_tokens"] > 10  # those of both
+        assert [len(each.requests) for each in (one, other, third)] == [4, 1, 1]
+        kept = rows.prompt("say {q}", model.with_options(cache=tmp_path / "kept"), keep=["q"])
+        for _ in range(2):
+            inline(kept.filter(lambda row: row["q"] != "odd"), on_error="null").take_all()
+        assert [len(each.requests) for each in (one, other, third)] == [
+            4 + 5,
+            2,
+            2,
+        ]  # a refusal is asked again
+        sent = other.requests[0]
+        assert (
+            sent["model"] == "tolerant"
+            and sent["temperature"] == 0
+            and sent["messages"][0]["role"] == "system"
+        )
+        with pytest.raises(ArgumentError, match="price of a token is not known"):
+            priced = hr.llm.Endpoint(one.url, "small", prices={"input": 1.0}).with_options(fallback=fallback)
+            rows.prompt("{q}", priced.with_options(max_cost=1, sampling={"max_tokens": 1}))
+        with pytest.raises(ArgumentError, match="endpoints without with_options"):
+            model.with_options(fallback={"failed": model})

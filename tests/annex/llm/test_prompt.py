@@ -336,7 +336,7 @@ def test_wrong_arguments_are_told_before_anything_runs(monkeypatch):
         "leave '/chat/completions' out": lambda: hr.llm.Endpoint("http://x/v1/chat/completions", "m"),
         "holds a name or a password": lambda: hr.llm.Endpoint("http://u:p@x/v1", "m"),
         "the price of a token is not known": lambda: WORDS.prompt("{word}", model.with_options(max_cost=1)),
-        "each row gets one answer": lambda: WORDS.prompt("{word}", model.with_options(sampling={"n": 2})),
+        "say n=": lambda: WORDS.prompt("{word}", model.with_options(sampling={"n": 2})),
         "more than max_tokens": lambda: WORDS.prompt(
             "{word}", model.with_options(sampling={"max_tokens": 9}, on_truncated=9)
         ),

@@ -25,6 +25,8 @@ GOOD: dict[str, Any] = {
     "on_truncated": 9,
     "keep_raw": True,
     "columns": ("reasoning", "model"),
+    "n": 3,
+    "fallback": {"too_long": hr.llm.Endpoint("http://localhost:9/v1", "larger")},
     "order": "longest",
     "cache": "/answers",
     "max_cost": 1.5,
@@ -40,20 +42,32 @@ BAD: dict[str, tuple[Any, ...]] = {
     "on_truncated": ("cut", 0, True),
     "keep_raw": (1,),
     "columns": ("thoughts", 3, ["raw"]),
+    "n": (0, True, "3"),
+    "fallback": ("m", {"late": hr.llm.Endpoint("http://localhost:9/v1", "m")}, {"filtered": "m"}),
     "order": ("length", 3),
     "cache": ("", 3),
     "max_cost": (0, float("inf"), True, "1"),
     "max_total_tokens": (0, 1.5, True),
 }
-ENGINES = {"tools", "max_cost", "columns"}
+ENGINES = {"tools", "max_cost", "columns", "n", "fallback"}
 REFUSED: dict[str, set[str]] = {
     "Endpoint": set(),
     "Endpoints": set(),
     "VLLM": ENGINES,
     "SGLang": ENGINES,
-    "Transformers": {"overrides", "tools", "columns", "order", "cache", "max_cost", "max_total_tokens"},
+    "Transformers": ENGINES | {"overrides", "order", "cache", "max_cost", "max_total_tokens"},
 }
-IN_IDENTITY = {"system", "sampling", "overrides", "tools", "on_truncated", "keep_raw", "columns"}
+IN_IDENTITY = {
+    "system",
+    "sampling",
+    "overrides",
+    "tools",
+    "on_truncated",
+    "keep_raw",
+    "columns",
+    "n",
+    "fallback",
+}
 ROWS = hr.from_items([{"text": "a", "limit": 3}])
 
 

@@ -16,17 +16,21 @@ import pyarrow as pa
 from headrace.annex.llm.client import Reply, wait_before
 from headrace.annex.llm.refusals import (
     Again,
+    ConnectionLost,
+    ContextTooLong,
     Filtered,
     InvalidAnswer,
     Malformed,
+    NoAnswer,
     NoText,
+    RateLimited,
     RowError,
     ServerFailed,
     Truncated,
 )
 from headrace.annex.llm.schema import AnswerSchema
 from headrace.annex.llm.settings import RequestSettings
-from headrace.annex.llm.spending import count_of, first_choice, text_in
+from headrace.annex.llm.spending import count_of, text_in
 from headrace.annex.llm.store import Answer
 from headrace.annex.llm.template import Template
 from headrace.core.answered import Answered, with_answered
@@ -39,6 +43,15 @@ REASONING = ("reasoning_content", "reasoning")
 COUNTS = (("prompt_tokens", pa.int64()), ("completion_tokens", pa.int64()), ("latency", pa.float64()))
 
 _MORE = {"reasoning": pa.string(), "logprobs": pa.list_(pa.float64()), "model": pa.string()}
+
+_REASONS: dict[str, tuple[type[RowError], ...]] = {
+    "filtered": (Filtered,),
+    "too_long": (ContextTooLong,),
+    "truncated": (Truncated,),
+    "invalid": (InvalidAnswer, NoText),
+    "failed": (RateLimited, ServerFailed, NoAnswer, ConnectionLost, Malformed),
+}
+"""What a row fails with, by the reasons of ``fallback=``."""
 
 T = TypeVar("T")
 
@@ -70,11 +83,13 @@ class AnswerColumns:
     def __init__(self, asked: Asked) -> None:
         self.asked, self.settings, self.schema = asked, asked.settings, asked.schema
         self.label = getattr(asked.model, "label", "") or asked.model.model
-        output = asked.output
+        output, many = asked.output, self.settings.n > 1
         answers = pa.string() if asked.schema is None else asked.schema.type
         fields = [(output, answers), (f"{output}_finish_reason", pa.string())]
+        fields = [(name, pa.list_(kind) if many else kind) for name, kind in fields]
         fields += [(f"{output}_{name}", kind) for name, kind in COUNTS]
-        fields += [(f"{output}_{name}", _MORE[name]) for name in self.settings.columns]
+        listed = {name: pa.list_(kind) if many and name != "model" else kind for name, kind in _MORE.items()}
+        fields += [(f"{output}_{name}", listed[name]) for name in self.settings.more]
         fields += [(f"{output}_tool_calls", pa.string())] * bool(self.settings.tools)
         fields += [(f"{output}_raw", pa.string())] * self.settings.keep_raw
         self.result = pa.schema(fields)
@@ -103,6 +118,8 @@ class AnswerColumns:
             *((dict(settings.overrides),) if settings.overrides else ()),
             *((list(settings.tools),) if settings.tools else ()),
             *((list(settings.columns),) if settings.columns else ()),
+            *((settings.n,) if settings.n > 1 else ()),
+            *((_who(settings.fallback),) if settings.fallback else ()),
         )  # fmt: skip
 
     def weights(self) -> str:
@@ -131,16 +148,39 @@ class AnswerColumns:
 
     def row_of(self, answer: Answer) -> tuple[Any, ...]:
         """Return an answer's values; raises a ``RowError`` for one that is not whole, or not as asked."""
-        value: Any = self._checked(answer)
-        if self.schema is not None:
-            value = self.schema.read(value)
-        more = (getattr(answer, name) or None for name in self.settings.columns)
+        value, reason, *more = self._values(answer) if self.settings.n == 1 else self._lists(answer.choices)
+        more += [answer.model] * ("model" in self.settings.more)
         calls = (answer.tool_calls or None,) if self.settings.tools else ()
         raw = (answer.raw,) if self.settings.keep_raw else ()
         return (
-            value, answer.finish_reason, answer.prompt_tokens, answer.completion_tokens, answer.latency, *more,
+            value, reason, answer.prompt_tokens, answer.completion_tokens, answer.latency, *more,
             *calls, *raw
         )  # fmt: skip
+
+    def _values(self, answer: Answer) -> list[Any]:
+        """Return the value of one answer, how it ended, and what else of it is a column, but the model."""
+        value: Any = self._checked(answer)
+        if self.schema is not None:
+            value = self.schema.read(value)
+        more = [getattr(answer, name) or None for name in self.settings.more if name != "model"]
+        return [value, answer.finish_reason, *more]
+
+    def _lists(self, choices: Sequence[Answer]) -> list[Any]:
+        """Return the same of several answers, in lists; raises as one does if none of them is as asked."""
+        found: list[list[Any] | RowError] = []
+        for each in choices:
+            try:
+                found.append(self._values(each))
+            except RowError as error:
+                found.append(error)
+        if all(isinstance(each, RowError) for each in found):
+            raise next(each for each in found if isinstance(each, RowError))
+        width = max(len(each) for each in found if isinstance(each, list))
+        rows = [
+            [None, choice.finish_reason, *(None,) * (width - 2)] if isinstance(each, RowError) else each
+            for each, choice in zip(found, choices, strict=True)
+        ]
+        return [list(column) for column in zip(*rows, strict=True)]
 
     def _checked(self, answer: Answer) -> str | None:
         """Return the text of an answer that is whole, None if it only calls tools; else raise why it is not."""
@@ -161,7 +201,7 @@ class AnswerColumns:
     def problem_of(self, answer: Answer) -> InvalidAnswer | None:
         """Return what a model can be shown of an answer that is not as asked."""
         held_back = answer.refusal or answer.finish_reason in ("length", "content_filter")
-        if self.schema is None or held_back:
+        if self.schema is None or held_back or self.settings.n > 1:
             return None
         try:
             self.schema.read(answer.text or "")
@@ -192,6 +232,15 @@ def _sum(outcomes: Sequence[tuple[Any, ...] | BaseException], answers: Sequence[
         sum(each.first_token > 0 for each in found),
         tuple(sizes.count(size) for size in range(max(sizes, default=-1) + 1)),
     )
+
+
+def reason_of(error: RowError) -> str:
+    """Return the reason to ask another model, a key of ``fallback=``; "" where another would be of no help."""
+    return next((name for name, kinds in _REASONS.items() if isinstance(error, kinds)), "")
+
+
+def _who(fallback: Mapping[str, Any]) -> dict[str, Any]:
+    return {reason: list(model.identity()) for reason, model in fallback.items()}
 
 
 def with_max_tokens(request: dict[str, Any], tokens: int) -> dict[str, Any]:
@@ -241,8 +290,14 @@ async def asked_again(ask: Callable[[], Awaitable[T]], retries: int, retried: de
 
 def raise_if_failed(data: Mapping[str, Any]) -> None:
     """Raise ``Again`` for the response of a server that has failed, though its status is 200."""
-    choice, message = first_choice(data)
-    if choice is None or message is None:
+    choices = data.get("choices")
+    for each in choices if isinstance(choices, list) and choices else [None]:
+        _raise_if_failed(each)
+
+
+def _raise_if_failed(choice: Any) -> None:
+    message = choice.get("message") if isinstance(choice, dict) else None
+    if not isinstance(message, dict):
         raise Again(Malformed, "200, and the response has no choice with a message")
     reason = choice.get("finish_reason")
     if reason in FAILED:
@@ -256,31 +311,49 @@ def raise_if_failed(data: Mapping[str, Any]) -> None:
 
 
 def answer_of(reply: Reply, settings: RequestSettings, model: str = "") -> Answer:
-    """Read the answer of a chat that ``raise_if_failed`` has let pass; ``model``: who was asked."""
-    choice, message = first_choice(reply.data)
-    assert choice is not None and message is not None
+    """Read the answers of a chat that ``raise_if_failed`` has let pass; ``model``: who was asked.
+
+    Raises ``Malformed`` for another number of answers than was asked for.
+    """
+    choices = reply.data["choices"]
+    if settings.n > 1 and len(choices) != settings.n:
+        raise Malformed(
+            f"the server was asked for {settings.n} answers, and gave {len(choices)}. If it does not know n=, leave "
+            "that out, and repeat the rows before: flat_map(lambda row: [row] * 3)"
+        )
     usage = reply.data.get("usage")
     usage = usage if isinstance(usage, dict) else {}
+    details = usage.get("prompt_tokens_details")
+    return msgspec.structs.replace(
+        _answer_in(choices[0], settings),
+        prompt_tokens=count_of(usage, "prompt_tokens") or 0,
+        completion_tokens=count_of(usage, "completion_tokens") or 0,
+        latency=round(reply.latency, 6),
+        raw=msgspec.json.encode(reply.data).decode() if settings.keep_raw else "",
+        cached_tokens=(count_of(details, "cached_tokens") or 0) if isinstance(details, dict) else 0,
+        first_token=round(reply.first_token, 6),
+        model=model if "model" in settings.more else "",
+        choices=tuple(_answer_in(each, settings) for each in choices) if settings.n > 1 else (),
+    )
+
+
+def _answer_in(choice: Mapping[str, Any], settings: RequestSettings) -> Answer:
+    """Read one of the answers, without what all of them used."""
+    message = choice["message"]
     text = text_in(message.get("content"))
     if not text and any(map(message.get, REASONING)):
         text = None  # the model has thought, and said nothing
     calls, refusal = message.get("tool_calls"), message.get("refusal")
-    details = usage.get("prompt_tokens_details")
-    columns = settings.columns
     return Answer(
         text,
         str(choice.get("finish_reason") or ""),
-        count_of(usage, "prompt_tokens") or 0,
-        count_of(usage, "completion_tokens") or 0,
-        round(reply.latency, 6),
-        msgspec.json.encode(reply.data).decode() if settings.keep_raw else "",
+        0,
+        0,
+        0.0,
         tool_calls=msgspec.json.encode(calls).decode() if isinstance(calls, list) and calls else "",
-        cached_tokens=(count_of(details, "cached_tokens") or 0) if isinstance(details, dict) else 0,
-        first_token=round(reply.first_token, 6),
         refusal=refusal if isinstance(refusal, str) and not text else "",
-        reasoning=_reasoning(message) if "reasoning" in columns else "",
-        logprobs=_logprobs(choice) if "logprobs" in columns else (),
-        model=model if "model" in columns else "",
+        reasoning=_reasoning(message) if "reasoning" in settings.columns else "",
+        logprobs=_logprobs(choice) if "logprobs" in settings.columns else (),
     )
 
 

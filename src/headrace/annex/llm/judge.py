@@ -21,7 +21,7 @@ from headrace.errors import ArgumentError, BadInput
 _MOST = 100
 """So many verdicts may be chosen from."""
 _ORDERS = ("first", "second", "tie")
-_COUNTS = ("finish_reason", "prompt_tokens", "completion_tokens", "latency")
+_DROPPED = ("finish_reason", "latency")
 
 
 class Judge(Metric):
@@ -50,7 +50,8 @@ class Judge(Metric):
         As in ``CohenKappa``: how bad it is to miss by several steps of the scale.
     output
         The name of the column of verdicts: a struct of ``reason`` and ``verdict``. With ``pair`` it is one of
-        ``verdict``, ``consistent``, ``reason`` and ``reason_swapped``.
+        ``verdict``, ``consistent``, ``reason`` and ``reason_swapped``. Beside it are the tokens of its prompts, as
+        ``judge_prompt_tokens``.
 
     The result is a dict. ``shares``: the share of each verdict. ``mean``: the mean of a scale of numbers.
     ``consistent``: the share of pairs with the same verdict in both orders. ``agreement``: the share of labels that
@@ -115,7 +116,7 @@ class Judge(Metric):
                 return dataset
         if self.pair is not None:
             made = made.with_column(self.output, _joined(names, self.pair)).drop_columns([names[1]])
-        return made.drop_columns([f"{name}_{count}" for name in names for count in _COUNTS])
+        return made.drop_columns([f"{name}_{each}" for name in names for each in _DROPPED])
 
     def _orders(self) -> list[tuple[str, ...]]:
         return [()] if self.pair is None else [self.pair, self.pair[::-1]]

@@ -8,7 +8,7 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import msgspec
@@ -21,12 +21,13 @@ from headrace.annex.llm.answers import (
     answer_of,
     asked_again,
     raise_if_failed,
+    reason_of,
     with_max_tokens,
 )
 from headrace.annex.llm.client import Client, Reply
 from headrace.annex.llm.endpoint import Endpoint, Endpoints
 from headrace.annex.llm.limiter import own_folder
-from headrace.annex.llm.refusals import BadRow
+from headrace.annex.llm.refusals import BadRow, RowError
 from headrace.annex.llm.spending import BYTES_PER_TOKEN, Spending
 from headrace.annex.llm.store import Answer, AnswerStore, key_of
 from headrace.annex.llm.template import Messages
@@ -98,6 +99,10 @@ class Prompter(AnswerColumns):
         self._folder = ""  # of the run, if it has one
         self._run = secrets.token_hex(8)  # else what it has used is counted by this name
         self._started: _Started | None = None
+        self._others = {
+            reason: Prompter(replace(asked, model=model.standing_in(asked.model)))
+            for reason, model in self.settings.fallback.items()
+        }
 
     @property
     def asked_so_far(self) -> ModelAsked | None:
@@ -115,15 +120,22 @@ class Prompter(AnswerColumns):
 
     async def load(self) -> None:
         """Open the store of answers, and make ready to ask."""
-        asker = asker_of(self.asked.model)
         store = AnswerStore(self.settings.cache or self._folder, "" if self._folder else self._run)
         used = self._counting_in(store)
+        self._started = await self._begun(asker_of(self.asked.model), store, used)
+        for other in self._others.values():
+            asker = asker_of(other.asked.model)
+            asker.retried = self._started.asker.retried
+            other._started = await other._begun(asker, store, used)
+            self._started.others.append(other._started)
+
+    async def _begun(self, asker: Asker, store: AnswerStore, used: AnswerStore) -> _Started:
         asker.spending = Spending(self.settings.caps, self.asked.model, used, f"prompt({self.label})")
         await asker.spending.open()
         await asker.open()
         loop = asyncio.get_running_loop()
         priced = self.asked.model.prices is not None
-        self._started = _Started(asker, store, used, loop, loop.create_future(), priced)
+        return _Started(asker, store, used, loop, loop.create_future(), priced)
 
     def _counting_in(self, store: AnswerStore) -> AnswerStore:
         """Return where is counted what this run uses: in its folder, or, without any, where other workers see it."""
@@ -144,17 +156,19 @@ class Prompter(AnswerColumns):
         """Note whether rows come but those that were given; called from another thread."""
         started = self._started
         if started is not None:
-            started.loop.call_soon_threadsafe(started.asker.input_ends, ended)
+            for each in (started, *started.others):
+                started.loop.call_soon_threadsafe(each.asker.input_ends, ended)
 
     async def close(self) -> None:
         """Close connections and store."""
         if self._started is not None:
             started, self._started = self._started, None
-            await started.asker.spending.close()
-            await started.asker.close()
+            for each in (started, *started.others):
+                await each.asker.spending.close()
+                await each.asker.close()
+                each.ended.cancel()
             started.store.close()
             started.used.close()
-            started.ended.cancel()
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_started": None}
@@ -184,6 +198,22 @@ class Prompter(AnswerColumns):
         return self.batch_of(outcomes, answers)
 
     async def _row(self, row: Mapping[str, Any], answers: list[Answer | None], place: int) -> tuple[Any, ...]:
+        """Return the values of a row, from this model, or from another if it has none and there is one for that."""
+        before = answers[place]
+        try:
+            answer = await self._answer_to(row)
+            if before is not None:  # of another model
+                told = {"repairs": answer.repairs, "asked_longer": answer.asked_longer}
+                answer = msgspec.structs.replace(added(before, answer), **told)
+            answers[place] = answer
+            return self.row_of(answer)
+        except RowError as error:
+            other = self._others.get(reason_of(error))
+            if other is None:
+                raise
+        return await other._row(row, answers, place)
+
+    async def _answer_to(self, row: Mapping[str, Any]) -> Answer:
         messages = self.asked.template.render(row)
         request = self._request(messages, row)
         schema = self.schema
@@ -193,12 +223,11 @@ class Prompter(AnswerColumns):
             self.settings.on_truncated if isinstance(self.settings.on_truncated, int) else None,
             None if schema is None else self.settings.repairs,
             self.settings.keep_raw,
-            *self.settings.columns,
+            *self.settings.more,
             *(() if schema is None else schema.decides),
             *own,
         )
-        answer = answers[place] = await self._once(key, request, own)
-        return self.row_of(answer)
+        return await self._once(key, request, own)
 
     def _request(self, messages: Messages, row: Mapping[str, Any]) -> dict[str, Any]:
         model, settings = self.asked.model, self.settings
@@ -206,6 +235,8 @@ class Prompter(AnswerColumns):
         for name, column in settings.overrides.items():
             if row[column] is not None:
                 request[name] = parameter(name, row[column], column, model)
+        if settings.n > 1:
+            request["n"] = settings.n
         if "logprobs" in settings.columns:
             request["logprobs"] = True
         if settings.tools:
@@ -286,7 +317,7 @@ class Prompter(AnswerColumns):
         await when_free(started.store.add, self._step_key(request, own), msgspec.msgpack.encode(answer))
 
     def _step_key(self, request: dict[str, Any], own: tuple[str, ...]) -> bytes:
-        return key_of(request, "step", self.settings.keep_raw, *self.settings.columns, *own)
+        return key_of(request, "step", self.settings.keep_raw, *self.settings.more, *own)
 
     async def _ask(self, request: dict[str, Any]) -> Answer:
         """Ask, and ask again where what came was no answer."""
@@ -300,7 +331,7 @@ class Prompter(AnswerColumns):
         limit = request.get("max_completion_tokens", request.get("max_tokens"))
         size = len(msgspec.json.encode(request["messages"])) // BYTES_PER_TOKEN + 1
         try:
-            reply = await started.asker.ask(request, size + (limit or 256))
+            reply = await started.asker.ask(request, size + (limit or 256) * self.settings.n)
             for _ in range(reply.requests - 1):
                 started.asker.spending.second(reply.data)
         finally:
@@ -332,6 +363,7 @@ class _Started:
     given: int = 0
     said: ModelAsked | None = None
     said_at: float = -math.inf
+    others: list[_Started] = field(default_factory=list)
 
     def note(self, *, over: bool = False) -> None:
         """Have it said what was used so far, if that is due; ``over``: nothing is under way."""
@@ -344,8 +376,9 @@ class _Started:
             return
         self.said_at = now
         total = Tokens(spent.requests, spent.prompt_tokens, spent.completion_tokens, spent.cost)
+        own = sum((each.asker.spending.own for each in self.others), self.asker.spending.own)
         self.said = ModelAsked(
-            0, "", self.session, self.asker.spending.own, self.given, 0, self.used.place, total, spent.sent,
+            0, "", self.session, own, self.given, 0, self.used.place, total, spent.sent,
             spent.ended, priced=self.priced,
         )  # fmt: skip
 

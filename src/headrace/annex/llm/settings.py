@@ -18,10 +18,12 @@ from headrace.errors import ArgumentError, nearest
 
 MORE = ("reasoning", "logprobs", "model")
 """What else of an answer may be a column."""
+FALLBACKS = ("filtered", "too_long", "truncated", "invalid", "failed")
+"""Why a row is asked of another model."""
 _OWN = {
     "model": "the Endpoint names it",
     "messages": "the template makes them",
-    "n": "each row gets one answer; repeat rows before, flat_map(lambda row: [row] * 3), for several",
+    "n": "say n=",
     "stream": "answers are read as a whole",
     "tools": "say tools=",
     "response_format": "say schema=",
@@ -41,6 +43,8 @@ class Settings(TypedDict, total=False):
     on_truncated: str | int | None
     keep_raw: bool | None
     columns: str | Sequence[str] | None
+    n: int | None
+    fallback: Mapping[str, Any] | None
     order: str | None
     cache: str | os.PathLike[str] | None
     max_cost: float | None
@@ -115,6 +119,19 @@ def _given_columns(name: str, value: Any) -> tuple[str, ...]:
     return tuple(each for each in MORE if each in names)
 
 
+def _given_fallback(name: str, value: Any) -> dict[str, LanguageModel]:
+    if not isinstance(value, Mapping) or not all(each in FALLBACKS for each in value):
+        raise ArgumentError(
+            f"{name}={value!r:.80}: it takes models by the reason to ask them: {', '.join(map(repr, FALLBACKS))}."
+        )
+    for model in value.values():
+        if not isinstance(model, LanguageModel) or not model.is_served or model.settings != _DEFAULTS:
+            raise ArgumentError(
+                f"{name}= has {model!r:.80}: it takes endpoints without with_options, asked as this model is."
+            )
+    return dict(value)
+
+
 def _check_own(name: str, parameters: Mapping[str, Any]) -> None:
     for each in parameters:
         if each in _OWN:
@@ -182,6 +199,8 @@ class RequestSettings:
     on_truncated: str | int = _setting(_given_truncation, "error")
     keep_raw: bool = _setting(given_flag, default=False)
     columns: tuple[str, ...] = _setting(_given_columns, ())
+    n: int = _setting(given_positive, 1)
+    fallback: Mapping[str, Any] = _setting(_given_fallback, dict)
     order: str = _setting(_given_order, "")
     cache: str = _setting(_given_folder, "")
     max_cost: float | None = _setting(given_amount)
@@ -191,6 +210,13 @@ class RequestSettings:
     def caps(self) -> Caps:
         """What a run may use."""
         return Caps(self.max_cost, self.max_total_tokens)
+
+    @property
+    def more(self) -> tuple[str, ...]:
+        """What else of an answer is a column: with a fallback, who was asked."""
+        return tuple(
+            name for name in MORE if name in self.columns or (name == "model" and bool(self.fallback))
+        )
 
     @property
     def max_tokens(self) -> Any:
@@ -256,6 +282,17 @@ class LanguageModel:
             answered (string), in ``answer_reasoning``; null where the server sends none. ``"logprobs"``: the
             logarithm of the probability of each token (list of float64), in ``answer_logprobs``. ``"model"``: the
             name of the model that was asked, in ``answer_model``.
+        n
+            How many answers to each row a server gives, by its parameter ``n``. With more than one, ``answer``,
+            ``answer_finish_reason``, reasoning and logprobs are lists. An answer that is cut, or not as ``schema=``
+            asks, is null in its list; if all are, the row has none. They are not repaired.
+        fallback
+            Endpoints that a row is asked of if it has no answer from this model, by the reason: ``{"filtered":
+            other}``. ``"filtered"``: a filter held back prompt or answer, or the model refused. ``"too_long"``: the
+            prompt is longer than the model takes. ``"truncated"``: the answer was cut at ``max_tokens``.
+            ``"invalid"``: it is no text, or not as ``schema=`` asks, after repairs. ``"failed"``: the server failed
+            at it, after all retries. Everything else is asked the same way; tokens are those of both. The column
+            ``answer_model`` says who was asked.
         order
             The order in which waiting requests are sent. ``"arrival"``: in the order of the rows. ``"prefix"``:
             prompts with the same beginning one after another, for models that cache beginnings (the default for
@@ -299,6 +336,14 @@ class LanguageModel:
             made.check_value(name, value)
         return made
 
+    def standing_in(self, other: LanguageModel) -> Self:
+        """Return this model to ask in the place of another: with its settings, and no fallback."""
+        made = copy.copy(self)
+        settings = other.settings
+        settings = dataclasses.replace(settings, columns=settings.more, fallback={})
+        object.__setattr__(made, "settings", settings)
+        return made
+
     @property
     def noun(self) -> str:
         """The name of the kind of model."""
@@ -335,13 +380,18 @@ class LanguageModel:
             raise ArgumentError(
                 "tools= and schema=: a tool call does not have the form of schema=. Give one of them."
             )
+        if settings.n > 1 and (settings.tools or isinstance(settings.on_truncated, int)):
+            raise ArgumentError(
+                "n= above 1 goes with neither tools= nor a number as on_truncated=: these are about a single answer."
+            )
         longer, first = settings.on_truncated, settings.max_tokens
         if isinstance(longer, int) and (not isinstance(first, int) or first >= longer):
             raise ArgumentError(
                 f"on_truncated={longer}: it must be more than max_tokens in sampling= ({first!r} there). "
                 "Otherwise the second answer would be cut off, too."
             )
-        if settings.max_cost is not None and self.prices is None:
+        asked = (self, *settings.fallback.values())
+        if settings.max_cost is not None and any(model.prices is None for model in asked):
             raise ArgumentError(
                 f"max_cost={settings.max_cost!r}: the price of a token is not known. Give it to the endpoint: "
                 "Endpoint(…, prices={'input': 0.15, 'output': 0.6}), per million tokens."

@@ -205,7 +205,7 @@ def most_tokens(body: Mapping[str, Any], room: int | None = None) -> tuple[int, 
             if isinstance(source, str):
                 text -= len(source)
                 media += MEDIA_TOKENS if not source.startswith("data:") else min(len(source), MEDIA_TOKENS)
-    return text + media, int(max(limits)) if limits else int(room or 0)
+    return text + media, int(max(limits)) * int(body.get("n", 1)) if limits else int(room or 0)
 
 
 def _parts(messages: Any) -> Iterator[Mapping[str, Any]]:
@@ -226,6 +226,7 @@ def tokens_of(data: Mapping[str, Any], prompt_tokens: int) -> tuple[int, int]:
         said = {**(message or {}), "content": text_in((message or {}).get("content"))}
         texts = [text for name, text in said.items() if name != "role" and isinstance(text, str)]
         written = max(1, sum(len(text.encode("utf-8", "replace")) for text in texts) // BYTES_PER_TOKEN)
+        written *= max(1, len(data.get("choices") or ()))
     return prompt_tokens if read is None else read, written
 
 

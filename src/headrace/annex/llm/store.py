@@ -58,6 +58,7 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
     ``first_token``: seconds until there was one, 0 where nobody says. ``asked_longer``: with more ``max_tokens`` than
     at first; ``repairs``: how often the model was shown what is wrong. ``refusal``: why it does not answer.
     ``reasoning``, ``logprobs`` and ``model`` are there where a column of them was asked for.
+    ``choices`` are all answers, where several were asked for.
     """
 
     text: str | None
@@ -76,6 +77,7 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
     reasoning: str = ""
     logprobs: tuple[float, ...] = ()
     model: str = ""
+    choices: tuple[Answer, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

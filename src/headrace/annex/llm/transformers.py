@@ -83,6 +83,8 @@ class Transformers(TextPredictor, LanguageModel):
         "overrides": "is for endpoints and engines; a Transformers model computes rows together",
         "tools": "is for endpoints: the server finds a model's tool calls in its text",
         "columns": "is for endpoints; here, there are no other columns",
+        "n": "is for endpoints; repeat rows before, flat_map(lambda row: [row] * 3), and have temperature above 0",
+        "fallback": "is for endpoints",
         "order": "is for models that work on many requests at once; this one gets batches",
         **dict.fromkeys(
             ("cache", "max_cost", "max_total_tokens"),
