@@ -158,12 +158,8 @@ def seconds(value: float) -> str:
     return f"{value:.2f} s" if value < 1 else f"{value:.1f} s" if value < 10 else f"{value:.0f} s"
 
 
-def _digits(value: float) -> str:
-    return seconds(value).removesuffix(" s")
-
-
 def every_table(figures: dict[str, Any]) -> str:
-    """Return all that was measured, a table for each job: medians, and the least and the most beside them.
+    """Return all that was measured, a table for each job of the medians.
 
     >>> rounds = [{"wall_s": wall, "cpu_s": 2 * wall} for wall in (2.0, 4.0)]
     >>> one = {"job": "tiny", "contender": "hand", "failure": None, "peaks": [2**20], "rows": 100, "load": 9.3,
@@ -173,7 +169,7 @@ def every_table(figures: dict[str, Any]) -> str:
     <BLANKLINE>
     | | seconds | ÷ the loop | CPU s | MiB |
     |---|---|---|---|---|
-    | loop by hand | 3.0 (2.0–4.0) | 1.00 | 6.0 | 1 |
+    | loop by hand | 3.0 | 1.00 | 6.0 | 1 |
     """
     known = [each for each in figures["results"] if each["job"] in EVERY and each["contender"] in NAMES]
     of_hand = {each["job"]: each["rounds"] for each in known if each["contender"] == "hand"}
@@ -197,7 +193,7 @@ def every_table(figures: dict[str, Any]) -> str:
         cpu = statistics.median(one["cpu_s"] for one in each["rounds"])
         cells = (
             shown,
-            f"{_digits(statistics.median(walls))} ({_digits(min(walls))}–{_digits(max(walls))})",
+            seconds(statistics.median(walls)).removesuffix(" s"),
             f"{statistics.median(ratios):.2f}" if ratios else "",
             f"{'>' if each['contender'] in ON_RAY else ''}{cpu:.1f}" if cpu >= 0.05 else "",
             f"{statistics.median(each['peaks']) / 2**20:,.0f}" if each["peaks"] else "",

@@ -1,4 +1,4 @@
-"""The page about the format of outputs has each file and each field of outputs of all kinds, and no others."""
+"""The page about the format of outputs, and what is beside it, have each file and field of outputs of all kinds."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from museum.make import made
 
 from .pages import ROOT
 
-PAGE = (ROOT / "docs/reference/output-format.md").read_text()
+PAGE = (ROOT / "docs/reference/output-format.md").read_text() + (ROOT / "tests/museum/format.md").read_text()
+FILES = ("Files: file", "Files of ours: file", "Objects of ours: object")
 NAMES = {
     "run": "[a-km-z2-9]{8}",
     "shard": r"\d{5,}(?:\.\d+)*",
@@ -130,9 +131,7 @@ def outputs(exhibits: dict[str, Path]) -> list[Path]:
 @pytest.fixture
 def found(outputs: list[Path]) -> dict[str, list[tuple[str, Path]]]:
     """The files of all outputs by the pattern of the page that they fit: their names, and where they are."""
-    patterns = {
-        each: pattern(each) for title in ("Files: file", "In a store: object") for each in listed(title)
-    }
+    patterns = {each: pattern(each) for title in FILES for each in listed(title)}
     fitting: dict[str, list[tuple[str, Path]]] = defaultdict(list)
     for output in outputs:
         for path in output.rglob("*"):
@@ -155,7 +154,7 @@ def pattern(name: str) -> re.Pattern[str]:
 
 
 def check_files(found: dict[str, list[tuple[str, Path]]]) -> None:
-    assert {*found} == (listed("Files: file") | listed("In a store: object")) - NOT_MADE
+    assert {*found} == {each for title in FILES for each in listed(title)} - NOT_MADE
 
 
 def keys(values: Any) -> set[str]:
@@ -175,7 +174,7 @@ def check_success(marks: list[dict[str, Any]]) -> None:
     ledgers = [mark["ledger"] for mark in marks]
     assert keys(ledgers) == listed("The `ledger`: field") - {"answered"}
     steps = next(row for row in dict(tables())["The `ledger`: field"] if row[0] == "`steps`")
-    assert keys(step for ledger in ledgers for step in ledger["steps"]) == {*named(steps[2])}
+    assert keys(step for ledger in ledgers for step in ledger["steps"]) == {*named(steps[1])}
     for title, name in (("What is `older`: field", "older"), ("What was `published`: field", "published")):
         assert keys(mark.get(name, {}) for mark in marks) == listed(title)
     required = [each for mark in marks for each in mark.get("requirements", ())]

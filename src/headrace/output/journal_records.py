@@ -1,4 +1,4 @@
-"""The records of a journal: what each says. ``docs/reference/output-format.md`` lists them."""
+"""The records of a journal: what each says. ``tests/museum/format.md`` lists them."""
 
 from __future__ import annotations
 
