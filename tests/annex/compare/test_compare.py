@@ -328,3 +328,21 @@ def test_results_are_judged_by_a_label_as_the_papers_say() -> None:
     few = Judged()
     few.add(pa.array([1] * 6), pa.array([0] * 6), pa.array([1] * 6), 0)
     assert few.result()["p"] == pytest.approx(2 / 2**6)  # the binomial distribution
+
+
+def test_the_page_has_changed_texts_side_by_side() -> None:
+    long = "word " * 600
+    old = [
+        {"id": 1, "answer": "The red <wheel>.\nIt turns."},
+        {"id": 2, "answer": ""},
+        {"id": 3, "answer": long},
+    ]
+    new = [
+        {"id": 1, "answer": "The big <wheel>.\nIt turns."},
+        {"id": 2, "answer": "x"},
+        {"id": 3, "answer": "no"},
+    ]
+    page = hr.compare(hr.from_items(old), hr.from_items(new), on="id").report
+    assert '<span class="text">The<mark> red</mark> &lt;wheel&gt;.\nIt turns.</span>' in page
+    assert '<span class="text">The<mark> big</mark> &lt;wheel&gt;.\nIt turns.</span>' in page
+    assert '<span class="text"><mark>(empty)</mark></span>' in page and "… (3,000 characters)" in page

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import time
+from difflib import SequenceMatcher
 from typing import Any
 
 from headrace.annex.report import metrics
@@ -12,6 +14,8 @@ from headrace.core.human import row_text
 from headrace.version import __version__
 
 _ROWS = 100  # of a table with values
+_CHARS = 2_000  # of a text
+_WORDS = re.compile(r"\s*\w+|\s*[^\w\s]|\s+")
 
 
 def page(
@@ -75,12 +79,35 @@ def _worst(columns: dict[str, Any], keys: list[str]) -> Value | None:
     return plain(tables=tables) if tables else None
 
 
-def _cells(row: dict[str, Any], keys: list[str]) -> tuple[str, ...]:
+def _cells(row: dict[str, Any], keys: list[str]) -> tuple[Any, ...]:
     others = dict(row["inputs"])
     known = ", ".join(_short(others.pop(key)) for key in keys if key in others)
     which = known if keys else f"{row['row']:,}"
     by = metrics.number(row["difference"]) if row.get("difference") is not None else "–"
-    return which, _short(row["old"]), _short(row["new"]), by, row_text(others)
+    old, new = row["old"], row["new"]
+    if isinstance(old, str) and isinstance(new, str):
+        return which, *_side_by_side(old, new), by, row_text(others)
+    return which, _short(old), _short(new), by, row_text(others)
+
+
+def _side_by_side(old: str, new: str) -> tuple[Value, Value]:
+    """Return two texts as cells, in which the words are marked that the other has not.
+
+    >>> [cell["pieces"][1]["text"] for cell in _side_by_side("a red wheel", "a big wheel")]
+    [' red', ' big']
+    """
+    words = [_WORDS.findall(text[:_CHARS]) for text in (old, new)]
+    pieces: tuple[list[Value], list[Value]] = ([], [])
+    for kind, *ends in SequenceMatcher(None, words[0], words[1], autojunk=False).get_opcodes():
+        for side, start, stop in ((0, *ends[:2]), (1, *ends[2:])):
+            if stop > start:
+                pieces[side].append({"text": "".join(words[side][start:stop]), "changed": kind != "equal"})
+    for side, text in enumerate((old, new)):
+        if len(text) > _CHARS:
+            pieces[side].append({"text": f"… ({len(text):,} characters)", "changed": False})
+        if not text:
+            pieces[side].append({"text": "(empty)", "changed": True})
+    return {"pieces": pieces[0]}, {"pieces": pieces[1]}
 
 
 def _lone(rows: dict[str, Any]) -> Value | None:
