@@ -180,95 +180,77 @@ class Folders:
         return name
 
 
-class RowLimitWriter:
-    """Begins a new file wherever one has ``most`` rows; ``open_file(number)`` begins the one with this number.
+class _FilesWriter:
+    """The files of one attempt. Each is synced when it ends: neither memory nor descriptors grow with their number.
 
-    A file that is full is closed and synced at once: neither memory nor descriptors grow with their number.
+    ``open_empty`` begins the one file of an attempt without rows, which has all columns; None: it has no file.
     """
 
-    def __init__(self, open_file: Callable[[int], Writer], most: int) -> None:
+    def __init__(self, open_empty: Callable[[], Writer] | None) -> None:
+        self._open_empty = open_empty
+        self._begun: list[Writer] = []
+        self._files: list[StagedFile] = []
+
+    def close(self) -> tuple[StagedFile, ...]:
+        """Return the files, all of which have ended."""
+        if not self._files and self._open_empty is not None:
+            self._end(self._begin(self._open_empty()))
+        return tuple(self._files)
+
+    def sync(self) -> None:
+        """Nothing is left to do: each file was synced when it ended."""
+
+    def abort(self) -> None:
+        """Drop all files."""
+        for writer in self._begun:
+            writer.abort()
+
+    def _begin(self, writer: Writer) -> Writer:
+        self._begun.append(writer)
+        return writer
+
+    def _end(self, writer: Writer) -> None:
+        self._files += writer.close()
+        writer.sync()
+
+
+class RowLimitWriter(_FilesWriter):
+    """Ends a file wherever one has ``most`` rows.
+
+    ``open_file(number, rows)`` begins the one with this number, whose first rows are these.
+    """
+
+    def __init__(
+        self,
+        open_file: Callable[[int, pa.RecordBatch], Writer],
+        most: int,
+        open_empty: Callable[[], Writer] | None = None,
+    ) -> None:
+        super().__init__(open_empty)
         self._open_file = open_file
         self._most = most
         self._writer: Writer | None = None
         self._rows = 0  # in the file that is open
-        self._begun: list[Writer] = []
-        self._files: list[StagedFile] = []
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Write the next rows, in order."""
         at = 0
         while at < batch.num_rows:
-            if self._writer is not None and self._rows == self._most:
-                self._close_file()
-            writer = self._opened()
-            count = min(self._most - self._rows, batch.num_rows - at)
-            writer.write(batch.slice(at, count))
-            self._rows += count
-            at += count
+            rows = batch.slice(at, self._most - self._rows)
+            if self._writer is None:
+                self._writer = self._begin(self._open_file(len(self._begun), rows))
+            self._writer.write(rows)
+            self._rows += rows.num_rows
+            at += rows.num_rows
+            if self._rows == self._most:
+                self._end(self._writer)
+                self._writer, self._rows = None, 0
 
     def close(self) -> tuple[StagedFile, ...]:
-        """End the last file; one without rows if there were none."""
-        if self._writer is not None or not self._files:
-            self._files += self._opened().close()
-        return tuple(self._files)
-
-    def sync(self) -> None:
-        """Make the last file outlive a loss of power; the others were synced when they were full."""
+        """End the last file."""
         if self._writer is not None:
-            self._writer.sync()
-
-    def abort(self) -> None:
-        """Drop all files."""
-        for writer in self._begun:
-            writer.abort()
-
-    def _opened(self) -> Writer:
-        if self._writer is None:
-            self._writer = self._open_file(len(self._begun))
-            self._begun.append(self._writer)
-        return self._writer
-
-    def _close_file(self) -> None:
-        assert self._writer is not None
-        self._files += self._writer.close()
-        self._writer.sync()
-        self._writer, self._rows = None, 0
-
-
-class RowFilesWriter:
-    """Begins a file for each row, with the name that ``names`` gives it.
-
-    Each is closed and synced before the next begins, so few descriptors are open.
-    """
-
-    def __init__(
-        self, open_file: Callable[[str], Writer], names: Callable[[pa.RecordBatch], Sequence[str]]
-    ) -> None:
-        self._open_file = open_file
-        self._names = names
-        self._begun: list[Writer] = []
-        self._files: list[StagedFile] = []
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        """Write the next rows, in order."""
-        for row, name in enumerate(self._names(batch)):
-            writer = self._open_file(name)
-            self._begun.append(writer)
-            writer.write(batch.slice(row, 1))
-            self._files += writer.close()
-            writer.sync()
-
-    def close(self) -> tuple[StagedFile, ...]:
-        """Return the files; none if there were no rows."""
-        return tuple(self._files)
-
-    def sync(self) -> None:
-        """Nothing is left to do."""
-
-    def abort(self) -> None:
-        """Drop all files."""
-        for writer in self._begun:
-            writer.abort()
+            self._end(self._writer)
+        return super().close()
 
 
 class Division(Protocol):
@@ -290,7 +272,7 @@ class OpenFile(Protocol):
     def __call__(self, folder: str, number: int | None) -> Writer: ...
 
 
-class PartitionedWriter:
+class PartitionedWriter(_FilesWriter):
     """One attempt's files, one or more in each folder. Used by one thread at a time.
 
     At most ``OPEN_FILES`` are open, and ``HELD_BYTES`` of rows wait for theirs. A file that had to be closed for
@@ -304,17 +286,14 @@ class PartitionedWriter:
         open_empty: Callable[[], Writer],
         most_rows: int | None = None,
     ) -> None:
-        """``open_empty`` begins the one file of an attempt without rows, which has all columns."""
+        super().__init__(open_empty)
         self._folders = folders
         self._open_file = open_file
-        self._open_empty = open_empty
         self._most_rows = most_rows
         self._held: dict[str, list[pa.RecordBatch]] = {}
         self._bytes: dict[str, int] = {}
         self._open: dict[str, Writer] = {}  # the one that was written to longest ago comes first
         self._numbers: dict[str, int] = {}  # of the next file
-        self._begun: list[Writer] = []
-        self._files: list[StagedFile] = []
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Take the next rows, in order."""
@@ -334,25 +313,17 @@ class PartitionedWriter:
             self._write_most()
 
     def close(self) -> tuple[StagedFile, ...]:
-        """Write all rows that are held, and end all files; one without rows if there were none."""
+        """Write all rows that are held, and end all files."""
         for folder in [*self._open, *self._held]:
             if folder in self._held:
                 self._flush(folder)
             if folder in self._open:
-                self._end(folder)
-        if not self._files:
-            self._begun.append(self._open_empty())
-            self._files += self._begun[-1].close()
-            self._begun[-1].sync()
-        return tuple(self._files)
-
-    def sync(self) -> None:
-        """Nothing is left to do: each file was synced when it ended."""
+                self._end(self._open.pop(folder))
+        return super().close()
 
     def abort(self) -> None:
-        """Drop all files."""
-        for writer in self._begun:
-            writer.abort()
+        """Drop all files, and the rows that are held."""
+        super().abort()
         self._held.clear()
 
     def _write_most(self) -> None:
@@ -368,24 +339,18 @@ class PartitionedWriter:
         writer = self._open.pop(folder, None)
         if writer is None:
             if len(self._open) >= OPEN_FILES:
-                self._end(next(iter(self._open)))
-            writer = self._begin(folder)
+                self._end(self._open.pop(next(iter(self._open))))
+            writer = self._opened(folder)
         self._open[folder] = writer
         del self._bytes[folder]
         for rows in self._held.pop(folder):
             writer.write(rows)
 
-    def _begin(self, folder: str) -> Writer:
-        def begun(_: int) -> Writer:
+    def _opened(self, folder: str) -> Writer:
+        def opened(*_: object) -> Writer:
             number = self._numbers.get(folder, 0)
             self._numbers[folder] = number + 1
-            writer = self._open_file(folder, number if number or self._most_rows is not None else None)
-            self._begun.append(writer)
-            return writer
+            several = number or self._most_rows is not None
+            return self._begin(self._open_file(folder, number if several else None))
 
-        return begun(0) if self._most_rows is None else RowLimitWriter(begun, self._most_rows)
-
-    def _end(self, folder: str) -> None:
-        writer = self._open.pop(folder)
-        self._files += writer.close()
-        writer.sync()
+        return opened() if self._most_rows is None else RowLimitWriter(opened, self._most_rows)

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self, cast
 
 import pyarrow as pa
@@ -25,7 +26,6 @@ from headrace.sinks.dividing import (
     Division,
     Folders,
     PartitionedWriter,
-    RowFilesWriter,
     RowLimitWriter,
     check_columns,
     file_schema,
@@ -151,12 +151,13 @@ class FileSink:
         """Begin the part of one attempt; its file appears with the first rows, or on ``close``."""
         names = self.format.file_names()
         if names is not None:
-            return RowFilesWriter(lambda name: self._part(task, schema, name=name), names)
+            return RowLimitWriter(lambda _, row: self._part(task, schema, name=names(row)[0]), most=1)
         if self.partition_by or self.divide is not None:
             return self._divided(task, schema)
         if self.max_rows_per_file is None:
             return self._part(task, schema)
-        return RowLimitWriter(lambda number: self._part(task, schema, number), self.max_rows_per_file)
+        part = partial(self._part, task, schema)
+        return RowLimitWriter(lambda number, _: part(number), self.max_rows_per_file, partial(part, 0))
 
     def _part(self, task: Task, schema: pa.Schema, number: int | None = None, name: str = "") -> PartWriter:
         label = task.shard.label(self.digits)

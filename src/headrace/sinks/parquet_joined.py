@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias
 
 import pyarrow as pa
 
-from headrace.core.files.staged import StagedStream
+from headrace.core.files.staged import KeptBytes, StagedStream
 from headrace.core.parquet.chunks import ChunkFile, Chunks
 from headrace.core.parquet.footer import MAGIC, TAIL, Chunk, Column, Footer, parse, read_tail
 from headrace.core.parquet.joining import FooterJoiner, Placed
@@ -135,16 +135,11 @@ class JoinedEncoder:
         return data, parsed(data), groups
 
 
-class _Memory(io.BytesIO):
-    def close(self) -> None:
-        """Keep the bytes: whoever encodes closes its stream."""
-
-
 class _Piece:
     """A Parquet file in memory, for its chunks; with ``group_rows``, of one row group."""
 
     def __init__(self, make: MakeEncoder, schema: pa.Schema, group_rows: int | None = None) -> None:
-        self._bytes = _Memory()
+        self._bytes = KeptBytes()
         self._encoder = make(self._bytes, schema, group_rows) if len(schema) else None
         self.write = self._encoder.write if self._encoder is not None else lambda batch: None
 

@@ -6,7 +6,6 @@ Python values would cost about 0.3 µs each. ``pa.array`` and ``pa.scalar`` are 
 from __future__ import annotations
 
 import gzip
-import io
 import struct
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -18,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.core.files import safe_files
-from headrace.core.files.staged import StagedStream
+from headrace.core.files.staged import KeptBytes, StagedStream
 from headrace.core.ports import Format
 from headrace.sinks.files import choose
 
@@ -111,19 +110,12 @@ class Lined(Compressed):
 
     def _plain(self, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> bytes:
         """Return a file with these rows, as it is without compression."""
-        stream = _Kept()
+        stream = KeptBytes()
         encoder = replace(self, compression=None).open(cast("StagedStream", stream), schema)
         for batch in batches:
             encoder.write(batch)
         encoder.close()
         return stream.getvalue()
-
-
-class _Kept(io.BytesIO):
-    """Bytes that can be had once whoever writes them has closed it."""
-
-    def close(self) -> None:
-        pass
 
 
 @dataclass(frozen=True)

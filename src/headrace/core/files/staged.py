@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import zlib
 from typing import Literal
@@ -11,6 +12,13 @@ from headrace.core import failpoints
 from headrace.core.files import safe_files
 from headrace.core.files.safe_files import sync_fd, write_failed
 from headrace.errors import OutputWriteFailed
+
+
+class KeptBytes(io.BytesIO):
+    """A stream in memory, whose bytes can be had once the library that encodes into it has closed it."""
+
+    def close(self) -> None:
+        """Keep the bytes."""
 
 
 class StagedStream:
