@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 
@@ -424,6 +425,26 @@ def test_a_part_of_a_further_run_that_is_gone(tmp_path: Path) -> None:
     assert list(run.again().state.done) == [1, 1, 1, 0] and run.is_complete
     (run.folder / run.seen()[0]).unlink()
     assert list(run.again().state.done) == [0, 1, 1, 0] and not run.is_complete
+    run.end()
+
+
+def test_rows_that_were_to_come_to_a_part_are_gone(tmp_path: Path) -> None:
+    run = finished(tmp_path / "out")
+    before, first = run.seen(), next(iter(run.committer.committed()))
+    run.committer.grow([], [Shard(3, (), "0")], replaces=[0])
+    writer = run.committer.sink.open(Task(Shard(3, (), "0"), 1, behind=1), SCHEMA)
+    writer.write(pa.record_batch([pa.array([7], pa.int64())], SCHEMA))
+    (beside,) = writer.close()
+    both = (*first.files, beside)
+    run.committer.accept(CommitRecord(3, 1, 0, both, Ledger(read=3, written=3)))
+    run.committer.commit_accepted()
+    (run.committer.folder / "staging" / beside.staged).unlink()
+    committer = run.again()
+    assert list(committer.state.done) == [1, 1, 1, 1] and committer.state.ledger.written == 6
+    (again,) = (record for record in committer.committed() if record.shard == 3)
+    assert again == msgspec.structs.replace(first, shard=3)
+    committer.finish(1.0, {})
+    assert run.seen() == before and run.is_complete
     run.end()
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from headrace.core import failpoints
 from headrace.core.failures import is_interrupt, name_of, words
@@ -136,3 +138,23 @@ def _lost(path: Path, how: str) -> str:
         f"{path}, the state of a metric, {how}. Without it, it is not known what it counted: restore the file from a "
         "copy, or remove it and run the same command again, which does its rows again."
     )
+
+
+def plain(value: Any) -> Any:
+    """Return a result as JSON has it: numbers that are none as null, estimates with their bounds.
+
+    >>> plain({1: (0.5, math.nan)})
+    {'1': [0.5, None]}
+    """
+    if hasattr(value, "tolist"):
+        return plain(value.tolist())
+    if isinstance(value, float):
+        number = float(value) if math.isfinite(value) else None
+        if hasattr(value, "low") and hasattr(value, "high"):
+            return {"value": number, "low": value.low, "high": value.high}
+        return number
+    if isinstance(value, Mapping):
+        return {str(key): plain(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(each) for each in value]
+    return value if value is None or isinstance(value, (bool, int, str)) else str(value)

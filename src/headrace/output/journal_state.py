@@ -33,31 +33,24 @@ class JournalState(msgspec.Struct):
     done: bytearray
     ledger: Ledger = msgspec.field(default_factory=Ledger)
     timings: Timings = msgspec.field(default_factory=Timings)
-    passed: list[int] = msgspec.field(default_factory=list)
+    passed: list[int] = []
     schema: bytes | None = None
     files: int = 0
-    code: dict[str, str] = msgspec.field(default_factory=dict)
+    code: dict[str, str] = {}
     revision: int = 0
-    codes: dict[int, dict[str, str]] = msgspec.field(default_factory=dict)  # by revision
+    codes: dict[int, dict[str, str]] = {}  # by revision
     finished: bool = False
     seconds: float = 0.0
     swapping: Swapping | None = None
     withheld: Withheld | None = None  # all is done, and requirements were not met
     bytes: int = 0
     faults: Faults = msgspec.field(default_factory=Faults)
-    ceilings: dict[str, int] = msgspec.field(default_factory=dict)
+    ceilings: dict[str, int] = {}
     shard_too_big: bool = False  # a shard did not fit into memory
-    runs: list[RunEntry] = msgspec.field(
-        default_factory=list
-    )  # of the output; the last may not have finished
+    runs: list[RunEntry] = []  # of the output; the last may not have finished
     hidden: bool = False  # the last of several runs has not finished, and its parts are not published
-    replaced: set[int] = msgspec.field(
-        default_factory=set
-    )  # shards whose rows a further run makes, or has made, again
-
-    versions: list[InputVersion] = msgspec.field(
-        default_factory=list
-    )  # of the input that runs have read, the oldest first
+    replaced: set[int] = set()  # shards whose rows a further run makes, or has made, again
+    versions: list[InputVersion] = []  # of the input that runs have read, the oldest first
 
     @property
     def shards(self) -> int:

@@ -23,10 +23,10 @@ from headrace.core.arrow.batch import one_batch, taken
 from headrace.core.metric_states import STATES, States, merge, stored
 from headrace.core.ports import Accumulator, Sink, Writer
 from headrace.core.rejected import ERROR_FIELDS
-from headrace.core.uploading.names import PARTS, is_uploaded, uploaded_name
-from headrace.core.work import HOME, CommitRecord, Faults, Ledger, Shard, StagedFile, Task
+from headrace.core.work import CommitRecord, Faults, Ledger, Shard, StagedFile, Task
 from headrace.errors import LedgerMismatch, OutputSchemaChanged, UnreadableFile
 from headrace.output.commit import ShardCommitter
+from headrace.output.names import place_of
 from headrace.output.remeasure import bytes_of
 from headrace.plan.accounts import mismatch, wrong_in_record
 from headrace.sinks.arrow import Arrow
@@ -85,7 +85,8 @@ class Retried:
 
     def _paths(self, *, parts: bool) -> Iterator[Path]:
         files = (file for record in self.records for file in record.files if file.is_part == parts)
-        return (self.committer.output.root / place_of(self.committer, file) for file in files)
+        run, output = self.committer.plan.run, self.committer.output
+        return (output.root / place_of(run, file, output.place) for file in files)
 
 
 def mended(
@@ -134,14 +135,6 @@ def keeps_order(sink: Sink) -> bool:
     return sink.target is None and not sink.partition_by
 
 
-def place_of(committer: ShardCommitter, file: StagedFile) -> str:
-    """Return the name under which a committed file lies, be it published or not."""
-    run, place = committer.plan.run, committer.output.place
-    aside = [f"{HOME}/{run}/staging/{file.staged}", f"{HOME}/{run}/{PARTS}/{file.name}"]
-    names = [uploaded_name(run, file)] if is_uploaded(file) else aside
-    return next((name for name in names if place.size_of(name) == file.size), file.name)
-
-
 # ------------------------------------------------------------ files
 
 
@@ -169,9 +162,8 @@ def _part(
 
     new = list(typed(sink.format.rows_stored(retried.batches(), schema)))
     with ExitStack() as opened:
-        paths = [
-            opened.enter_context(committer.output.place.opened(place_of(committer, file))) for file in parts
-        ]
+        run, place = committer.plan.run, committer.output.place
+        paths = [opened.enter_context(place.opened(place_of(run, file, place))) for file in parts]
         rows = typed(chain.from_iterable(map(_rows_of, [sink] * len(parts), parts, paths)))
         writer = sink.in_format(stored).open(task, schema)
         return _written(writer, _merged(rows, pa.Table.from_batches(new), places))

@@ -9,8 +9,8 @@ from typing import Protocol
 
 from headrace.core.files import hive, safe_files
 from headrace.core.files.formats import PART_SUFFIX
-from headrace.core.uploading.names import PARTS
-from headrace.core.work import REJECTED, CommitRecord
+from headrace.core.uploading.names import PARTS, is_uploaded, uploaded_name
+from headrace.core.work import HOME, REJECTED, CommitRecord, StagedFile
 from headrace.errors import JournalDamaged
 from headrace.version import __version__
 
@@ -24,6 +24,7 @@ class Listed(Protocol):
 
     def visible(self) -> list[str]: ...
     def listed(self, folder: str) -> Mapping[str, int]: ...
+    def size_of(self, name: str) -> int: ...
 
 
 _RUN = re.compile(r"[a-z0-9]{8}")
@@ -75,6 +76,13 @@ def other_version(file: str, version: str | None) -> str:
 def parts_there(place: Listed, runs: Collection[str]) -> list[str]:
     """Return the parts of some runs that an output has, also those with rejected rows."""
     return sorted(name for name in (*place.visible(), *place.listed(REJECTED)) if is_part(name, runs))
+
+
+def place_of(run: str, file: StagedFile, output: Listed) -> str:
+    """Return the name under which a committed file of a run lies: its own, or that under which it waits to get it."""
+    aside = [f"{HOME}/{run}/staging/{file.staged}", f"{HOME}/{run}/{PARTS}/{file.name}"]
+    names = [uploaded_name(run, file)] if is_uploaded(file) else aside
+    return next((name for name in names if output.size_of(name) >= 0), file.name)
 
 
 def first_names(names: Sequence[str]) -> str:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,6 +16,7 @@ from headrace.core.arrow.batch import schema_from
 from headrace.core.door import loaded
 from headrace.core.files import safe_files
 from headrace.core.files.formats import FORMATS
+from headrace.core.metric_states import merged, plain
 from headrace.core.ports import Accumulator
 from headrace.errors import HeadraceError
 from headrace.output.revealing import parts_of
@@ -51,15 +51,6 @@ def rows_of(path: Path, name: str, sink: Mapping[str, Any]) -> int | None:
     return rows
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedMetric:
-    """A metric by its name; ``metric`` is None if it is not ours. ``unchanged_columns``: until the end."""
-
-    name: str
-    metric: Accumulator | None
-    unchanged_columns: bool
-
-
 class Remeasured(NamedTuple):
     """Metrics that were merged again, what is wrong with them, and which were not checked, or even computed again."""
 
@@ -75,8 +66,9 @@ def remeasured(run: SavedRun, output: Place, recorded: Any, *, whole: bool) -> R
     ``recorded``: what that says. ``whole``: nothing is wrong with the files.
     """
     shape = msgspec.json.decode(run.plan.shape)
-    planned = {name for step in shape.get("steps", ()) for name in step.get("metrics") or ()}
-    if not isinstance(recorded, dict) or recorded.keys() != planned:
+    steps = shape.get("steps", ())
+    planned = {name: each for step in steps for name, each in (step.get("metrics") or {}).items()}
+    if not isinstance(recorded, dict) or recorded.keys() != planned.keys():
         has = sorted(recorded) if isinstance(recorded, dict) else recorded
         return Remeasured(findings=(_wrong(f"it has metrics {has!r}, and the plan {sorted(planned)}."),))
     if not planned:
@@ -84,25 +76,27 @@ def remeasured(run: SavedRun, output: Place, recorded: Any, *, whole: bool) -> R
     results: dict[str, Any] = {}
     findings: list[Finding] = []
     unchecked, recounted = list[str](), list[str]()
-    for i, measured in enumerate(_metrics_of(shape, list(recorded), run.plan.unchanged_metrics)):
-        name = measured.name
-        if measured.metric is None:
+    for i, name in enumerate(recorded):
+        metric = _metric_from(planned[name])
+        if metric is None:
             unchecked.append(name)
             continue
         try:
-            results[name] = merged = _merged(run, i, measured)
-            if recorded[name] != merged:
+            results[name] = again = _merged(run, i, name, metric)
+            if recorded[name] != again:
                 findings.append(
-                    _wrong(f"{name} is {recorded[name]!r}, and the journal's states give {merged!r}.")
+                    _wrong(f"{name} is {recorded[name]!r}, and the journal's states give {again!r}.")
                 )
-            elif whole and not findings and _is_in_the_files(run, output, shape, measured):
-                found = _counted(measured, [output.root / file.name for file in parts_of(run.in_order())])
-                if found == merged:
+            elif (
+                whole
+                and not findings
+                and _is_in_the_files(run, output, shape.get("sink") or {}, name, metric)
+            ):
+                found = _counted(metric, [output.root / file.name for file in parts_of(run.in_order())])
+                if found == again:
                     recounted.append(name)
                 else:
-                    findings.append(
-                        _wrong(f"{name} is {merged!r}, and the rows in the files give {found!r}.")
-                    )
+                    findings.append(_wrong(f"{name} is {again!r}, and the rows in the files give {found!r}."))
         except WRONG as error:
             findings.append(_wrong(f"{name} cannot be merged again: {error}"))
     return Remeasured(results, tuple(findings), tuple(unchecked), tuple(recounted))
@@ -112,47 +106,30 @@ def _wrong(message: str) -> Finding:
     return Finding("metrics", "_SUCCESS", message)
 
 
-def _is_in_the_files(run: SavedRun, output: Place, shape: Mapping[str, Any], measured: PlannedMetric) -> bool:
+def _is_in_the_files(
+    run: SavedRun, output: Place, sink: Mapping[str, Any], name: str, metric: Accumulator
+) -> bool:
     """Say whether the columns of a metric are in the output as they were when it counted them."""
-    sink = shape.get("sink") or {}
-    if (
-        sink.get("kind") != "Parquet"
-        or output.copied  # they would be fetched once more
-        or not measured.unchanged_columns
-        or measured.metric is None
-    ):
+    if sink.get("kind") != "Parquet" or name not in run.plan.unchanged_metrics:
         return False
-    names = schema_from(run.state.schema).names if run.state.schema is not None else []
-    return set(measured.metric.columns) <= set(names) - set(sink.get("partition_by", ()))
+    if output.copied or run.state.schema is None:  # they would be fetched once more
+        return False
+    names = schema_from(run.state.schema).names
+    return set(metric.columns) <= set(names) - set(sink.get("partition_by", ()))
 
 
-def _metrics_of(shape: dict[str, Any], names: Sequence[str], unchanged: Sequence[str]) -> list[PlannedMetric]:
-    """Return the metrics of a plan's shape in the order of ``names``; ``unchanged``: as in ``SavedPlan``."""
-    found = {
-        name: described
-        for step in shape.get("steps", ())
-        for name, described in (step.get("metrics") or {}).items()
-    }
-    return [PlannedMetric(name, _metric_from(found[name]), name in unchanged) for name in names]
-
-
-def _merged(run: SavedRun, number: int, measured: PlannedMetric) -> Any:
+def _merged(run: SavedRun, number: int, name: str, metric: Accumulator) -> Any:
     """Return a metric's result by the states of all shards, in plain values; ``number`` is its place in them."""
-    from headrace.core import metric_states
-
-    assert measured.metric is not None
     records = (record for record in run.in_order() if record.states)
-    metric = [(measured.name, measured.metric)]
-    totals = metric_states.merged(metric, ((record.states[number],) for record in records), run.folder)
+    totals = merged([(name, metric)], ((record.states[number],) for record in records), run.folder)
     return _plain(totals[0])
 
 
-def _counted(measured: PlannedMetric, files: Sequence[Path]) -> Any:
+def _counted(metric: Accumulator, files: Sequence[Path]) -> Any:
     """Return a metric's result by the rows in Parquet files, which have its columns; in plain values."""
-    assert measured.metric is not None
     import pyarrow.parquet as pq
 
-    total = measured.metric.empty()
+    total = metric.empty()
     for path in files:
         with safe_files.file(path) as opened, pq.ParquetFile(opened) as file:
             for batch in file.iter_batches(columns=list(total.columns), use_threads=False):
@@ -161,8 +138,6 @@ def _counted(measured: PlannedMetric, files: Sequence[Path]) -> Any:
 
 
 def _plain(total: Accumulator) -> Any:
-    from headrace.output.metric_results import plain
-
     return msgspec.json.decode(msgspec.json.encode(plain(total.result())))
 
 

@@ -15,7 +15,6 @@ from typing import Any
 import msgspec
 
 from headrace.core.files import safe_files
-from headrace.core.uploading.names import PARTS, is_uploaded, uploaded_name
 from headrace.core.work import CommitRecord, Shard, StagedFile
 from headrace.errors import JournalDamaged, NothingMatched, nearest
 from headrace.observers.record import EVENTS
@@ -23,7 +22,7 @@ from headrace.observers.record_reader import listed
 from headrace.output import journal as journals
 from headrace.output.journal_state import JournalState
 from headrace.output.layout import HOME, SUCCESS
-from headrace.output.names import LINEAGE, check_names, read_pointer
+from headrace.output.names import LINEAGE, check_names, place_of, read_pointer
 from headrace.output.places.place import Place
 from headrace.output.recover import replay
 from headrace.output.saved_plan import read_plan_at
@@ -75,12 +74,7 @@ class SavedRun:
 
     def place_of(self, file: StagedFile, output: Place) -> str:
         """Return the name under which a file lies: its own, or that under which it waits to get it."""
-        aside = f"{HOME}/{self.name}"
-        waits = [file.name, f"{aside}/{PARTS}/{file.name}", f"{aside}/staging/{file.staged}"]
-        if is_uploaded(file):
-            waits = [uploaded_name(self.name, file)]
-        names = [] if self.finished else waits
-        return next((name for name in names if output.size_of(name) >= 0), file.name)
+        return file.name if self.finished else place_of(self.name, file, output)
 
     @property
     def shards(self) -> list[Shard]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from headrace.core.arguments import known_arguments
+from headrace.core.door import annex
 from headrace.core.events import RequirementsAsked
 from headrace.core.files import safe_files
 from headrace.core.human import plural
@@ -36,7 +37,7 @@ from headrace.output.runs import (
     success_of,
 )
 from headrace.output.verification import Finding, Verdict, Verification, are_steps, steps_of, verbs
-from headrace.output.verify_tables import Reached, in_table, without_compacted
+from headrace.output.verify_tables import Reached, in_table
 from headrace.plan.accounts import is_counted, wrong_in_record
 from headrace.plan.parameters import given_folder
 
@@ -175,8 +176,11 @@ class _Verifier:
         self._check_files(threads, on_file)
         notes: list[str] = []
         about, place = self._shape.get("sink") or {}, str(self._output.at())
-        if about.get("kind") == "Delta table":
-            self._findings, compacted = without_compacted(place, self._options, self._files, self._findings)
+        compactions = annex("lakes.delta.compactions") if about.get("kind") == "Delta table" else None
+        if compactions is not None:
+            self._findings, compacted = compactions.without_compacted(
+                place, self._options, self._files, self._findings
+            )
             notes.append(compacted)
         lost, more = in_table(about, place, self._options, run, self._reached)
         self._findings += lost

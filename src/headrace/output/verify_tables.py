@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -131,47 +130,3 @@ def table_of(
     )
     opened = annex(_OPENED_BY[about["kind"]])
     return opened.saved(about, parts, options, reached) if opened else "its annex is not there"
-
-
-def without_compacted(
-    place: str, options: Options, files: Mapping[str, StagedFile], findings: Sequence[Finding]
-) -> tuple[Findings, str]:
-    """Leave out parts that are missing since a compaction has rewritten them; return a note about these.
-
-    ``place``: the folder of the output, which lies in the table. What the table's history does not account for stays
-    a finding.
-    """
-    missing = [each for each in findings if each.kind == "missing" and files[each.file].is_part]
-    if not missing:
-        return list(findings), ""
-    table, _, folder = place.rstrip("/").rpartition("/")
-    rows = {f"{folder}/{each.file}": files[each.file].rows for each in missing}
-    compactions = annex("lakes.delta.compactions")
-    if compactions is None:
-        return list(findings), ""
-    try:
-        found = compactions.rewritten(table, options, rows)
-    except HeadraceError as error:
-        told = f"It could not be checked whether a compaction of the table has rewritten it: {error}"
-        return [
-            dataclasses.replace(f, message=f"{f.message} {told}") if f in missing else f for f in findings
-        ], ""
-    kept: Findings = []
-    for finding in findings:
-        path = f"{folder}/{finding.file}"
-        if finding not in missing:
-            kept.append(finding)
-        elif path in found.wrong:
-            kept.append(dataclasses.replace(finding, message=f"it is not there: {found.wrong[path]}."))
-        elif path not in found.versions:
-            kept.append(finding)
-    if not found.versions:
-        return kept, ""
-    versions = sorted(set(found.versions.values()))
-    at = f"version{'s' if len(versions) > 1 else ''} {', '.join(map(str, versions[:5]))}{', …' * (len(versions) > 5)}"
-    counted = sum(rows[path] for path in found.versions)
-    return kept, (
-        f"{plural(len(found.versions), 'part')} with {plural(counted, 'row')} are not there any more: the history of "
-        f"the Delta table says that a compaction has rewritten them ({at}), with as many rows as before. The files "
-        "that hold them now are there, and their rows were counted; this run has no checksums of them"
-    )

@@ -126,7 +126,7 @@ def metrics_of(job: Job) -> tuple[Metrics, dict[str, Any]]:
         return Metrics(notes={}), {}
     from headrace.core.metric_states import merged
     from headrace.output.journal import read
-    from headrace.output.metric_results import charts, collected
+    from headrace.session.metric_results import charts, collected
 
     records = read(committer.folder / "journal").in_order([shard.place for shard in job.shards])
     states = (record.states for record in records if record.states)
@@ -136,7 +136,7 @@ def metrics_of(job: Job) -> tuple[Metrics, dict[str, Any]]:
 
 def counted(metrics: Metrics, charts: dict[str, Any]) -> MetricsCounted:
     """Return the event that the metrics are computed."""
-    from headrace.output.metric_results import plain
+    from headrace.core.metric_states import plain
 
     return MetricsCounted(plain(metrics), metrics.notes, charts)
 
@@ -179,7 +179,7 @@ class MetricsSoFar:
 def result_of(job: Job, event: RunFinished, metrics: Metrics, rows_before: int = 0) -> Result:
     """Return what the verb returns. ``rows_before``: rows that earlier drivers read."""
     from headrace.observers.summary import summary
-    from headrace.output.metric_results import lines
+    from headrace.session.metric_results import lines
 
     success = success_of(job.output.root, job.committer.plan.run) or {}
     required = RequirementsAsked.of(success)

@@ -75,7 +75,7 @@ def count(plan: Plan, options: RunOptions, on_end: OnEnd = _ignored) -> int:
 
 def evaluate(plan: Plan, options: RunOptions, on_end: OnEnd = _ignored) -> Metrics:
     """Run the plan for its metrics; its rows are dropped."""
-    from headrace.output.metric_results import collected
+    from headrace.session.metric_results import collected
 
     tally, stream = _prepared(plan, options, "count", metrics=True)
     for _ in _reported(tally, stream, plan, on_end):

@@ -34,7 +34,8 @@ from headrace.core.work import Shard
 from headrace.errors import ArgumentError, InputChanged
 from headrace.options import RunOptions
 from headrace.output.job import OpenRequest
-from headrace.output.mending import Aside, Retried, keeps_order, mended, place_of
+from headrace.output.mending import Aside, Retried, keeps_order, mended
+from headrace.output.names import place_of
 from headrace.output.refresh import replace_shards, replacing
 from headrace.output.resume import open_job
 from headrace.plan.logical import Plan
@@ -135,11 +136,11 @@ def retry(job: Job, options: RunOptions, drive: Drive) -> tuple[int, int]:
 
 def _asides(committer: ShardCommitter) -> list[Aside]:
     """Read the rejected rows of all shards, in the order of the input."""
-    shards, found = committer.plan.shards, []
+    shards, run, place, found = committer.plan.shards, committer.plan.run, committer.output.place, []
     for record in committer.committed():
         for file in record.files:
             if not file.is_part and record.shard < len(shards):
-                with committer.output.place.opened(place_of(committer, file)) as path:
+                with place.opened(place_of(run, file, place)) as path:
                     found.append(Aside(record, table_of(path)))
     return sorted(found, key=lambda aside: shards[aside.record.shard].place)
 

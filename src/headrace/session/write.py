@@ -296,7 +296,7 @@ def _finish(
     job: Job, scheduler: Scheduler, options: RunOptions, events: EventBus, started: float
 ) -> tuple[Metrics, float]:
     """Complete the output, all shards of which are committed; return the metrics, and the seconds."""
-    from headrace.output.metric_results import reported
+    from headrace.session.metric_results import reported
 
     _write_schema_only(job, scheduler)
     if options.on_error != "raise" and not job.committer.state.ledger.rejected:

@@ -189,7 +189,7 @@ class Comparison:
 
     def data(self) -> dict[str, Any]:
         """Return all of it as JSON has it."""
-        from headrace.output.metric_results import plain
+        from headrace.core.metric_states import plain
 
         names = ("old", "new", "on", "rows", "same", "different", "only_old", "only_new", "changed")
         found: dict[str, Any] = plain(

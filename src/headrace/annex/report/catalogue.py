@@ -11,6 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headrace.annex.report.below import outputs_below
 from headrace.annex.report.facts import Facts, facts
 from headrace.annex.report.follow import Follower, told_by_record
 from headrace.annex.report.run_rows import RunRow, Runs
@@ -23,7 +24,6 @@ from headrace.observers.output_runs import OutputRun, runs_in
 from headrace.observers.record import EVENTS
 from headrace.observers.record_reader import lines_of, replay
 from headrace.observers.run_state import RunState
-from headrace.output.below import outputs_below
 from headrace.output.runs import success_of
 
 if TYPE_CHECKING:

@@ -56,17 +56,16 @@ class Lease:
         """Take the output, or raise ``RunLocked``; find out whether the store keeps its conditions."""
         _held.add(self.token)
         for _ in range(_TRIES):
-            found = self._store.get(LOCK)
-            before = parsed(found[0]) if found is not None else {}
-            if found is not None and before.get("held") and self._is_alive(before, found[1].version):
+            before, version, _ = said_in(self._store)
+            if before.get("held") and self._is_alive(before, version):
                 raise RunLocked(_taken(self._store, before))
             self._number = int(before.get("number", 0)) + 1
             try:
-                self._version = self._store.put(
-                    LOCK, self._body(), when=ABSENT if found is None else found[1].version
-                )
-            except Taken:
-                if not self._is_ours():
+                self._version = self._store.put(LOCK, self._body(), when=version)
+            except Taken:  # by us, if only the answer was lost
+                now, self._version, _ = said_in(self._store)
+                if now.get("token") != self.token:
+                    self._version = ABSENT
                     continue
             break
         else:
@@ -109,17 +108,13 @@ class Lease:
             time.sleep(min(1.0, BEAT))
             found = self._store.look(LOCK)
             if found is None or found.version.e_tag != version.e_tag:
-                again = self._store.get(LOCK)
-                return again is not None and bool(parsed(again[0]).get("held"))
+                return bool(said_in(self._store)[0].get("held"))
         return False
 
     def check(self) -> None:
         """Raise ``RunLocked`` if another driver has taken the output."""
         if self._lost is None:
-            found = self._store.get(LOCK)
-            now = parsed(found[0]) if found is not None else {}
-            if now.get("token") != self.token:
-                self._lost = str(now.get("who") or "another driver")
+            self._compare(said_in(self._store)[0])
         if self._lost is not None:
             raise self.fenced()
 
@@ -167,21 +162,18 @@ class Lease:
             self._beats += 1
             try:
                 self._version = self._store.put(LOCK, self._body(), when=self._version)
-            except Taken:
-                if not self._is_ours():
-                    found = self._store.get(LOCK)
-                    now = parsed(found[0]) if found is not None else {}
-                    self._lost = str(now.get("who") or "another driver")
+            except Taken:  # by us, if only the answer was lost
+                now, version, _ = said_in(self._store)
+                self._compare(now)
+                if self._lost is not None:
                     return
+                self._version = version
             self._renewed = began
 
-    def _is_ours(self) -> bool:
-        """Say whether the lease is ours after all, where the answer to a request was lost."""
-        found = self._store.get(LOCK)
-        if found is None or parsed(found[0]).get("token") != self.token:
-            return False
-        self._version = found[1].version
-        return True
+    def _compare(self, now: dict[str, Any]) -> None:
+        """See whether the lease is still ours, by what it says."""
+        if now.get("token") != self.token:
+            self._lost = str(now.get("who") or "another driver")
 
     def _body(self, *, held: bool = True) -> bytes:
         machine, process = here_and_now()
@@ -199,32 +191,35 @@ class Lease:
 
 def writer_of(store: StoreWriter) -> str | None:
     """Return who writes an output in a store now: its lease is held, and was renewed not long ago."""
-    found = store.get(LOCK)
-    lease = parsed(found[0]) if found is not None else {}
-    if found is None or not lease.get("held"):
+    lease, _, written = said_in(store)
+    if not lease.get("held"):
         return None
     here = is_here(lease)
-    alive = time.time() - found[1].written.timestamp() < SILENCE if here is None else here
+    alive = time.time() - written < SILENCE if here is None else here
     return str(lease.get("who")) if alive else None
 
 
 def sign_of(store: StoreWriter) -> str:
     """Return what the holder of a lease renews while it lives; "" if there is none."""
-    found = store.get(LOCK)
-    lease = parsed(found[0]) if found is not None else {}
+    lease = said_in(store)[0]
     here = is_here(lease) if lease.get("held") else False
     if here is None:
         return f"{lease.get('token')} {lease.get('beats')}"
     return HELD if here else ""
 
 
-def parsed(data: bytes) -> dict[str, Any]:
-    """Return what a lease says; nothing if it is none."""
+def said_in(store: StoreWriter) -> tuple[dict[str, Any], Version, float]:
+    """Return what a lease says, its version, and when it was written; nothing if it is none of ours.
+
+    Where there is none, the version is ``ABSENT``.
+    """
+    found = store.get(LOCK)
+    if found is None:
+        return {}, ABSENT, 0.0
+    said: Any = None
     with contextlib.suppress(ValueError):
-        found = json.loads(data)
-        if isinstance(found, dict):
-            return found
-    return {}
+        said = json.loads(found[0])
+    return said if isinstance(said, dict) else {}, found[1].version, found[1].written.timestamp()
 
 
 @functools.cache

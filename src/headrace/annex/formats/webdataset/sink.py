@@ -20,7 +20,7 @@ from headrace.core.files.staged import StagedStream
 from headrace.core.ports import Encoder, Format
 from headrace.errors import SinkError
 from headrace.sinks.files import cannot_hold
-from headrace.sinks.image_bytes import FORMATS, encoded, refuse_pixels
+from headrace.sinks.images import FORMATS, encoded, refuse_pixels
 from headrace.sinks.jsontext import encode
 
 KEY = "__key__"

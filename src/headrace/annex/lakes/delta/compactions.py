@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import pyarrow as pa
 
 from headrace.annex.lakes.delta.table import opened, told
+from headrace.core.human import plural
 from headrace.core.stores.options import Options
+from headrace.core.work import StagedFile
+from headrace.errors import HeadraceError
+from headrace.output.verification import Finding
 
 Counts = dict[str, "int | None"]
 
@@ -19,6 +24,45 @@ class Rewritten(NamedTuple):
 
     versions: Mapping[str, int]  # by path: the version in which it was rewritten
     wrong: Mapping[str, str]
+
+
+def without_compacted(
+    place: str, options: Options, files: Mapping[str, StagedFile], findings: Sequence[Finding]
+) -> tuple[list[Finding], str]:
+    """Leave out parts that are missing since a compaction has rewritten them; return a note about these.
+
+    ``place``: the folder of the output, which lies in the table. What the table's history does not account for stays
+    a finding.
+    """
+    missing = [each for each in findings if each.kind == "missing" and files[each.file].is_part]
+    if not missing:
+        return list(findings), ""
+    table, _, folder = place.rstrip("/").rpartition("/")
+    rows = {f"{folder}/{each.file}": files[each.file].rows for each in missing}
+    try:
+        found = rewritten(table, options, rows)
+    except HeadraceError as error:
+        told = f"It could not be checked whether a compaction of the table has rewritten it: {error}"
+        return [replace(f, message=f"{f.message} {told}") if f in missing else f for f in findings], ""
+    kept: list[Finding] = []
+    for finding in findings:
+        path = f"{folder}/{finding.file}"
+        if finding not in missing:
+            kept.append(finding)
+        elif path in found.wrong:
+            kept.append(replace(finding, message=f"it is not there: {found.wrong[path]}."))
+        elif path not in found.versions:
+            kept.append(finding)
+    if not found.versions:
+        return kept, ""
+    versions = sorted(set(found.versions.values()))
+    at = f"version{'s' if len(versions) > 1 else ''} {', '.join(map(str, versions[:5]))}{', …' * (len(versions) > 5)}"
+    counted = sum(rows[path] for path in found.versions)
+    return kept, (
+        f"{plural(len(found.versions), 'part')} with {plural(counted, 'row')} are not there any more: the history of "
+        f"the Delta table says that a compaction has rewritten them ({at}), with as many rows as before. The files "
+        "that hold them now are there, and their rows were counted; this run has no checksums of them"
+    )
 
 
 def rewritten(place: str, options: Options, rows: Mapping[str, int]) -> Rewritten:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headrace.core.files.artifacts import shortened
+from headrace.core.metric_states import plain
 from headrace.core.ports import Accumulator
 from headrace.core.terminal import one_line, padded, width
 from headrace.errors import StepError
@@ -54,26 +54,6 @@ def reported(found: Metrics) -> dict[str, Any]:
     """Return what the report says: plain JSON values."""
     notes = {"metrics_notes": found.notes} if found.notes else {}
     return {"metrics": plain(found), **notes} if found else {}
-
-
-def plain(value: Any) -> Any:
-    """Return a result as JSON has it: numbers that are none as null, estimates with their bounds.
-
-    >>> plain({1: (0.5, math.nan)})
-    {'1': [0.5, None]}
-    """
-    if hasattr(value, "tolist"):
-        return plain(value.tolist())
-    if isinstance(value, float):
-        number = float(value) if math.isfinite(value) else None
-        if hasattr(value, "low") and hasattr(value, "high"):
-            return {"value": number, "low": value.low, "high": value.high}
-        return number
-    if isinstance(value, Mapping):
-        return {str(key): plain(each) for key, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(each) for each in value]
-    return value if value is None or isinstance(value, (bool, int, str)) else str(value)
 
 
 def lines(found: Metrics) -> list[str]:
