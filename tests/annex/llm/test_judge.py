@@ -192,6 +192,7 @@ class TestContract(AccumulatorContract):
         ({"lable": "y"}, "label"),
         ({"rubric": "no column"}, "names no column"),
         ({"rubric": ""}, "the rubric is a text"),
+        ({"model": MODEL.with_options(n=2)}, "a single answer"),
         ({"model": "gpt"}, "the model is str"),
     ],
 )

@@ -95,6 +95,8 @@ class Judge(Metric):
     ) -> None:
         self.rubric, self.label, self.output = rubric, label, output
         self.model = given_model("Judge", model)
+        if self.model.settings.n > 1:
+            raise ArgumentError("Judge: the model has n= above 1, and a verdict is a single answer.")
         if not self.model.settings.sampling:
             self.model = self.model.with_options(sampling={"temperature": 0.0})
         self.pair = None if pair is None else _given_pair(pair)

@@ -73,6 +73,13 @@ class RunRow(msgspec.Struct, frozen=True):
         return {name: float(each) for name, each in known.items() if isinstance(each, int | float)}
 
     @property
+    def prompts(self) -> list[str]:
+        """The versions of its prompts."""
+        return [
+            name for _, digest in self.models for kind, _, name in [digest.partition(" ")] if kind == "prompt"
+        ]
+
+    @property
     def trouble(self) -> str:
         """What is wrong with it, or what somebody has decided, in one line; "" if nothing is."""
         if self.required is not None and self.required.verdict != "met":
@@ -141,12 +148,13 @@ class Runs:
             ("Rejected", lambda row: "" if row.rejected is None else f"{row.rejected:,}"),
             *((name, functools.partial(_metric, name)) for name in names),
             ("Cost", lambda row: "" if row.cost is None else money(row.cost)),
+            ("Prompt", lambda row: ", ".join(row.prompts)),
             ("Required", lambda row: "" if row.required is None else row.required.verdict),
             ("Age", self.age),
         ]
         made = [(name, [words(row) for row in self._rows]) for name, words in columns]
         heading, cells = zip(*(each for each in made if any(each[1])), strict=True)
-        numbers = {i for i, name in enumerate(heading) if i and name not in ("Status", "Required")}
+        numbers = {i for i, name in enumerate(heading) if i and name not in ("Status", "Prompt", "Required")}
         return Table(heading, list(zip(*cells, strict=True)), numbers=numbers)
 
     def age(self, row: RunRow) -> str:
