@@ -268,9 +268,9 @@ class EndpointUnavailable(ModelError):
 
 
 class SpendingCapReached(ModelError):
-    """A run has used up ``max_cost`` or ``max_total_tokens``; it goes on with more.
+    """A budget of a language model is used up; the run goes on with more.
 
-    Run the same program with a higher limit.
+    Run the same program with a greater ``hr.llm.Budget``, or after midnight (UTC) if it is that of the day.
     """
 
     ends_run = True

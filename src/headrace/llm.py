@@ -9,11 +9,13 @@ if TYPE_CHECKING:
     from headrace.annex.llm.engines import VLLM, SGLang
     from headrace.annex.llm.judge import Judge
     from headrace.annex.llm.server import Server
+    from headrace.annex.llm.spending import Budget
     from headrace.annex.llm.transformers import Transformers
 
-__all__ = ["VLLM", "Endpoint", "Endpoints", "Judge", "SGLang", "Server", "Transformers"]
+__all__ = ["VLLM", "Budget", "Endpoint", "Endpoints", "Judge", "SGLang", "Server", "Transformers"]
 
 _HOMES = {
+    "Budget": "spending",
     "Endpoint": "endpoint",
     "Endpoints": "endpoint",
     "Judge": "judge",

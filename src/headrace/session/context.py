@@ -136,9 +136,11 @@ class RunContext(msgspec.Struct):
         traits = self.options.traits
         small = kind == "write" and execution.begins_here  # threads would take longer than they save
         overlap = not (traits.in_process or traits.is_cluster or small)
-        if traits.is_cluster:
-            for stage in execution.stages:
-                for step in stage.steps:
+        for stage in execution.stages:
+            for step in stage.steps:
+                if kind == "write":
+                    step.check_output(folder)
+                if traits.is_cluster:
                     step.check_cluster(stage.workers, folder)
         programs = execution.programs(plan, kind, pending, overlap=overlap, states=states, folder=folder)
         if uploads is not None:

@@ -30,7 +30,7 @@ if __name__ == "__main__":
         url, "m", max_in_flight=36, prices={"input": 1e6, "output": 1e6}, max_retries=20, timeout=20,
         hedge="hedge" in sys.argv,
     )
-    model = model.with_options(sampling={"max_tokens": 100}, max_cost=cap, repairs=2, guided=False)
+    model = model.with_options(sampling={"max_tokens": 100}, budget=hr.llm.Budget(run=cap), repairs=2, guided=False)
     schema = ["yes", "no"] if "repairs" in sys.argv else None
     asked = rows.prompt("{i}", model, schema=schema, concurrency=3)
     asked = asked.with_options(shard_rows=20, workers=3, progress=False, on_error="reject")
@@ -146,13 +146,13 @@ def test_on_a_cluster_one_worker_counts_in_the_folder_of_the_run():
         asked = hr.from_items([{"i": 1}]).prompt("{i}", model)
         return asked._plan.steps[-1]
 
-    step(max_cost=1).check_cluster(1, "folder")
-    step(max_cost=1, cache="answers").check_cluster(1, "")
+    step(budget=hr.llm.Budget(run=1)).check_cluster(1, "folder")
+    step(budget=hr.llm.Budget(run=1), cache="answers").check_cluster(1, "")
     step().check_cluster(3, "")
-    with pytest.raises(PlanError, match=r"prompt\(m\) has max_cost= .* count for itself: say concurrency=1"):
-        step(max_cost=1).check_cluster(3, "folder")
+    with pytest.raises(PlanError, match=r"prompt\(m\) has a budget, .* count for itself: say concurrency=1"):
+        step(budget=hr.llm.Budget(run=1)).check_cluster(3, "folder")
     with pytest.raises(PlanError, match="count for itself: write to a folder"):
-        step(max_total_tokens=1).check_cluster(1, "")
+        step(budget=hr.llm.Budget(run_tokens=1)).check_cluster(1, "")
 
 
 def test_a_run_that_goes_on_elsewhere_counts_on(tmp_path, monkeypatch):
@@ -186,11 +186,11 @@ def test_a_request_costs_at_most_what_its_bytes_and_its_answer_may():
     both = {"messages": [], "max_tokens": 7, "max_completion_tokens": 9}
     assert most_tokens(both)[1] == 9
     assert most_tokens({"messages": []}, 4096)[1] == 4096
-    with pytest.raises(BadRow, match="a cap needs max_tokens"):
+    with pytest.raises(BadRow, match="a budget needs max_tokens"):
         most_tokens({"messages": []})
 
 
 def test_a_cap_needs_to_know_how_long_answers_are():
     model = hr.llm.Endpoint("http://localhost:1/v1", "m")
-    with pytest.raises(ArgumentError, match=r"max_total_tokens= needs to know .* sampling=\{'max_tokens'"):
-        hr.from_items([{"i": 1}]).prompt("{i}", model.with_options(max_total_tokens=5))
+    with pytest.raises(ArgumentError, match=r"how long an answer may be, .* sampling=\{'max_tokens'"):
+        hr.from_items([{"i": 1}]).prompt("{i}", model.with_options(budget=hr.llm.Budget(run_tokens=5)))

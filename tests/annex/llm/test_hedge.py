@@ -61,7 +61,9 @@ def test_second_requests_do_not_go_beyond_the_cap(tmp_path, monkeypatch):
         model = hr.llm.Endpoint(
             server.url, "m", max_in_flight=64, prices={"input": 1e6, "output": 1e6}, hedge=True
         )
-        asked = rows.prompt(prompt + "{n}", model.with_options(sampling={"max_tokens": 1}, max_cost=12_000))
+        asked = rows.prompt(
+            prompt + "{n}", model.with_options(sampling={"max_tokens": 1}, budget=hr.llm.Budget(run=12_000))
+        )
         asked.with_options(engine="inline", progress=False).write_parquet(tmp_path / "out")
         assert len(server.requests) <= 13  # one was answered before the others were asked
     told = Follower(tmp_path / "out").poll().data()["language_model"]

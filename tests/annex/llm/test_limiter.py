@@ -6,13 +6,28 @@ import asyncio
 import itertools
 import os
 import stat
+import subprocess
+import sys
+import time
 
 import pytest
 
 from headrace.annex.llm import limiter as limiters
-from headrace.annex.llm.limiter import BURST_SECONDS, UTILISATION, Limiter, SharedState, state_path
+from headrace.annex.llm.limiter import (
+    BURST_SECONDS,
+    LATE_SECONDS,
+    UTILISATION,
+    Limiter,
+    SharedState,
+    pause_of,
+    retry_after,
+    state_path,
+)
 from headrace.core.waiting import lock, unlock, when_free
 from headrace.testing import FakeClock
+
+BURST_TURNS = 30
+"""At first, turns that were due before come at once."""
 
 
 class Clock(FakeClock):
@@ -35,6 +50,49 @@ def test_two_workers_keep_a_rate_together(tmp_path):
     assert times[-1] == pytest.approx(100 / rate - BURST_SECONDS, abs=0.01)
     later = [b - a for a, b in itertools.pairwise(times[6:])]
     assert later == pytest.approx([1 / rate] * len(later), abs=1e-3)
+
+
+FOUR = """
+import sys
+from headrace.annex.llm.limiter import Limiter, SharedState
+
+path, most = sys.argv[1], int(sys.argv[2])
+one = Limiter(SharedState(path), most=10, requests_per_minute=1200, tokens_per_minute=60_000, clock=lambda: 1.7e9)
+print("ready", flush=True)
+sys.stdin.readline()
+taken = 0
+while taken < most:
+    try:
+        print(one.reserve(10 + taken % 90) - 1.7e9)
+        taken += 1
+    except BlockingIOError:  # another looks
+        pass
+"""
+
+
+def test_four_processes_keep_rates_exactly(tmp_path):
+    """No two get the same turn, none is lost, and no minute has more than its requests and its tokens."""
+    command = [sys.executable, "-c", FOUR, str(tmp_path / "state"), "900"]
+    four = [
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(4)
+    ]
+    for each in four:
+        assert each.stdout.readline() == "ready\n"
+    for each in four:
+        each.stdin.write("go\n")
+        each.stdin.flush()
+    turns = [[float(line) for line in each.communicate()[0].split()] for each in four]
+    tokens = [(at, 10 + i % 90) for own in turns for i, at in enumerate(own)]
+    assert len(tokens) == 3600 and all(own == sorted(own) for own in turns)
+    tokens.sort()
+    at = [moment for moment, _ in tokens]
+    assert all(later > earlier for earlier, later in itertools.pairwise(at[BURST_TURNS:]))
+    most = 60.0 - BURST_SECONDS - LATE_SECONDS  # what is sent late may fall into the minute of what follows
+    for i in range(0, 3600, 7):
+        minute = [count for moment, count in tokens[i:] if moment < tokens[i][0] + most]
+        assert len(minute) <= 1200 and sum(minute) <= 60_000
+    rate = 60_000 / 60 * UTILISATION
+    assert at[-1] == pytest.approx(sum(count for _, count in tokens[:-1]) / rate - BURST_SECONDS, abs=0.1)
 
 
 def test_what_was_not_used_is_not_saved_up(tmp_path):
@@ -141,3 +199,40 @@ def test_a_folder_that_others_may_write_to_is_not_used(tmp_path, monkeypatch):
     (tmp_path / "headrace-limits").chmod(0o777)
     (tmp_path / f"headrace-limits-{os.getuid()}").symlink_to(tmp_path)
     assert state_path("http://x", None) is None
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({"Retry-After": "7"}, 7.0),
+        ({"retry-after-ms": "1500", "Retry-After": "7"}, 1.5),
+        ({"Retry-After": "-3"}, 0.0),
+        ({"Retry-After": "nan"}, None),
+        ({"Retry-After": "soon"}, None),
+        ({"Retry-After": "5, 7"}, None),
+        ({"Retry-After": "9" * 400}, 366 * 86_400.0),
+        ({"Date": "Fri, 27 Nov 2026 04:00:00 GMT", "Retry-After": "Fri, 27 Nov 2026 04:00:07 GMT"}, 7.0),
+        ({"Date": "Fri, 27 Nov 2026 04:00:00 GMT", "Retry-After": "Mon, 01 Jan 0001 00:00:00 GMT"}, 0.0),
+    ],
+)
+def test_how_long_a_server_wants_to_be_left_alone(headers, seconds):
+    assert retry_after(headers) == seconds
+
+
+def test_pauses_of_all_kinds_of_headers():
+    at = time.time() + 20
+    moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at))
+    for kind, reset, expected in (
+        ("x-ratelimit-{}-tokens", "1m30s", 60.0),  # no longer: what is left is known then
+        ("x-ratelimit-{}-requests", "120ms", 0.12),
+        ("anthropic-ratelimit-input-tokens-{}", moment, 20),
+        ("X-RateLimit-{}", str(int(at * 1000)), 20),
+        ("X-RateLimit-{}", str(int(at)), 20),
+        ("ratelimit-{}", "7", 7.0),
+        ("ratelimit-{}", "yesterday", None),
+        ("ratelimit-{}", "9" * 400, 60.0),
+    ):
+        headers = {kind.format("remaining"): "0", kind.format("reset"): reset}
+        found = pause_of(headers)
+        assert found == (expected if expected is None else pytest.approx(expected, abs=2)), headers
+        assert pause_of({**headers, kind.format("remaining"): "1"}) is None

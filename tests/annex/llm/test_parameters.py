@@ -172,7 +172,7 @@ def test_several_answers_to_a_row_are_lists():
             with pytest.raises(ArgumentError, match="n= above 1 goes with neither"):
                 rows.prompt("{q}", several.with_options(**more))
         before = len(server.requests)  # a cap reserves for all of them: the first would fit, alone
-        capped = several.with_options(max_cost=299.0, sampling={"max_tokens": 100})
+        capped = several.with_options(budget=hr.llm.Budget(run=299.0), sampling={"max_tokens": 100})
         with pytest.raises(hr.errors.SpendingCapReached, match="may use up to"):
             inline(rows.prompt("{q}", capped, output="b")).take_all()
         assert len(server.requests) == before
@@ -219,6 +219,6 @@ def test_rows_are_asked_of_another_model_by_the_reason(tmp_path):
         )
         with pytest.raises(ArgumentError, match="price of a token is not known"):
             priced = hr.llm.Endpoint(one.url, "small", prices={"input": 1.0}).with_options(fallback=fallback)
-            rows.prompt("{q}", priced.with_options(max_cost=1, sampling={"max_tokens": 1}))
+            rows.prompt("{q}", priced.with_options(budget=hr.llm.Budget(run=1), sampling={"max_tokens": 1}))
         with pytest.raises(ArgumentError, match="endpoints without with_options"):
             model.with_options(fallback={"failed": model})

@@ -289,15 +289,16 @@ def test_caps_end_a_run_before_they_are_passed_and_it_goes_on(tmp_path):
             return inline(asked).write_parquet(tmp_path / "out")
 
         with pytest.raises(
-            SpendingCapReached, match=r"prompt\(fake\) has reached max_cost=120: \d answers have used"
+            SpendingCapReached,
+            match=r"prompt\(fake\) has reached Budget\(run=120\): in this run, \d answers have used",
         ):
-            run(max_cost=120)
+            run(budget=hr.llm.Budget(run=120))
         first = len(server.requests)
         assert 1 <= first <= 10
-        with pytest.raises(SpendingCapReached, match="max_total_tokens=200"):
-            run(max_total_tokens=200)
+        with pytest.raises(SpendingCapReached, match=r"Budget\(run_tokens=200\)"):
+            run(budget=hr.llm.Budget(run_tokens=200))
         assert first < len(server.requests) <= 25
-        assert run(max_cost=10_000).rows == 40
+        assert run(budget=hr.llm.Budget(run=10_000)).rows == 40
         assert len(server.requests) == 40  # nothing was asked twice
     assert not list((tmp_path / "out").rglob("answers-*"))  # kept until the run had ended
 
@@ -335,7 +336,9 @@ def test_wrong_arguments_are_told_before_anything_runs(monkeypatch):
         "not the address of a server": lambda: hr.llm.Endpoint("localhost:8000", "m"),
         "leave '/chat/completions' out": lambda: hr.llm.Endpoint("http://x/v1/chat/completions", "m"),
         "holds a name or a password": lambda: hr.llm.Endpoint("http://u:p@x/v1", "m"),
-        "the price of a token is not known": lambda: WORDS.prompt("{word}", model.with_options(max_cost=1)),
+        "what a token of Endpoint costs is not known": lambda: WORDS.prompt(
+            "{word}", model.with_options(budget=hr.llm.Budget(run=1))
+        ),
         "say n=": lambda: WORDS.prompt("{word}", model.with_options(sampling={"n": 2})),
         "more than max_tokens": lambda: WORDS.prompt(
             "{word}", model.with_options(sampling={"max_tokens": 9}, on_truncated=9)

@@ -29,8 +29,7 @@ GOOD: dict[str, Any] = {
     "fallback": {"too_long": hr.llm.Endpoint("http://localhost:9/v1", "larger")},
     "order": "longest",
     "cache": "/answers",
-    "max_cost": 1.5,
-    "max_total_tokens": 100,
+    "budget": hr.llm.Budget(run_tokens=100),
 }
 BAD: dict[str, tuple[Any, ...]] = {
     "system": ("", 3),
@@ -46,16 +45,15 @@ BAD: dict[str, tuple[Any, ...]] = {
     "fallback": ("m", {"late": hr.llm.Endpoint("http://localhost:9/v1", "m")}, {"filtered": "m"}),
     "order": ("length", 3),
     "cache": ("", 3),
-    "max_cost": (0, float("inf"), True, "1"),
-    "max_total_tokens": (0, 1.5, True),
+    "budget": (5.0, {"run": 5.0}),
 }
-ENGINES = {"tools", "max_cost", "columns", "n", "fallback"}
+ENGINES = {"tools", "columns", "n", "fallback"}
 REFUSED: dict[str, set[str]] = {
     "Endpoint": set(),
     "Endpoints": set(),
     "VLLM": ENGINES,
     "SGLang": ENGINES,
-    "Transformers": ENGINES | {"overrides", "order", "cache", "max_cost", "max_total_tokens"},
+    "Transformers": ENGINES | {"overrides", "order", "cache", "budget"},
 }
 IN_IDENTITY = {
     "system",
@@ -144,18 +142,24 @@ def test_what_does_not_go_together_is_refused_by_prompt():
     for words, settings in {
         "must be more than max_tokens": {"on_truncated": 4, "sampling": {"max_tokens": 4}},
         "must be more than max_tokens in": {"on_truncated": 4},
-        "max_total_tokens= needs to know": {"max_total_tokens": 4},
-        "max_cost= needs to know": {"max_cost": 4, "max_total_tokens": 4},
+        "how long an answer may be": {"budget": hr.llm.Budget(run_tokens=4)},
     }.items():
         one_by_one = model
         for name, value in settings.items():
             one_by_one = one_by_one.with_options(**{name: value})
         with pytest.raises(ArgumentError, match=words):
             ROWS.prompt("{text}", one_by_one)
+    free = hr.llm.Endpoint("http://localhost:1/v1", "m", prices={"input": 1.0})  # half of it is not known
+    with pytest.raises(ArgumentError, match="what a token of Endpoint costs is not known, in and out"):
+        ROWS.prompt("{text}", free.with_options(sampling={"max_tokens": 4}, budget=hr.llm.Budget(day=4)))
+    with pytest.raises(ArgumentError, match=r"max_cost=4.*with_options\(budget=hr.llm.Budget\(run=…\)\)"):
+        model.with_options(max_cost=4)
+    with pytest.raises(ArgumentError, match=r"Budget\(run_tokens=…\)"):
+        ROWS.prompt("{text}", model, max_total_tokens=4)
     with pytest.raises(ArgumentError, match="different settings of requests"):
         hr.llm.Endpoints([endpoint(1), endpoint(2).with_options(repairs=0)])
     with pytest.raises(ArgumentError, match="which are for prompt"):
-        ROWS.embed("text", model.with_options(max_cost=1))
+        ROWS.embed("text", model.with_options(budget=hr.llm.Budget(run=1)))
     with pytest.raises(ArgumentError, match="Endpoints is for prompt"):
         ROWS.embed("text", hr.llm.Endpoints([endpoint(1), endpoint(2)]))
 

@@ -114,8 +114,10 @@ def test_the_proxy_of_the_environment_is_used_unless_the_server_is_excepted(monk
 def test_a_cap_holds_where_the_server_does_not_say_what_it_used(answer):
     with serving(answer) as (url, seen):
         model = hr.llm.Endpoint(url, "m", max_in_flight=1)
-        asked = ROWS.prompt("{text}", model.with_options(sampling={"max_tokens": 100}, max_total_tokens=300))
-        with pytest.raises(SpendingCapReached, match="max_total_tokens=300"):
+        asked = ROWS.prompt(
+            "{text}", model.with_options(sampling={"max_tokens": 100}, budget=hr.llm.Budget(run_tokens=300))
+        )
+        with pytest.raises(SpendingCapReached, match=r"Budget\(run_tokens=300\)"):
             inline(asked, on_error="reject").take_all()
     assert 1 <= len(seen) < 20
 
@@ -139,7 +141,9 @@ def test_a_cap_counts_its_own_run_and_not_what_others_kept_in_the_cache(tmp_path
                 ROWS.prompt(
                     template,
                     model.with_options(
-                        sampling={"max_tokens": 4}, cache=tmp_path / "cache", max_total_tokens=cap
+                        sampling={"max_tokens": 4},
+                        cache=tmp_path / "cache",
+                        budget=cap and hr.llm.Budget(run_tokens=cap),
                     ),
                 )
             )
@@ -149,11 +153,13 @@ def test_a_cap_counts_its_own_run_and_not_what_others_kept_in_the_cache(tmp_path
         assert asked("{text}?", 240).write_parquet(tmp_path / "first").rows == 20
         assert len(server.requests) == 60
         out = tmp_path / "out"
-        with pytest.raises(SpendingCapReached, match=r"reached max_total_tokens=120: \d answers"):
+        with pytest.raises(
+            SpendingCapReached, match=r"reached Budget\(run_tokens=120\): in this run, \d answers"
+        ):
             asked("{text}.", 120).write_parquet(out)
         first = len(server.requests) - 60
         assert 5 <= first <= 7
-        with pytest.raises(SpendingCapReached, match=f": {first} answers"):  # it counts on from there
+        with pytest.raises(SpendingCapReached, match=f", {first} answers"):  # it counts on from there
             asked("{text}.", 120).write_parquet(out)
         assert len(server.requests) == 60 + first
         assert asked("{text}.", 1_000).write_parquet(out).rows == 20

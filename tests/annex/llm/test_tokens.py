@@ -83,7 +83,11 @@ def test_answers_that_others_follow_are_kept_too(tmp_path):
         for cap in (60, None):
             asked = rows.prompt(
                 "{n}",
-                model.with_options(sampling={"max_tokens": 1}, on_truncated="keep", max_total_tokens=cap),
+                model.with_options(
+                    sampling={"max_tokens": 1},
+                    on_truncated="keep",
+                    budget=cap and hr.llm.Budget(run_tokens=cap),
+                ),
                 schema=["yes", "maybe"],
             )
             with contextlib.nullcontext() if cap is None else pytest.raises(SpendingCapReached):

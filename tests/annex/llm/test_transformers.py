@@ -113,7 +113,7 @@ def test_what_only_endpoints_have_and_other_models_are_refused(folder, tmp_path)
     model = hr.llm.Transformers(str(folder))
     for words, options in {
         "'temprature'.*Did you mean 'temperature'": {"sampling": {"temprature": 1}},
-        "max_cost= is for endpoints": {"max_cost": 1.0},
+        "budget= is for endpoints": {"budget": hr.llm.Budget(run=1.0)},
         "cache= is for endpoints": {"cache": str(tmp_path)},
         "a number of at least 0": {"sampling": {"temperature": "hot"}},
     }.items():

@@ -284,8 +284,8 @@ def test_what_makes_no_sense_is_refused(folder, tmp_path):
         "a whole number of at least 1": lambda: rows.prompt(
             "{text}", hr.llm.VLLM(folder).with_options(sampling={"max_tokens": 0.5})
         ),
-        "max_cost= is for endpoints": lambda: rows.prompt(
-            "{text}", hr.llm.VLLM(folder).with_options(max_cost=1.0)
+        "neither a price nor a key": lambda: rows.prompt(
+            "{text}", hr.llm.VLLM(folder).with_options(budget=hr.llm.Budget(run=1.0))
         ),
         "max_model_len=0": lambda: hr.llm.VLLM(folder, max_model_len=0),
         "say max_num_seqs=": lambda: hr.llm.VLLM(folder, options={"max_num_seqs": 3}),

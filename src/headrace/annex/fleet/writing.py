@@ -74,9 +74,7 @@ def _check(plan: Plan, options: RunOptions) -> None:
     elif union_in(plan.steps) is not None:
         why = "the datasets of this union have steps of their own, and get one schema together"
     elif any(_counts_money(step) for step in plan.steps):
-        why = (
-            "each machine would count costs and tokens for itself; leave out max_cost= and max_total_tokens="
-        )
+        why = "each machine would count costs and tokens for itself; leave out budget="
     else:
         asked = {
             "mode": options.mode != "resume",

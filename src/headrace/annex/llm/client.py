@@ -16,7 +16,15 @@ from urllib.parse import urlsplit
 
 from headrace.annex.llm.endpoint import RETRIES, Endpoint
 from headrace.annex.llm.hedge import HEDGED, Latencies, first_of
-from headrace.annex.llm.limiter import SILENT_SECONDS, Limiter, SharedState, pause_of, state_path
+from headrace.annex.llm.limiter import (
+    LATE_SECONDS,
+    SILENT_SECONDS,
+    Limiter,
+    SharedState,
+    key_name,
+    pause_of,
+    state_path,
+)
 from headrace.annex.llm.order import Slots, made_order
 from headrace.annex.llm.proxies import on_the_way, proxy_of
 from headrace.annex.llm.refusals import (
@@ -102,7 +110,9 @@ class Client:
         self._url = endpoint.base_url + path
         self._server = urlsplit(endpoint.base_url)
         self._where = f"The endpoint {endpoint.base_url}"
-        place = state_path(f"{self._server.scheme}://{self._server.netloc}", self._key)
+        server = f"{self._server.scheme}://{self._server.netloc}"
+        self._payer = key_name(server, self._key)
+        place = state_path(server, self._key)
         self._limiter = Limiter(
             SharedState(place),
             most=endpoint.max_in_flight,
@@ -271,16 +281,13 @@ class Client:
 
     async def _in_turn(self, url: str, content: bytes, body: Mapping[str, Any], tokens: int) -> Reply:
         """Send a request when there is money for it and its time has come; tell the limiter how it ended."""
-        async with self.spending.request(body) as bill:
+        async with self.spending.request(body, key=self._payer) as bill:
             return await self._in_time(url, content, body, tokens, bill)
 
     async def _in_time(
         self, url: str, content: bytes, body: Mapping[str, Any], tokens: int, bill: Bill
     ) -> Reply:
-        at = await when_free(self._limiter.reserve, tokens)
-        while (wait := at - time.time()) > 0:
-            await asyncio.sleep(wait)
-            at = max(at, await when_free(self._limiter.blocked_until))
+        await self._turn(tokens)
         sent_at = time.time()
         try:
             reply = await self._hedged(url, content, body, tokens, bill)
@@ -297,6 +304,16 @@ class Client:
         if isinstance(usage, dict) and isinstance(usage.get("total_tokens"), int):
             await when_free(self._limiter.used, tokens, usage["total_tokens"])
         return reply
+
+    async def _turn(self, tokens: int) -> None:
+        """Wait until a request may be sent. Who misses its turn gets another, so that no two turns come together."""
+        at = await when_free(self._limiter.reserve, tokens)
+        while (wait := at - time.time()) > 0:
+            await asyncio.sleep(wait)
+            blocked = await when_free(self._limiter.blocked_until)
+            if blocked <= time.time() <= at + LATE_SECONDS:
+                return
+            at = await when_free(self._limiter.reserve, tokens)
 
     async def _hedged(
         self, url: str, content: bytes, body: Mapping[str, Any], tokens: int, bill: Bill
@@ -327,11 +344,9 @@ class Client:
         async def second() -> Reply:
             self.slots.taken += 1
             try:
-                async with self.spending.request(
-                    body, wait=False
-                ) as bill:  # what is late is not worth a wait
-                    at = await when_free(self._limiter.reserve, tokens)
-                    await asyncio.sleep(max(0.0, at - time.time()))
+                # What is late is not worth a wait.
+                async with self.spending.request(body, key=self._payer, wait=False) as bill:
+                    await self._turn(tokens)
                     sent.append(True)
                     self.retried.append(HEDGED)
                     return await self._send(url, content, body, bill)

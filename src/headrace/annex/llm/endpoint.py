@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -64,7 +65,9 @@ class Endpoint(_Served):
         connections. Requests that the server refuses are not. Where nothing listens at the address from the start, it
         is tried three times, unless this is more than the default.
     prices
-        What tokens cost, in the currency of your choice per million: ``{"input": 0.15, "output": 0.6}``.
+        What tokens cost, in the currency of your choice per million: ``{"input": 0.15, "output": 0.6}``. ``"table"``
+        takes what Headrace knows of the model, in dollars; each of its prices has a date and a source, and they
+        change. A path is that of a newer table: a CSV file with the columns ``model``, ``input`` and ``output``.
     hedge
         True: a request that takes longer than 95 of 100 before it is sent a second time, where ``max_in_flight`` has
         room for it, as at the end; the first answer counts, and both are paid for. For servers of which some answers
@@ -103,7 +106,7 @@ class Endpoint(_Served):
         tokens_per_minute: float | None = None,
         timeout: float = 300.0,
         max_retries: int = RETRIES,
-        prices: Mapping[str, float] | None = None,
+        prices: Mapping[str, float] | str | os.PathLike[str] | None = None,
         hedge: bool = False,
     ) -> None:
         values = {
@@ -115,7 +118,7 @@ class Endpoint(_Served):
             "tokens_per_minute": optional(given_amount, "tokens_per_minute", tokens_per_minute),
             "timeout": optional(given_amount, "timeout", timeout),
             "max_retries": given_count("max_retries", max_retries),
-            "prices": None if prices is None else _given_prices(prices),
+            "prices": None if prices is None else _given_prices(prices, model),
             "hedge": given_flag("hedge", hedge),
             "settings": RequestSettings(),
         }
@@ -204,15 +207,37 @@ def _given_key_name(value: str) -> str:
     return value
 
 
-def _given_prices(value: Mapping[str, float]) -> dict[str, float]:
+def _given_prices(value: Mapping[str, float] | str | os.PathLike[str], model: str) -> dict[str, float]:
+    if isinstance(value, (str, os.PathLike)):
+        return _listed_prices(os.fspath(value), model)
     if not isinstance(value, Mapping) or not value or set(value) - set(PRICES):
         raise ArgumentError(
-            f"prices={value!r}: it takes what a million tokens cost: {{'input': 0.15, 'output': 0.6}}."
+            f"prices={value!r}: it takes what a million tokens cost, {{'input': 0.15, 'output': 0.6}}, 'table', or "
+            "the path of a table."
         )
     for price in value.values():
         if isinstance(price, bool) or not isinstance(price, (int, float)) or not 0 <= price < float("inf"):
             raise ArgumentError(f"prices={value!r}: a price is a number of at least 0.")
     return {name: float(price) for name, price in value.items()}
+
+
+def _listed_prices(place: str, model: str) -> dict[str, float]:
+    """Return what a table says of a model; it is a CSV file with ``model``, ``input`` and ``output`` at least."""
+    path = os.path.join(os.path.dirname(__file__), "prices.csv") if place == "table" else place
+    try:
+        with open(path, newline="", encoding="utf-8") as file:
+            rows = {row["model"]: {name: float(row[name]) for name in PRICES} for row in csv.DictReader(file)}
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise ArgumentError(
+            f"prices={place!r}: it is not a table of prices ({error!r}). It takes a CSV file with the columns model, "
+            "input and output, in money per million tokens."
+        ) from None
+    if model not in rows:
+        raise ArgumentError(
+            f"prices={place!r}: it has no price of {model!r}. It has {', '.join(sorted(rows))}. Say it: "
+            "prices={'input': 0.15, 'output': 0.6}, per million tokens, or the path of a table that has it."
+        )
+    return _given_prices(rows[model], model)
 
 
 # ----------------------------------------------------------------

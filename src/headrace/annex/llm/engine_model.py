@@ -35,7 +35,6 @@ class EngineModel(LanguageModel):
         "columns": "is for endpoints; here, there are no other columns",
         "n": "is for endpoints; repeat rows before, flat_map(lambda row: [row] * 3), and have temperature above 0",
         "fallback": "is for endpoints",
-        "max_cost": "is for endpoints; a model in the worker has no price",
     }
 
     @property

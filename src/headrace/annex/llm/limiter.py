@@ -9,6 +9,7 @@ a worker reserved and did not use, as it was killed, is lost: at most a second o
 from __future__ import annotations
 
 import contextlib
+import datetime
 import email.utils
 import hashlib
 import os
@@ -31,9 +32,17 @@ SILENT_SECONDS = 15.0
 """A worker that was not heard of for so long is gone, and others get its share."""
 BURST_SECONDS = 0.5
 """What was not used for so long may be used at once; more would look like a burst to the server."""
+LATE_SECONDS = 0.25
+"""A turn that is missed by more is lost. A server that counts by the minute would see two turns in one."""
 UTILISATION = 0.985
-"""How much of a rate is used: requests do not arrive as evenly as they were sent."""
+"""How much of a rate is used: a minute with ``BURST_SECONDS`` and ``LATE_SECONDS`` has no more than it may have."""
 LONGEST = 3600.0
+LONGEST_TOLD = 366 * 86_400.0
+"""A server may say that it wants to be left alone for ever."""
+LONGEST_PAUSE = 60.0
+"""Headers of answers may ask for no longer pause: what is left is known then."""
+MOMENT = 1e9
+"""So many seconds are a moment since 1970, and no time to wait."""
 DECREASE = 0.7
 
 _HEAD = struct.Struct("<8s5d")
@@ -106,10 +115,13 @@ def _encoded(state: State) -> bytes:
 def state_path(server: str, key: str | None) -> str | None:
     """Return the file of a key at a server; None if there can be none."""
     folder = own_folder("headrace-limits")
-    if folder is None:
-        return None
-    name = hashlib.blake2b(f"{server}\n{key or ''}".encode(), digest_size=16, person=b"headrace limiter")
-    return os.path.join(folder, f"limiter-{name.hexdigest()}")
+    return None if folder is None else os.path.join(folder, f"limiter-{key_name(server, key)}")
+
+
+def key_name(server: str, key: str | None) -> str:
+    """Return what a key at a server is called in files: nobody finds the key by it."""
+    both = f"{server}\n{key or ''}".encode()
+    return hashlib.blake2b(both, digest_size=16, person=b"headrace limiter").hexdigest()
 
 
 def own_folder(name: str) -> str | None:
@@ -119,6 +131,15 @@ def own_folder(name: str) -> str | None:
         return folder
     folder = os.path.join(tempfile.gettempdir(), f"{name}-{os.getuid()}")
     return folder if _is_own(folder) else None
+
+
+def lasting_folder(name: str) -> str | None:
+    """Return one that also outlives a restart of the machine; None if there can be none."""
+    state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    with contextlib.suppress(OSError):
+        os.makedirs(state, 0o700, exist_ok=True)
+    folder = os.path.join(state, name)
+    return folder if os.path.isabs(state) and _is_own(folder) else None
 
 
 def _is_own(folder: str) -> bool:
@@ -237,19 +258,31 @@ def _within(moment: float, now: float) -> float:
 def retry_after(headers: Mapping[str, str]) -> float | None:
     """Return how many seconds a server wants to be left alone; None if it does not say.
 
+    A date is compared with the server's own, if it says that: clocks differ.
+
     >>> retry_after({"Retry-After": "2"}), retry_after({"retry-after-ms": "250"}), retry_after({})
     (2.0, 0.25, None)
+    >>> retry_after({"Date": "Fri, 27 Nov 2026 04:00:00 GMT", "Retry-After": "Fri, 27 Nov 2026 04:00:07 GMT"})
+    7.0
     """
     values = {name.lower(): value for name, value in headers.items()}
-    with contextlib.suppress(KeyError, ValueError):
-        return max(0.0, float(values["retry-after-ms"]) / 1000)
-    text = values.get("retry-after")
-    if text is None:
+    text = values.get("retry-after", "")
+    for value, unit in ((values.get("retry-after-ms", ""), 1000), (text, 1)):
+        with contextlib.suppress(ValueError):
+            seconds = float(value) / unit
+            return min(max(0.0, seconds), LONGEST_TOLD) if seconds == seconds else None
+    at = _date_of(text)
+    if at is None:
         return None
-    with contextlib.suppress(ValueError):
-        return max(0.0, float(text))
-    with contextlib.suppress(TypeError, ValueError):
-        return max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - time.time())
+    return min(max(0.0, at - (_date_of(values.get("date", "")) or time.time())), LONGEST_TOLD)
+
+
+def _date_of(text: str) -> float | None:
+    """Return the seconds since 1970 of a date as HTTP says it, or RFC 3339."""
+    for read in (email.utils.parsedate_to_datetime, datetime.datetime.fromisoformat):
+        with contextlib.suppress(TypeError, ValueError, OverflowError, OSError):
+            found = read(text.strip().replace("Z", "+00:00") if "T" in text else text)
+            return (found if found.tzinfo else found.replace(tzinfo=datetime.UTC)).timestamp()
     return None
 
 
@@ -273,16 +306,25 @@ def seconds_of(text: str) -> float | None:
 
 
 def pause_of(headers: Mapping[str, str]) -> float | None:
-    """Return for how long nothing is left of a rate, by the ``x-ratelimit`` headers of an answer.
+    """Return for how long nothing is left of a rate, by the headers of an answer.
+
+    They are ``x-ratelimit-remaining-tokens: 0`` with ``x-ratelimit-reset-tokens: 6m0s``,
+    ``anthropic-ratelimit-requests-remaining`` with a date, and others of this form. A reset may also be a moment, in
+    seconds or milliseconds since 1970.
 
     >>> pause_of({"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "1s"})
     1.0
     """
     pauses = []
-    for what in ("requests", "tokens"):
-        remaining, reset = (headers.get(f"x-ratelimit-{name}-{what}") for name in ("remaining", "reset"))
-        if remaining is not None and reset is not None and remaining.strip() == "0":
-            seconds = seconds_of(reset)
-            if seconds:
-                pauses.append(min(seconds, 60.0))
+    for name, remaining in headers.items():
+        lower = name.lower()
+        if "ratelimit" in lower and "remaining" in lower and remaining.strip() in ("0", "0.0"):
+            reset = lower.replace("remaining", "reset")
+            text = next((value for other, value in headers.items() if other.lower() == reset), "")
+            seconds = seconds_of(text)
+            if seconds is None or seconds > MOMENT:
+                at = _date_of(text) if seconds is None else seconds / (1000 if seconds > 1000 * MOMENT else 1)
+                seconds = None if at is None else at - time.time()
+            if seconds is not None and seconds > 0:
+                pauses.append(min(seconds, LONGEST_PAUSE))
     return max(pauses) if pauses else None

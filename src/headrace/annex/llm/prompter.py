@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 import secrets
 import time
 from collections import deque
@@ -28,13 +29,13 @@ from headrace.annex.llm.client import Client, Reply
 from headrace.annex.llm.endpoint import Endpoint, Endpoints
 from headrace.annex.llm.limiter import own_folder
 from headrace.annex.llm.refusals import BadRow, RowError
-from headrace.annex.llm.spending import BYTES_PER_TOKEN, Spending
+from headrace.annex.llm.spending import BYTES_PER_TOKEN, Spending, no_folder
 from headrace.annex.llm.store import Answer, AnswerStore, key_of
 from headrace.annex.llm.template import Messages
 from headrace.core.answered import Tokens
 from headrace.core.events import ModelAsked
 from headrace.core.waiting import when_free
-from headrace.errors import ArgumentError, EngineError, HeadraceError
+from headrace.errors import ArgumentError, HeadraceError
 
 BATCH_ROWS = 4
 """Rows that are handed on together: few, so that a preview asks for no more than it shows."""
@@ -122,35 +123,41 @@ class Prompter(AnswerColumns):
         """Open the store of answers, and make ready to ask."""
         store = AnswerStore(self.settings.cache or self._folder, "" if self._folder else self._run)
         used = self._counting_in(store)
-        self._started = await self._begun(asker_of(self.asked.model), store, used)
+        output = self._output_account()
+        self._started = await self._begun(asker_of(self.asked.model), store, used, output)
         for other in self._others.values():
             asker = asker_of(other.asked.model)
             asker.retried = self._started.asker.retried
-            other._started = await other._begun(asker, store, used)
+            other._started = await other._begun(asker, store, used, output)
             self._started.others.append(other._started)
 
-    async def _begun(self, asker: Asker, store: AnswerStore, used: AnswerStore) -> _Started:
-        asker.spending = Spending(self.settings.caps, self.asked.model, used, f"prompt({self.label})")
+    async def _begun(
+        self, asker: Asker, store: AnswerStore, used: AnswerStore, output: AnswerStore | None
+    ) -> _Started:
+        label = f"prompt({self.label})"
+        asker.spending = Spending(self.settings.budget, self.asked.model, used, label, output=output)
         await asker.spending.open()
         await asker.open()
         loop = asyncio.get_running_loop()
         priced = self.asked.model.prices is not None
-        return _Started(asker, store, used, loop, loop.create_future(), priced)
+        return _Started(asker, store, used, loop, loop.create_future(), priced, output)
 
     def _counting_in(self, store: AnswerStore) -> AnswerStore:
         """Return where is counted what this run uses: in its folder, or, without any, where other workers see it."""
         if self.settings.cache and self._folder:
             return AnswerStore(self._folder)
-        if self._folder or self.settings.cache or not self.settings.caps:
+        if self._folder or self.settings.cache or not self.settings.budget:
             return store
         shared = own_folder("headrace-spent")
         if shared is None:
-            raise EngineError(
-                "max_cost= and max_total_tokens= of a run without a folder are counted in one for temporary "
-                "files, so that all workers see it. There is none here that only this user can write. Set TMPDIR "
-                "to a folder of yours, or write the output to a folder."
-            )
+            raise no_folder("The budget of a run without an output", "TMPDIR")
         return AnswerStore(shared, self._run)
+
+    def _output_account(self) -> AnswerStore | None:
+        """Return where is counted what all runs of the output have used that have a budget: beside their folders."""
+        if not self._folder or not self.settings.budget:
+            return None
+        return AnswerStore(os.path.dirname(os.path.dirname(self._folder)), name="spent")
 
     def input_ends(self, ended: bool) -> None:
         """Note whether rows come but those that were given; called from another thread."""
@@ -169,6 +176,8 @@ class Prompter(AnswerColumns):
                 each.ended.cancel()
             started.store.close()
             started.used.close()
+            if started.output is not None:
+                started.output.close()
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_started": None}
@@ -358,6 +367,7 @@ class _Started:
     loop: asyncio.AbstractEventLoop
     ended: asyncio.Future[BaseException]
     priced: bool = False
+    output: AnswerStore | None = None
     asking: dict[bytes, _Shared] = field(default_factory=dict)
     session: str = field(default_factory=lambda: secrets.token_hex(4))
     given: int = 0

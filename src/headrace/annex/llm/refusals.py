@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.annex.llm.limiter import retry_after, seconds_of
+from headrace.annex.llm.limiter import pause_of, retry_after, seconds_of
 from headrace.core.failures import shortened
 from headrace.errors import EndpointRefused, EndpointUnavailable
 
@@ -244,15 +244,12 @@ def judged(
         )
     if status in (402, 429):
         wait = told_wait(refusal) if wait is None else wait
+        wait = pause_of(headers) if wait is None else wait
         return Again(RateLimited, f"{status}, {refusal.message!r}", wait=wait, overloaded=True)
     if status in (408, 409, 425) or status >= 500:
         overloaded = status in (500, 502, 503, 504, 529)
-        paid = status in (
-            408,
-            502,
-            504,
-            524,
-        )  # who says so gave up waiting for an answer that may have been made
+        # Only these say that nothing was begun; else an answer may have been made, and be charged for.
+        paid = status not in (409, 425, 503, 529)
         return Again(
             ServerFailed, f"{status}, {refusal.message!r}", wait=wait, overloaded=overloaded, paid=paid
         )

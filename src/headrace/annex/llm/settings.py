@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self, TypedDict, Unpack
 
 from headrace.annex.llm.order import ORDERS
-from headrace.annex.llm.store import Caps
-from headrace.core.arguments import known_arguments
+from headrace.annex.llm.spending import Budget
+from headrace.core.arguments import Unsupported, known_arguments
 from headrace.core.files.paths import absolute
 from headrace.errors import ArgumentError, nearest
 
@@ -31,6 +31,13 @@ _OWN = {
 }
 
 
+FORMER = {
+    name: Unsupported(f"the model's budget says it: model.with_options(budget=hr.llm.Budget({cap}=…)).", ())
+    for name, cap in (("max_cost", "run"), ("max_total_tokens", "run_tokens"))
+}
+"""Settings that have another name by now."""
+
+
 class Settings(TypedDict, total=False):
     """The settings of requests, as ``with_options`` takes them. None is the default."""
 
@@ -47,8 +54,7 @@ class Settings(TypedDict, total=False):
     fallback: Mapping[str, Any] | None
     order: str | None
     cache: str | os.PathLike[str] | None
-    max_cost: float | None
-    max_total_tokens: int | None
+    budget: Budget | None
 
 
 # ---------------------------------------------------------------- what each may be
@@ -176,6 +182,12 @@ def _given_folder(name: str, value: Any) -> str:
     return str(absolute(os.fspath(value), f"The folder of {name}="))
 
 
+def _given_budget(name: str, value: Any) -> Budget:
+    if not isinstance(value, Budget):
+        raise ArgumentError(f"{name}={value!r:.80}: it takes hr.llm.Budget(run=5.0, day=15.0), for example.")
+    return value
+
+
 # ---------------------------------------------------------------- all of them
 
 
@@ -203,13 +215,7 @@ class RequestSettings:
     fallback: Mapping[str, Any] = _setting(_given_fallback, dict)
     order: str = _setting(_given_order, "")
     cache: str = _setting(_given_folder, "")
-    max_cost: float | None = _setting(given_amount)
-    max_total_tokens: int | None = _setting(given_positive)
-
-    @property
-    def caps(self) -> Caps:
-        """What a run may use."""
-        return Caps(self.max_cost, self.max_total_tokens)
+    budget: Budget | None = field(default=None, metadata={"read": _given_budget})
 
     @property
     def more(self) -> tuple[str, ...]:
@@ -245,7 +251,7 @@ class LanguageModel:
     prices: Any = None
     settings: RequestSettings = _DEFAULTS
 
-    @known_arguments(options=Settings)
+    @known_arguments(also=FORMER, options=Settings)
     def with_options(self, **settings: Unpack[Settings]) -> Self:
         """Return the same model with other settings of its requests; those that are not named stay as they are.
 
@@ -301,10 +307,10 @@ class LanguageModel:
         cache
             A folder in which answers are kept after the run, also for other runs that ask the same. Equal requests
             are then asked once, whatever ``sampling`` says.
-        max_cost, max_total_tokens
-            Limits for the run, for all workers together: its cost by the endpoint's ``prices``, and its tokens, in
-            and out. An endpoint needs ``max_tokens`` in ``sampling`` for that. No request is sent that might go
-            beyond a limit. Then the run ends with ``SpendingCapReached``; with a higher limit, it goes on.
+        budget
+            What may be spent: ``hr.llm.Budget(run=5.0, day=15.0)``. An endpoint needs ``prices`` for an amount of
+            money, and ``max_tokens`` in ``sampling``. No request is sent that might go beyond it. Then the run ends
+            with ``SpendingCapReached``; with a greater budget, it goes on.
 
         Raises ``ArgumentError`` for a value that makes no sense, or a setting that this kind of model does not have.
 
@@ -390,17 +396,30 @@ class LanguageModel:
                 f"on_truncated={longer}: it must be more than max_tokens in sampling= ({first!r} there). "
                 "Otherwise the second answer would be cut off, too."
             )
-        asked = (self, *settings.fallback.values())
-        if settings.max_cost is not None and any(model.prices is None for model in asked):
+        self._check_budget()
+
+    def _check_budget(self) -> None:
+        """Refuse a budget of which nobody could say whether a request goes beyond it."""
+        budget = self.settings.budget
+        if budget is None:
+            return
+        if not self.is_served:
+            if budget.priced or budget.caps["day"]:
+                raise ArgumentError(
+                    f"budget={budget!r}: a {self.noun} model in the worker has neither a price nor a key. It takes "
+                    "Budget(run_tokens=…, output_tokens=…)."
+                )
+            return
+        asked = (self, *self.settings.fallback.values())
+        if budget.priced and any({"input", "output"} - set(model.prices or ()) for model in asked):
             raise ArgumentError(
-                f"max_cost={settings.max_cost!r}: the price of a token is not known. Give it to the endpoint: "
-                "Endpoint(…, prices={'input': 0.15, 'output': 0.6}), per million tokens."
+                f"budget={budget!r}: what a token of {self.noun} costs is not known, in and out. Give it to the "
+                "endpoint: Endpoint(…, prices={'input': 0.15, 'output': 0.6}), per million tokens, or prices='table'."
             )
-        if settings.caps and self.is_served and first is None:
-            capped = "max_cost" if settings.max_cost is not None else "max_total_tokens"
+        if self.settings.max_tokens is None:
             raise ArgumentError(
-                f"{capped}= needs to know how long an answer may be, so that no request goes beyond it. Say so by "
-                "sampling={'max_tokens': 500}. What a request may cost at most is set aside while it is under way."
+                f"budget={budget!r}: it is not known how long an answer may be, and no request may go beyond it. Say "
+                "so by sampling={'max_tokens': 500}. The most that a request may cost is set aside beforehand."
             )
 
 

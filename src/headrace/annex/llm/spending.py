@@ -1,20 +1,23 @@
-"""How much a run may use, and what it has used: one budget for all its workers on a machine."""
+"""What may be spent, and what was: one budget for all who spend of it on a machine."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from headrace.annex.llm.hedge import has_lost
+from headrace.annex.llm.limiter import lasting_folder
 from headrace.annex.llm.refusals import Again, BadRow, Doubtful, RowError
 from headrace.annex.llm.store import SILENT_SECONDS, AnswerStore, Caps, Spent
 from headrace.core.answered import Tokens
+from headrace.core.arguments import known_arguments
 from headrace.core.waiting import when_free
-from headrace.errors import HeadraceError, SpendingCapReached
+from headrace.errors import ArgumentError, EngineError, HeadraceError, SpendingCapReached
 
 BYTES_PER_TOKEN = 3
 """So many bytes a token of a text has, where nobody has counted."""
@@ -24,11 +27,113 @@ LOOK_SECONDS = 0.05
 """So often who waits for others looks whether they need less than they have reserved."""
 
 
+SCOPES = {
+    "run": "in this run",
+    "output": "for this output, in all its runs",
+    "day": "with this key today (UTC), on this machine",
+}
+
+
+class Budget:
+    """What may be spent on a language model. No request is sent that might go beyond it.
+
+    Parameters
+    ----------
+    run, run_tokens
+        What one run may cost, by the ``prices`` of the endpoint and in their currency, and how many tokens it may
+        use, in and out; all workers together, and with what it has used before it was killed. None: any amount.
+    output, output_tokens
+        The same for all runs that write to one output, as far as they have a budget. It is counted in the folder of
+        the output.
+    day, day_tokens
+        The same for a day of UTC with one key at one server: for all runs of this user on this machine that have a
+        budget. It is counted in ``$XDG_STATE_HOME/headrace-spent``, or below ``~/.local/state``.
+
+    Before a request is sent, the most that it may cost is set aside: one token for each byte of it, and
+    ``max_tokens`` of answer. When it has ended, what it did cost takes the place of that. Where nobody knows whether
+    it has to be paid for, the most counts.
+
+    Raises ``ArgumentError`` for amounts that are not above 0, or if there is none.
+
+    Examples
+    --------
+    >>> import headrace as hr
+    >>> model = hr.llm.Endpoint("http://localhost:8000/v1", "qwen3-8b", prices={"input": 0.15, "output": 0.6})
+    >>> hr.llm.Budget(run=5.0, day=15.0)
+    Budget(run=5, day=15)
+    """
+
+    __slots__ = ("caps",)
+
+    @known_arguments
+    def __init__(
+        self,
+        *,
+        run: float | None = None,
+        run_tokens: int | None = None,
+        output: float | None = None,
+        output_tokens: int | None = None,
+        day: float | None = None,
+        day_tokens: int | None = None,
+    ) -> None:
+        costs, tokens = (run, output, day), (run_tokens, output_tokens, day_tokens)
+        for scope, cost, count in zip(SCOPES, costs, tokens, strict=True):
+            for name, value, kinds in ((scope, cost, (int, float)), (f"{scope}_tokens", count, (int,))):
+                sound = isinstance(value, kinds) and not isinstance(value, bool) and 0 < value < float("inf")
+                if value is not None and not sound:
+                    noun = "number" if float in kinds else "whole number"
+                    raise ArgumentError(f"Budget: {name}={value!r}: it takes a {noun} above 0.")
+        self.caps = {
+            scope: Caps(None if cost is None else float(cost), count)
+            for scope, cost, count in zip(SCOPES, costs, tokens, strict=True)
+        }
+        if not any(self.caps.values()):
+            raise ArgumentError("Budget(): say what may be spent, such as Budget(run=5.0, day=15.0).")
+
+    @property
+    def priced(self) -> bool:
+        """True if it has an amount of money."""
+        return any(each.cost is not None for each in self.caps.values())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Budget) and self.caps == other.caps
+
+    def __hash__(self) -> int:
+        return hash(tuple(self.caps.items()))
+
+    def __repr__(self) -> str:
+        parts = (_cap_words(scope, caps) for scope, caps in self.caps.items() if caps)
+        return f"Budget({', '.join(parts)})"
+
+
+def _cap_words(scope: str, caps: Caps) -> str:
+    cost = f"{scope}={caps.cost:g}" if caps.cost is not None else ""
+    tokens = f"{scope}_tokens={caps.tokens}" if caps.tokens is not None else ""
+    return ", ".join(filter(None, (cost, tokens)))
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """Where is counted what one cap of a budget holds for; ``elsewhere`` is what counts beside that."""
+
+    scope: str
+    store: AnswerStore
+    caps: Caps
+    elsewhere: Spent
+
+
 class Bill:
     """What one request is charged with: the most that it may use, until it is known what it has used."""
 
-    def __init__(self, spending: Spending, tokens: int, cost: float, likely: Callable[[], int]) -> None:
-        self._spending, self._likely = spending, likely
+    def __init__(
+        self,
+        spending: Spending,
+        likely: Callable[[], int],
+        accounts: Sequence[Account] = (),
+        tokens: int = 0,
+        cost: float = 0.0,
+    ) -> None:
+        self._spending, self._likely, self._accounts = spending, likely, accounts
         self._most = {"tokens": tokens, "cost": cost}
         self.sent = False
 
@@ -56,8 +161,14 @@ class Bill:
             raise
 
     def answered(self, data: Mapping[str, Any]) -> None:
-        """Charge what an answer has used."""
-        self._end(ended=int(self.sent), **self._spending.used(*tokens_of(data, self._likely())))
+        """Charge what an answer has used, or the most that it may have used where the server does not say."""
+        prompt, completion = tokens_of(data, self._likely())
+        used = self._spending.used(prompt, completion)
+        rest = {}
+        if not says_tokens(data):
+            rest["lost_tokens"] = max(0, self._most["tokens"] - prompt - completion)
+            rest["lost_cost"] = max(0.0, self._most["cost"] - used["cost"])
+        self._end(ended=int(self.sent), **used, **rest)
 
     def release(self) -> None:
         """Charge nothing: it was not sent."""
@@ -68,78 +179,129 @@ class Bill:
 
     def _end(self, **more: float) -> None:
         reserved = {f"reserved_{name}": -value for name, value in self._most.items() if value}
-        if reserved or more:
-            self._spending.count(**reserved, **more)
-        self._most = {}
+        for account in self._accounts:
+            account.store.count(**reserved, **more)
+        if not self._accounts and more:
+            self._spending.count(**more)
+        self._most = dict.fromkeys(self._most, 0)
 
 
 class Spending:
     """Lets requests begin while the most that they may use is left. Used on one event loop.
 
-    ``store`` is where all workers of the run count, None: nobody counts. A request waits while others have reserved
-    more than they may need. Where nobody has, and it would still go beyond a cap, the run ends.
+    ``run`` is where all workers of the run count, None: nobody counts; ``output`` the same for all runs of an output.
+    What a day has used is counted by key. A request waits while others have reserved more than they may need. Where
+    nobody has, and it would still go beyond a cap, the run ends.
 
     What a request may use at most is an answer of ``max_tokens``, and as many tokens as its text has bytes.
     """
 
     def __init__(
-        self, caps: Caps | None = None, model: Any = None, store: AnswerStore | None = None, label: str = ""
+        self,
+        budget: Budget | None = None,
+        model: Any = None,
+        run: AnswerStore | None = None,
+        label: str = "",
+        *,
+        output: AnswerStore | None = None,
     ) -> None:
-        self._caps, self._model, self._store, self._label = caps or Caps(), model, store, label
+        self._budget, self._model, self._run, self._label = budget, model, run, label
+        self._output = output
+        self._accounts: list[Account] = []
+        self._days: dict[str, Account] = {}
         self._turn = asyncio.Lock()
-        self._elsewhere = Spent()
         self._heartbeat: asyncio.Task[None] | None = None
         self.own = Tokens()
 
     async def open(self) -> None:
         """Let other workers know that this one lives, as long as it does."""
-        if self._caps and self._store is not None:
-            self._elsewhere = self._store.spent_elsewhere()
-            self._heartbeat = asyncio.create_task(self._be_heard())
+        if self._budget is None or self._run is None:
+            return
+        for scope, store in (("run", self._run), ("output", self._output)):
+            if store is not None:
+                caps = self._budget.caps[scope]
+                self._accounts.append(Account(scope, store, caps, store.spent_elsewhere()))
+        self._heartbeat = asyncio.create_task(self._be_heard())
 
     async def close(self) -> None:
         """End what ``open`` began."""
         if self._heartbeat is not None:
             self._heartbeat.cancel()
+        for account in self._days.values():
+            account.store.close()
 
     async def _be_heard(self) -> None:
         while True:
             await asyncio.sleep(SILENT_SECONDS / 3)
-            self.count()
+            for account in (*self._accounts, *self._days.values()):
+                account.store.count()
 
     @contextlib.asynccontextmanager
     async def request(
-        self, body: Mapping[str, Any], *, room: int | None = None, wait: bool = True
+        self, body: Mapping[str, Any], *, key: str = "", room: int | None = None, wait: bool = True
     ) -> AsyncIterator[Bill]:
-        """Wait until a request may begin, and yield what it is charged with; ``room``: what the model has for it.
+        """Wait until a request may begin, and yield what it is charged with.
 
-        Raises ``SpendingCapReached`` where no budget is left for it, or none at once without ``wait``.
+        ``key`` names who pays for it, ``room`` is what the model has for it. Raises ``SpendingCapReached`` where no
+        budget is left for it, or none at once without ``wait``.
         """
-        bill = await self._reserved(body, room, wait=wait)
+        bill = await self._reserved(body, key, room, wait=wait)
         try:
             yield bill
         finally:
             if not bill.sent:
                 bill.release()
 
-    async def _reserved(self, body: Mapping[str, Any], room: int | None, *, wait: bool) -> Bill:
+    async def _reserved(self, body: Mapping[str, Any], key: str, room: int | None, *, wait: bool) -> Bill:
         def likely() -> int:
             return len(msgspec.json.encode(body.get("messages", body))) // BYTES_PER_TOKEN + 1
 
-        if not self._caps or self._store is None:
-            return Bill(self, 0, 0.0, likely)
+        if not self._accounts:
+            return Bill(self, likely)
         prompt, answer = most_tokens(body, room)
         tokens = prompt + answer if room is None else min(prompt + answer, room)
-        cost = self._model.cost(prompt, answer) if self._caps.cost is not None else 0.0
+        cost = self._model.cost(prompt, answer)
+        accounts = [*self._accounts, *self._day_of(key)]
         if not wait and self._turn.locked():  # others wait already
-            raise await self._reached(tokens, cost)
+            raise await self._reached(accounts[0], tokens, cost)
         async with self._turn:  # who comes first is first, however much it needs
-            reserve = self._store.reserve
-            while (may := await when_free(reserve, tokens, cost, self._caps, self._elsewhere)) != "reserved":
+            while (refused := await self._refused(accounts, tokens, cost)) is not None:
+                account, may = refused
                 if may == "never" or not wait:
-                    raise await self._reached(tokens, cost)
+                    raise await self._reached(account, tokens, cost)
                 await asyncio.sleep(LOOK_SECONDS)
-        return Bill(self, tokens, cost, likely)
+        return Bill(self, likely, accounts, tokens, cost)
+
+    async def _refused(
+        self, accounts: Sequence[Account], tokens: int, cost: float
+    ) -> tuple[Account, str] | None:
+        """Reserve in all accounts, and return None; or in none, and return which has no room, and for how long."""
+        held: list[Account] = []
+        refused = None
+        try:
+            for account in accounts:
+                may = await when_free(account.store.reserve, tokens, cost, account.caps, account.elsewhere)
+                if may != "reserved":
+                    refused = account, may
+                    return refused
+                held.append(account)
+            held.clear()
+        finally:
+            for account in held:
+                account.store.count(reserved_tokens=-tokens, reserved_cost=-cost)
+        return None
+
+    def _day_of(self, key: str) -> list[Account]:
+        """Return where is counted what a key has used today, for caps of this run and of others."""
+        caps = self._budget.caps["day"] if self._budget is not None else Caps()
+        if key and key not in self._days:
+            folder = lasting_folder("headrace-spent")
+            if folder is not None:
+                store = AnswerStore(folder, key, daily=True, name="spent")
+                self._days[key] = Account("day", store, caps, Spent())
+            elif caps:
+                raise no_folder("Budget(day=…)", "XDG_STATE_HOME")
+        return [self._days[key]] if key in self._days else []
 
     def used(self, prompt: int, completion: int) -> dict[str, float]:
         """Return what an answer of so many tokens adds to the columns of the store."""
@@ -148,9 +310,9 @@ class Spending:
         return {"requests": 1, "prompt": prompt, "completion": completion, "cost": cost}
 
     def count(self, **more: float) -> None:
-        """Add to the columns of the store."""
-        if self._store is not None:
-            self._store.count(**more)
+        """Add to the columns of the store of the run."""
+        if self._run is not None:
+            self._run.count(**more)
 
     def second(self, data: Mapping[str, Any]) -> None:
         """Take it that a request which lost against another has used the same: of the most that it was charged with.
@@ -158,29 +320,35 @@ class Spending:
         It has to be paid for as well, as far as anybody knows.
         """
         used = self.used(*tokens_of(data, 1))
-        tokens = {"lost_tokens": -used["prompt"] - used["completion"]} if self._caps else {}
-        cost = {"lost_cost": -used["cost"]} if self._caps.cost is not None else {}
-        self.count(**used, **tokens, **cost)
+        tokens = used["prompt"] + used["completion"]
+        lost = {"lost_tokens": -tokens, "lost_cost": -used["cost"]} if self._accounts else {}
+        self.count(**used, **lost)
 
-    async def _reached(self, tokens: int, cost: float) -> SpendingCapReached:
-        assert self._store is not None
-        spent = await when_free(self._store.spent) + self._elsewhere
-        caps, priced = self._caps, self._model.prices is not None
-        cap = f"max_cost={caps.cost:g}" if caps.cost is not None else ""
-        if caps.tokens is not None:
-            cap = f"{cap} and " * bool(cap) + f"max_total_tokens={caps.tokens:,}"
+    async def _reached(self, account: Account, tokens: int, cost: float) -> SpendingCapReached:
+        spent = await when_free(account.store.spent) + account.elsewhere
+        priced = self._model.prices is not None
         lost = spent.reserved_tokens + spent.lost_tokens
         unknown = (
             f", and up to {lost:,} tokens{f', {spent.reserved_cost + spent.lost_cost:,.4f}' if priced else ''} are "
             "counted for requests without a known end"
         )
+        later = "after 00:00 UTC, or " if account.scope == "day" else ""
         return SpendingCapReached(
-            f"{self._label} has reached {cap}: {spent.requests:,} answers have used {spent.prompt_tokens:,} tokens "
-            f"in and {spent.completion_tokens:,} out{f', {spent.cost:,.4f} by prices=' if priced else ''}"
+            f"{self._label} has reached Budget({_cap_words(account.scope, account.caps)}): {SCOPES[account.scope]}, "
+            f"{spent.requests:,} answers have used {spent.prompt_tokens:,} tokens in and "
+            f"{spent.completion_tokens:,} out{f', {spent.cost:,.4f} by prices=' if priced else ''}"
             f"{unknown if lost else ''}. The next request may use up to {tokens:,} tokens"
-            f"{f', {cost:,.4f}' if caps.cost is not None else ''}. What was answered for an output is kept: run the "
-            "same program with a higher cap to go on, and none of it is asked again."
+            f"{f', {cost:,.4f}' if account.caps.cost is not None else ''}. What was answered for an output is kept: "
+            f"run the same program {later}with a higher cap to go on, and none of it is asked again."
         )
+
+
+def no_folder(what: str, variable: str) -> EngineError:
+    """Return what ends a run that cannot count where other workers see it."""
+    return EngineError(
+        f"{what} is counted in a folder that only this user can write, so that all workers see it, and there is "
+        f"none here. Set {variable} to a folder of yours."
+    )
 
 
 def most_tokens(body: Mapping[str, Any], room: int | None = None) -> tuple[int, int]:
@@ -193,9 +361,10 @@ def most_tokens(body: Mapping[str, Any], room: int | None = None) -> tuple[int, 
     >>> most_tokens({"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 5})
     (60, 5)
     """
+    answers = max(int(body.get("n") or 1), int(body.get("best_of") or 1))
     limits = [body[name] for name in ("max_completion_tokens", "max_tokens") if body.get(name) is not None]
     if not limits and room is None:
-        raise BadRow("a cap needs max_tokens in sampling=, because the length of this answer is not known")
+        raise BadRow("a budget needs max_tokens in sampling=, because the length of this answer is not known")
     text = len(msgspec.json.encode(body))
     media = 0
     for part in _parts(body.get("messages")):
@@ -205,7 +374,7 @@ def most_tokens(body: Mapping[str, Any], room: int | None = None) -> tuple[int, 
             if isinstance(source, str):
                 text -= len(source)
                 media += MEDIA_TOKENS if not source.startswith("data:") else min(len(source), MEDIA_TOKENS)
-    return text + media, int(max(limits)) * int(body.get("n", 1)) if limits else int(room or 0)
+    return text + media, answers * (int(max(limits)) if limits else int(room or 0))
 
 
 def _parts(messages: Any) -> Iterator[Mapping[str, Any]]:
@@ -230,6 +399,14 @@ def tokens_of(data: Mapping[str, Any], prompt_tokens: int) -> tuple[int, int]:
     return prompt_tokens if read is None else read, written
 
 
+def says_tokens(data: Mapping[str, Any]) -> bool:
+    """Say whether a server counts the tokens of an answer, in and out. Embeddings have none that come out."""
+    usage = data.get("usage")
+    counts = usage if isinstance(usage, dict) else {}
+    names = ("prompt_tokens", "completion_tokens") if "choices" in data else ("prompt_tokens",)
+    return all(count_of(counts, name) is not None for name in names)
+
+
 def first_choice(data: Mapping[str, Any]) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
     """Return the first choice of an answer, and its message."""
     choices = data.get("choices")
@@ -251,4 +428,4 @@ def text_in(content: Any) -> str | None:
 def count_of(usage: Mapping[str, Any], name: str) -> int | None:
     """Return a number of tokens that a server has counted."""
     value = usage.get(name)
-    return value if isinstance(value, int) and value >= 0 else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None

@@ -6,7 +6,8 @@ used; both outlive the death of the process at any moment, not a loss of power. 
 
 What was spent is a row for each worker, so that all workers of the machine share one budget. Before a request goes
 out, the most that it may cost is reserved; when it has ended, what it did cost takes the place of that. What a worker
-had reserved when it was killed stays reserved: nobody knows whether it has to be paid for.
+had reserved when it was killed stays reserved: nobody knows whether it has to be paid for. A database of this kind
+counts for a run, one for all runs of an output, and one for what each key has used on each day.
 """
 
 from __future__ import annotations
@@ -45,9 +46,11 @@ select sum(sent), sum(ended), sum(requests), sum(prompt), sum(completion), total
     sum(reserved_tokens > 0 and abs(seen - ?) < ?)
 from spending where run = ?
 """
+_BEGIN = f"insert or ignore into spending values (?, ?, ?{', 0' * 10})"
+DAY = 86_400.0
 SILENT_SECONDS = 15.0
 """A worker that was not heard of for so long is gone: what it has reserved will not come free."""
-FORGET_SECONDS = 30 * 86_400.0
+FORGET_SECONDS = 30 * DAY
 """So long is kept what runs have used that have no output of their own to keep it in."""
 
 
@@ -82,7 +85,7 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
 
 @dataclass(frozen=True, slots=True)
 class Caps:
-    """What a run may cost, and how many tokens it may use, in all; None: any number."""
+    """What may be spent, as a price and as a number of tokens; None: any amount."""
 
     cost: float | None = None
     tokens: int | None = None
@@ -132,15 +135,26 @@ class AnswerStore:
     """Answers, by the hash of their requests, and what a run has used.
 
     ``folder`` "": for this worker alone, until it ends. ``run`` tells runs from one another that share a folder.
-    ``place`` names what counts for the run. ``clock`` gives seconds since 1970.
+    ``daily``: each day of UTC counts for itself, and what is under way at midnight counts for both days. ``name`` is
+    that of the file. ``place`` names what counts for the run. ``clock`` gives seconds since 1970.
     """
 
-    def __init__(self, folder: str, run: str = "", *, clock: Callable[[], float] = time.time) -> None:
-        self._run, self._worker, self._clock = run, secrets.token_hex(8), clock
+    def __init__(
+        self,
+        folder: str,
+        run: str = "",
+        *,
+        daily: bool = False,
+        name: str = "answers",
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._name, self._daily, self._kind, self._clock = run, daily, name, clock
+        self._worker = secrets.token_hex(8)
+        self._run = self._run_at(clock())
         self._uncounted: dict[str, float] = {}  # what was used and is not written yet
         self._path = ""  # a database of its own, in a temporary file
         if folder:
-            self._path = os.path.join(folder, f"answers-{_host()}.sqlite")
+            self._path = os.path.join(folder, f"{name}-{_host()}.sqlite")
             try:
                 safe_files.make_folder(folder, 0o700)
                 for ending in ("", "-wal", "-shm"):
@@ -156,8 +170,7 @@ class AnswerStore:
             self._db.executescript(_TABLES)
             self._db.execute("insert or ignore into place values (1, ?)", (secrets.token_hex(4),))
             (place,) = self._db.execute("select id from place").fetchone()
-            row = (run, self._worker, clock(), *(0,) * 10)
-            self._db.execute(f"insert into spending values ({', '.join('?' * len(row))})", row)
+            self._db.execute(_BEGIN, (self._run, self._worker, clock()))
             forgotten = clock() - FORGET_SECONDS
             self._db.execute("delete from spending where run <> '' and seen < ?", (forgotten,))
             self._db.execute("pragma busy_timeout = 0")
@@ -189,6 +202,7 @@ class AnswerStore:
 
         ``"later"``: it may fit when requests under way have ended. ``elsewhere`` is what counts beside what is here.
         """
+        self._change_day()
         with self.together():
             spent = self.spent() + elsewhere
             if (caps.tokens is None or spent.most_tokens + tokens <= caps.tokens) and (
@@ -210,6 +224,8 @@ class AnswerStore:
 
     def settle(self) -> None:
         """Write down what ``count`` could not; this worker is heard of by that."""
+        if not self._db.in_transaction:
+            self._change_day()
         changes = "".join(f", {name} = {name} + :{name}" for name in self._uncounted)
         self._run_statement(
             f"update spending set seen = :seen{changes} where run = :run and worker = :worker",
@@ -219,12 +235,47 @@ class AnswerStore:
 
     def spent(self) -> Spent:
         """Return what all workers of this machine have used in this run."""
-        return Spent(*self._run_statement(_SUMS, (self._clock(), SILENT_SECONDS, self._run)).fetchone())
+        now = self._clock()
+        found = self._sums(self._run_at(now))
+        if not self._daily:
+            return found
+        before = self._sums(self._run_at(now - DAY))  # the server may count for today what is under way
+        return found + Spent(
+            reserved_tokens=before.reserved_tokens, reserved_cost=before.reserved_cost, at_work=before.at_work
+        )
+
+    def _sums(self, run: str) -> Spent:
+        found = self._run_statement(_SUMS, (self._clock(), SILENT_SECONDS, run)).fetchone()
+        return Spent(*(each or 0 for each in found))
+
+    def _run_at(self, now: float) -> str:
+        return f"{self._name} {time.strftime('%Y-%m-%d', time.gmtime(now))}" if self._daily else self._name
+
+    def _change_day(self) -> None:
+        """Count for the day that has begun, if one has, and take along what is under way."""
+        names = {"was": self._run, "now": self._run_at(self._clock()), "worker": self._worker}
+        if names["was"] == names["now"]:
+            return
+        with self.together():
+            self._run_statement(_BEGIN, (names["now"], self._worker, self._clock()))
+            for name in ("reserved_tokens", "reserved_cost"):
+                own = f"(select {name} from spending where run = :was and worker = :worker)"
+                self._run_statement(
+                    f"update spending set {name} = {name} + {own} where run = :now and worker = :worker",
+                    names,
+                )
+            self._run_statement(
+                "update spending set reserved_tokens = 0, reserved_cost = 0 where run = :was and worker = :worker",
+                names,
+            )
+        self._run = names["now"]
 
     def spent_elsewhere(self) -> Spent:
         """Return what the same run has used on other machines, before it went on here."""
         found = Spent()
-        for path in glob.glob(os.path.join(glob.escape(os.path.dirname(self._path)), "answers-*.sqlite")):
+        for path in glob.glob(
+            os.path.join(glob.escape(os.path.dirname(self._path)), f"{self._kind}-*.sqlite")
+        ):
             if path != self._path:
                 try:
                     with contextlib.closing(

@@ -87,7 +87,7 @@ class Transformers(TextPredictor, LanguageModel):
         "fallback": "is for endpoints",
         "order": "is for models that work on many requests at once; this one gets batches",
         **dict.fromkeys(
-            ("cache", "max_cost", "max_total_tokens"),
+            ("cache", "budget"),
             "is for endpoints; a Transformers model computes here, and costs nothing",
         ),
     }

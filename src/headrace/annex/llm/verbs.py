@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from headrace.annex.llm.settings import (
+    FORMER,
     LanguageModel,
     RequestSettings,
     Settings,
@@ -41,6 +42,7 @@ _ELSEWHERE = {
         name: Unsupported(f"the model has it: model.with_options({name}=…).")
         for name in Settings.__annotations__
     },
+    **FORMER,
 }
 
 
@@ -79,7 +81,7 @@ class PromptVerbs(DatasetBase):
         model
             Where it is asked: ``hr.llm.Endpoint(base_url, model)``, ``hr.llm.Endpoints([…])``; or what workers load:
             ``hr.llm.VLLM(folder)``, ``hr.llm.SGLang(folder)``, or ``hr.llm.Transformers(folder)``, which
-            is only told of ``schema``. ``model.with_options(system=, sampling=, repairs=, max_cost=, …)`` says how
+            is only told of ``schema``. ``model.with_options(system=, sampling=, repairs=, budget=, …)`` says how
             it is asked: what stands before the messages, parameters of requests, limits, and what becomes of
             answers that are not as they should be.
         output

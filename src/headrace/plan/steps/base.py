@@ -190,6 +190,9 @@ class Step:
         ``folder`` is where models keep what outlives a worker; "": nowhere.
         """
 
+    def check_output(self, folder: str) -> None:
+        """Raise ``PlanError`` if an output cannot have the step; ``folder`` is as in ``check_cluster``."""
+
     # ------------------------------------------------------------ rows
 
     @property
@@ -283,6 +286,10 @@ class DatasetStep(Step):
     def check_cluster(self, workers: int, folder: str) -> None:
         """Ask the step."""
         self.step.check_cluster(workers, folder)
+
+    def check_output(self, folder: str) -> None:
+        """Raise ``PlanError`` if an output cannot have the step."""
+        self.step.check_output(folder)
 
     def without_remote(self) -> Step:
         """Return this without what only a cluster is told."""

@@ -232,15 +232,26 @@ class Prompt(Predict):
         """Refuse a cap that several machines would count each for themselves."""
         for model in self.models:
             asked = model.function.parts.asked
-            if not (asked and asked.settings.caps) or (workers == 1 and (folder or asked.settings.cache)):
+            if not (asked and asked.settings.budget) or (workers == 1 and (folder or asked.settings.cache)):
                 continue
             way = "say concurrency=1, which may have as many requests under way"
             if workers == 1:
                 way = "write to a folder that all machines see, or name one for the answers by cache="
             raise PlanError(
-                f"{self.label_of(model)} has max_cost= or max_total_tokens=, which the workers of one machine keep "
-                f"together. On a cluster each machine would count for itself: {way}, or use engine='local'."
+                f"{self.label_of(model)} has a budget, which the workers of one machine keep together. On a "
+                f"cluster each machine would count for itself: {way}, or use engine='local'."
             )
+
+    def check_output(self, folder: str) -> None:
+        """Refuse a cap for all runs of an output that is in no folder, where they could be counted."""
+        for model in self.models:
+            asked = model.function.parts.asked
+            if not folder and asked and asked.settings.budget and asked.settings.budget.caps["output"]:
+                raise PlanError(
+                    f"{self.label_of(model)} has {asked.settings.budget!r}, and what all runs of an output use is "
+                    "counted in its folder. This output is in an object store: write to a folder, or give run= and "
+                    "day= instead of output=."
+                )
 
     @staticmethod
     def _columns(model: Model) -> tuple[str, ...]:
