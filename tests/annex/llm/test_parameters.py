@@ -217,8 +217,10 @@ def test_rows_are_asked_of_another_model_by_the_reason(tmp_path):
             and sent["temperature"] == 0
             and sent["messages"][0]["role"] == "system"
         )
-        with pytest.raises(ArgumentError, match="price of a token is not known"):
-            priced = hr.llm.Endpoint(one.url, "small", prices={"input": 1.0}).with_options(fallback=fallback)
+        with pytest.raises(ArgumentError, match="costs is not known"):
+            priced = hr.llm.Endpoint(one.url, "small", prices={"input": 1.0, "output": 1.0}).with_options(
+                fallback=fallback
+            )
             rows.prompt("{q}", priced.with_options(budget=hr.llm.Budget(run=1), sampling={"max_tokens": 1}))
         with pytest.raises(ArgumentError, match="endpoints without with_options"):
             model.with_options(fallback={"failed": model})
