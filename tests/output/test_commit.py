@@ -102,6 +102,10 @@ def names(*records: CommitRecord) -> list[str]:
 def test_what_is_recorded_is_known_to_the_next_driver(run: Run) -> None:
     run.committer.settle(schema_bytes(SCHEMA))
     assert run.again().state.schema == schema_bytes(SCHEMA)
+    run.committer.agreed = lambda schema: schema_bytes(pa.schema([]))  # with others
+    assert (
+        run.committer.settle(schema_bytes(SCHEMA)) == schema_bytes(pa.schema([])) == run.again().state.schema
+    )
     run.committer.note(Revision(run.committer.state.revision + 1, {"f": "2"}))
     state = run.again().state
     assert (state.revision, state.code, state.codes) == (1, {"f": "2"}, {0: {"f": "1"}, 1: {"f": "2"}})
@@ -272,7 +276,10 @@ def test_what_is_withheld_is_kept_with_what_it_would_be_finished_with(tmp_path: 
     finished(tmp_path / "out").end()
     run = Run(tmp_path / "out", "bbbbbbbb")
     old, records = run.seen(), [*run.commit(0, 1), run.record(2)]
-    run.committer.withhold(3.0, {"x": 1})
+    failpoints.activate({"finish.withheld": "EIO"})
+    with pytest.raises(OSError):
+        run.committer.withhold(3.0, {"x": 1})
+    failpoints.activate({})
     withheld = run.again().state.withheld
     assert withheld is not None and (withheld.seconds, withheld.summary) == (3.0, {"x": 1})
     assert names(*run.committer.committed()) == names(*records)

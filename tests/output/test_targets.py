@@ -9,11 +9,9 @@ import numpy as np
 import pytest
 
 import headrace as hr
-from headrace.errors import NothingMatched
 from headrace.result import Result
 from headrace.testing import TargetContract, targets
 from servers import server  # noqa: F401 - fixtures
-from stores.conftest import _proxy, bucket, port, proxy, raw  # noqa: F401
 
 
 class OfFiles(TargetContract):
@@ -32,6 +30,14 @@ class OfFiles(TargetContract):
             .with_options(engine="inline", progress=False)
             .take_all()
         )
+
+    def test_rows_whose_keys_were_seen_are_left_out(self, tmp_path: Path) -> None:
+        rows = self.arrived(tmp_path)
+        self.run(tmp_path, incremental=True, key="id")
+        self.arrive(tmp_path, 0, factor=7)  # written again
+        rows += self.arrive(tmp_path, 9)
+        self.run(tmp_path, incremental=True, key="id")
+        assert self.found(tmp_path) == rows
 
 
 class TestParquet(OfFiles):
@@ -96,30 +102,6 @@ class TestPartitioned(OfFiles):
             if found
             else []
         )
-
-
-class TestStore(TargetContract):
-    """What a driver does is the same as in a folder, but for what a store is asked for."""
-
-    points = ("store.upload", "store.uploaded", "store.append", "store.appended")
-
-    @pytest.fixture(autouse=True)
-    def made(self, bucket: Any, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
-        self.url = bucket.url
-        monkeypatch.setattr(targets, "POINTS", ("journal.synced", "finish.success"))
-
-    def where(self, place: Path) -> str:
-        return f"{self.url}/{abs(hash(str(place)))}/out"
-
-    def write(self, data: hr.Dataset, place: Path, **options: Any) -> Result:
-        return data.write_parquet(self.where(place), **options)
-
-    def read(self, place: Path) -> list[dict[str, Any]]:
-        try:
-            found = hr.read_parquet(self.where(place)).with_options(engine="inline", progress=False)
-            return found.take_all()
-        except NothingMatched:  # nothing is there yet
-            return []
 
 
 class TestDelta(TargetContract):
