@@ -15,7 +15,7 @@ import obstore
 import pytest
 
 import headrace as hr
-from annex.fleet import job
+from annex.fleet import into_table, job
 from faults.lives import Nursery
 from headrace.errors import ArgumentError, PlanChanged, RunLocked
 from headrace.output.clean import leftovers
@@ -139,6 +139,20 @@ def test_what_a_slow_machine_has_is_done_by_another(
     assert log.read_text().count(result) == 2
 
 
+@pytest.mark.parametrize("kind", ["Delta", "Iceberg", "Lance", "Sqlite"])
+def test_machines_add_rows_to_a_table_once(kind: str, tmp_path: Path, nurseries: list[Nursery]) -> None:
+    log, given = tmp_path / "log", [kind, str(tmp_path)]
+    for point in (
+        "publish.renamed",
+        "table.filled",
+        "finish.success",
+    ):  # one dies at work, two as they complete it
+        assert nurseries[0].live("annex.fleet.into_table", given, log, faults={point: "kill"}) == -9, point
+    for _ in range(2):  # the second finds that nothing is left to do
+        assert nurseries[1].live("annex.fleet.into_table", given, log) == 0, log.read_text()
+        into_table.check(*given)
+
+
 def test_another_program_is_refused(tmp_path: Path, nurseries: list[Nursery]) -> None:
     place = str(tmp_path / "out")
     nurseries[0].live("annex.fleet.job", [place, {}], tmp_path / "log", faults={"attempt.batch": "kill@9"})
@@ -233,9 +247,9 @@ def lives(place: str, log: Path, environment: dict[str, str], nursery: Nursery, 
             faults = {dice.choice(POINTS): f"kill@{dice.randint(1, 6)}"}
         elif dice.random() < 0.7:
             seconds = 2 * dice.random()
-        if environment and dice.random() < 0.3:
+        if dice.random() < 0.3:  # in a folder, it is slow for the others; in a store, dead
             begins = dice.random()
-            sleeps = begins, begins + dice.choice([0.2, 2.5])
+            sleeps = begins, begins + dice.choice([0.2, 2.5 if environment else 6.0])
         code = nursery.live(
             "annex.fleet.job",
             [place, options],

@@ -70,6 +70,14 @@ def given(partitioning: Partitioning, shards: Sequence[Shard]) -> Given:
     return Given(**fields, planned=tuple(shards))
 
 
+def parts_of(sink: FileSink, run: str) -> FileSink:
+    """Return what makes the parts of a sink, as its table takes them; they become its rows in the end."""
+    if sink.target is None:
+        return sink
+    bound = sink.target.bind(replace(sink, run=run))
+    return replace(cast("FileSink", bound), target=None)
+
+
 class Fleet:
     """An output that many machines write, as one of them sees it."""
 
@@ -77,11 +85,11 @@ class Fleet:
         self.plan, self.request, self.fleet, self.notes = plan, request, fleet, notes
         self.board = Board(fleet, notes.read)
         self._signs: dict[str, tuple[str, float]] = {}  # of life, and since when there was no other
+        self._parts = parts_of(cast("FileSink", plan.sink), fleet.plan.run)
 
     def sink_of(self, machine: str) -> FileSink:
         """Return the sink of a machine's own output."""
-        sink = cast("FileSink", self.plan.sink)
-        return replace(sink, root=f"{sink.root}/{HOME}/{FLEET}/{machine}")
+        return self._parts.in_folder(f"{self._parts.root}/{HOME}/{FLEET}/{machine}")
 
     def look(self) -> bool:
         """Look at the notes again; False where there are none any more, as the output is complete."""

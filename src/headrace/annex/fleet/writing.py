@@ -65,8 +65,8 @@ def _check(plan: Plan, options: RunOptions) -> None:
     why = ""
     if options.traits.is_cluster:
         why = "it is for machines without a cluster, and engine= names one"
-    elif sink is not None and sink.target is not None:
-        why = "rows of tables and databases are added by one machine; write files, and add these"
+    elif sink is not None and sink.target is not None and sink.target.describe().get("mode") == "add_columns":
+        why = "columns are added to a table by one machine"
     elif plan.source.unprepared:
         why = "the result of a query lies on one machine; write it to files, and read these"
     elif compiler.limits_of(plan.steps):
