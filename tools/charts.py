@@ -208,14 +208,17 @@ def _place(each: dict[str, Any]) -> tuple[int, float]:
 
 
 def scaling_table(made: dict[str, Any]) -> str:
-    """Return how time and memory grow, as a table.
+    """Return how time and memory grow: the smallest and the biggest size that was measured, as a table.
 
     >>> size = {"axis": "rows", "size": 1000, "wall_s": 1.0, "cpu_s": 2.0, "peak_mib": 99.7, "load": 7.6}
     >>> print(scaling_table({"sizes": [size]}).splitlines()[-1])
     | rows | 1,000 | 2.0 | 100 |
     """
     lines = ["| | | CPU s | MiB |", "|---|---|---|---|"]
-    for each in made["sizes"]:
+    axes = [each["axis"] for each in made["sizes"]]
+    for i, each in enumerate(made["sizes"]):
+        if 0 < i < len(axes) - 1 and axes[i - 1] == each["axis"] == axes[i + 1]:
+            continue  # only the smallest and the biggest size
         lines.append(f"| {each['axis']} | {each['size']:,} | {each['cpu_s']:.1f} | {each['peak_mib']:,.0f} |")
     return "\n".join(lines) + "\n"
 

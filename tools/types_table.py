@@ -106,17 +106,28 @@ def _name(value: Any) -> str:
 
 
 def table() -> str:
-    """Return the table for the page."""
-    lines = ["| Arrow | nulls | numpy | pandas | PyTorch |", "|---|---|---|---|---|"]
+    """Return the table for the page: a row for each type, and in a cell what nulls change."""
+    lines = ["| Arrow | numpy | pandas | PyTorch |", "|---|---|---|---|"]
     for name, (kind, value) in TYPES.items():
-        for nulls in (False, True):
-            if value is None and not nulls:
-                continue
-            cells = " | ".join(answers(kind, value, nulls=nulls))
-            lines.append(
-                f"| {name if not nulls or value is None else ''} | {'some' if nulls else 'none'} | {cells} |"
-            )
+        some = answers(kind, value, nulls=True)
+        none = answers(kind, value, nulls=False)
+        cells = [_cell(*each) for each in zip(none, some, strict=True)]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
+
+
+def _cell(none: str, some: str) -> str:
+    """Say both: what comes without nulls, and with some.
+
+    >>> _cell("`int32`", "`float64`, null: NaN"), _cell("`bool`", "refused"), _cell("refused", "refused")
+    ('`int32`; with nulls `float64`, NaN', '`bool`; with nulls refused', 'refused')
+    >>> _cell("`float32`", "`float32`, null: NaN")
+    '`float32`, NaN'
+    """
+    kind, _, null = some.partition(", null: ")
+    if kind == none:
+        return f"{kind}, {null}" if null else kind
+    return f"{none}; with nulls {kind}{f', {null}' if null else ''}"
 
 
 def written(page: str) -> str:

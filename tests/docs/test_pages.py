@@ -204,6 +204,13 @@ def test_every_block_has_a_kind(page: Path) -> None:
             assert block.why_not or block.kind in RUN, f"line {block.line}: what is this?"
 
 
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "examples/kubernetes").glob("*.yaml")), ids=lambda path: path.name
+)
+def test_an_example_for_kubernetes_is_one(path: Path) -> None:
+    assert {"apiVersion", "kind", "spec"} <= yaml.safe_load(path.read_text()).keys()
+
+
 def test_commands_are_there() -> None:
     """Targets of make, and extras of the package, that the pages name."""
     project = (ROOT / "pyproject.toml").read_text()
