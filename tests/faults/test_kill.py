@@ -71,6 +71,21 @@ QUERY = [
     "query.done",
 ]  # see tests/annex/queries/test_faults.py
 FLEET = ["note.add", "note.added", "fleet.fenced"]  # see tests/annex/fleet/test_fleet.py
+BATCHES = [
+    "batch.chosen",
+    "batch.filed",
+    "batch.planned",
+    "batch.sending",
+    "batch.uploaded",
+    "batch.creating",
+    "batch.created",
+    "batch.open",
+    "batch.fetched",
+    "batch.settled",
+    "batch.answered",
+    "batch.stored",
+    "batch.kept",
+]  # see tests/annex/llm/test_via_batch.py
 REQUIRED = ["finish.withheld"]  # see tests/annex/together/test_unseen.py
 # An overwrite also passes the points of every run while its parts are hidden.
 SWAP = [
@@ -89,7 +104,7 @@ SWAP = [
 def test_every_point_is_killed_at_somewhere() -> None:
     points = {point for point, _ in DRIVER + SWAP + PARTING}
     points |= {*WORKER, *METRICS, *MAKER, *PARTED, *LEFT, *RECOVER, *STORE, *UPLOADER, *TABLE}
-    points |= {*COLUMNS, *REQUIRED, *QUERY, *FLEET}
+    points |= {*COLUMNS, *REQUIRED, *QUERY, *FLEET, *BATCHES}
     assert points == failpoints.POINTS
 
 

@@ -706,6 +706,41 @@ class Predictor(Protocol):
         ...
 
 
+class Ahead(Protocol):
+    """What a model does for all rows before the run begins, which then finds it in its folder. In the driver.
+
+    ``looking`` is a predictor that is given all rows and notes what they need; its results are dropped. ``words`` say
+    what is done just now. ``may`` is False where it does something only if an earlier driver has begun it.
+    """
+
+    looking: Any
+    words: str
+    may: bool
+
+    def check(self, folder: str, after: Sequence[Any], *, elsewhere: bool) -> None:
+        """Refuse a run for which it cannot be done.
+
+        ``folder`` "": the run has none. ``after`` are the steps behind. ``elsewhere``: workers are on other machines.
+        """
+        ...
+
+    def wanted(self, folder: str) -> bool:
+        """Say whether there is anything to do, or to complete. Called before what follows."""
+        ...
+
+    def open(self, tell: Callable[[Event], None], alive: Callable[[], None]) -> None:
+        """Begin; ``tell`` takes events. ``alive`` is to be called a few times a second; what it raises ends it."""
+        ...
+
+    def carry_out(self) -> bool:
+        """Do what was begun or noted; say whether rows are to be looked at, which they are next then. In a thread."""
+        ...
+
+    def close(self) -> None:
+        """Let go of everything."""
+        ...
+
+
 class PredictorParts:
     """What a predictor may have besides, and what holds for one that has it not."""
 
@@ -744,6 +779,9 @@ class PredictorParts:
 
     asked: Any = None
     """What a language model is asked, and how: its endpoint, its caps, where answers are kept."""
+
+    ahead: Ahead | None = None
+    """What is done for all rows before the run begins, such as by a batch service."""
 
     asked_so_far: Any = None
     """What a language model has used so far; another object whenever that is more."""

@@ -19,6 +19,7 @@ from headrace.engines.local import memory
 from headrace.options import RunOptions
 from headrace.plan.logical import Plan
 from headrace.plan.steps.base import innermost
+from headrace.plan.steps.predict import ahead_in
 from headrace.session.engines import open_engine, worker_extras
 from headrace.session.execution_plan import ExecutionPlan
 
@@ -136,6 +137,8 @@ class RunContext(msgspec.Struct):
         traits = self.options.traits
         small = kind == "write" and execution.begins_here  # threads would take longer than they save
         overlap = not (traits.in_process or traits.is_cluster or small)
+        for number, _, _, ahead in ahead_in(plan.steps):
+            ahead.check(folder, plan.steps[number + 1 :], elsewhere=traits.is_cluster)
         for stage in execution.stages:
             for step in stage.steps:
                 if kind == "write":
@@ -285,7 +288,9 @@ def _workers(execution: ExecutionPlan, sink: str, *, warm: int | None = None) ->
     # One core is left for the driver, which imports and plans meanwhile; the other workers start after that, or are
     # forked from what the first has imported by then.
     first = execution.stages[0]
-    if execution.plan.source.unprepared:  # what makes its rows gets all cores and memory
+    # What makes rows, or looks at all of them before, gets all cores and memory.
+    ahead = any(each.may for *_, each in ahead_in(execution.plan.steps))
+    if execution.plan.source.unprepared or ahead:
         warm = 0
     if warm is None:
         warm = min(first.workers, max(1, execution.capacity.cpus - 1))

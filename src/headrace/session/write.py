@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace.core.door import annex
+from headrace.core.files.safe_files import KEPT
 from headrace.core.human import plural
 from headrace.core.process import importing
 from headrace.core.terminal import fitting, in_notebook, say
@@ -37,6 +38,7 @@ from headrace.plan.logical import Plan
 from headrace.plan.partitioning import oversized_shards
 from headrace.result import Metrics, Result
 from headrace.session import invocation, job_events, lineage
+from headrace.session.ahead import work_ahead
 from headrace.session.build_runner import Resumed
 from headrace.session.context import Run, RunContext, warn_of_inline
 from headrace.session.describe import describe
@@ -149,7 +151,7 @@ def drive(job: Job, context: RunContext, progress: Progress | None, supply: Supp
         run = _composed(job, context, events, time.monotonic(), supply)
         if supply is not None:
             supply.answer = partial(run.runner.notify, -1)
-        _drive(run, events, context.options, job.committer.folder)
+        _drive(job, run, events, grows=supply is not None)
 
 
 def _fleet_job(
@@ -202,7 +204,7 @@ def _write(
             with _report_prepared(options):
                 if job.plan.metrics:
                     events.add(job_events.MetricsSoFar(job, events.on_event))
-                _drive(run, events, options, committer.folder)
+                _drive(job, run, events)
             metrics, seconds = _finish(job, run.scheduler, options, events, started)
         except BaseException as error:
             _fail(job, run, events, error, started)
@@ -220,9 +222,15 @@ def _write(
     return result
 
 
-def _drive(run: Run, events: EventBus, options: RunOptions, folder: Path) -> None:
-    """Drive a run to its end; raises ``KeyboardInterrupt`` if it was asked to stop before that."""
-    events.add(Requests(folder, partial(run.runner.notify, -1)))
+def _drive(job: Job, run: Run, events: EventBus, *, grows: bool = False) -> None:
+    """Drive a run to its end; raises ``KeyboardInterrupt`` if it was asked to stop before that.
+
+    ``grows``: further shards may come.
+    """
+    options = run.context.options
+    work_ahead(job, options, events, _kept(job), grows=grows)
+    events.on_event(job_events.started(job, run.context.execution.workers))
+    events.add(Requests(job.committer.folder, partial(run.runner.notify, -1)))
     with _committing(run, options):
         run.drive()
     if run.scheduler.stopped:
@@ -240,8 +248,7 @@ def _committing(run: Run, options: RunOptions) -> AbstractContextManager[None]:
 def _composed(
     job: Job, context: RunContext, events: EventBus, started: float, supply: Supply | None = None
 ) -> Run:
-    """Put the run together from the state of its journal, and send the events that begin it."""
-    from headrace.core.files.safe_files import KEPT
+    """Put the run together from the state of its journal, and say what it is."""
     from headrace.core.metric_states import STATES
 
     committer = job.committer
@@ -259,8 +266,7 @@ def _composed(
         resumed=Resumed.of(committer.state, _settled_schema(job, plan)),
         events=events,
         states=str(committer.folder / STATES),
-        # Where the output is an object store, the run's folder here does not outlive its driver.
-        folder=str(committer.folder / KEPT) if isinstance(job.output.place.at(), Path) else "",
+        folder=_kept(job),
         uploads=_uploads(job, context.options),
         want=None if supply is None else supply.want,
     )
@@ -269,13 +275,18 @@ def _composed(
     return run
 
 
+def _kept(job: Job) -> str:
+    """Return the folder for what models keep; "" where it would not outlive the driver, as beside a store."""
+    return str(job.committer.folder / KEPT) if isinstance(job.output.place.at(), Path) else ""
+
+
 def _uploads(job: Job, options: RunOptions) -> Uploads | None:
     """Return how workers upload that do not see where the output is staged, as those on other machines."""
     return job.output.place.uploads(job.committer.plan.run) if options.traits.is_cluster else None
 
 
 def _announce(job: Job, plan: Plan, context: RunContext, events: EventBus, started: float) -> None:
-    """Send the events that begin a run."""
+    """Send the events that describe a run."""
     elapsed = time.monotonic() - started
     about = describe(
         job.committer.plan.run,
@@ -289,7 +300,6 @@ def _announce(job: Job, plan: Plan, context: RunContext, events: EventBus, start
     events.on_event(about)
     for made in plan.source.preparations():
         events.on_event(made)
-    events.on_event(job_events.started(job, context.execution.workers))
 
 
 def _finish(

@@ -232,7 +232,10 @@ class FakeLLMServer:
         if refused is not None:
             return refused[0], {"error": {"message": refused[1], "code": refused[2]}}
         try:
-            return 200, {"id": "fake", "model": body.get("model"), **self._kinds[path](body)}
+            said = self._kinds[path](body)
+            if isinstance(said, tuple):
+                return said[0], said[1]
+            return 200, {"id": "fake", "model": body.get("model"), **said}
         except Exception as error:
             return 500, {"error": {"message": f"the server has failed: {error}"}}
 

@@ -30,6 +30,7 @@ GOOD: dict[str, Any] = {
     "order": "longest",
     "cache": "/answers",
     "budget": hr.llm.Budget(run_tokens=100),
+    "deadline": 7200,
 }
 BAD: dict[str, tuple[Any, ...]] = {
     "system": ("", 3),
@@ -46,8 +47,9 @@ BAD: dict[str, tuple[Any, ...]] = {
     "order": ("length", 3),
     "cache": ("", 3),
     "budget": (5.0, {"run": 5.0}),
+    "deadline": (0, "1", True),
 }
-ENGINES = {"tools", "columns", "n", "fallback"}
+ENGINES = {"tools", "columns", "n", "fallback", "deadline"}
 REFUSED: dict[str, set[str]] = {
     "Endpoint": set(),
     "Endpoints": set(),

@@ -14,6 +14,7 @@ import msgspec
 import pyarrow as pa
 
 from headrace.annex.llm.client import Reply, wait_before
+from headrace.annex.llm.endpoint import Endpoint
 from headrace.annex.llm.refusals import (
     Again,
     ConnectionLost,
@@ -64,6 +65,7 @@ class Asked:
     model: Any
     output: str
     schema: AnswerSchema | None = None
+    via: str = "requests"
 
     @property
     def settings(self) -> RequestSettings:
@@ -75,6 +77,25 @@ class Asked:
     def columns(self) -> tuple[str, ...]:
         """The columns that are read: those of the template, and those that parameters come from."""
         return tuple(dict.fromkeys((*self.template.columns, *self.settings.overrides.values())))
+
+
+WINDOW_SECONDS = 86_400.0
+"""Within so long batch services answer, or say that they did not."""
+
+
+def share_of(model: Any) -> float:
+    """Return which share of the price a request costs that goes by the batch service."""
+    return float((model.prices or {}).get("batch", 0.5))
+
+
+def why_requests(model: Any) -> str:
+    """Return why ``via="auto"`` sends requests one by one; "" where a batch service is cheaper, and soon enough."""
+    if not isinstance(model, Endpoint):
+        return "batch services are asked at one Endpoint"
+    share, deadline = share_of(model), model.settings.deadline
+    if deadline is not None and deadline < WINDOW_SECONDS:
+        return f"batches take up to 24 hours, and the deadline is in {deadline / 3600:g}"
+    return "" if share < 1 else f"a batch costs {share:g} times as much"
 
 
 class AnswerColumns:
@@ -123,8 +144,16 @@ class AnswerColumns:
         )  # fmt: skip
 
     def weights(self) -> str:
-        """Describe where the model is."""
-        return str(self.asked.model.weights())
+        """Describe where the model is, and how it is asked."""
+        where, via, model = str(self.asked.model.weights()), self.asked.via, self.asked.model
+        if via == "requests":
+            return where
+        if via == "auto" and (why := why_requests(model)):
+            return f"{where}, asked by requests: {why}"
+        if_any = ", if it has one" if via == "auto" else ""
+        return (
+            f"{where}, asked by its batch service{if_any}: {share_of(model):g} of the price, within 24 hours"
+        )
 
     def batch_of(
         self, outcomes: Sequence[tuple[Any, ...] | BaseException], answers: Sequence[Answer | None]

@@ -11,7 +11,7 @@ import os
 import shutil
 import sqlite3
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -56,10 +56,12 @@ def run_batch(
     overwrite: bool = False,
     via_batch_api: bool = False,
     progress: Progress = lambda done, lines: None,
+    alive: Callable[[], None] | None = None,
 ) -> BatchCounts:
     """Ask for all requests of a file; go on where an earlier process stopped. An engine answers chats only.
 
-    ``via_batch_api``: the endpoint's batch service answers them, which may take a day.
+    ``via_batch_api``: the endpoint's batch service answers them, which may take a day. Meanwhile ``alive`` is called
+    again and again; what it raises ends the wait.
 
     Raises ``UnreadableFile`` for an input that is no batch, ``OutputExists`` for an output that is there,
     ``PlanChanged`` where an output was begun for another input, ``RunLocked`` while another process works on it, and
@@ -87,7 +89,10 @@ def run_batch(
                 for path in (files.out, files.errors)
             )
             try:
-                _carry_out(files, model, out, errors, counts, progress, via_batch_api)
+                if via_batch_api:
+                    _via_batch_api(files, model, out, errors, counts, progress, alive)
+                else:
+                    asyncio.run(_Batch(files, model, out, errors, counts, progress).run())
                 for fd in (out, errors):
                     sync_fd(fd)
             finally:
@@ -141,23 +146,20 @@ def _lock(fd: int, files: BatchFiles) -> None:
         raise RunLocked(f"Another process is at work on {files.out}. Nothing was sent.")
 
 
-def _carry_out(
+def _via_batch_api(
     files: BatchFiles,
     model: Endpoint | EngineModel,
     out: int,
     errors: int,
     counts: BatchCounts,
     progress: Progress,
-    via_batch_api: bool,
+    alive: Callable[[], None] | None,
 ) -> None:
-    if not via_batch_api:
-        asyncio.run(_Batch(files, model, out, errors, counts, progress).run())
-        return
     from headrace.annex.llm.batches.api import BatchApi
 
     if not isinstance(model, Endpoint):
         raise ArgumentError("A batch service is at an endpoint, and this model is in the process itself.")
-    asyncio.run(BatchApi(files, model, out, errors, counts, progress).run())
+    asyncio.run(BatchApi(files, model, out, errors, counts, progress, alive).run())
 
 
 def _check_same_input(files: BatchFiles, via_batch_api: bool) -> None:

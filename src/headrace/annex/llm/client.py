@@ -73,6 +73,10 @@ ROWS_REFUSED = 3
 """After so many refused requests in a row, a plain one finds out whether the server refuses all."""
 
 
+class NothingThere(EndpointRefused):
+    """The server does not have what a call is for."""
+
+
 @dataclass(frozen=True, slots=True)
 class Reply:
     """An answer: its JSON, how many seconds it took, and until its first token; 0 where nobody knows.
@@ -391,7 +395,7 @@ class Client:
             if not 200 <= response.status < 300:
                 said = self._hidden((await response.read()).decode("utf-8", "replace")).encode()
                 if response.status in (404, 405):
-                    raise EndpointRefused(
+                    raise NothingThere(
                         f"{self._where} has nothing at {urlsplit(url).path} "
                         f"{refusal_of(response.status, said).said}. --via-batch-api is for servers with a batch API "
                         "of OpenAI's or Anthropic's form; leave it out to send the requests one by one."

@@ -21,7 +21,7 @@ from headrace.annex.llm.settings import (
 from headrace.core.arguments import known_arguments
 from headrace.errors import ArgumentError
 
-PRICES = ("input", "output")
+PRICES = ("input", "output", "batch")
 RETRIES = 6
 
 
@@ -67,7 +67,8 @@ class Endpoint(_Served):
     prices
         What tokens cost, in the currency of your choice per million: ``{"input": 0.15, "output": 0.6}``. ``"table"``
         takes what Headrace knows of the model, in dollars; each of its prices has a date and a source, and they
-        change. A path is that of a newer table: a CSV file with the columns ``model``, ``input`` and ``output``.
+        change. A path is that of a newer table: a CSV file with the columns ``model``, ``input`` and ``output``. By
+        the batch service they cost half of that; ``"batch": 0.4`` says another share.
     hedge
         True: a request that takes longer than 95 of 100 before it is sent a second time, where ``max_in_flight`` has
         room for it, as at the end; the first answer counts, and both are paid for. For servers of which some answers
@@ -156,13 +157,14 @@ class Endpoint(_Served):
             )
         return key
 
-    def cost(self, prompt_tokens: int, completion_tokens: int) -> float:
-        """Return what so many tokens cost."""
+    def cost(self, prompt_tokens: int, completion_tokens: int, *, batch: bool = False) -> float:
+        """Return what so many tokens cost; ``batch``: by the batch service."""
         if self.prices is None:
             return 0.0
-        return (
+        whole = (
             prompt_tokens * self.prices.get("input", 0.0) + completion_tokens * self.prices.get("output", 0.0)
         ) / 1e6
+        return whole * self.prices.get("batch", 0.5) if batch else whole
 
 
 def _given_url(value: str) -> str:

@@ -35,6 +35,7 @@ class EngineModel(LanguageModel):
         "columns": "is for endpoints; here, there are no other columns",
         "n": "is for endpoints; repeat rows before, flat_map(lambda row: [row] * 3), and have temperature above 0",
         "fallback": "is for endpoints",
+        "deadline": "is for endpoints",
     }
 
     @property

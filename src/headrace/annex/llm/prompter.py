@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import math
 import os
 import secrets
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import msgspec
 import pyarrow as pa
 
+from headrace.annex.llm.ahead import Ahead, Asking, BatchAnswers, NotAsked, name_of, other_rows
 from headrace.annex.llm.answers import (
     AnswerColumns,
     Asked,
@@ -23,13 +25,14 @@ from headrace.annex.llm.answers import (
     asked_again,
     raise_if_failed,
     reason_of,
+    why_requests,
     with_max_tokens,
 )
 from headrace.annex.llm.client import Client, Reply
 from headrace.annex.llm.endpoint import Endpoint, Endpoints
 from headrace.annex.llm.limiter import own_folder
 from headrace.annex.llm.refusals import BadRow, RowError
-from headrace.annex.llm.spending import BYTES_PER_TOKEN, Spending, no_folder
+from headrace.annex.llm.spending import BYTES_PER_TOKEN, Spending, most_tokens, no_folder
 from headrace.annex.llm.store import Answer, AnswerStore, key_of
 from headrace.annex.llm.template import Messages
 from headrace.core.answered import Tokens
@@ -101,9 +104,11 @@ class Prompter(AnswerColumns):
         self._run = secrets.token_hex(8)  # else what it has used is counted by this name
         self._started: _Started | None = None
         self._others = {
-            reason: Prompter(replace(asked, model=model.standing_in(asked.model)))
+            reason: Prompter(replace(asked, model=model.standing_in(asked.model), via="requests"))
             for reason, model in self.settings.fallback.items()
         }
+        self._batches = name_of(self.label, asked.output)
+        self.looks = False  # for what rows ask: what nobody has asked is noted for a batch service
 
     @property
     def asked_so_far(self) -> ModelAsked | None:
@@ -115,6 +120,26 @@ class Prompter(AnswerColumns):
         """Why requests were sent again, since somebody looked."""
         return self._started.asker.retried if self._started is not None else None
 
+    @property
+    def ahead(self) -> Ahead | None:
+        """What a batch service does for all rows before the run."""
+        asked, settings = self.asked, self.settings
+        if not isinstance(asked.model, Endpoint):
+            return None
+        looking = copy.copy(self)
+        looking.looks = True
+
+        def read(data: Mapping[str, Any]) -> bytes:
+            raise_if_failed(data)
+            return msgspec.msgpack.encode(answer_of(Reply(dict(data), 0.0), settings))
+
+        follows = isinstance(settings.on_truncated, int) or (self.schema is not None and settings.repairs > 0)
+        declined = why_requests(asked.model)
+        label, path = f"prompt({self.label})", "/chat/completions"
+        return Ahead(
+            looking, Asking(asked.model, label, self._batches, path, read, asked.via, declined, follows)
+        )
+
     def keep_in(self, folder: str) -> None:
         """Keep in the folder of the run what it has used, and its answers unless the user has another for them."""
         self._folder = folder
@@ -125,6 +150,8 @@ class Prompter(AnswerColumns):
         used = self._counting_in(store)
         output = self._output_account()
         self._started = await self._begun(asker_of(self.asked.model), store, used, output)
+        if BatchAnswers.there(self._folder, self._batches):
+            self._started.batches = BatchAnswers(self._folder, self._batches)
         for other in self._others.values():
             asker = asker_of(other.asked.model)
             asker.retried = self._started.asker.retried
@@ -176,8 +203,9 @@ class Prompter(AnswerColumns):
                 each.ended.cancel()
             started.store.close()
             started.used.close()
-            if started.output is not None:
-                started.output.close()
+            for kept in (started.output, started.batches):
+                if kept is not None:
+                    kept.close()
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_started": None}
@@ -202,9 +230,30 @@ class Prompter(AnswerColumns):
         finally:
             for task in tasks:
                 task.cancel()
+        if self.looks:
+            return await self._noted(outcomes)
         started.given += batch.num_rows
         started.note(over=not started.asking)
         return self.batch_of(outcomes, answers)
+
+    async def _noted(self, outcomes: Sequence[Any]) -> pa.RecordBatch:
+        """Note what rows ask that nobody has asked yet, and return rows without values."""
+        started = self._started
+        assert started is not None and started.batches is not None
+        for each in outcomes:
+            if isinstance(each, BaseException) and not isinstance(each, RowError):
+                raise each
+        requests = [each for each in outcomes if isinstance(each, NotAsked)]
+        await when_free(started.batches.note, requests, self._most)
+        nothing = (None,) * len(self.columns)
+        return self.batch_of([nothing] * len(outcomes), [None] * len(outcomes))
+
+    def _most(self, request: Mapping[str, Any]) -> tuple[int, float]:
+        """Return the tokens that a request may use, and what they may cost by batches, if there is a budget."""
+        if not self.settings.budget:
+            return 0, 0.0
+        prompt, answer = most_tokens(request)
+        return prompt + answer, self.asked.model.cost(prompt, answer, batch=True)
 
     async def _row(self, row: Mapping[str, Any], answers: list[Answer | None], place: int) -> tuple[Any, ...]:
         """Return the values of a row, from this model, or from another if it has none and there is one for that."""
@@ -313,6 +362,17 @@ class Prompter(AnswerColumns):
         """Ask, unless this was answered on the way to an answer that a process did not come to."""
         started = self._started
         assert started is not None
+        if started.batches is not None:
+            key, row = self._step_key(request, ()), "\0".join(own)
+            said = await when_free(started.batches.answer, key, row, exact=self.looks)
+            if said is not None:
+                answer = msgspec.msgpack.decode(said, type=Answer)
+                who = request["model"] if "model" in self.settings.more else ""
+                return msgspec.structs.replace(answer, model=who)
+            if self.looks:
+                raise NotAsked(key, row, request)
+            if self.asked.via == "batch":
+                raise other_rows(f"prompt({self.label})")
         if isinstance(self.settings.on_truncated, int) or (self.schema is not None and self.settings.repairs):
             known = await when_free(started.store.find, self._step_key(request, own))
             if known is not None:
@@ -323,7 +383,8 @@ class Prompter(AnswerColumns):
         """Keep an answer that is followed by another request: others may have their turn before that."""
         started = self._started
         assert started is not None
-        await when_free(started.store.add, self._step_key(request, own), msgspec.msgpack.encode(answer))
+        if not self.looks:
+            await when_free(started.store.add, self._step_key(request, own), msgspec.msgpack.encode(answer))
 
     def _step_key(self, request: dict[str, Any], own: tuple[str, ...]) -> bytes:
         return key_of(request, "step", self.settings.keep_raw, *self.settings.more, *own)
@@ -368,6 +429,7 @@ class _Started:
     ended: asyncio.Future[BaseException]
     priced: bool = False
     output: AnswerStore | None = None
+    batches: BatchAnswers | None = None
     asking: dict[bytes, _Shared] = field(default_factory=dict)
     session: str = field(default_factory=lambda: secrets.token_hex(4))
     given: int = 0

@@ -55,6 +55,7 @@ class Settings(TypedDict, total=False):
     order: str | None
     cache: str | os.PathLike[str] | None
     budget: Budget | None
+    deadline: float | None
 
 
 # ---------------------------------------------------------------- what each may be
@@ -216,6 +217,7 @@ class RequestSettings:
     order: str = _setting(_given_order, "")
     cache: str = _setting(_given_folder, "")
     budget: Budget | None = field(default=None, metadata={"read": _given_budget})
+    deadline: float | None = _setting(given_amount)
 
     @property
     def more(self) -> tuple[str, ...]:
@@ -311,6 +313,8 @@ class LanguageModel:
             What may be spent: ``hr.llm.Budget(run=5.0, day=15.0)``. An endpoint needs ``prices`` for an amount of
             money, and ``max_tokens`` in ``sampling``. No request is sent that might go beyond it. Then the run ends
             with ``SpendingCapReached``; with a greater budget, it goes on.
+        deadline
+            Seconds within which answers are needed, for ``via="auto"``: batches take up to 86,400.
 
         Raises ``ArgumentError`` for a value that makes no sense, or a setting that this kind of model does not have.
 

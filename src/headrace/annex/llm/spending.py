@@ -217,10 +217,7 @@ class Spending:
         """Let other workers know that this one lives, as long as it does."""
         if self._budget is None or self._run is None:
             return
-        for scope, store in (("run", self._run), ("output", self._output)):
-            if store is not None:
-                caps = self._budget.caps[scope]
-                self._accounts.append(Account(scope, store, caps, store.spent_elsewhere()))
+        self._accounts = accounts_of(self._budget, self._run, self._output)
         self._heartbeat = asyncio.create_task(self._be_heard())
 
     async def close(self) -> None:
@@ -295,12 +292,9 @@ class Spending:
         """Return where is counted what a key has used today, for caps of this run and of others."""
         caps = self._budget.caps["day"] if self._budget is not None else Caps()
         if key and key not in self._days:
-            folder = lasting_folder("headrace-spent")
-            if folder is not None:
-                store = AnswerStore(folder, key, daily=True, name="spent")
-                self._days[key] = Account("day", store, caps, Spent())
-            elif caps:
-                raise no_folder("Budget(day=…)", "XDG_STATE_HOME")
+            account = day_account(key, caps)
+            if account is not None:
+                self._days[key] = account
         return [self._days[key]] if key in self._days else []
 
     def used(self, prompt: int, completion: int) -> dict[str, float]:
@@ -341,6 +335,25 @@ class Spending:
             f"{f', {cost:,.4f}' if account.caps.cost is not None else ''}. What was answered for an output is kept: "
             f"run the same program {later}with a higher cap to go on, and none of it is asked again."
         )
+
+
+def accounts_of(budget: Budget, run: AnswerStore, output: AnswerStore | None) -> list[Account]:
+    """Return where is counted what a run has used, and all runs of its output."""
+    return [
+        Account(scope, store, budget.caps[scope], store.spent_elsewhere())
+        for scope, store in (("run", run), ("output", output))
+        if store is not None
+    ]
+
+
+def day_account(key: str, caps: Caps) -> Account | None:
+    """Return where is counted what a key has used today; None where nobody can count it, and there is no cap."""
+    folder = lasting_folder("headrace-spent")
+    if folder is not None:
+        return Account("day", AnswerStore(folder, key, daily=True, name="spent"), caps, Spent())
+    if caps:
+        raise no_folder("Budget(day=…)", "XDG_STATE_HOME")
+    return None
 
 
 def no_folder(what: str, variable: str) -> EngineError:

@@ -135,8 +135,9 @@ class AnswerStore:
     """Answers, by the hash of their requests, and what a run has used.
 
     ``folder`` "": for this worker alone, until it ends. ``run`` tells runs from one another that share a folder.
-    ``daily``: each day of UTC counts for itself, and what is under way at midnight counts for both days. ``name`` is
-    that of the file. ``place`` names what counts for the run. ``clock`` gives seconds since 1970.
+    ``daily``: each day of UTC counts for itself, and what is under way at midnight counts for both days. ``name`` and
+    ``host`` are those of the file. With a ``host`` that is given, all count as one worker, which goes on where it was
+    killed. ``place`` names what counts for the run. ``clock`` gives seconds since 1970.
     """
 
     def __init__(
@@ -146,15 +147,16 @@ class AnswerStore:
         *,
         daily: bool = False,
         name: str = "answers",
+        host: str = "",
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._name, self._daily, self._kind, self._clock = run, daily, name, clock
-        self._worker = secrets.token_hex(8)
+        self._worker = host or secrets.token_hex(8)
         self._run = self._run_at(clock())
         self._uncounted: dict[str, float] = {}  # what was used and is not written yet
         self._path = ""  # a database of its own, in a temporary file
         if folder:
-            self._path = os.path.join(folder, f"{name}-{_host()}.sqlite")
+            self._path = os.path.join(folder, f"{name}-{host or _host()}.sqlite")
             try:
                 safe_files.make_folder(folder, 0o700)
                 for ending in ("", "-wal", "-shm"):
@@ -177,6 +179,10 @@ class AnswerStore:
         except sqlite3.Error as error:
             raise _failed(self._path, error) from error
         self.place = f"{place}{run}"
+
+    def be_patient(self) -> None:
+        """Wait from now on for others that are writing, where no event loop is kept from its work."""
+        self._db.execute("pragma busy_timeout = 60000")
 
     def find(self, key: bytes) -> bytes | None:
         """Return what was kept of the answer to a request, if it was answered."""

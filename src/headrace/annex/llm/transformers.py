@@ -85,6 +85,7 @@ class Transformers(TextPredictor, LanguageModel):
         "columns": "is for endpoints; here, there are no other columns",
         "n": "is for endpoints; repeat rows before, flat_map(lambda row: [row] * 3), and have temperature above 0",
         "fallback": "is for endpoints",
+        "deadline": "is for endpoints",
         "order": "is for models that work on many requests at once; this one gets batches",
         **dict.fromkeys(
             ("cache", "budget"),

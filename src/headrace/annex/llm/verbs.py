@@ -59,6 +59,7 @@ class PromptVerbs(DatasetBase):
         *,
         output: str = "answer",
         schema: Any = None,
+        via: str = "requests",
         keep: str | Sequence[str] | None = "all",
         replace: bool = False,
         **options: Unpack[WorkerOptions],
@@ -93,6 +94,11 @@ class PromptVerbs(DatasetBase):
             server is asked to enforce it, and each answer is checked. The column has the type of the schema: a struct
             for an object with properties. Properties that the schema does not name are left out. With a pydantic
             model, its own validators run, and the values that they return are written.
+        via
+            ``"requests"``: each row is asked by a request of its own. ``"batch"``: by the endpoint's batch service,
+            for about half the price, within a day; the rows are written to a folder of this machine, and
+            ``answer_latency`` is 0. ``"auto"``: by batches where the endpoint has such a service, they are cheaper
+            by its ``prices``, and there is time for them by ``deadline=`` of ``with_options``.
         keep, replace
             As in ``predict``.
         compute, concurrency, num_cpus, num_gpus, memory, ray_remote_args, version
@@ -134,7 +140,8 @@ class PromptVerbs(DatasetBase):
 
             form = AnswerSchema(schema, guided=model.settings.guided and model.streams)
         model.check_together(schema)
-        asked = Asked(messages, model.on_gpus(options.get("num_gpus")), given_output(output), form)
+        way = given_via("prompt", via, model)
+        asked = Asked(messages, model.on_gpus(options.get("num_gpus")), given_output(output), form, way)
         return self.with_step(_step(asked, keep, replace, options))
 
     @known_arguments(options=WorkerOptions)
@@ -205,6 +212,20 @@ class PromptVerbs(DatasetBase):
             **options,
         )
         return self.with_step(step)
+
+
+def given_via(verb: str, value: Any, model: Any) -> str:
+    """Read how a model is asked."""
+    from headrace.annex.llm.endpoint import Endpoint
+
+    if not isinstance(value, str) or value not in ("requests", "batch", "auto"):
+        raise ArgumentError(f"{verb}: via={value!r}: it takes 'requests', 'batch' or 'auto'.")
+    if value == "batch" and not isinstance(model, Endpoint):
+        what = model.noun if isinstance(model, LanguageModel) else type(model).__name__
+        raise ArgumentError(
+            f"{verb}: via='batch' asks the batch service of one hr.llm.Endpoint, and not {what}."
+        )
+    return value
 
 
 def _given_embedder(model: Any, output: str, batch_size: Any, dimensions: Any) -> tuple[Any, int | None]:

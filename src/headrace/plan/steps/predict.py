@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from headrace.core.arrow.batch_formats import BatchFormat
+    from headrace.core.ports import Ahead
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +189,16 @@ class Predict(Step):
         shape: dict[str, Any] = {"verb": self.verb, "models": [model.shape() for model in self.models]}
         shape["keep"] = "all" if self.keep is None else list(self.keep)
         return shape | ({"replace": True} if self.replace else {})
+
+
+def ahead_in(steps: Sequence[Step]) -> Iterator[tuple[int, Predict, Model, Ahead]]:
+    """Yield the models that may do something before a run, each with its step and the number of that."""
+    for number, step in enumerate(steps):
+        for model in step.models if isinstance(step, Predict) else ():
+            ahead = model.function.parts.ahead
+            if ahead is not None:
+                assert isinstance(step, Predict)
+                yield number, step, model, ahead
 
 
 class WithComputed(Predict):

@@ -11,7 +11,7 @@ import contextlib
 import os
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -31,6 +31,7 @@ from headrace.annex.llm.batches.openai import OpenAIBatches
 from headrace.annex.llm.batches.service import Batch, BatchService, LineOutcome, number_of
 from headrace.annex.llm.client import Client
 from headrace.annex.llm.refusals import Again, RowError
+from headrace.core import failpoints
 from headrace.core.files import safe_files
 from headrace.core.waiting import backoff
 from headrace.errors import EndpointRefused, PlanChanged, UnreadableFile
@@ -45,6 +46,8 @@ OPEN = 8
 """So many batches at a time; with more, providers say that too many tokens wait."""
 FIRST_LOOK, LONGEST_LOOK = 2.0, 60.0
 """Seconds between two looks at a batch."""
+ALIVE_SECONDS = 0.2
+"""Seconds after which who had this begun is asked whether it is to go on."""
 NAME_BYTES = 80
 """What a request has beside its body, at most."""
 _WRITTEN = 10_000
@@ -70,8 +73,9 @@ class BatchApi:
         errors: int,
         counts: BatchCounts,
         progress: Progress,
+        alive: Callable[[], None] | None = None,
     ) -> None:
-        self._files, self._counts, self._progress = files, counts, progress
+        self._files, self._counts, self._progress, self._alive = files, counts, progress, alive
         self._out, self._errors = out, errors
         self._journal = BatchJournal(files.state, secrets.token_hex(5))
         first = next(lines_of(files.source))
@@ -86,7 +90,19 @@ class BatchApi:
         self._settled = 0
 
     async def run(self) -> None:
-        """Send what is not sent, wait for the rest, and write in order."""
+        """Send what is not sent, wait for the rest, and write in order. What ``alive`` raises ends it."""
+        work = asyncio.ensure_future(self._run())
+        try:
+            while not (await asyncio.wait({work}, timeout=ALIVE_SECONDS if self._alive else None))[0]:
+                assert self._alive is not None
+                self._alive()
+        except BaseException:
+            work.cancel()
+            await asyncio.gather(work, return_exceptions=True)
+            raise
+        work.result()
+
+    async def _run(self) -> None:
         try:
             if not self._journal.planned:
                 self._plan()
@@ -185,7 +201,9 @@ class BatchApi:
             await self._forget(part)
             return left
         path = await self._download(part, batch)
+        failpoints.hit("batch.fetched")
         left = self._settle(part, path)
+        failpoints.hit("batch.settled")
         os.unlink(path)
         await self._forget(part)
         if batch.state == "cancelled" and left:
@@ -203,14 +221,18 @@ class BatchApi:
 
     async def _send(self, part: Part, size: int) -> None:
         """Send a part for the first time."""
+        failpoints.hit("batch.planned")
         self._note(part, "uploading" if self._service.uploads else "creating", since=time.time())
+        failpoints.hit("batch.sending")
         path = self._path(part)
         self._write_part(part, path)
         if self._service.uploads:
             part.file = await self._calls.once(
                 lambda: self._service.upload(part, path), lambda: self._service.find_file(part)
             )
+            failpoints.hit("batch.uploaded")
             self._note(part, "creating", since=time.time())
+            failpoints.hit("batch.creating")
         await self._create(part, path, size)
 
     async def _upload_or_find(self, part: Part) -> None:
@@ -237,8 +259,10 @@ class BatchApi:
         batch = await self._calls.once(
             lambda: self._service.create(part, path), lambda: self._found(part, size)
         )
+        failpoints.hit("batch.created")
         part.batch = batch.id
         self._note(part, "open")
+        failpoints.hit("batch.open")
         if path:
             os.unlink(path)
 

@@ -1,0 +1,560 @@
+"""What rows ask of a batch service before their run begins: noted, sent in files, and kept for the rows.
+
+A run's folder holds a database for each model that is asked so, ``answers-batches-….sqlite``. Workers note what rows
+ask. The driver writes the requests of a *round* into a batch file, and has it answered as ``headrace run-batch
+--via-batch-api`` does. What a round has chosen is written down before anything is sent, so that whoever goes on
+completes it first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import math
+import os
+import re
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any, NoReturn
+from urllib.parse import urlsplit
+
+import msgspec
+
+from headrace.annex.llm import refusals
+from headrace.annex.llm.batch_file import run_batch
+from headrace.annex.llm.batch_lines import BatchFiles
+from headrace.annex.llm.batches.calls import PatientCalls
+from headrace.annex.llm.client import Client, NothingThere
+from headrace.annex.llm.limiter import key_name
+from headrace.annex.llm.refusals import Again, Doubtful, RowError, judged
+from headrace.annex.llm.spending import Account, accounts_of, day_account, tokens_of
+from headrace.annex.llm.store import AnswerStore, Caps, Spent
+from headrace.core import failpoints
+from headrace.core.answered import Tokens
+from headrace.core.events import ModelAsked
+from headrace.core.files import safe_files
+from headrace.errors import ArgumentError, EndpointRefused, EngineError, SpendingCapReached
+
+if TYPE_CHECKING:
+    from headrace.annex.llm.endpoint import Endpoint
+
+TRIES = 3
+"""How often a request is answered with what is no answer, until that is the row's fault."""
+KEPT_TOGETHER = 1_000
+
+_TABLES = """
+create table if not exists asked (id integer primary key, request blob not null, own text not null, body blob,
+    tokens integer, cost real, look integer, round integer not null default 0, tries integer not null default 0,
+    good integer, said blob, unique (request, own));
+create index if not exists open_requests on asked (round, id) where good is null;
+create table if not exists looks (number integer);
+"""
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """Why there is no answer: the name of a ``RowError``, and its words."""
+
+    kind: str
+    words: str
+
+    def raised(self) -> NoReturn:
+        """Raise it as the error of a row."""
+        raise getattr(refusals, self.kind, RowError)(self.words)
+
+
+class NotAsked(RowError):
+    """A row asks what nobody has asked yet."""
+
+    def __init__(self, key: bytes, own: str, body: Mapping[str, Any]) -> None:
+        super().__init__("its request was not among those that were sent as a batch")
+        self.key, self.own, self.body = key, own, body
+
+
+class BatchAnswers(AnswerStore):
+    """What rows ask, and what came of it. ``key`` stands for a request, ``own`` for the row if its answer is its own.
+
+    Used by the driver, and by workers of its machine.
+    """
+
+    def __init__(self, folder: str, name: str) -> None:
+        super().__init__(folder, host=name)
+        self.be_patient()
+        self._db.executescript(_TABLES)
+        self._db.execute("insert into looks select 0 where not exists (select * from looks)")
+        self._db.execute("pragma busy_timeout = 0")
+
+    @staticmethod
+    def there(folder: str, name: str) -> bool:
+        """Say whether anything was asked by batches in this folder."""
+        return bool(folder) and os.path.exists(os.path.join(folder, f"answers-{name}.sqlite"))
+
+    # ------------------------------------------------------------ rows
+
+    def answer(self, key: bytes, own: str, *, exact: bool) -> bytes | None:
+        """Return the answer to a request, None if there is none; raises a ``RowError`` if there will be none.
+
+        Without ``exact`` it may be that of another row which asks the same.
+        """
+        row = self._run_statement(
+            "select good, said from asked where request = ? and own = ? and good is not null", (key, own)
+        ).fetchone()
+        if row is None and not exact:
+            query = "select {} from asked where request = ? and good is not null"
+            (count,) = self._run_statement(query.format("count(*)"), (key,)).fetchone()
+            if count:
+                place = int.from_bytes(hashlib.blake2b(own.encode(), digest_size=6).digest()) % count
+                query = query.format("good, said") + " order by id limit 1 offset ?"
+                row = self._run_statement(query, (key, place)).fetchone()
+        if row is None:
+            return None
+        if not row[0]:
+            msgspec.msgpack.decode(row[1], type=Refusal).raised()
+        return bytes(row[1])
+
+    def begin(self) -> None:
+        """All rows are looked at, from the first: what none of them asks by then is not asked any more."""
+        self._run_statement("update looks set number = number + 1")
+
+    def note(
+        self, requests: Sequence[NotAsked], most: Callable[[Mapping[str, Any]], tuple[int, float]]
+    ) -> None:
+        """Note what rows ask; ``most`` tells the tokens and the cost of a request at most."""
+        if not requests:
+            return
+        with self.together():
+            (look,) = self._run_statement("select number from looks").fetchone()
+            for each in requests:
+                body = msgspec.json.encode(each.body)
+                self._run_statement(
+                    "insert into asked (request, own, body, tokens, cost, look) values (?, ?, ?, ?, ?, ?) "
+                    "on conflict (request, own) do update set look = excluded.look, "
+                    "tokens = iif(round = 0, excluded.tokens, tokens), cost = iif(round = 0, excluded.cost, cost)",
+                    (each.key, each.own, body, *most(each.body), look),
+                )
+
+    # ------------------------------------------------------------ rounds
+
+    def round_at_work(self) -> int:
+        """Return the number of the round that was begun and is not complete; 0 if there is none."""
+        (number,) = self._run_statement(
+            "select max(round) from asked where good is null and round > 0"
+        ).fetchone()
+        return number or 0
+
+    def choose(self, accounts: Sequence[Account]) -> tuple[int, int]:
+        """Begin a round with what is left to ask, as far as all accounts have room for it, and reserve it there.
+
+        Returns how many requests it has, and how many are left. The first account is this one.
+        """
+        open_now = "good is null and round = 0 and look = (select number from looks)"
+        with self.together():
+            left_tokens, left_cost = _room(accounts)
+            tokens, cost, last, chosen = 0, 0.0, 0, 0
+            for each, more_tokens, more_cost in self._run_statement(
+                f"select id, tokens, cost from asked where {open_now} order by id"
+            ):
+                if tokens + more_tokens > left_tokens or cost + more_cost > left_cost:
+                    break
+                tokens, cost, last, chosen = tokens + more_tokens, cost + more_cost, each, chosen + 1
+            if chosen and _reserved(accounts[1:], tokens, cost):
+                number = "(select coalesce(max(round), 0) + 1 from asked)"
+                self._run_statement(
+                    f"update asked set round = {number} where {open_now} and id <= ?", (last,)
+                )
+                self.count(reserved_tokens=tokens, reserved_cost=cost)
+            else:
+                chosen = 0
+            (left,) = self._run_statement(f"select count(*) from asked where {open_now}").fetchone()
+        return chosen, left
+
+    def requests(self, number: int) -> Iterator[tuple[int, bytes]]:
+        """Yield the requests of a round that have no answer yet, with their numbers."""
+        query = "select id, body from asked where round = ? and good is null order by id"
+        for each, body in self._run_statement(query, (number,)):
+            yield each, bytes(body)
+
+    def left_open(self, number: int) -> dict[str, float]:
+        """Take it that what a round did not say a word of was not asked; return what comes free by that."""
+        with self.together():
+            sums = "select count(*), total(tokens), total(cost) from asked where good is null and round = ?"
+            count, tokens, cost = self._run_statement(sums, (number,)).fetchone()
+            free = {"reserved_tokens": -tokens, "reserved_cost": -cost}
+            if count:
+                self._run_statement("update asked set round = 0 where good is null and round = ?", (number,))
+                self.count(**free)
+        return free
+
+    def keep(
+        self,
+        number: int,
+        outcomes: Sequence[tuple[int, bytes | RowError | Again | None]],
+        used: Callable[[int], tuple[int, int, float]],
+    ) -> dict[str, float]:
+        """Keep what became of requests of a round, and what it cost, each once; None: it is to be asked again.
+
+        ``used`` tells the tokens, in and out, and the cost of the answer at this place. Returns what was counted.
+        """
+        counted: Counter[str] = Counter()
+        money = {"reserved_cost": 0.0, "cost": 0.0}
+        with self.together():
+            for place, (each, said) in enumerate(outcomes):
+                query = "select tokens, cost, tries from asked where id = ? and round = ? and good is null"
+                row = self._run_statement(query, (each, number)).fetchone()
+                if row is None:
+                    continue
+                tokens, cost, tries = row
+                prompt, completion, paid = used(place)
+                counted.update(
+                    {
+                        "reserved_tokens": -tokens,
+                        "sent": 1,
+                        "ended": 1,
+                        "requests": int(isinstance(said, (bytes, Again))),
+                        "prompt": prompt,
+                        "completion": completion,
+                    }
+                )
+                money["reserved_cost"] -= cost
+                money["cost"] += paid
+                if isinstance(said, Again):
+                    said = (
+                        None
+                        if tries + 1 < TRIES
+                        else said.kind(f"answered {TRIES} times in batches, with {said}")
+                    )
+                if said is None:
+                    self._run_statement("update asked set round = 0, tries = tries + 1 where id = ?", (each,))
+                    continue
+                good = isinstance(said, bytes)
+                kept = said if good else msgspec.msgpack.encode(Refusal(type(said).__name__, str(said)))
+                self._run_statement(
+                    "update asked set good = ?, said = ?, body = null where id = ?", (good, kept, each)
+                )
+            self.count(**counted, **money)
+        return {**counted, **money}
+
+    def retried(self) -> bool:
+        """Say whether requests are left whose answer was none."""
+        query = "select 1 from asked where good is null and tries > 0 limit 1"
+        return self._run_statement(query).fetchone() is not None
+
+    def open_count(self) -> int:
+        """Return how many requests of rounds have no answer yet."""
+        return int(
+            self._run_statement("select count(*) from asked where good is null and round > 0").fetchone()[0]
+        )
+
+
+def _reserved(accounts: Sequence[Account], tokens: int, cost: float) -> bool:
+    """Reserve in all accounts, or in none: another run may have spent meanwhile."""
+    held = []
+    for account in accounts:
+        if account.store.reserve(tokens, cost, account.caps, account.elsewhere) != "reserved":
+            break
+        held.append(account)
+    else:
+        return True
+    for account in held:
+        account.store.count(reserved_tokens=-tokens, reserved_cost=-cost)
+    return False
+
+
+def _room(accounts: Sequence[Account]) -> tuple[float, float]:
+    """Return how many tokens, and how much money, all accounts have left."""
+    tokens, cost = math.inf, math.inf
+    for each in accounts:
+        spent = each.store.spent() + each.elsewhere
+        if each.caps.tokens is not None:
+            tokens = min(tokens, each.caps.tokens - spent.most_tokens)
+        if each.caps.cost is not None:
+            cost = min(cost, each.caps.cost - spent.most_cost)
+    return tokens, cost
+
+
+def name_of(*about: str) -> str:
+    """Return the name of what is asked by batches, by what tells it from others of the same run."""
+    return f"batches-{hashlib.blake2b(repr(about).encode(), digest_size=4).hexdigest()}"
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """How a model is asked by batches. ``path`` is where its requests go, ``read`` makes what is kept of an answer.
+
+    ``name`` tells it from others of the run. ``declined`` says why ``via="auto"`` does not ask so. ``follows``: an
+    answer may lead to another request.
+    """
+
+    endpoint: Endpoint
+    label: str
+    name: str
+    path: str
+    read: Callable[[Mapping[str, Any]], bytes]
+    via: str
+    declined: str
+    follows: bool = False
+
+
+class Ahead:
+    """The work of a batch service for all rows, see ``PredictorParts.ahead``."""
+
+    def __init__(self, looking: Any, asking: Asking) -> None:
+        self.looking = looking
+        self._asking = asking
+        self._folder = ""
+        self._store: BatchAnswers | None = None
+        self._accounts: list[Account] = []
+        self._tell: Callable[[Any], None] = lambda event: None
+        self._alive: Callable[[], None] = lambda: None
+        self.words = ""
+
+    # ------------------------------------------------------------ whether
+
+    @property
+    def may(self) -> bool:
+        """Whether rows may be looked at."""
+        return self._asking.via != "requests"
+
+    def check(self, folder: str, after: Sequence[Any], *, elsewhere: bool) -> None:
+        """Refuse where batches would be lost, or their answers not be found or not be needed."""
+        if self._asking.via != "batch":
+            return
+        why = ""
+        if elsewhere:
+            why = "workers on other machines do not see the answers; use engine='local'"
+        elif not folder:
+            why = (
+                "batches take up to a day, and are kept beside an output in a folder of this machine. So nothing is "
+                "paid twice. Write the rows to such a folder, or look at some first without via="
+            )
+        elif any(step.row_limit is not None for step in after):
+            why = "all rows are asked before the run begins, and a limit behind it would drop some. Put it before"
+        if why:
+            raise ArgumentError(f"{self._asking.label} with via='batch': {why}.")
+        self._folder = folder
+
+    def wanted(self, folder: str) -> bool:
+        """Say whether there is anything to do: by ``via``, or as an earlier driver has sent something."""
+        self._folder = folder
+        return bool(folder) and (self.may or BatchAnswers.there(folder, self._asking.name))
+
+    # ------------------------------------------------------------ work
+
+    def open(self, tell: Callable[[Any], None], alive: Callable[[], None]) -> None:
+        """Begin, or go on."""
+        self._tell, self._alive = tell, alive
+
+    def close(self) -> None:
+        """Let go of the databases."""
+        for account in self._accounts:
+            account.store.close()
+
+    def carry_out(self) -> bool:
+        """Have all that is noted answered; say whether rows are to be looked at, again or for the first time."""
+        store, first = self._store, self._store is None
+        if store is None:
+            looks = self._looks()
+            if not looks and not BatchAnswers.there(self._folder, self._asking.name):
+                return False
+            store = self._store = BatchAnswers(self._folder, self._asking.name)
+            self._accounts = self._opened_accounts(store)
+            for account in self._accounts:
+                account.store.be_patient()
+        sent = False
+        while number := store.round_at_work() or (0 if first else self._chosen(store)):
+            sent = True
+            self._round(store, number)
+        self._remove_files()
+        self._say(store)
+        again = looks if first else sent and (self._asking.follows or store.retried())
+        if again:
+            store.begin()
+        return again
+
+    def _looks(self) -> bool:
+        """Say whether rows are to be looked at, and so be asked by batches."""
+        asking = self._asking
+        if asking.via == "auto":
+            return not asking.declined and self._has_service(required=False)
+        return asking.via == "batch" and self._has_service(required=True)
+
+    def _chosen(self, store: BatchAnswers) -> int:
+        """Return the number of a new round with what is noted, as far as the caps allow; 0 if nothing is left."""
+        chosen, left = store.choose(self._accounts)
+        if not chosen and left:
+            raise self._reached(left)
+        failpoints.hit("batch.chosen")
+        return store.round_at_work()
+
+    def _round(self, store: BatchAnswers, number: int) -> None:
+        """Have a round answered, or complete it, and keep its answers."""
+        files = BatchFiles(
+            *(
+                os.path.join(self._folder, f"{self._asking.name}-{number}{end}.jsonl")
+                for end in ("", "-out", "-errors")
+            )
+        )
+        if not os.path.exists(files.out):
+            if not os.path.exists(files.source):
+                self._write(store, number, files.source)
+            failpoints.hit("batch.filed")
+            self._note(0, store.open_count())
+            run_batch(
+                files, self._asking.endpoint, via_batch_api=True, progress=self._note, alive=self._alive
+            )
+        failpoints.hit("batch.answered")
+        stopped = self._keep(store, number, files)
+        failpoints.hit("batch.kept")
+        self._remove_files()
+        if stopped is not None:
+            raise stopped
+
+    def _write(self, store: BatchAnswers, number: int, path: str) -> None:
+        url = f"/v1{self._asking.path}"
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path + ".new")
+        with safe_files.new_file(path + ".new") as file:
+            for each, body in store.requests(number):
+                said = {"custom_id": str(each), "method": "POST", "url": url, "body": msgspec.Raw(body)}
+                file.write(msgspec.json.encode(said) + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(path + ".new", path)
+
+    def _keep(self, store: BatchAnswers, number: int, files: BatchFiles) -> Exception | None:
+        """Keep all outcomes of a round; return what ends the run, if one does."""
+        asking = self._asking
+        stopped: list[Exception] = []
+        all_lines = chain(_lines(files.out), _lines(files.errors))
+        while lines := list(islice(all_lines, KEPT_TOGETHER)):
+            outcomes, used = [], []
+            for line in lines:
+                data, error = _answer_in(line)
+                outcomes.append((int(line["custom_id"]), self._outcome(data, error, stopped)))
+                prompt, completion = tokens_of(data, 1) if data is not None else (0, 0)
+                used.append((prompt, completion, asking.endpoint.cost(prompt, completion, batch=True)))
+            self._count(store.keep(number, outcomes, used.__getitem__))
+            failpoints.hit("batch.stored")
+        self._count(store.left_open(number))
+        return stopped[0] if stopped else None
+
+    def _opened_accounts(self, store: BatchAnswers) -> list[Account]:
+        """Return all that the budget holds for; the first is that of the batches of this run."""
+        endpoint = self._asking.endpoint
+        budget = endpoint.settings.budget
+        if budget is None:
+            return [Account("run", store, Caps(), Spent())]
+        output = AnswerStore(os.path.dirname(os.path.dirname(self._folder)), name="spent")
+        server = urlsplit(endpoint.base_url)
+        day = day_account(key_name(f"{server.scheme}://{server.netloc}", endpoint.key()), budget.caps["day"])
+        return [*accounts_of(budget, store, output), *([day] if day is not None else [])]
+
+    def _count(self, counted: Mapping[str, float]) -> None:
+        """Count in the other accounts what has been counted in that of the batches."""
+        for account in self._accounts[1:]:
+            account.store.count(**counted)
+
+    def _outcome(
+        self, data: Mapping[str, Any] | None, error: Mapping[str, Any], stopped: list[Exception]
+    ) -> bytes | RowError | Again | None:
+        """Return what is kept of an answer, or why there is none; None where the row is not at fault."""
+        if data is not None:
+            try:
+                return self._asking.read(data)
+            except (Again, RowError) as problem:
+                return problem
+        code, words = str(error.get("code") or error.get("type")), str(error.get("message"))
+        if code in ("NoAnswer", "RequestRefused"):
+            return getattr(refusals, code)(words)  # type: ignore[no-any-return]
+        status, _, words = words.partition(": ") if re.match(r"\d{3}: ", words) else ("400", "", words)
+        body = msgspec.json.encode({"error": {"message": words, "code": code}})
+        where = f"The endpoint {self._asking.endpoint.base_url}"
+        found = judged(int(status), body, {}, where=where, request={"model": self._asking.endpoint.model})
+        found = found.row if isinstance(found, Doubtful) else found
+        if isinstance(found, (RowError, Again)):
+            return found
+        stopped.append(found)
+        return None
+
+    def _remove_files(self) -> None:
+        for name in os.listdir(self._folder):
+            if re.match(rf"{self._asking.name}-\d+(-out|-errors)?\.jsonl", name):
+                path = os.path.join(self._folder, name)
+                shutil.rmtree(path) if os.path.isdir(path) else os.unlink(path)
+
+    # ------------------------------------------------------------ what is said
+
+    def _note(self, done: int, lines: int) -> None:
+        self.words = f"{self._asking.label}: {done:,} of {lines:,} requests answered by batches"
+
+    def _say(self, store: BatchAnswers) -> None:
+        """Tell what batches have used."""
+        spent = store.spent()
+        total = Tokens(spent.requests, spent.prompt_tokens, spent.completion_tokens, spent.cost)
+        priced = self._asking.endpoint.prices is not None
+        self._tell(
+            ModelAsked(
+                -1, self._asking.label, store.place, Tokens(), 0, 0, store.place, total, spent.sent, spent.ended,
+                priced=priced,
+            )
+        )  # fmt: skip
+
+    def _reached(self, left: int) -> SpendingCapReached:
+        return SpendingCapReached(
+            f"{self._asking.label} has reached {self._asking.endpoint.settings.budget!r}: {left:,} requests are "
+            "left, and the next may need more than is left of it. They were not sent. What was answered is kept: run "
+            "the same program with a higher cap to go on, and none of it is asked again."
+        )
+
+    def _has_service(self, *, required: bool) -> bool:
+        endpoint = self._asking.endpoint
+        found = asyncio.run(_has_service(endpoint))
+        if required and not found:
+            raise EndpointRefused(
+                f"The endpoint {endpoint.base_url} has no batch service, as it has nothing at /batches. Nothing was "
+                f"sent. Leave via='batch' out of {self._asking.label}, to send the requests one by one."
+            )
+        return found
+
+
+async def _has_service(endpoint: Endpoint) -> bool:
+    """Say whether an endpoint has a batch service of OpenAI's form."""
+    calls, client = PatientCalls(f"The endpoint {endpoint.base_url}", endpoint.max_retries), Client(endpoint)
+    await client.open()
+    try:
+        await calls.patiently(lambda: client.call("GET", "/batches", params={"limit": "1"}))
+    except NothingThere:
+        return False
+    finally:
+        await client.close()
+    return True
+
+
+def other_rows(label: str) -> EngineError:
+    """Return the error of a run whose rows ask something else than they did when its batches were made."""
+    error = EngineError(
+        f"{label} with via='batch': a row asks something that none asked when the batches were made. The steps "
+        "before it have to make the same rows each time. If one fails now and then, run the same program again. If "
+        "not, write their rows to files first, and read these. What was answered is kept."
+    )
+    error.ends_run = True
+    return error
+
+
+def _lines(path: str) -> Iterator[dict[str, Any]]:
+    with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
+        for line in file:
+            yield msgspec.json.decode(line)
+
+
+def _answer_in(line: Mapping[str, Any]) -> tuple[Mapping[str, Any] | None, Mapping[str, Any]]:
+    """Return the answer in a line of the output, or the error in one of the file of errors."""
+    if "result" in line:
+        result = line["result"]
+        message = result.get("message")
+        return message, {} if message is not None else result["error"]["error"]
+    response = line.get("response")
+    return (response["body"], {}) if response is not None else (None, line["error"])

@@ -1,0 +1,411 @@
+"""Prompts by way of a batch service: what requests give, and nothing paid for twice, whatever dies on the way."""
+
+from __future__ import annotations
+
+import itertools
+import signal
+import sys
+from collections import Counter, deque
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import headrace as hr
+from forked import Forked
+from headrace.annex.llm.batches import api, calls
+from headrace.annex.report.follow import Follower
+from headrace.errors import ArgumentError, EndpointRefused, EngineError, SpendingCapReached
+from headrace.testing import FakeLLMServer
+
+ERRORS = ("_step", "_error_type", "_error")
+SCHEMA = {
+    "type": "object",
+    "properties": {"n": {"type": "integer"}},
+    "required": ["n"],
+    "additionalProperties": False,
+}
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch, tmp_path):
+    monkeypatch.setattr(api, "FIRST_LOOK", 0.005)
+    monkeypatch.setattr(api, "LONGEST_LOOK", 0.02)
+    monkeypatch.setattr(calls, "FIRST_WAIT", 0.005)
+    monkeypatch.setattr(calls, "LONGEST_WAIT", 0.02)
+    monkeypatch.setattr(calls, "UNSURE_WAIT", 0.02)
+    monkeypatch.setattr(calls, "SETTLED", 0.05)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+
+
+@pytest.fixture
+def out(tmp_path):
+    return tmp_path / "out"
+
+
+def rows_of(count, **options):
+    return hr.from_items([{"i": i} for i in range(count)]).with_options(
+        engine="inline", progress=False, **options
+    )
+
+
+def model(server, *, prices=None, **settings):
+    return hr.llm.Endpoint(server.url, "m", prices=prices).with_options(**settings)
+
+
+def sent(server):
+    """Return how often each prompt was answered by a batch."""
+    answered = Counter()
+    for batch in server.batches.all:
+        bodies = {each["custom_id"]: each.get("body", each.get("params")) for each in batch.requests}
+        for name in {each["custom_id"] for each in batch.answers}:
+            if name in bodies:
+                answered[bodies[name]["messages"][-1]["content"]] += 1
+    return answered
+
+
+def answers(out):
+    return hr.read_parquet(out).to_arrow().to_pydict()
+
+
+def said(prompt):
+    """Say something else each time, and what is wrong in some cases."""
+    if prompt.startswith("That is not"):
+        return '{"n": 7}'
+    if "bad" in prompt:
+        return "no JSON"
+    return '{"n": 1}'
+
+
+# ------------------------------------------------------------ as with requests
+
+
+def test_answers_repairs_and_rejected_rows_are_those_of_requests(tmp_path):
+    def answer(prompt):
+        if prompt == "refuse":
+            return (400, {"error": {"message": "not this one", "code": "invalid_request_error"}}, {})
+        return said(prompt)
+
+    texts = ["one", "bad", "refuse", None, "one", "w " * 60, "two", "bad"]
+    found = {}
+    for via in ("requests", "batch"):
+        with FakeLLMServer(answer, context=50) as server:
+            rows = hr.from_items([{"i": i, "text": text} for i, text in enumerate(texts)])
+            greedy = model(server, sampling={"temperature": 0, "max_tokens": 20})
+            asked = rows.prompt("{text}", greedy, schema=SCHEMA, via=via)
+            result = asked.with_options(engine="inline", on_error="reject", progress=False).write_parquet(
+                tmp_path / via
+            )
+            if via == "batch":
+                assert not server.requests and len(server.batches.all) == 2  # the second one repairs
+                assert max(sent(server).values()) == 1
+        table = hr.read_parquet(tmp_path / via).to_arrow().drop_columns(["answer_latency"])
+        rejected = hr.read_rejected(tmp_path / via).to_arrow()
+        errors = rejected.select(["i", *(each for each in rejected.schema.names if each in ERRORS)])
+        found[via] = table, errors.to_pydict(), result.rejected
+        told = Follower(tmp_path / via).poll().data()["language_model"]
+        found[via] += (
+            told["prompt_tokens"],
+            told["completion_tokens"],
+            told["repaired"],
+            told["paid"]["answers"],
+        )
+    assert found["batch"] == found["requests"]
+    assert found["batch"][1]["_error_type"] == ["RequestRefused", "BadRow", "ContextTooLong"]
+
+
+def test_equal_prompts_are_drawn_for_each_row_or_asked_once(out, tmp_path):
+    counter = itertools.count()
+    with FakeLLMServer(lambda prompt: f"{prompt} {next(counter)}") as server:
+        rows = hr.from_items([{"i": i} for i in range(6)]).with_options(engine="inline", progress=False)
+        rows = rows.map(lambda row: {"i": row["i"], "text": "same"})
+        rows.prompt("{text}", model(server), via="batch").write_parquet(out)
+        assert sorted(answers(out)["answer"]) == [f"same {i}" for i in range(6)]
+        once = rows.prompt("{text}", model(server, sampling={"temperature": 0}), via="batch")
+        once.write_parquet(tmp_path / "once")
+        assert answers(tmp_path / "once")["answer"] == ["same 6"] * 6
+    assert not server.requests
+
+
+def test_an_answer_that_is_cut_is_asked_again_in_the_next_round(out):
+    with FakeLLMServer(lambda prompt: f"{prompt} " * 4) as server:
+        cut = model(server, sampling={"max_tokens": 2}, on_truncated=9)
+        asked = rows_of(3).prompt("{i}", cut, via="batch")
+        asked.write_parquet(out)
+    found = answers(out)
+    assert [len(each.split()) for each in found["answer"]] == [4, 4, 4]
+    assert found["answer_completion_tokens"] == [6, 6, 6] and len(server.batches.all) == 2
+
+
+def test_two_prompts_one_after_the_other_and_more_steps(out):
+    with FakeLLMServer(str.upper) as server:
+        asked = (
+            rows_of(5)
+            .filter(lambda row: row["i"] != 3)
+            .prompt("say {i}", model(server), output="first", via="batch")
+            .prompt("again {first}", model(server), output="second", via="batch")
+            .map(lambda row: {**row, "more": row["second"] + "!"})
+        )
+        asked.write_parquet(out)
+    assert answers(out)["more"] == [f"AGAIN SAY {i}!" for i in (0, 1, 2, 4)]
+    assert not server.requests and [len(batch.requests) for batch in server.batches.all] == [4, 4]
+
+
+def test_only_rows_of_new_files_are_asked(out, tmp_path):
+    with FakeLLMServer(str.upper) as server:
+        for number in range(2):
+            rows_of(3).map(lambda row, number=number: {"i": row["i"] + 10 * number}).write_csv(
+                tmp_path / f"in{number}"
+            )
+            rows = hr.read_csv(str(tmp_path / "in*/*.csv"))
+            asked = rows.prompt("say {i}", model(server), via="batch")
+            asked.with_options(engine="inline", progress=False).write_parquet(out, incremental=True)
+    assert sorted(answers(out)["answer"]) == sorted(f"SAY {i}" for i in (0, 1, 2, 10, 11, 12))
+    assert [len(batch.requests) for batch in server.batches.all] == [3, 3]
+
+
+@pytest.mark.local
+def test_several_workers_and_stages_find_every_answer(out, tmp_path):
+    counter = itertools.count()
+    with FakeLLMServer(lambda prompt: f"{next(counter)}") as server:
+        for number in range(8):
+            part = pa.table({"i": range(50 * number, 50 * number + 50)})
+            (tmp_path / "in").mkdir(exist_ok=True)
+            pq.write_table(part, tmp_path / "in" / f"{number}.parquet")
+        asked = hr.read_parquet(tmp_path / "in").map(
+            lambda row: {"i": row["i"], "text": f"t{row['i'] % 100}"}
+        )
+        asked = asked.prompt("{text}", model(server), via="batch", concurrency=2)
+        asked = asked.map_batches(lambda batch: batch, concurrency=2)
+        asked.with_options(engine="local", progress=False).write_parquet(out)
+    found = answers(out)
+    assert found["i"] == list(range(400)) and not server.requests
+    assert sum(len(batch.requests) for batch in server.batches.all) == 400
+
+
+# ------------------------------------------------------------ what services do
+
+
+@pytest.mark.parametrize("end", ["expired", "missing", "double", "wrong"])
+def test_what_a_batch_does_not_answer_goes_into_another(out, end):
+    with FakeLLMServer(str.upper) as server:
+        server.batches.ends = deque([end])
+        server.batches.faults = {
+            "upload": deque(["429", "lost"]),
+            "create": deque(["500", "lost"]),
+            "look": deque(["500", "lost"]),
+            "download": deque(["500", "cut", "lost"]),
+        }
+        asked = rows_of(6, on_error="reject").prompt("{i} a", model(server), via="batch")
+        asked.write_parquet(out)
+    expected = [f"{i} A" for i in range(6)][end == "wrong" :]
+    assert answers(out)["answer"] == expected and max(sent(server).values()) == 1
+
+
+@pytest.mark.parametrize("end", ["cancelled", "failed"])
+def test_who_stops_a_batch_is_asked_and_it_goes_on(out, end):
+    with FakeLLMServer(str.upper) as server:
+        server.batches.ends = deque([end])
+        asked = rows_of(6).prompt("{i} a", model(server), via="batch")
+        with pytest.raises(EndpointRefused, match=r"was cancelled|did not take"):
+            asked.write_parquet(out)
+        asked.write_parquet(out)
+    assert answers(out)["answer"] == [f"{i} A" for i in range(6)]
+    assert set(sent(server).values()) == {1}
+
+
+def test_lines_that_are_no_answer_are_asked_again_and_then_rejected(out):
+    tries = Counter()
+
+    def answer(prompt):
+        tries[prompt] += 1
+        return (
+            {"choices": []} if prompt == "0 a" or (prompt == "1 a" and tries[prompt] < 3) else prompt.upper()
+        )
+
+    with FakeLLMServer(answer) as server:
+        asked = rows_of(4, on_error="reject").prompt("{i} a", model(server), via="batch")
+        assert asked.write_parquet(out).rejected == 1
+    assert answers(out)["answer"] == ["1 A", "2 A", "3 A"] and tries == {
+        "0 a": 3,
+        "1 a": 3,
+        "2 a": 1,
+        "3 a": 1,
+    }
+
+
+def test_a_model_that_is_not_there_ends_the_run_and_another_answer_is_kept(out):
+    with FakeLLMServer(str.upper, model="other") as server:
+        asked = rows_of(3).prompt("{i}", model(server), via="batch")
+        with pytest.raises(EndpointRefused, match="The model `m` does not exist"):
+            asked.write_parquet(out)
+        server._model = "m"
+        asked.write_parquet(out)
+    assert answers(out)["answer"] == ["0", "1", "2"]
+
+
+# ------------------------------------------------------------ money
+
+
+def test_a_cap_divides_the_work_and_is_never_exceeded(out):
+    prices = {"input": 1_000_000, "output": 1_000_000, "batch": 0.5}  # a token costs 1, and half by a batch
+    with FakeLLMServer(lambda prompt: "a b") as server:
+
+        def ask(cap):
+            capped = model(server, prices=prices, sampling={"max_tokens": 4}, budget=hr.llm.Budget(run=cap))
+            return rows_of(20).prompt("{i}", capped, via="batch").write_parquet(out)
+
+        with pytest.raises(SpendingCapReached, match=r"20 requests are left"):
+            ask(10)
+        assert not server.batches.all
+        with pytest.raises(SpendingCapReached, match=r"requests are left"):
+            ask(60)  # a request may cost about 43, and costs 1.5
+        some = sum(sent(server).values())
+        assert 0 < some < 20
+        ask(300)
+    assert answers(out)["answer"] == ["a b"] * 20 and set(sent(server).values()) == {1}
+    assert len(server.batches.all) > some // 2
+    paid = Follower(out).poll().data()["language_model"]["paid"]
+    assert (paid["answers"], paid["cost"]) == (20, 30.0)
+
+
+# ------------------------------------------------------------ what cannot work
+
+
+def test_what_cannot_work_is_refused_before_anything_is_sent(out, tmp_path):
+    with FakeLLMServer() as server:
+        asked = rows_of(3).prompt("{i}", model(server), via="batch")
+        for read in (asked.take_all, asked.show, lambda: asked.limit(1).write_parquet(out)):
+            with pytest.raises(ArgumentError, match="via='batch'"):
+                read()
+        elsewhere = hr.llm.Endpoint(server.url.replace("/v1", "/v2"), "m")
+        with pytest.raises(EndpointRefused, match=r"has no batch service.*Leave via='batch' out"):
+            rows_of(3).prompt("{i}", elsewhere, via="batch").write_parquet(tmp_path / "none")
+        assert not server.requests and not server.batches.all
+
+
+def test_rows_that_are_others_each_time_are_not_asked_at_the_full_price(out):
+    counter = itertools.count()
+    with FakeLLMServer(str.upper) as server:
+        asked = rows_of(3).map(lambda row: {"i": next(counter)}).prompt("{i}", model(server), via="batch")
+        with pytest.raises(EngineError, match="make the same rows each time"):
+            asked.write_parquet(out)
+    assert not server.requests and len(server.batches.all) == 1
+
+
+# ------------------------------------------------------------ death
+
+JOB = """
+import sys
+from headrace.annex.llm.batches import api, calls
+api.FIRST_LOOK = calls.FIRST_WAIT = calls.UNSURE_WAIT = 0.01
+calls.SETTLED = 0.05
+from headrace.annex.llm.batches.openai import OpenAIBatches
+OpenAIBatches.most_lines = 8
+import headrace as hr
+from headrace.core import failpoints
+if sys.argv[3]:
+    failpoints.activate({sys.argv[3]: "kill@" + sys.argv[4]})
+SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+rows = hr.from_items([{"i": i, "text": f"{i} bad" if i % 5 == 0 else f"{i}"} for i in range(20)])
+endpoint = hr.llm.Endpoint(sys.argv[1], "m", prices={"input": 1.0, "output": 1.0})
+asked = rows.prompt("{text}", endpoint, schema=SCHEMA, via=sys.argv[5])
+asked.with_options(engine="inline", progress=False).write_parquet(sys.argv[2])
+"""
+POINTS = [
+    "batch.chosen", "batch.filed", "batch.planned", "batch.sending", "batch.uploaded", "batch.creating",
+    "batch.created", "batch.open", "batch.fetched", "batch.settled", "batch.answered", "batch.stored", "batch.kept",
+    "attempt.started", "stage.closed", "journal.append", "publish.rename",
+]  # fmt: skip
+
+
+AGAIN = ["batch.sending", "batch.created", "batch.settled", "batch.stored"]
+
+
+@pytest.mark.local
+@pytest.mark.parametrize(
+    ("points", "passage", "via"),
+    [
+        (POINTS, 1, "batch"),
+        (AGAIN, 2, "batch"),
+        (["batch.filed", "batch.created", "batch.stored"], 1, "requests"),
+    ],
+    ids=["first", "second", "goes-on-by-requests"],
+)
+def test_killed_at_any_point_nothing_is_paid_twice(tmp_path, points, passage, via):
+    imports = "headrace.annex.llm.prompter headrace.annex.llm.batches.api aiohttp jsonschema"
+    with FakeLLMServer(said) as server:
+        server.batches.looks = 2
+        for point in points:
+            out, before = tmp_path / point, len(server.batches.all)
+            command = [sys.executable, "-c", JOB, server.url, str(out)]
+            killed = Forked([*command, point, str(passage), "batch"], also=imports).wait()
+            assert killed == -signal.SIGKILL, point
+            assert Forked([*command, "", "", via], also=imports).wait() == 0, point
+            found = answers(out)
+            assert found["i"] == list(range(20)), point
+            assert [each["n"] for each in found["answer"]] == [1 if i % 5 else 7 for i in range(20)], point
+            paid = sum(len(batch.answers) for batch in server.batches.all[before:])
+            told = Follower(out).poll().data()["language_model"]["paid"]["answers"]
+            # What was sent is waited for, and the rest is asked one by one.
+            assert paid + len(server.requests) == told == 24, (point, paid, told)
+            assert not server.requests or via == "requests"
+            server.requests.clear()
+
+
+# ------------------------------------------------------------ the cheaper way
+
+
+def test_auto_takes_batches_where_they_are_cheaper_and_soon_enough(tmp_path):
+    with FakeLLMServer(str.upper) as server:
+        cheap, dear = ({"input": 1.0, "batch": share} for share in (0.4, 1.5))
+        cases: dict[str, tuple[object, bool]] = {
+            "asked by its batch service, if it has one: 0.4 of the price": (
+                model(server, prices=cheap),
+                True,
+            ),
+            "0.5 of the price, within 24 hours": (model(server, deadline=100_000), True),
+            "by requests: batches take up to 24 hours, and the deadline is in 2": (
+                model(server, deadline=7200),
+                False,
+            ),
+            "by requests: a batch costs 1.5 times as much": (model(server, prices=dear), False),
+        }
+        for number, (words, (endpoint, batches)) in enumerate(cases.items()):
+            asked = rows_of(2).prompt("{i} a", endpoint, via="auto")
+            assert words in str(asked.explain())
+            before = len(server.batches.all)
+            asked.write_parquet(tmp_path / f"{number}")
+            assert answers(tmp_path / f"{number}")["answer"] == ["0 A", "1 A"]
+            assert len(server.batches.all) - before == batches and bool(server.requests) != batches
+            server.requests.clear()
+        assert rows_of(2).prompt("{i} a", model(server), via="auto").take(1)[0]["answer"] == "0 A"
+
+
+def test_a_driver_that_was_away_finds_what_was_answered_meanwhile(out):
+    with FakeLLMServer(str.upper) as server:
+        server.batches.looks = 1_000_000
+        asked = rows_of(5).prompt("{i} a", model(server), via="batch")
+
+        def stop():
+            raise KeyboardInterrupt
+
+        import headrace.session.ahead as session
+
+        class Stopped(session._Work):
+            def _tick(self):
+                super()._tick()
+                if server.batches.calls["look"] > 3:
+                    stop()
+
+        work, session._Work = session._Work, Stopped
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                asked.write_parquet(out)
+        finally:
+            session._Work = work
+        told = Follower(out).poll()
+        assert told.facts.status == "interrupted"
+        server.batches.all[0].looks = 1
+        asked.write_parquet(out)
+        assert len(server.batches.all) == 1 and answers(out)["answer"] == [f"{i} A" for i in range(5)]
