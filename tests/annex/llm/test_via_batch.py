@@ -269,6 +269,24 @@ def test_a_cap_divides_the_work_and_is_never_exceeded(out):
     assert (paid["answers"], paid["cost"]) == (20, 30.0)
 
 
+def test_days_and_outputs_count_batches_at_what_they_cost(out, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    prices = {"input": 1_000_000, "output": 1_000_000}
+    with FakeLLMServer(lambda prompt: "a b") as server:
+        for budget in (hr.llm.Budget(output=62, day=70), hr.llm.Budget(output=300, day=300)):
+            capped = model(server, prices=prices, sampling={"max_tokens": 4}, budget=budget)
+            asked = rows_of(20).prompt("{i}", capped, via="batch")
+            if budget.caps["output"].cost == 62:
+                with pytest.raises(SpendingCapReached, match="requests are left"):
+                    asked.write_parquet(out)
+            else:
+                asked.write_parquet(out)
+        capped = capped.with_options(budget=hr.llm.Budget(day=30 + 43))
+        with pytest.raises(SpendingCapReached):  # 30 were spent today
+            rows_of(20).prompt("{i}!", capped, via="batch").write_parquet(tmp_path / "more")
+    assert set(sent(server).values()) == {1} and answers(out)["answer"] == ["a b"] * 20
+
+
 # ------------------------------------------------------------ what cannot work
 
 
