@@ -87,8 +87,10 @@ def test_a_part_is_one_request_and_nothing_is_a_secret(job, bucket, proxy, monke
     puts = [asked for asked in proxy.asked if asked.method == "PUT"]
     assert len([asked for asked in puts if is_part(asked)]) == FILES
     assert all(asked.headers.get("if-none-match") == "*" for asked in puts if is_part(asked))
-    journal = [asked for asked in puts if "/journal/" in asked.path]
-    assert len(journal) <= 4 and all(asked.headers.get("if-none-match") == "*" for asked in journal)
+    journal = [asked for asked in puts if "/journal/" in asked.path]  # a slow server may be asked twice
+    assert len({asked.path for asked in journal}) <= 4 and all(
+        asked.headers.get("if-none-match") == "*" for asked in journal
+    )
     assert len(proxy.asked) < FILES + 40
     outputs.check(bucket, job.expected(), job.here, tmp_path)
     for name in outputs.names(bucket):
