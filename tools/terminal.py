@@ -4,7 +4,7 @@
     python tools/terminal.py                # docs/assets/terminal.svg: a run that is killed and goes on
 
 Needs Linux or macOS and pyte, which understands what a terminal obeys; the site is built without either. The picture
-asks for nothing from elsewhere. Where movement is not wanted (``prefers-reduced-motion``) it shows the last frame.
+asks for nothing from elsewhere, and begins with the last frame, as the first one is almost empty. Where movement is not wanted (``prefers-reduced-motion``) it shows the last frame.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ _COLOURS = {
 }
 _GROUND, _BAR = "#10202b", "#1a303d"
 _CELL, _HEIGHT, _SIZE, _EDGE, _TOP = 8.43, 20, 14, 18, 40
+_FIRST = 3.0  # seconds: how long the last picture is seen first
 _SHARE = re.compile(r"\b(\d+(?:\.\d+)?) ?%")
 _FONT = "ui-monospace, SFMono-Regular, Menlo, Consolas, 'Liberation Mono', 'DejaVu Sans Mono', monospace"
 
@@ -167,7 +168,8 @@ def svg(film: Film, title: str, rows: int, hold: float = 6.0) -> str:
         texts.append(
             f'<text id="l{number}" y="{_TOP + (y + 0.75) * _HEIGHT:g}"{hidden}>{_spans(line)}</text>'
         )
-    moving = f"text[id]{{animation:{total:.2f}s step-end infinite}}"
+    before = total - _FIRST  # so that who comes sees something at once
+    moving = f"text[id]{{animation:{total:.2f}s step-end -{before:.2f}s infinite}}"
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" '
