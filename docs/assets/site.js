@@ -1,5 +1,5 @@
 // What the theme leaves out for those who use a keyboard or listen: places that scroll can be reached by Tab, buttons
-// that copy are no landmark, and each list of pages has a name.
+// that copy are no landmark, each list of pages has a name, and so has the search.
 const mended = () => {
   for (const each of document.querySelectorAll("pre > code, .md-typeset__scrollwrap")) {
     if (each.scrollWidth > each.clientWidth) each.setAttribute("tabindex", "0");
@@ -11,6 +11,7 @@ const mended = () => {
     each.removeAttribute("aria-labelledby");
   }
 };
+document.querySelector(".md-search")?.setAttribute("aria-label", "Search");
 let waiting = 0;
 const soon = () => {
   cancelAnimationFrame(waiting);

@@ -22,6 +22,10 @@ PAGES = (
     "reference/index",
 )
 
+pytest.importorskip("selenium")
+from selenium.webdriver import ActionChains  # noqa: E402
+from selenium.webdriver.support.ui import WebDriverWait  # noqa: E402
+
 pytestmark = pytest.mark.site
 
 
@@ -29,6 +33,16 @@ pytestmark = pytest.mark.site
 def driver() -> Iterator[Any]:
     with browser() as made:
         yield made
+
+
+def test_the_search_finds_pages_of_a_site_in_a_folder(driver: Any) -> None:
+    look(driver, SITE / "index.html", width=1400)
+    driver.find_element("css selector", ".md-search__input").click()
+    ActionChains(driver).send_keys("rejected rows").perform()
+    found = WebDriverWait(driver, 30).until(
+        lambda _: driver.find_elements("css selector", "a.md-search-result__link")
+    )
+    assert any("errors.html" in str(each.get_attribute("href")) for each in found)
 
 
 @pytest.mark.parametrize(("width", "dark"), [(1400, False), (400, True)])
