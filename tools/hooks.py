@@ -163,4 +163,6 @@ def on_post_page(output: str, page: Any, config: Any) -> str:
 def on_post_build(config: Any) -> None:
     """Write what is searched as a script, too: a page that is opened from a folder may read no other file."""
     index = Path(config["site_dir"]) / "search" / "search_index.json"
-    index.with_suffix(".js").write_text(f"var __index = {index.read_text(encoding='utf-8')}", encoding="utf-8")
+    index.with_suffix(".js").write_text(
+        f"var __index = {index.read_text(encoding='utf-8')}", encoding="utf-8"
+    )

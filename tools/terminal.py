@@ -4,7 +4,8 @@
     python tools/terminal.py                # docs/assets/terminal.svg: a run that is killed and goes on
 
 Needs Linux or macOS and pyte, which understands what a terminal obeys; the site is built without either. The picture
-asks for nothing from elsewhere, and begins with the last frame, as the first one is almost empty. Where movement is not wanted (``prefers-reduced-motion``) it shows the last frame.
+asks for nothing from elsewhere, and begins with the last frame, as the first one is almost empty. Where movement is
+not wanted (``prefers-reduced-motion``) the last frame stays.
 """
 
 from __future__ import annotations
