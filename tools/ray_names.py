@@ -156,11 +156,6 @@ TITLES = {
     "ray.air.checkpoint.Checkpoint": "Methods of `ray.air.Checkpoint`",
 }
 
-_OTHER_FOLDER = (
-    "here; the same run goes on or does nothing; another dataset is added, in a folder `more-1`, …"
-)
-_LOCAL = "here; in the order of their names"
-_LAZY = "here; in this process, no further than needed"
 
 _ENVIRONMENT = "here; `env_vars`, `working_dir`, `py_modules`, and `pip` for what is installed"
 _ANY_PLACE = "taken, without effect: there is one machine"
@@ -168,53 +163,29 @@ _COUNTED = "here; counted as `ray.init(resources=)` says"
 
 DIFFERENT = {
     "ray.data.Dataset": {
-        "explain": "here; shows what would run, with how many workers, and which columns are read",
-        "iter_batches iter_rows iter_torch_batches iter_tf_batches": "here; in the order of the input, and can be "
-        "iterated over again",
-        "map_batches": "here; without `batch_size`, as many rows as go fastest, not a block",
-        "map filter flat_map add_column": "here; rows keep their order",
-        "materialize": "here; the result is held by this process",
-        "random_sample": "here; the same rows each time, by a hash of file and row",
         "streaming_split": "here; as `split`",
         "randomize_block_order": "here; as `random_shuffle`",
         "name set_name context copy": "here; without effect",
-        "train_test_split": "here; by a hash of file and row, so that the same rows come again",
         "repartition": "`keys=` gathers rows, `shuffle=True` shuffles them; else without effect, with a warning",
         "random_shuffle": "here; by a hash of the row's number and the seed: the same order each time",
         "groupby": "here; groups come sorted by their keys",
-        "sort": "here; rows with the same key stay in their order",
-        "split split_at_indices split_proportionately": "here; the parts are lazy, and each reads the dataset",
-        "stats": "here; of the last run of that dataset",
-        "union": "here; one behind the other, in this order, each with its own steps",
+        "split split_at_indices split_proportionately": "here; each part reads the dataset",
         "zip": "here; of datasets whose equal numbers of rows are known; steps before it keep each row in its place",
-        "take take_all take_batch schema columns": _LAZY,
-        "show": f"{_LAZY}; prints a table, with `headrace.compat` dicts as Ray does",
-        "write_delta": "here; one commit for the whole run, and columns are added only with `schema_mode='merge'`",
-        "write_iceberg": "here; one snapshot for the whole run; into tables with partitions, too",
-        "write_lance": 'here; one commit for the whole run; `mode="append"` by default',
+        "show": "here; prints a table, with `headrace.compat` dicts as Ray does",
+        "write_delta write_iceberg write_lance": "here; one commit for the whole run",
         "write_sql": "here; `table` and the address of the database, `uri`, instead of a statement",
-        "write_parquet write_csv write_json write_numpy write_images write_tfrecords write_webdataset": _OTHER_FOLDER,
     },
     "ray.data": {
         "from_spark": "here; what fits into memory, by Arrow",
-        "from_torch": "here; pairs become columns `item_0`, `item_1`, or those named by `columns=`",
-        "read_audio read_avro read_binary_files read_csv read_json read_numpy read_orc read_parquet "
-        "read_webdataset": _LOCAL,
         "read_tfrecords": "here; without TensorFlow; `schema=` of pyarrow instead of `tf_schema`",
-        "read_lance": "here; one table, in one version, which a run that goes on keeps",
         "read_videos": "here, `hr.read_video`; frames stand upright, and `fps=` takes fractions",
-        "read_images": "here; `RGB` without `mode=`",
-        "read_delta": "here; one version, which a run that goes on keeps",
-        "read_iceberg": "here; one snapshot, which a run that goes on keeps; no credentials among `catalog_kwargs`",
+        "read_delta read_iceberg read_lance": "here; one version, which a run that goes on keeps",
         "read_sql": "here; `query` and the address of the database, `uri`, instead of a function that connects",
-        "FileShuffleConfig": "here; the same order in each run",
-        "DataIterator": "here; a name of `Dataset`",
     },
     "ray": {
         "init": "here; one machine: `address` is `auto` or left out. `num_gpus` and `resources` are counted; "
         "`env_vars` of `runtime_env` are set in the program, too",
         "cancel": "here; a task is interrupted where it runs Python code; a method that is not `async` goes on",
-        "nodes": "here; the one machine",
         "get_runtime_context": "here; names of task, actor, process and machine, devices, `is_canceled()`",
         "remote": "here; [options](#ray-core-sharding-by-hand) that ask for what is not here are refused",
     },
