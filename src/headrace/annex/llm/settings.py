@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypedDict, Unpack
 
-from headrace.annex.llm.order import ORDERS
-from headrace.annex.llm.spending import Budget
 from headrace.core.arguments import Unsupported, known_arguments
-from headrace.core.files.paths import absolute
 from headrace.errors import ArgumentError, nearest
+
+if TYPE_CHECKING:
+    from headrace.annex.llm.spending import Budget
+
+# Every program imports this with the verbs: what only those need who ask a model is imported in functions.
 
 MORE = ("reasoning", "logprobs", "model")
 """What else of an answer may be a column."""
@@ -155,6 +156,8 @@ def _given_tools(name: str, value: Any) -> tuple[dict[str, Any], ...]:
 
 
 def _as_json(name: str, value: Any) -> Any:
+    import json
+
     try:
         return json.loads(json.dumps(value, allow_nan=False))
     except (TypeError, ValueError) as error:
@@ -172,18 +175,24 @@ def _given_truncation(name: str, value: Any) -> str | int:
 
 
 def _given_order(name: str, value: Any) -> str:
+    from headrace.annex.llm.order import ORDERS
+
     if value not in ORDERS:
         raise ArgumentError(f"{name}={value!r}: it takes 'arrival', 'prefix' or 'longest'.")
     return str(value)
 
 
 def _given_folder(name: str, value: Any) -> str:
+    from headrace.core.files.paths import absolute
+
     if not isinstance(value, (str, os.PathLike)) or not os.fspath(value):
         raise ArgumentError(f"{name}={value!r}: it takes the path of a folder.")
     return str(absolute(os.fspath(value), f"The folder of {name}="))
 
 
 def _given_budget(name: str, value: Any) -> Budget:
+    from headrace.annex.llm.spending import Budget
+
     if not isinstance(value, Budget):
         raise ArgumentError(f"{name}={value!r:.80}: it takes hr.llm.Budget(run=5.0, day=15.0), for example.")
     return value
