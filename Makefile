@@ -128,6 +128,7 @@ bench: $(VENV)/.bench  ## compare with a hand-written loop, Ray Data, Daft and S
 	-$(BIN)/python -m bench.compare
 	-$(BIN)/python -m bench.columns
 	-$(BIN)/python -m bench.watching
+	-$(BIN)/python -m bench.llm_speed
 	$(BIN)/python -m bench.stages
 	$(BIN)/python -m bench.blocks
 	$(BIN)/python -m bench.on_ray

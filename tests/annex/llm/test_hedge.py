@@ -94,7 +94,10 @@ def test_the_first_answer_counts_and_a_failure_only_where_both_fail():
         return outcome
 
     async def both(first, second, late=0.0):
-        return await first_of(lambda: after(*first), lambda: None if second is None else after(*second), late)
+        said, _ = await first_of(
+            lambda: after(*first), lambda: None if second is None else after(*second), late
+        )
+        return said
 
     assert asyncio.run(both((9, "a"), (0.01, "b"))) == "b" and lost == [True]
     assert asyncio.run(both((0.01, "a"), (9, "b"))) == "a" and lost == [True, True]

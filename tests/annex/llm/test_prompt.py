@@ -309,15 +309,17 @@ def test_a_cache_outlives_runs(tmp_path):
             asked = WORDS.prompt("{word}", endpoint(server).with_options(cache=tmp_path / "cache"))
             assert len(inline(asked).take_all()) == 20
         assert len(server.requests) == 20
-        assert (
-            len(
-                inline(
-                    WORDS.prompt("{word}!", endpoint(server).with_options(cache=tmp_path / "cache"))
-                ).take_all()
-            )
-            == 20
-        )
+        cached = endpoint(server).with_options(cache=tmp_path / "cache")
+        assert len(inline(WORDS.prompt("{word}!", cached)).take_all()) == 20
         assert len(server.requests) == 40
+
+
+def test_a_preview_asks_for_no_more_rows_than_it_shows():
+    with FakeLLMServer() as server:
+        for rows in (1, 3):
+            assert len(inline(WORDS.prompt("{word}", endpoint(server))).take(rows)) == rows
+            assert len(server.requests) == rows
+            server.requests.clear()
 
 
 def test_wrong_arguments_are_told_before_anything_runs(monkeypatch):

@@ -155,25 +155,32 @@ class AnswerColumns:
             f"{where}, asked by its batch service{if_any}: {share_of(model):g} of the price, within 24 hours"
         )
 
-    def batch_of(
-        self, outcomes: Sequence[tuple[Any, ...] | BaseException], answers: Sequence[Answer | None]
-    ) -> pa.RecordBatch:
-        """Return rows as a batch; raise ``RowsFailed`` if some are errors, and what is no error of a row as it is.
+    def batch_of(self, answers: Sequence[Answer | None], errors: dict[int, BaseException]) -> pa.RecordBatch:
+        """Return answers as a batch; raise ``RowsFailed`` if some are not as asked, or are errors by their places.
 
-        ``answers`` are what the model said, None for no answer.
+        What is no error of a row is raised as it is.
         """
-        errors = {i: each for i, each in enumerate(outcomes) if isinstance(each, BaseException)}
-        for error in errors.values():
-            if not isinstance(error, RowError):
-                raise error
         nothing = (None,) * len(self.columns)
-        values = zip(*(nothing if isinstance(row, BaseException) else row for row in outcomes), strict=True)
-        columns = list(values) or [()] * len(self.columns)
+        rows = []
+        for place, answer in enumerate(answers):
+            try:
+                if place in errors or answer is None:
+                    raise errors[place]
+                rows.append(self.row_of(answer))
+            except RowError as error:
+                rows.append(nothing)
+                errors[place] = error
+        columns = list(zip(*rows, strict=True)) or [()] * len(self.columns)
         arrays = [pa.array(column, kind.type) for column, kind in zip(columns, self.result, strict=True)]
-        results = with_answered(pa.record_batch(arrays, schema=self.result), _sum(outcomes, answers))
+        results = with_answered(pa.record_batch(arrays, schema=self.result), _sum(answers, errors))
         if errors:
             raise RowsFailed(errors, results)
         return results
+
+    def without_values(self, rows: int) -> pa.RecordBatch:
+        """Return so many rows of which nobody has asked."""
+        columns = [pa.nulls(rows, kind.type) for kind in self.result]
+        return with_answered(pa.record_batch(columns, schema=self.result), _sum([None] * rows, {}))
 
     def row_of(self, answer: Answer) -> tuple[Any, ...]:
         """Return an answer's values; raises a ``RowError`` for one that is not whole, or not as asked."""
@@ -239,23 +246,19 @@ class AnswerColumns:
         return None
 
 
-def _sum(outcomes: Sequence[tuple[Any, ...] | BaseException], answers: Sequence[Answer | None]) -> Answered:
+def _sum(answers: Sequence[Answer | None], failed: Mapping[int, BaseException]) -> Answered:
     """Return what answers are in sum."""
     found = [each for each in answers if each is not None]
-    failed = [isinstance(each, BaseException) for each in outcomes]
     sizes = [each.completion_tokens.bit_length() for each in found]
     return Answered(
-        len(outcomes),
-        sum(failed),
+        len(answers),
+        len(failed),
         sum(each.prompt_tokens for each in found),
         sum(each.completion_tokens for each in found),
         sum(each.cached_tokens for each in found),
         sum(each.finish_reason == "length" for each in found),
         sum(each.asked_longer and each.finish_reason != "length" for each in found),
-        sum(
-            each is not None and each.repairs > 0 and not bad
-            for each, bad in zip(answers, failed, strict=True)
-        ),
+        sum(each is not None and each.repairs > 0 and i not in failed for i, each in enumerate(answers)),
         round(sum(each.latency for each in found), 6),
         round(sum(each.first_token for each in found), 6),
         sum(each.first_token > 0 for each in found),

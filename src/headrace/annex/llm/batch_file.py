@@ -293,7 +293,7 @@ class _Batch:
     async def _outcome(self, client: Client | EngineClient, line: BatchLine) -> tuple[bool, bytes]:
         """Return whether a request was answered, and its line of the output or of the errors."""
         key = _key(line)
-        kept = await when_free(self._store.find, key)
+        kept = (await when_free(self._store.find, [key])).get(key)
         if kept is None:
             try:
                 tokens = line.size // BYTES_PER_TOKEN + _asked_tokens(line.body)
@@ -303,7 +303,7 @@ class _Batch:
                 self._window_bytes += len(said)
                 return False, said
             kept = answered_line(line, reply.data)
-            await when_free(self._store.add, key, kept)
+            await self._store.add(key, kept)
             self._count_tokens(*tokens_in(reply.data))
         else:
             self._count_tokens(*tokens_written(kept))

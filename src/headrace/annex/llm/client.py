@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import json
+import math
 import random
 import time
 from collections import deque
@@ -13,6 +14,8 @@ from collections.abc import AsyncGenerator, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
+
+import msgspec
 
 from headrace.annex.llm.endpoint import RETRIES, Endpoint
 from headrace.annex.llm.hedge import HEDGED, Latencies, first_of
@@ -57,6 +60,8 @@ LONGEST_PAUSE = 900.0
 AHEAD_SECONDS = 0.5
 """For so long the first request goes ahead of all others, unless it is answered before."""
 CONNECT_SECONDS = 20.0
+LOOK_SECONDS = 0.02
+"""So often, at most, is looked at limits that others may have set, where there was none."""
 ANTHROPIC_VERSION = "2023-06-01"
 PLAIN_TOKENS = 16
 """About so many has a plain request, with its answer."""
@@ -130,6 +135,7 @@ class Client:
         self._refused = 0  # requests that were refused since then
         self._doubts = asyncio.Lock()
         self._let_in_at = 0.0  # when the last request was sent of which we know that it was let in
+        self._looked_at = -math.inf
         self._proxy: str | None = None
         self._session: aiohttp.ClientSession | None = None
         self._heartbeat: asyncio.Task[None] | None = None
@@ -311,7 +317,10 @@ class Client:
 
     async def _turn(self, tokens: int) -> None:
         """Wait until a request may be sent. Who misses its turn gets another, so that no two turns come together."""
+        if self._is_free():
+            return
         at = await when_free(self._limiter.reserve, tokens)
+        self._looked_at = time.monotonic()
         while (wait := at - time.time()) > 0:
             await asyncio.sleep(wait)
             blocked = await when_free(self._limiter.blocked_until)
@@ -326,13 +335,13 @@ class Client:
         if not self._hedge:
             return await self._send(url, content, body, bill)
         sent: list[bool] = []
-        reply = await first_of(
+        reply, lost = await first_of(
             lambda: self._send(url, content, body, bill),
             lambda: self._second(url, content, body, tokens, sent),
             self._latencies.late,
         )
         self._latencies.add(reply.latency)
-        return dataclasses.replace(reply, requests=2) if sent else reply
+        return dataclasses.replace(reply, requests=2) if sent and lost else reply
 
     def _second(
         self, url: str, content: bytes, body: Mapping[str, Any], tokens: int, sent: list[bool]
@@ -359,8 +368,15 @@ class Client:
 
         return second()
 
+    def _is_free(self) -> bool:
+        """Say whether the limiter had nothing to say a moment ago: then it is not asked again so soon."""
+        return self._limiter.free and time.monotonic() - self._looked_at < LOOK_SECONDS
+
     async def _landed(self, sent_at: float, *, overloaded: bool) -> None:
+        if not overloaded and self._is_free():
+            return
         self.slots.limit = await when_free(self._limiter.landed, sent_at, overloaded=overloaded)
+        self._looked_at = time.monotonic()
         self.slots.wake()
 
     async def call(self, method: str, path: str, **request: Any) -> bytes:
@@ -413,6 +429,7 @@ class Client:
 
     async def _send(self, url: str, content: bytes, body: Mapping[str, Any], bill: Bill) -> Reply:
         with bill.sending():
+            await self.spending.written()
             reply = await self._posted(url, content, body)
         bill.answered(reply.data)
         return reply
@@ -444,6 +461,8 @@ class Client:
 
 
 def _encoded(body: Mapping[str, Any]) -> bytes:
+    with contextlib.suppress(UnicodeEncodeError):  # half a character, as models make them
+        return msgspec.json.encode(body)
     return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
 
 

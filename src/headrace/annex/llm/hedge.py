@@ -59,10 +59,11 @@ async def first_of(
     begin: Callable[[], Coroutine[Any, Any, T]],
     again: Callable[[], Coroutine[Any, Any, T] | None],
     late: float | None,
-) -> T:
+) -> tuple[T, bool]:
     """Return the first answer; it is asked for again after ``late`` seconds, if ``again`` gives a call.
 
-    The other is cancelled. Raises what the first has failed with, where both do.
+    The other is cancelled; the second result says whether there was one. Raises what the first has failed with, where
+    both do.
     """
     tasks = [asyncio.create_task(begin())]
     try:
@@ -77,8 +78,8 @@ async def first_of(
                 if not task.cancelled() and task.exception() is None:
                     for other in pending:
                         _losers.add(other)
-                    return task.result()
-        return tasks[0].result()
+                    return task.result(), bool(pending)
+        return tasks[0].result(), False
     finally:
         for task in tasks:
             task.cancel()

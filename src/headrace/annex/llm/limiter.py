@@ -170,6 +170,9 @@ class Limiter:
         self._tokens = tokens_per_minute and tokens_per_minute * UTILISATION / 60
         self._clock = clock
         self._worker = random.SystemRandom().randrange(1, 1 << 63)
+        self.free = (
+            False  # there are no rates, and when it was last looked, nobody had asked for fewer requests
+        )
 
     def reserve(self, tokens: int) -> float:
         """Return at what time a request of about so many tokens may be sent. It counts from now on."""
@@ -186,7 +189,12 @@ class Limiter:
                 state.tokens_at = turn + tokens / self._tokens
                 at = max(at, turn)
             state.workers[self._worker] = now
+            self._look(state, now)
         return at
+
+    def _look(self, state: State, now: float) -> None:
+        paced = self._requests or self._tokens
+        self.free = not paced and not state.limit and _within(state.blocked_until, now) <= now
 
     def used(self, estimated: int, tokens: int) -> None:
         """Correct what was reserved by the tokens that a request has really used."""
@@ -204,6 +212,7 @@ class Limiter:
         now = self._clock()
         with self._state.locked() as state:
             state.blocked_until = max(_within(state.blocked_until, now), now + min(seconds, LONGEST))
+            self._look(state, now)
 
     def landed(self, sent_at: float, *, overloaded: bool) -> int:
         """Note how a request ended that was sent at a time; return how many this worker may have under way.
@@ -221,6 +230,7 @@ class Limiter:
             elif sent_at > state.lowered_at:
                 state.limit = max(1.0, limit * DECREASE)
                 state.lowered_at = now
+            self._look(state, now)
             return self._share(state, live)
 
     def share(self) -> int:

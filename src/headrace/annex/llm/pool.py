@@ -131,13 +131,13 @@ class PoolClient:
         if not self._hedge:
             return await self._of(member, body, tokens, counted=counted)
         sent: list[bool] = []
-        reply = await first_of(
+        reply, lost = await first_of(
             lambda: self._of(member, body, tokens, counted=counted),
             lambda: self._second(member, body, tokens, sent),
             self._latencies.late,
         )
         self._latencies.add(reply.latency)
-        return dataclasses.replace(reply, requests=2) if sent else reply
+        return dataclasses.replace(reply, requests=2) if sent and lost else reply
 
     def _second(
         self, late: Member, body: Mapping[str, Any], tokens: int, sent: list[bool]

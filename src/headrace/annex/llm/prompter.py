@@ -9,7 +9,7 @@ import os
 import secrets
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -34,14 +34,13 @@ from headrace.annex.llm.limiter import own_folder
 from headrace.annex.llm.refusals import BadRow, RowError
 from headrace.annex.llm.spending import BYTES_PER_TOKEN, Spending, most_tokens, no_folder
 from headrace.annex.llm.store import Answer, AnswerStore, key_of
-from headrace.annex.llm.template import Messages
 from headrace.core.answered import Tokens
 from headrace.core.events import ModelAsked
 from headrace.core.waiting import when_free
 from headrace.errors import ArgumentError, HeadraceError
 
-BATCH_ROWS = 4
-"""Rows that are handed on together: few, so that a preview asks for no more than it shows."""
+BATCH_ROWS = 16
+"""Rows that are handed on together."""
 WINDOW = 32
 """So many times the requests under way are rows read ahead: one slow request does not keep the others from
 going on."""
@@ -215,38 +214,28 @@ class Prompter(AnswerColumns):
         started = self._started
         assert started is not None
         answers: list[Answer | None] = [None] * batch.num_rows
-        rows = enumerate(batch.to_pylist())
-        tasks = [asyncio.ensure_future(self._row(row, answers, place)) for place, row in rows]
-        together = asyncio.gather(*tasks, return_exceptions=True)
-        ends: set[asyncio.Future[Any]] = {together, started.ended}
+        errors: dict[int, BaseException] = {}
         try:
-            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            if started.ended.done():
-                raise started.ended.result()
-            outcomes = together.result()
+            await self._find(dict(enumerate(batch.to_pylist())), answers, errors)
         except BaseException:
             started.note(over=True)  # who comes after this counts what was paid for it, too
             raise
-        finally:
-            for task in tasks:
-                task.cancel()
         if self.looks:
-            return await self._noted(outcomes)
+            return await self._noted(errors, batch.num_rows)
         started.given += batch.num_rows
         started.note(over=not started.asking)
-        return self.batch_of(outcomes, answers)
+        return self.batch_of(answers, errors)
 
-    async def _noted(self, outcomes: Sequence[Any]) -> pa.RecordBatch:
+    async def _noted(self, errors: Mapping[int, BaseException], rows: int) -> pa.RecordBatch:
         """Note what rows ask that nobody has asked yet, and return rows without values."""
         started = self._started
         assert started is not None and started.batches is not None
-        for each in outcomes:
-            if isinstance(each, BaseException) and not isinstance(each, RowError):
+        for each in errors.values():
+            if not isinstance(each, RowError):
                 raise each
-        requests = [each for each in outcomes if isinstance(each, NotAsked)]
+        requests = [each for each in errors.values() if isinstance(each, NotAsked)]
         await when_free(started.batches.note, requests, self._most)
-        nothing = (None,) * len(self.columns)
-        return self.batch_of([nothing] * len(outcomes), [None] * len(outcomes))
+        return self.without_values(rows)
 
     def _most(self, request: Mapping[str, Any]) -> tuple[int, float]:
         """Return the tokens that a request may use, and what they may cost by batches, if there is a budget."""
@@ -255,39 +244,90 @@ class Prompter(AnswerColumns):
         prompt, answer = most_tokens(request)
         return prompt + answer, self.asked.model.cost(prompt, answer, batch=True)
 
-    async def _row(self, row: Mapping[str, Any], answers: list[Answer | None], place: int) -> tuple[Any, ...]:
-        """Return the values of a row, from this model, or from another if it has none and there is one for that."""
-        before = answers[place]
+    async def _find(
+        self,
+        rows: Mapping[int, Mapping[str, Any]],
+        answers: list[Answer | None],
+        errors: dict[int, BaseException],
+    ) -> None:
+        """Find the answers to rows, or why there is none, by their places: of this model, or of another."""
+        started = self._started
+        assert started is not None
+        found: dict[int, Answer | BaseException] = {}
+        asking: dict[int, tuple[bytes, dict[str, Any], tuple[str, ...]]] = {}
+        for place, row in rows.items():
+            try:
+                asking[place] = self._asking_for(row)
+            except RowError as error:
+                found[place] = error
+        known = await when_free(started.store.find, [key for key, _, _ in asking.values()])
+        ways: dict[int, _Shared] = {}
+        for place, (key, request, own) in asking.items():
+            if key in known:
+                found[place] = decoded(known[key])
+            else:
+                ways[place] = self._shared(started, key, request, own)
         try:
-            answer = await self._answer_to(row)
-            if before is not None:  # of another model
-                told = {"repairs": answer.repairs, "asked_longer": answer.asked_longer}
-                answer = msgspec.structs.replace(added(before, answer), **told)
-            answers[place] = answer
-            return self.row_of(answer)
-        except RowError as error:
-            other = self._others.get(reason_of(error))
-            if other is None:
-                raise
-        return await other._row(row, answers, place)
+            if ways:
+                tasks = [each.task for each in ways.values()]
+                together: asyncio.Future[Any] = asyncio.gather(*tasks, return_exceptions=True)
+                ends: set[asyncio.Future[Any]] = {together, started.ended}
+                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            if started.ended.done():
+                raise started.ended.result()
+        finally:
+            for way in ways.values():
+                way.leave()
+        found.update((place, way.outcome()) for place, way in ways.items())
+        for place, outcome in found.items():
+            before = answers[place]
+            if isinstance(outcome, BaseException):
+                errors[place] = outcome
+            elif before is None:
+                answers[place] = outcome
+            else:  # of another model
+                told = {"repairs": outcome.repairs, "asked_longer": outcome.asked_longer}
+                answers[place] = msgspec.structs.replace(added(before, outcome), **told)
+        if self._others:
+            await self._find_elsewhere(rows, answers, errors)
 
-    async def _answer_to(self, row: Mapping[str, Any]) -> Answer:
-        messages = self.asked.template.render(row)
-        request = self._request(messages, row)
-        schema = self.schema
+    async def _find_elsewhere(
+        self,
+        rows: Mapping[int, Mapping[str, Any]],
+        answers: list[Answer | None],
+        errors: dict[int, BaseException],
+    ) -> None:
+        """Ask others for rows that have no answer, where there is one for the reason."""
+        left: dict[str, dict[int, Mapping[str, Any]]] = {}
+        for place, row in rows.items():
+            answer, error = answers[place], errors.get(place)
+            try:
+                if error is None and answer is not None:
+                    self.row_of(answer)
+            except RowError as problem:
+                error = problem
+            if isinstance(error, RowError) and reason_of(error) in self._others:
+                errors.pop(place, None)
+                left.setdefault(reason_of(error), {})[place] = row
+        await asyncio.gather(*(self._others[why]._find(some, answers, errors) for why, some in left.items()))
+
+    def _asking_for(self, row: Mapping[str, Any]) -> tuple[bytes, dict[str, Any], tuple[str, ...]]:
+        """Return the key of a row's request, the request, and the row's name if its answer is for no other."""
+        request = self._request(self.asked.template.render(row), row)
+        schema, settings = self.schema, self.settings
         own = () if self._shares(request) else (self.asked.output, row[self.names_column])
         key = key_of(
             request,
-            self.settings.on_truncated if isinstance(self.settings.on_truncated, int) else None,
-            None if schema is None else self.settings.repairs,
-            self.settings.keep_raw,
-            *self.settings.more,
+            settings.on_truncated if isinstance(settings.on_truncated, int) else None,
+            None if schema is None else settings.repairs,
+            settings.keep_raw,
+            *settings.more,
             *(() if schema is None else schema.decides),
             *own,
         )
-        return await self._once(key, request, own)
+        return key, request, own
 
-    def _request(self, messages: Messages, row: Mapping[str, Any]) -> dict[str, Any]:
+    def _request(self, messages: list[dict[str, Any]], row: Mapping[str, Any]) -> dict[str, Any]:
         model, settings = self.asked.model, self.settings
         request = {"model": model.model, "messages": messages, **settings.sampling}
         for name, column in settings.overrides.items():
@@ -312,23 +352,16 @@ class Prompter(AnswerColumns):
 
     # ------------------------------------------------------------ equal requests are asked once
 
-    async def _once(self, key: bytes, request: dict[str, Any], own: tuple[str, ...]) -> Answer:
-        started = self._started
-        assert started is not None
-        known = await when_free(started.store.find, key)
-        if known is not None:
-            return msgspec.msgpack.decode(known, type=Answer)
+    def _shared(
+        self, started: _Started, key: bytes, request: dict[str, Any], own: tuple[str, ...]
+    ) -> _Shared:
+        """Return the answer to a request on its way; it is for all who ask the same."""
         shared = started.asking.get(key)
         if shared is None:
             shared = started.asking[key] = _Shared(asyncio.ensure_future(self._answered(key, request, own)))
             shared.task.add_done_callback(lambda task: started.landed(key, task))
         shared.waiting += 1
-        try:
-            return await asyncio.shield(shared.task)
-        finally:
-            shared.waiting -= 1
-            if not shared.waiting and not shared.task.done():
-                shared.task.cancel()
+        return shared
 
     async def _answered(self, key: bytes, request: dict[str, Any], own: tuple[str, ...]) -> Answer:
         """Ask, and ask again where an answer was cut or is not as asked; keep what came of it.
@@ -354,8 +387,9 @@ class Prompter(AnswerColumns):
             request = self.schema.repairing(request, answer.text or "", problem)
             last = await self._ask_step(request, own)
             answer = msgspec.structs.replace(added(answer, last), repairs=number + 1)
-        await when_free(started.used.settle)
-        await when_free(started.store.add, key, msgspec.msgpack.encode(answer))
+        if started.used is not started.store:
+            await started.used.written()
+        await started.store.add(key, msgspec.msgpack.encode(answer))
         return answer
 
     async def _ask_step(self, request: dict[str, Any], own: tuple[str, ...]) -> Answer:
@@ -366,7 +400,7 @@ class Prompter(AnswerColumns):
             key, row = self._step_key(request, ()), "\0".join(own)
             said = await when_free(started.batches.answer, key, row, exact=self.looks)
             if said is not None:
-                answer = msgspec.msgpack.decode(said, type=Answer)
+                answer = decoded(said)
                 who = request["model"] if "model" in self.settings.more else ""
                 return msgspec.structs.replace(answer, model=who)
             if self.looks:
@@ -374,9 +408,10 @@ class Prompter(AnswerColumns):
             if self.asked.via == "batch":
                 raise other_rows(f"prompt({self.label})")
         if isinstance(self.settings.on_truncated, int) or (self.schema is not None and self.settings.repairs):
-            known = await when_free(started.store.find, self._step_key(request, own))
+            key = self._step_key(request, own)
+            known = (await when_free(started.store.find, [key])).get(key)
             if known is not None:
-                return msgspec.msgpack.decode(known, type=Answer)
+                return decoded(known)
         return await self._ask(request)
 
     async def _keep_step(self, request: dict[str, Any], own: tuple[str, ...], answer: Answer) -> None:
@@ -384,7 +419,7 @@ class Prompter(AnswerColumns):
         started = self._started
         assert started is not None
         if not self.looks:
-            await when_free(started.store.add, self._step_key(request, own), msgspec.msgpack.encode(answer))
+            await started.store.add(self._step_key(request, own), msgspec.msgpack.encode(answer))
 
     def _step_key(self, request: dict[str, Any], own: tuple[str, ...]) -> bytes:
         return key_of(request, "step", self.settings.keep_raw, *self.settings.more, *own)
@@ -416,6 +451,16 @@ class _Shared:
 
     task: asyncio.Task[Answer]
     waiting: int = 0
+
+    def leave(self) -> None:
+        """Wait no more; with nobody waiting, it is given up."""
+        self.waiting -= 1
+        if not self.waiting and not self.task.done():
+            self.task.cancel()
+
+    def outcome(self) -> Answer | BaseException:
+        """Return what came of it."""
+        return self.task.exception() or self.task.result()
 
 
 @dataclass(slots=True)
@@ -461,6 +506,9 @@ class _Started:
         if isinstance(error, HeadraceError) and error.ends_run and not self.ended.done():
             self.asker.end(error)
             self.ended.set_result(error)
+
+
+decoded = msgspec.msgpack.Decoder(Answer).decode
 
 
 def parameter(name: str, value: Any, column: str, model: Any) -> Any:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from headrace.annex.llm.limiter import pause_of, retry_after, seconds_of
 from headrace.core.failures import shortened
@@ -162,6 +165,8 @@ def json_of(said: bytes) -> Any:
     >>> json_of(rb'{"text": "cut \\ud83d"}'), json_of(b'{"text": "cut \\xff"}'), json_of(b"<html>")
     ({'text': 'cut \ufffd'}, {'text': 'cut \ufffd'}, None)
     """
+    with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return msgspec.json.decode(said)  # what follows takes all that this does not
     try:
         data = json.loads(said.decode(json.detect_encoding(said), "replace"))
         if b"\\ud" in said or b"\\uD" in said:

@@ -308,6 +308,11 @@ class Spending:
         if self._run is not None:
             self._run.count(**more)
 
+    async def written(self) -> None:
+        """Return when all that was counted is on disk."""
+        if self._run is not None:
+            await self._run.written()
+
     def second(self, data: Mapping[str, Any]) -> None:
         """Take it that a request which lost against another has used the same: of the most that it was charged with.
 

@@ -1,8 +1,9 @@
 """Answers that were paid for, and what was spent, on disk: who is killed and goes on does not ask again.
 
 One SQLite database for each machine. What an answer cost is written down as it comes, and the answer before it is
-used; both outlive the death of the process at any moment, not a loss of power. Where another worker is writing,
-``BlockingIOError`` says so at once, as an event loop must not wait.
+used; both outlive the death of the process at any moment, not a loss of power. All that comes in one turn of the
+event loop is one transaction. Where another worker is writing, ``BlockingIOError`` says so at once, as an event loop
+must not wait.
 
 What was spent is a row for each worker, so that all workers of the machine share one budget. Before a request goes
 out, the most that it may cost is reserved; when it has ended, what it did cost takes the place of that. What a worker
@@ -12,6 +13,7 @@ counts for a run, one for all runs of an output, and one for what each key has u
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import dataclasses
 import glob
@@ -30,6 +32,7 @@ from typing import Any, Literal
 import msgspec
 
 from headrace.core.files import safe_files
+from headrace.core.waiting import backoff
 from headrace.errors import OutputWriteFailed
 
 _TABLES = """
@@ -154,6 +157,10 @@ class AnswerStore:
         self._worker = host or secrets.token_hex(8)
         self._run = self._run_at(clock())
         self._uncounted: dict[str, float] = {}  # what was used and is not written yet
+        self._unkept: dict[bytes, bytes] = {}  # answers that are not written yet
+        self._waiting: list[asyncio.Future[None]] = []  # for all of that to be written
+        self._due: asyncio.Handle | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._path = ""  # a database of its own, in a temporary file
         if folder:
             self._path = os.path.join(folder, f"{name}-{host or _host()}.sqlite")
@@ -184,20 +191,59 @@ class AnswerStore:
         """Wait from now on for others that are writing, where no event loop is kept from its work."""
         self._db.execute("pragma busy_timeout = 60000")
 
-    def find(self, key: bytes) -> bytes | None:
-        """Return what was kept of the answer to a request, if it was answered."""
-        row = self._run_statement("select answer from answers where key = ?", (key,)).fetchone()
-        return None if row is None else bytes(row[0])
+    def find(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
+        """Return what was kept of the answers to some requests, by their keys."""
+        places = ", ".join("?" * len(keys))
+        return dict(self._run_statement(f"select key, answer from answers where key in ({places})", keys))
 
-    def add(self, key: bytes, answer: bytes) -> None:
-        """Keep an answer."""
-        self._run_statement("insert or replace into answers values (?, ?)", (key, answer))
+    async def add(self, key: bytes, answer: bytes) -> None:
+        """Keep an answer; return when it is written, with all that was counted before."""
+        self._unkept[key] = answer
+        await self.written()
+
+    async def written(self) -> None:
+        """Return when all that was counted is written: with what others have to write at this moment."""
+        done = asyncio.get_running_loop().create_future()
+        self._waiting.append(done)
+        self._soon()
+        await done
+
+    def _soon(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._due is None or self._loop is not loop:
+            self._loop, self._due = loop, loop.call_soon(self._write_all)
+
+    def _write_all(self, tries: int = 1) -> None:
+        """Write what there is, and let those go on who wait for it."""
+        self._due, waiting = None, self._waiting
+        error: BaseException | None = None
+        try:
+            self._write()
+        except BlockingIOError:
+            loop = asyncio.get_running_loop()
+            self._due = loop.call_later(backoff(tries, 0.001, 0.1), self._write_all, tries + 1)
+            return
+        except OutputWriteFailed as failed:
+            error = failed
+        self._waiting = []
+        for each in waiting:
+            if not each.done():
+                each.set_result(None) if error is None else each.set_exception(error)
+
+    def _write(self) -> None:
+        self._change_day()
+        with self.together():
+            if self._unkept:
+                self._run_statement(
+                    "insert or replace into answers values (?, ?)", self._unkept.items(), many=True
+                )
+            self.settle()
+        self._unkept = {}
 
     def forget(self, keys: Sequence[bytes]) -> None:
         """Let go of answers that are elsewhere by now."""
         with self.together():
-            for key in keys:
-                self._run_statement("delete from answers where key = ?", (key,))
+            self._run_statement("delete from answers where key = ?", [(key,) for key in keys], many=True)
 
     # ------------------------------------------------------------ what was spent
 
@@ -221,12 +267,19 @@ class AnswerStore:
     def count(self, **more: float) -> None:
         """Add to what this worker has used, by the names of columns; all at once. It is heard of by that.
 
-        Where another worker is writing, it is added with what comes next. Until then, more is reserved than needed.
+        On an event loop it is written at the end of its turn, and later where another worker is writing. Until then,
+        more is reserved than needed.
         """
         for name, value in more.items():
             self._uncounted[name] = self._uncounted.get(name, 0) + value
-        with contextlib.suppress(BlockingIOError):
+        if self._db.in_transaction:
             self.settle()
+            return
+        try:
+            self._soon()
+        except RuntimeError:  # there is no event loop
+            with contextlib.suppress(BlockingIOError):
+                self.settle()
 
     def settle(self) -> None:
         """Write down what ``count`` could not; this worker is heard of by that."""
@@ -306,11 +359,9 @@ class AnswerStore:
             raise
         self._run_statement("commit")
 
-    def _run_statement(
-        self, statement: str, values: Sequence[Any] | Mapping[str, Any] = ()
-    ) -> sqlite3.Cursor:
+    def _run_statement(self, statement: str, values: Any = (), *, many: bool = False) -> sqlite3.Cursor:
         try:
-            return self._db.execute(statement, values)
+            return self._db.executemany(statement, values) if many else self._db.execute(statement, values)
         except sqlite3.Error as error:
             if getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
                 raise BlockingIOError(f"another worker writes to {self._path}") from error
@@ -318,10 +369,12 @@ class AnswerStore:
 
     def close(self) -> None:
         """Write down what was used, and close the database."""
-        if self._uncounted:
+        if self._due is not None:
+            self._due.cancel()
+        if self._uncounted or self._unkept:
             self._db.execute("pragma busy_timeout = 60000")
             try:
-                self.settle()
+                self._write()
             except BlockingIOError as error:
                 raise _failed(self._path, error) from error
         self._db.close()

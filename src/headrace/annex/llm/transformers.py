@@ -277,12 +277,13 @@ class LocalPrompter(AnswerColumns):
     def predict(self, batch: pa.Table) -> pa.RecordBatch:
         """Return the answers to some rows, or raise ``RowsFailed`` with those that there are."""
         prompts: dict[int, Messages] = {}
-        outcomes: list[Any] = [None] * batch.num_rows
+        answers: list[Answer | None] = [None] * batch.num_rows
+        errors: dict[int, BaseException] = {}
         for place, row in enumerate(batch.to_pylist()):
             try:
                 messages = self.asked.template.render(row)
             except RowError as error:
-                outcomes[place] = error
+                errors[place] = error
             else:
                 asking = (
                     {"messages": messages}
@@ -290,16 +291,12 @@ class LocalPrompter(AnswerColumns):
                     else self.schema.asking({"messages": messages})
                 )
                 prompts[place] = asking["messages"]
-        found = self._asked_until_good(prompts)
-        answers = [
-            each if isinstance(each := found.get(place), Answer) else None for place in range(len(outcomes))
-        ]
-        for place, answer in found.items():
-            try:
-                outcomes[place] = answer if isinstance(answer, RowError) else self.row_of(answer)
-            except RowError as error:
-                outcomes[place] = error
-        return self.batch_of(outcomes, answers)
+        for place, found in self._asked_until_good(prompts).items():
+            if isinstance(found, Answer):
+                answers[place] = found
+            else:
+                errors[place] = found
+        return self.batch_of(answers, errors)
 
     def _asked_until_good(self, prompts: dict[int, Messages]) -> dict[int, Answer | RowError]:
         """Ask, and ask again what was cut, or is not as asked."""

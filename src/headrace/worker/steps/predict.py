@@ -138,7 +138,8 @@ class _ModelAtWork:
     def run(self, items: Iterator[_Item], *, eager: bool) -> Iterator[_Item]:
         """Send items through the model, in its own batches; yields each as soon as all its rows have results."""
         model, caller, waiting, results = self._model, self._caller, self._waiting, self._results
-        cutter = BatchCutter(model.batch_size, model.batch_bytes, caller, eager)
+        size = None if eager and isinstance(self._step, Prompt) else model.batch_size  # no more than is shown
+        cutter = BatchCutter(size, model.batch_bytes, caller, eager)
         window = InFlightWindow(caller, self._user_code, self._view, self._columns, cutter.tuner)
         cut = partial(cutter.cut, row_bytes=self._carried)
         for part, columns in window.run(self._inputs(items), cut, look=cutter.look):
