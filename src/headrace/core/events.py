@@ -214,6 +214,26 @@ class ModelAsked(msgspec.Struct, frozen=True):
     priced: bool = False
 
 
+class BatchesAtWork(msgspec.Struct, frozen=True):
+    """Before the run begins, a batch service works on requests of ``step``: on so many, of which some are answered.
+
+    ``batches`` are those that are not fetched yet, by the names that the service has for them.
+
+    >>> print(BatchesAtWork("prompt(m)", 3000, 1200, ("batch_a", "batch_b")))
+    prompt(m): 1,200 of 3,000 requests are answered; at work: batch_a, batch_b
+    """
+
+    step: str
+    requests: int
+    answered: int
+    batches: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        names = ", ".join(self.batches[:3]) + ", …" * (len(self.batches) > 3)
+        at_work = f"; at work: {names}" if names else ""
+        return f"{self.step}: {self.answered:,} of {self.requests:,} requests are answered{at_work}"
+
+
 class ModelPaid(msgspec.Struct, frozen=True):
     """What language models were asked for in a run, by all its drivers: what it used, and the answers that came.
 
@@ -478,6 +498,7 @@ Event = (
     | BatchShrunk
     | CallRetried
     | ModelAsked
+    | BatchesAtWork
     | BatchSized
     | ShardCommitted
     | ShardRetried

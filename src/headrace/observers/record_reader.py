@@ -11,6 +11,7 @@ import msgspec
 
 from headrace.core.answered import answered_from
 from headrace.core.events import (
+    BatchesAtWork,
     BatchShrunk,
     BatchSized,
     CallRetried,
@@ -49,6 +50,7 @@ KINDS: dict[str, type[Any]] = {
     "committed": CommitSum,
     "progress": ProgressSample,
     "asked": ModelAsked,
+    "batches": BatchesAtWork,
     "memory": MemoryTaken,
     "batch shrunk": BatchShrunk,
     "batch sized": BatchSized,

@@ -14,6 +14,7 @@ import msgspec
 
 from headrace.core.events import (
     Batches,
+    BatchesAtWork,
     BatchShrunk,
     BatchSized,
     CallRetried,
@@ -117,6 +118,7 @@ class RunState:
         self.memory_peak = 0
         self.metrics: MetricsCounted | None = None
         self.doing = ""  # before the run has begun
+        self.batches_sent: dict[str, BatchesAtWork] = {}  # by step, before the run has begun
         self.required: RequirementsAsked | None = None
         self.asked = RunAsked()  # by who watches
         self.faults = Faults()  # in committed shards
@@ -185,6 +187,8 @@ class RunState:
                 self._work(event)
             case ModelAsked():
                 self.models.add(event, at, min(self.ready.values(), default=at))
+            case BatchesAtWork():
+                self.batches_sent[event.step] = event
             case MemoryTaken():
                 self.memory = event
                 self.memory_peak = max(self.memory_peak, memory_of(event))
@@ -218,6 +222,7 @@ class RunState:
         driver = self.drivers[-1]
         driver.started = event
         self.required, self.asked = None, RunAsked()
+        self.batches_sent.clear()
         if self.rows > event.rows_done:
             words = f"{self.rows - event.rows_done:,} rows were read by a driver that did not commit them"
             self._count(READ_AGAIN, words)

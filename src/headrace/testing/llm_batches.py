@@ -54,14 +54,15 @@ class FakeBatches:
     batches: ``"completed"``, ``"expired"`` and ``"cancelled"`` (the first half of the requests is answered),
     ``"failed"`` (nothing is), ``"full"`` (too much waits), ``"wrong"`` (the first request makes no sense),
     ``"missing"`` (no word of the last request), ``"double"`` (each answer is there twice, and one of a stranger).
-    ``looks``: how often a batch is looked at until it has ended. ``all`` are the batches, ``files`` the files,
-    ``calls`` counts the calls.
+    ``services``: the forms of which it is, by default both, ``{"openai", "anthropic"}``. ``looks``: how often a batch
+    is looked at until it has ended. ``all`` are the batches, ``files`` the files, ``calls`` counts the calls.
     """
 
     def __init__(self, server: Answering) -> None:
         self.faults: dict[str, deque[Fault]] = {}
         self.ends: deque[str] = deque()
         self.looks = 1
+        self.services = {"openai", "anthropic"}
         self.all: list[FakeBatch] = []
         self.files: dict[str, tuple[str, bytes]] = {}
         self.deleted: list[str] = []
@@ -86,6 +87,9 @@ class FakeBatches:
     def _call(self, name: str, handler: Handler) -> Handler:
         async def called(request: web.Request) -> web.StreamResponse:
 
+            kind = "anthropic" if "/messages/" in request.path else "openai"
+            if kind not in self.services:
+                return _error(404, "there is nothing here", "not_found")
             self.calls[name] += 1
             waiting = self.faults.get(name)
             fault = waiting.popleft() if waiting else ""

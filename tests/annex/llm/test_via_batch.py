@@ -14,6 +14,7 @@ import pytest
 import headrace as hr
 from forked import Forked
 from headrace.annex.llm.batches import api, calls
+from headrace.annex.llm.batches.anthropic import chat_of, params_of
 from headrace.annex.report.follow import Follower
 from headrace.errors import ArgumentError, EndpointRefused, EngineError, SpendingCapReached
 from headrace.testing import FakeLLMServer
@@ -316,6 +317,7 @@ def test_rows_that_are_others_each_time_are_not_asked_at_the_full_price(out):
 JOB = """
 import sys
 from headrace.annex.llm.batches import api, calls
+from headrace.annex.llm.batches.anthropic import chat_of, params_of
 api.FIRST_LOOK = calls.FIRST_WAIT = calls.UNSURE_WAIT = 0.01
 calls.SETTLED = 0.05
 from headrace.annex.llm.batches.openai import OpenAIBatches
@@ -424,6 +426,75 @@ def test_a_driver_that_was_away_finds_what_was_answered_meanwhile(out):
             session._Work = work
         told = Follower(out).poll()
         assert told.facts.status == "interrupted"
+        words = "prompt(m): 0 of 5 requests are answered; at work: batch-0"
+        assert dict(told.lines())["batches"] == words and told.data()["batches"][0]["answered"] == 0
         server.batches.all[0].looks = 1
         asked.write_parquet(out)
         assert len(server.batches.all) == 1 and answers(out)["answer"] == [f"{i} A" for i in range(5)]
+        assert "batches" not in dict(Follower(out).poll().lines())
+
+
+# ------------------------------------------------------------ Anthropic's
+
+
+def test_the_same_by_a_service_of_anthropics_form(tmp_path):
+    texts = ["one", "bad", None, "one", "w " * 60, "two"]
+    found = {}
+    for form in ("openai", "anthropic"):
+        with FakeLLMServer(str.upper, context=50) as server:
+            server.batches.services = {form}
+            server.batches.ends = deque(["expired"])
+            server.batches.faults = {"create": deque(["lost"]), "download": deque(["cut"])}
+            rows = hr.from_items([{"i": i, "text": text} for i, text in enumerate(texts)])
+            brief = model(server, system="Be brief.", sampling={"temperature": 0, "max_tokens": 20})
+            asked = rows.prompt("{text}", brief, via="batch")
+            out = tmp_path / form
+            asked.with_options(engine="inline", on_error="reject", progress=False).write_parquet(out)
+            assert not server.requests
+            for batch in server.batches.all:
+                assert all(("params" in each) == (form == "anthropic") for each in batch.requests)
+        rejected = hr.read_rejected(out).to_arrow()
+        found[form] = answers(out), rejected["_error_type"].to_pylist()
+    (openai, failed), (anthropic, others) = found.values()
+    assert failed == others == ["BadRow", "ContextTooLong"]
+    assert openai["answer"] == ["ONE", "BAD", "ONE", "TWO"]
+    for name in ("i", "answer", "answer_finish_reason", "answer_completion_tokens"):
+        assert openai[name] == anthropic[name]
+
+
+def test_what_anthropics_form_has_its_own_words_for():
+    chat = {
+        "model": "c",
+        "max_completion_tokens": 9,
+        "messages": [
+            {
+                "role": "user",
+                "content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}}],
+            },
+        ],
+        "response_format": {"json_schema": {"schema": {"type": "object"}}},
+        "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}],
+    }
+    params = params_of(chat)
+    image, told = params["messages"]
+    assert image["content"][0]["source"] == {"type": "base64", "media_type": "image/png", "data": "AA"}
+    assert '{"type":"object"}' in told["content"] and params["max_tokens"] == 9
+    assert params["tools"] == [{"name": "f", "input_schema": {"type": "object"}}]
+    blocks = [
+        {"type": "thinking", "thinking": "hm"},
+        {"type": "tool_use", "id": "1", "name": "f", "input": {"a": 1}},
+    ]
+    usage = {"input_tokens": 3, "cache_read_input_tokens": 4, "output_tokens": 5}
+    data = chat_of({"content": blocks, "stop_reason": "tool_use", "usage": usage})
+    (choice,) = data["choices"]
+    assert choice["finish_reason"] == "tool_calls" and choice["message"]["reasoning_content"] == "hm"
+    assert choice["message"]["tool_calls"][0]["function"] == {"name": "f", "arguments": '{"a":1}'}
+    assert data["usage"]["prompt_tokens"] == 7
+
+
+def test_anthropics_service_without_max_tokens_is_refused(out):
+    with FakeLLMServer() as server:
+        server.batches.services = {"anthropic"}
+        with pytest.raises(EndpointRefused, match="needs max_tokens"):
+            rows_of(2).prompt("{i}", model(server), via="batch").write_parquet(out)
+        assert not server.batches.all

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ from headrace.core.human import duration
 from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
-    from headrace.annex.llm.batch_lines import BatchCounts, BatchFiles
+    from headrace.annex.llm.batch_lines import BatchCounts, BatchFiles, Progress
     from headrace.annex.llm.endpoint import Endpoint
     from headrace.annex.llm.engines import VLLM
 
@@ -212,14 +212,14 @@ def _answer(files: BatchFiles, counts: BatchCounts, took: float) -> Answer:
 
 
 @contextmanager
-def _bar(*, shown: bool) -> Iterator[Callable[[int, int], None]]:
+def _bar(*, shown: bool) -> Iterator[Progress]:
     """Show how many requests are done, if standard error is a terminal."""
     if not shown or not sys.stderr.isatty():
-        yield lambda done, lines: None
+        yield lambda done, lines, batches: None
         return
     from rich.console import Console
-    from rich.progress import Progress
+    from rich.progress import Progress as Bar
 
-    with Progress(console=Console(stderr=True), transient=True) as bar:
+    with Bar(console=Console(stderr=True), transient=True) as bar:
         task: Any = bar.add_task("asking", total=None)
-        yield lambda done, lines: bar.update(task, completed=done, total=lines)
+        yield lambda done, lines, batches: bar.update(task, completed=done, total=lines)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import hashlib
 import math
 import os
@@ -27,6 +28,7 @@ import msgspec
 from headrace.annex.llm import refusals
 from headrace.annex.llm.batch_file import run_batch
 from headrace.annex.llm.batch_lines import BatchFiles
+from headrace.annex.llm.batches.anthropic import chat_of, params_of
 from headrace.annex.llm.batches.calls import PatientCalls
 from headrace.annex.llm.client import Client, NothingThere
 from headrace.annex.llm.limiter import key_name
@@ -35,7 +37,7 @@ from headrace.annex.llm.spending import Account, accounts_of, day_account, token
 from headrace.annex.llm.store import AnswerStore, Caps, Spent
 from headrace.core import failpoints
 from headrace.core.answered import Tokens
-from headrace.core.events import ModelAsked
+from headrace.core.events import BatchesAtWork, ModelAsked
 from headrace.core.files import safe_files
 from headrace.errors import ArgumentError, EndpointRefused, EngineError, SpendingCapReached
 
@@ -45,6 +47,8 @@ if TYPE_CHECKING:
 TRIES = 3
 """How often a request is answered with what is no answer, until that is the row's fault."""
 KEPT_TOGETHER = 1_000
+_SERVICES = {"openai": "/batches", "anthropic": "/messages/batches"}
+"""Where the batches are listed of each kind of service."""
 
 _TABLES = """
 create table if not exists asked (id integer primary key, request blob not null, own text not null, body blob,
@@ -242,12 +246,6 @@ class BatchAnswers(AnswerStore):
         query = "select 1 from asked where good is null and tries > 0 limit 1"
         return self._run_statement(query).fetchone() is not None
 
-    def open_count(self) -> int:
-        """Return how many requests of rounds have no answer yet."""
-        return int(
-            self._run_statement("select count(*) from asked where good is null and round > 0").fetchone()[0]
-        )
-
 
 def _reserved(accounts: Sequence[Account], tokens: int, cost: float) -> bool:
     """Reserve in all accounts, or in none: another run may have spent meanwhile."""
@@ -309,6 +307,7 @@ class Ahead:
         self._accounts: list[Account] = []
         self._tell: Callable[[Any], None] = lambda event: None
         self._alive: Callable[[], None] = lambda: None
+        self._noted: BatchesAtWork | None = None
         self.words = ""
 
     # ------------------------------------------------------------ whether
@@ -378,8 +377,10 @@ class Ahead:
         """Say whether rows are to be looked at, and so be asked by batches."""
         asking = self._asking
         if asking.via == "auto":
-            return not asking.declined and self._has_service(required=False)
-        return asking.via == "batch" and self._has_service(required=True)
+            return not asking.declined and bool(self._service)
+        if asking.via == "batch":
+            self._check_service()
+        return asking.via == "batch"
 
     def _chosen(self, store: BatchAnswers) -> int:
         """Return the number of a new round with what is noted, as far as the caps allow; 0 if nothing is left."""
@@ -401,7 +402,6 @@ class Ahead:
             if not os.path.exists(files.source):
                 self._write(store, number, files.source)
             failpoints.hit("batch.filed")
-            self._note(0, store.open_count())
             run_batch(
                 files, self._asking.endpoint, via_batch_api=True, progress=self._note, alive=self._alive
             )
@@ -418,7 +418,11 @@ class Ahead:
             os.unlink(path + ".new")
         with safe_files.new_file(path + ".new") as file:
             for each, body in store.requests(number):
-                said = {"custom_id": str(each), "method": "POST", "url": url, "body": msgspec.Raw(body)}
+                said: dict[str, Any] = {"custom_id": str(each)}
+                if self._service == "anthropic":
+                    said["params"] = params_of(msgspec.json.decode(body))
+                else:
+                    said |= {"method": "POST", "url": url, "body": msgspec.Raw(body)}
                 file.write(msgspec.json.encode(said) + b"\n")
             file.flush()
             os.fsync(file.fileno())
@@ -487,8 +491,12 @@ class Ahead:
 
     # ------------------------------------------------------------ what is said
 
-    def _note(self, done: int, lines: int) -> None:
-        self.words = f"{self._asking.label}: {done:,} of {lines:,} requests answered by batches"
+    def _note(self, done: int, lines: int, batches: Sequence[str]) -> None:
+        event = BatchesAtWork(self._asking.label, lines, done, tuple(batches))
+        self.words = str(event)
+        if event != self._noted:
+            self._noted = event
+            self._tell(event)
 
     def _say(self, store: BatchAnswers) -> None:
         """Tell what batches have used."""
@@ -509,28 +517,44 @@ class Ahead:
             "the same program with a higher cap to go on, and none of it is asked again."
         )
 
-    def _has_service(self, *, required: bool) -> bool:
-        endpoint = self._asking.endpoint
-        found = asyncio.run(_has_service(endpoint))
-        if required and not found:
+    @functools.cached_property
+    def _service(self) -> str:
+        """Which batch service the endpoint has."""
+        return asyncio.run(_service_of(self._asking.endpoint, self._asking.path))
+
+    def _check_service(self) -> None:
+        """Refuse an endpoint without a batch service, or a request that it could not take."""
+        asking = self._asking
+        if not self._service:
             raise EndpointRefused(
-                f"The endpoint {endpoint.base_url} has no batch service, as it has nothing at /batches. Nothing was "
-                f"sent. Leave via='batch' out of {self._asking.label}, to send the requests one by one."
+                f"The endpoint {asking.endpoint.base_url} has no batch service: it has nothing at /batches, nor at "
+                f"/messages/batches. Nothing was sent. Leave via='batch' out of {asking.label}, to send the requests "
+                "one by one."
             )
-        return found
+        settings = asking.endpoint.settings
+        if self._service == "anthropic" and (
+            settings.max_tokens is None or settings.n > 1 or settings.columns
+        ):
+            raise EndpointRefused(
+                f"{asking.label}: the batch service of {asking.endpoint.base_url} is Anthropic's. It needs "
+                "max_tokens in sampling=, gives one answer, and has no log probabilities: leave n= and columns= out."
+            )
 
 
-async def _has_service(endpoint: Endpoint) -> bool:
-    """Say whether an endpoint has a batch service of OpenAI's form."""
-    calls, client = PatientCalls(f"The endpoint {endpoint.base_url}", endpoint.max_retries), Client(endpoint)
-    await client.open()
-    try:
-        await calls.patiently(lambda: client.call("GET", "/batches", params={"limit": "1"}))
-    except NothingThere:
-        return False
-    finally:
-        await client.close()
-    return True
+async def _service_of(endpoint: Endpoint, path: str) -> str:
+    """Return which batch service an endpoint has: ``"openai"``, ``"anthropic"`` for chats, or ``""``."""
+    calls = PatientCalls(f"The endpoint {endpoint.base_url}", endpoint.max_retries)
+    for kind, place in _SERVICES.items() if path == "/chat/completions" else [("openai", "/batches")]:
+        client = Client(endpoint, anthropic=kind == "anthropic")
+        await client.open()
+        try:
+            await calls.patiently(lambda: client.call("GET", place, params={"limit": "1"}))  # noqa: B023
+            return kind
+        except NothingThere:
+            pass
+        finally:
+            await client.close()
+    return ""
 
 
 def other_rows(label: str) -> EngineError:
@@ -555,6 +579,6 @@ def _answer_in(line: Mapping[str, Any]) -> tuple[Mapping[str, Any] | None, Mappi
     if "result" in line:
         result = line["result"]
         message = result.get("message")
-        return message, {} if message is not None else result["error"]["error"]
+        return (chat_of(message), {}) if message is not None else (None, result["error"]["error"])
     response = line.get("response")
     return (response["body"], {}) if response is not None else (None, line["error"])

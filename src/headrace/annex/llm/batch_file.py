@@ -55,7 +55,7 @@ def run_batch(
     *,
     overwrite: bool = False,
     via_batch_api: bool = False,
-    progress: Progress = lambda done, lines: None,
+    progress: Progress = lambda done, lines, batches: None,
     alive: Callable[[], None] | None = None,
 ) -> BatchCounts:
     """Ask for all requests of a file; go on where an earlier process stopped. An engine answers chats only.
@@ -288,7 +288,7 @@ class _Batch:
         if len(self._written) >= FORGOTTEN_TOGETHER:
             await when_free(self._store.forget, self._written)
             self._written = []
-        self._progress(self._counts.answered + self._counts.failed, self._counts.lines)
+        self._progress(self._counts.answered + self._counts.failed, self._counts.lines, ())
 
     async def _outcome(self, client: Client | EngineClient, line: BatchLine) -> tuple[bool, bytes]:
         """Return whether a request was answered, and its line of the output or of the errors."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
@@ -18,7 +18,8 @@ ANTHROPIC = "/v1/messages"
 LONGEST_LINE = 256 << 20
 
 
-Progress = Callable[[int, int], None]
+Progress = Callable[[int, int, Sequence[str]], None]
+"""Is told how many lines are done, of how many, and the names of the batches at work."""
 
 
 @dataclass(slots=True)

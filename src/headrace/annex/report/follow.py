@@ -246,6 +246,7 @@ class RunStatus:
             "spent": dict(self.spent()),
             "memory": memory,
             "language_model": model_data(state, self.now, ledger.answered, ended=self.ended),
+            "batches": msgspec.to_builtins(list(state.batches_sent.values())),
             "incidents": dict(state.counts),
             "runs": [msgspec.to_builtins(run) for run in self.facts.runs],
             "report": str(self.report) if self.report else None,
@@ -285,6 +286,7 @@ class RunStatus:
         speed = [per_second(self.rows_per_second)] if self.rows_per_second > 0 else []
         speed += [f"{clock(left)} left"] if left is not None else []
         found.append(("rows", ", ".join([f"{rows} read", *speed])))
+        found += [("batches", str(each)) for each in state.batches_sent.values()]
         found += self._answers()
         done, shards = known.shards
         written = f"{plural(known.ledger.written, 'row')} and {size(known.bytes)} written"

@@ -391,7 +391,8 @@ class BatchApi:
 
     def _tell(self) -> None:
         done = self._settled + sum(here.done for here in self._here.values())
-        self._progress(min(done, self._counts.lines), self._counts.lines)
+        batches = [here.part.batch for here in self._here.values() if here.part.batch]
+        self._progress(min(done, self._counts.lines), self._counts.lines, batches)
 
     def _write(self) -> None:
         """Write all lines in the order of the requests."""
