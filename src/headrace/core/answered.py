@@ -20,7 +20,7 @@ class Answered(msgspec.Struct, frozen=True, array_like=True):
     ``repaired``: rows whose answer is as it should be since the model was shown what was wrong. ``cached_tokens`` are
     those of prompts that the model had computed before; ``first_token`` are the seconds until the first token, of
     ``first_tokens`` rows of which that is known. ``lengths[n]`` is how many answers have fewer than 2**n tokens, and
-    not fewer than half of that.
+    not fewer than half of that. ``runaway``: rows whose answer is far longer than others, stopped or not.
     """
 
     rows: int = 0
@@ -35,6 +35,7 @@ class Answered(msgspec.Struct, frozen=True, array_like=True):
     first_token: float = 0.0
     first_tokens: int = 0
     lengths: tuple[int, ...] = ()
+    runaway: int = 0
 
     def __add__(self, other: Answered) -> Answered:
         """Return both together.

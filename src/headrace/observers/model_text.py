@@ -34,6 +34,7 @@ def model_data(
         "truncated": found.truncated,
         "asked_longer": found.asked_longer,
         "repaired": found.repaired,
+        "runaway": found.runaway,
         "seconds_to_first_token": found.first_token / found.first_tokens if found.first_tokens else None,
         "seconds_to_answer": found.latency / found.rows if found.rows else None,
         "lengths": list(found.lengths),
@@ -97,6 +98,7 @@ def share_words(found: Answered) -> str:
         (found.truncated, "cut at max_tokens"),
         (found.asked_longer, "asked once more with more tokens"),
         (found.repaired, "repaired"),
+        (found.runaway, "far longer than others"),
     )
     return ", ".join(f"{n:,} {what} ({percent(n / max(found.rows, 1), 1)})" for n, what in parts if n)
 

@@ -183,7 +183,7 @@ def _of_models(state: RunState) -> list[Number]:
     read, written = state.models.speed(state.at)
     tokens: Labelled = {("in",): paid.prompt, ("out",): paid.completion}
     speed: Labelled = {("in",): read, ("out",): written}
-    kinds = ("rows", "failed", "truncated", "asked_longer", "repaired")
+    kinds = ("rows", "failed", "truncated", "asked_longer", "repaired", "runaway")
     rows: Labelled = {(kind,): getattr(answered, kind) for kind in kinds}
     cost: list[Number] = []
     if state.models.priced:

@@ -31,6 +31,7 @@ GOOD: dict[str, Any] = {
     "cache": "/answers",
     "budget": hr.llm.Budget(run_tokens=100),
     "deadline": 7200,
+    "runaway": 12.5,
 }
 BAD: dict[str, tuple[Any, ...]] = {
     "system": ("", 3),
@@ -48,6 +49,7 @@ BAD: dict[str, tuple[Any, ...]] = {
     "cache": ("", 3),
     "budget": (5.0, {"run": 5.0}),
     "deadline": (0, "1", True),
+    "runaway": (1.5, True, "10", float("inf")),
 }
 ENGINES = {"tools", "columns", "n", "fallback", "deadline"}
 REFUSED: dict[str, set[str]] = {
@@ -55,7 +57,7 @@ REFUSED: dict[str, set[str]] = {
     "Endpoints": set(),
     "VLLM": ENGINES,
     "SGLang": ENGINES,
-    "Transformers": ENGINES | {"overrides", "order", "cache", "budget"},
+    "Transformers": ENGINES | {"overrides", "order", "cache", "budget", "runaway"},
 }
 IN_IDENTITY = {
     "system",

@@ -197,7 +197,7 @@ def test_the_same_figures_stand_in_the_line_the_object_and_for_prometheus():
 
 
 def test_counts_from_elsewhere_are_checked():
-    found = Answered(3, 1, 30, 10, 5, 1, 0, 0, 2.5, 0.5, 2, (0, 1, 2))
+    found = Answered(3, 1, 30, 10, 5, 1, 0, 0, 2.5, 0.5, 2, (0, 1, 2), 1)
     assert answered_from(found.data()) == found
     for wrong in (
         {},

@@ -29,6 +29,7 @@ from headrace.annex.llm.refusals import (
     ServerFailed,
     Truncated,
 )
+from headrace.annex.llm.runaway import Runaway
 from headrace.annex.llm.schema import AnswerSchema
 from headrace.annex.llm.settings import RequestSettings
 from headrace.annex.llm.spending import count_of, text_in
@@ -263,6 +264,7 @@ def _sum(answers: Sequence[Answer | None], failed: Mapping[int, BaseException]) 
         round(sum(each.first_token for each in found), 6),
         sum(each.first_token > 0 for each in found),
         tuple(sizes.count(size) for size in range(max(sizes, default=-1) + 1)),
+        sum(each.runaway for each in found) + sum(isinstance(each, Runaway) for each in failed.values()),
     )
 
 

@@ -10,9 +10,9 @@ import math
 import random
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import urlsplit
 
 import msgspec
@@ -76,6 +76,9 @@ ROWS_UNANSWERED = 3
 they."""
 ROWS_REFUSED = 3
 """After so many refused requests in a row, a plain one finds out whether the server refuses all."""
+
+
+Shorten: TypeAlias = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 
 class NothingThere(EndpointRefused):
@@ -187,11 +190,18 @@ class Client:
             await asyncio.sleep(SILENT_SECONDS / 3)
 
     async def ask(
-        self, body: Mapping[str, Any], tokens: int, *, path: str = "", counted: bool = False
+        self,
+        body: Mapping[str, Any],
+        tokens: int,
+        *,
+        path: str = "",
+        counted: bool = False,
+        shorten: Shorten | None = None,
     ) -> Reply:
         """Return the answer to a request of about so many tokens; raises a ``RowError``, or what ends the run.
 
-        ``counted``: that this one was not answered is known, and says nothing new of the server.
+        ``counted``: that this one was not answered is known, and says nothing new of the server. ``shorten`` returns
+        the request to send instead, by what is known when its turn has come.
         """
         url = self.endpoint.base_url + path if path else self._url
         content = _encoded(body)
@@ -202,6 +212,8 @@ class Client:
             if not sent:
                 answered = first_answered = self._answered
             try:
+                if shorten is not None and (short := shorten(body)) is not body:
+                    body, content = short, _encoded(short)
                 reply = await self._judged(url, content, body, tokens)
                 self._answered += 1
                 self._unanswered = self._refused = 0

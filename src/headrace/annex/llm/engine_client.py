@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from headrace.annex.llm import sglang_engine, vllm_engine
-from headrace.annex.llm.client import Reply
+from headrace.annex.llm.client import Reply, Shorten
 from headrace.annex.llm.engine_model import EngineModel, EngineRequest, Generated, context_too_long
 from headrace.annex.llm.engine_stream import Engine, EngineStream, EngineThread
 from headrace.annex.llm.order import made_order
@@ -49,7 +49,9 @@ class EngineClient:
         """Let nobody in any more."""
         self._stream.slots.end(error)
 
-    async def ask(self, body: Mapping[str, Any], tokens: int, *, path: str = "") -> Reply:
+    async def ask(
+        self, body: Mapping[str, Any], tokens: int, *, path: str = "", shorten: Shorten | None = None
+    ) -> Reply:
         """Return the answer to a request, as endpoints say it; raises a ``RowError``, or what ends the run."""
         if path not in ("", CHATS) or not isinstance(body.get("messages"), list):
             raise RequestRefused(f"a model in this process answers {CHATS} alone, and not {path or 'this'}")
@@ -59,7 +61,7 @@ class EngineClient:
         def make() -> EngineRequest:
             nonlocal began, prompt
             began = time.monotonic()
-            request = self._request(body)
+            request = self._request(body if shorten is None else shorten(body))
             prompt = len(request.tokens)
             return request
 

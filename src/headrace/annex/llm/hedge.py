@@ -21,7 +21,7 @@ HEDGED = "Hedged"
 
 
 class Latencies:
-    """How long the last answers took.
+    """How long the last answers took, or how long they were: ``share`` of them are not above ``late``.
 
     >>> latencies = Latencies()
     >>> for seconds in range(1, 101):
@@ -30,7 +30,8 @@ class Latencies:
     (96, None)
     """
 
-    def __init__(self) -> None:
+    def __init__(self, share: float = SHARE) -> None:
+        self._share = share
         self._last: deque[float] = deque(maxlen=KNOWN)
         self._sorted: list[float] = []
 
@@ -43,8 +44,8 @@ class Latencies:
 
     @property
     def late(self) -> float | None:
-        """Seconds after which a request is late; None while too little is known."""
-        return self._sorted[int(SHARE * len(self._sorted))] if len(self._sorted) >= LEAST else None
+        """What is late or long, if it is more; None while too little is known."""
+        return self._sorted[int(self._share * len(self._sorted))] if len(self._sorted) >= LEAST else None
 
 
 _losers: WeakSet[asyncio.Task[object]] = WeakSet()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.annex.llm.client import FIRST_WAIT, LONGEST_WAIT, Client, Reply
+from headrace.annex.llm.client import FIRST_WAIT, LONGEST_WAIT, Client, Reply, Shorten
 from headrace.annex.llm.endpoint import Endpoint, Endpoints
 from headrace.annex.llm.hedge import HEDGED, Latencies, first_of
 from headrace.annex.llm.order import Slots, made_order
@@ -101,11 +101,12 @@ class PoolClient:
             if each.client is not None:
                 each.client.end(error)
 
-    async def ask(self, body: Mapping[str, Any], tokens: int) -> Reply:
+    async def ask(self, body: Mapping[str, Any], tokens: int, *, shorten: Shorten | None = None) -> Reply:
         """Return the answer of one of them; raises a ``RowError``, or what ends the run."""
         await self._slots.acquire(text_of(body.get("messages")))
         gave_up: list[Member] = []
         try:
+            body = body if shorten is None else shorten(body)
             for sent in range(1_000_000):
                 member = chosen(self._members, self._clock(), gave_up)
                 if member is None:

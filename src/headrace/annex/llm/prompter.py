@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Protocol
 
 import msgspec
@@ -28,10 +29,11 @@ from headrace.annex.llm.answers import (
     why_requests,
     with_max_tokens,
 )
-from headrace.annex.llm.client import Client, Reply
+from headrace.annex.llm.client import Client, Reply, Shorten
 from headrace.annex.llm.endpoint import Endpoint, Endpoints
 from headrace.annex.llm.limiter import own_folder
 from headrace.annex.llm.refusals import BadRow, RowError
+from headrace.annex.llm.runaway import Guard, Runaway, script_of
 from headrace.annex.llm.spending import BYTES_PER_TOKEN, Spending, most_tokens, no_folder
 from headrace.annex.llm.store import Answer, AnswerStore, key_of
 from headrace.core.answered import Tokens
@@ -61,8 +63,11 @@ class Asker(Protocol):
         """Make ready to ask."""
         ...
 
-    async def ask(self, body: Mapping[str, Any], tokens: int) -> Reply:
-        """Return the answer to a chat of about so many tokens; raises a ``RowError``, or what ends the run."""
+    async def ask(self, body: Mapping[str, Any], tokens: int, *, shorten: Shorten | None = None) -> Reply:
+        """Return the answer to a chat of about so many tokens; raises a ``RowError``, or what ends the run.
+
+        ``shorten`` returns the request to send instead, when its turn has come.
+        """
         ...
 
     def input_ends(self, ended: bool) -> None:
@@ -166,7 +171,8 @@ class Prompter(AnswerColumns):
         await asker.open()
         loop = asyncio.get_running_loop()
         priced = self.asked.model.prices is not None
-        return _Started(asker, store, used, loop, loop.create_future(), priced, output)
+        guard = Guard(self.settings.runaway, label)
+        return _Started(asker, store, used, loop, loop.create_future(), guard, priced, output)
 
     def _counting_in(self, store: AnswerStore) -> AnswerStore:
         """Return where is counted what this run uses: in its folder, or, without any, where other workers see it."""
@@ -278,7 +284,8 @@ class Prompter(AnswerColumns):
         finally:
             for way in ways.values():
                 way.leave()
-        found.update((place, way.outcome()) for place, way in ways.items())
+        for place, way in ways.items():
+            found[place] = self._told(way.outcome(), rows[place])
         for place, outcome in found.items():
             before = answers[place]
             if isinstance(outcome, BaseException):
@@ -290,6 +297,13 @@ class Prompter(AnswerColumns):
                 answers[place] = msgspec.structs.replace(added(before, outcome), **told)
         if self._others:
             await self._find_elsewhere(rows, answers, errors)
+
+    def _told(self, outcome: Answer | BaseException, row: Mapping[str, Any]) -> Answer | BaseException:
+        """Return what came of a row; the error of an answer that ran away names the script of its letters."""
+        if not isinstance(outcome, Runaway):
+            return outcome
+        script = script_of([row[name] for name in self.asked.template.columns])
+        return Runaway(f"{outcome}. Most letters of the row are {script}") if script else outcome
 
     async def _find_elsewhere(
         self,
@@ -428,15 +442,31 @@ class Prompter(AnswerColumns):
         """Ask, and ask again where what came was no answer."""
         started = self._started
         assert started is not None
-        retries = self.asked.model.max_retries
-        return await asked_again(lambda: self._ask_once(started, request), retries, started.asker.retried)
+        guard = started.guard
+        sent: Mapping[str, Any] = request
 
-    async def _ask_once(self, started: _Started, request: dict[str, Any]) -> Answer:
+        def shorten(body: Mapping[str, Any]) -> Mapping[str, Any]:
+            nonlocal sent
+            sent = guard.shortened(request)
+            return sent
+
+        retries = self.asked.model.max_retries
+        ask = partial(self._ask_once, started, request, shorten if guard.stops else None)
+        answer = await asked_again(ask, retries, started.asker.retried)
+        read, written = answer.prompt_tokens, answer.completion_tokens
+        spent = self.asked.model.cost(read, written) if started.priced else read + written
+        if sent is not request and answer.finish_reason == "length":
+            raise guard.stopped(written, spent=spent)
+        far = guard.add(written, spent=spent)
+        return msgspec.structs.replace(answer, runaway=True) if far else answer
+
+    async def _ask_once(self, started: _Started, request: dict[str, Any], shorten: Shorten | None) -> Answer:
         """Ask once, and have it noted what it used."""
         limit = request.get("max_completion_tokens", request.get("max_tokens"))
         size = len(msgspec.json.encode(request["messages"])) // BYTES_PER_TOKEN + 1
         try:
-            reply = await started.asker.ask(request, size + (limit or 256) * self.settings.n)
+            about = size + (limit or 256) * self.settings.n
+            reply = await started.asker.ask(request, about, shorten=shorten)
             for _ in range(reply.requests - 1):
                 started.asker.spending.second(reply.data)
         finally:
@@ -472,6 +502,7 @@ class _Started:
     used: AnswerStore
     loop: asyncio.AbstractEventLoop
     ended: asyncio.Future[BaseException]
+    guard: Guard
     priced: bool = False
     output: AnswerStore | None = None
     batches: BatchAnswers | None = None

@@ -57,6 +57,7 @@ class Settings(TypedDict, total=False):
     cache: str | os.PathLike[str] | None
     budget: Budget | None
     deadline: float | None
+    runaway: float | None
 
 
 # ---------------------------------------------------------------- what each may be
@@ -198,6 +199,12 @@ def _given_budget(name: str, value: Any) -> Budget:
     return value
 
 
+def _given_factor(name: str, value: Any) -> float:
+    if given_amount(name, value) < 2:
+        raise ArgumentError(f"{name}={value!r}: it takes a number of at least 2, such as 10.")
+    return float(value)
+
+
 # ---------------------------------------------------------------- all of them
 
 
@@ -227,6 +234,7 @@ class RequestSettings:
     cache: str = _setting(_given_folder, "")
     budget: Budget | None = field(default=None, metadata={"read": _given_budget})
     deadline: float | None = _setting(given_amount)
+    runaway: float | None = _setting(_given_factor)
 
     @property
     def more(self) -> tuple[str, ...]:
@@ -324,6 +332,12 @@ class LanguageModel:
             with ``SpendingCapReached``; with a greater budget, it goes on.
         deadline
             Seconds within which answers are needed, for ``via="auto"``: batches take up to 86,400.
+        runaway
+            Stop an answer that has so many times as many tokens as three of four answers before it, and more than
+            256: 10, for example. Its row has no answer, and the error names the script of its letters. A run ends
+            with ``SpendingCapReached`` in which more than a tenth of the last 200 answers had to be stopped, or in
+            which the last 200 cost so many times as much as the first 200. Each worker learns from its own answers,
+            from the 40th on. Default: nothing is stopped; answers that are 10 times as long are counted.
 
         Raises ``ArgumentError`` for a value that makes no sense, or a setting that this kind of model does not have.
 
@@ -399,9 +413,10 @@ class LanguageModel:
             raise ArgumentError(
                 "tools= and schema=: a tool call does not have the form of schema=. Give one of them."
             )
-        if settings.n > 1 and (settings.tools or isinstance(settings.on_truncated, int)):
+        if settings.n > 1 and (settings.tools or settings.runaway or isinstance(settings.on_truncated, int)):
             raise ArgumentError(
-                "n= above 1 goes with neither tools= nor a number as on_truncated=: these are about a single answer."
+                "n= above 1 goes with neither tools=, runaway= nor a number as on_truncated=: these are about a "
+                "single answer."
             )
         longer, first = settings.on_truncated, settings.max_tokens
         if isinstance(longer, int) and (not isinstance(first, int) or first >= longer):

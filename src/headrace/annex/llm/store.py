@@ -63,6 +63,7 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
     ``tool_calls``: which tools it calls, as JSON text. ``cached_tokens`` of the prompt were computed before;
     ``first_token``: seconds until there was one, 0 where nobody says. ``asked_longer``: with more ``max_tokens`` than
     at first; ``repairs``: how often the model was shown what is wrong. ``refusal``: why it does not answer.
+    ``runaway``: it is far longer than others.
     ``reasoning``, ``logprobs`` and ``model`` are there where a column of them was asked for.
     ``choices`` are all answers, where several were asked for.
     """
@@ -84,6 +85,7 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
     logprobs: tuple[float, ...] = ()
     model: str = ""
     choices: tuple[Answer, ...] = ()
+    runaway: bool = False
 
 
 @dataclass(frozen=True, slots=True)

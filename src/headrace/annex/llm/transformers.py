@@ -88,7 +88,7 @@ class Transformers(TextPredictor, LanguageModel):
         "deadline": "is for endpoints",
         "order": "is for models that work on many requests at once; this one gets batches",
         **dict.fromkeys(
-            ("cache", "budget"),
+            ("cache", "budget", "runaway"),
             "is for endpoints; a Transformers model computes here, and costs nothing",
         ),
     }

@@ -176,7 +176,9 @@ def _answer_tiles(found: Answered, data: Value) -> list[Value]:
     some = {"Cut at max_tokens": found.truncated, "Asked with more tokens": found.asked_longer}
     return tiles + [
         tile(name, percent(number / max(found.rows, 1), 1), plural(number, "answer"))
-        for name, number in (some | {"Repaired": found.repaired}).items()
+        for name, number in (
+            some | {"Repaired": found.repaired, "Far longer than others": found.runaway}
+        ).items()
         if number
     ]
 
