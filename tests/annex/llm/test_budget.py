@@ -309,7 +309,8 @@ def test_prices_come_from_a_table_and_have_a_date_and_a_source(tmp_path):
     path.write_text("model,input,output,seen\nmine,1,2.5,2027-01-01\nbad,x,1,\n")
     with pytest.raises(ArgumentError, match="not a table of prices"):
         hr.llm.Endpoint(url, "mine", prices=path)
-    path.write_text("model,input,output,seen\nmine,1,2.5,2027-01-01\n")
+    path.write_text("model,input,output,batch\nmine,1,2.5,\nother,1,2.5,0.4\n")
+    assert hr.llm.Endpoint(url, "other", prices=path).prices == {"input": 1.0, "output": 2.5, "batch": 0.4}
     assert hr.llm.Endpoint(url, "mine", prices=path).prices == {"input": 1.0, "output": 2.5}
     with pytest.raises(
         ArgumentError, match=r"it has no price of 'gpt-9'\. It has claude-haiku-4-5, .* the path of a table"

@@ -228,11 +228,14 @@ def _listed_prices(place: str, model: str) -> dict[str, float]:
     path = os.path.join(os.path.dirname(__file__), "prices.csv") if place == "table" else place
     try:
         with open(path, newline="", encoding="utf-8") as file:
-            rows = {row["model"]: {name: float(row[name]) for name in PRICES} for row in csv.DictReader(file)}
+            rows = {
+                row["model"]: {name: float(row[name]) for name in PRICES if name != "batch" or row.get(name)}
+                for row in csv.DictReader(file)
+            }
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise ArgumentError(
             f"prices={place!r}: it is not a table of prices ({error!r}). It takes a CSV file with the columns model, "
-            "input and output, in money per million tokens."
+            "input and output, in money per million tokens, and batch, if you like."
         ) from None
     if model not in rows:
         raise ArgumentError(

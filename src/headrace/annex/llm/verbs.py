@@ -227,8 +227,8 @@ def given_via(verb: str, value: Any, model: Any) -> str:
         )
     if value != "requests" and isinstance(model, LanguageModel) and model.settings.runaway is not None:
         raise ArgumentError(
-            f"{verb}: runaway= learns from answers as they come, and via={value!r} may send all requests at once. Leave "
-            "one of them out; max_tokens in sampling= holds for batches, too."
+            f"{verb}: runaway= learns from answers as they come, and via={value!r} may send all requests at once. "
+            "Leave one of them out; max_tokens in sampling= holds for batches, too."
         )
     return value
 
