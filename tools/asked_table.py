@@ -22,12 +22,13 @@ def listed() -> str:
     for asked, each in ASKED.items():
         name = f"`{asked}`".replace("'", '"')
         by_text: dict[str, list[str]] = {}
-        for kind, but in each.but.items():
-            by_text.setdefault(but, []).append(KINDS[kind])
-        notes = [f"{', '.join(kinds)}: {but}" for but, kinds in by_text.items()]
+        for kind, text in each.but.items():
+            by_text.setdefault(text, []).append(KINDS[kind])
+        notes = [f"{', '.join(kinds)}: {text}" for text, kinds in by_text.items()]
         if each.cannot:
             notes.append(f"not {', '.join(KINDS[kind] for kind in KINDS if kind in each.cannot)}")
-        lines.append(f"- {name}: {each.meaning}{'' if not notes else ' (' + '; '.join(notes) + ')'}")
+        but = f" But: {'; '.join(notes)}." if notes else ""
+        lines.append(f"- {name}: {each.meaning}.{but}")
     return "\n".join(lines) + "\n"
 
 

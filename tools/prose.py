@@ -6,14 +6,15 @@
 
 A sentence may have 25 words. tools/prose.txt says how many longer ones a page may have, and how many of the words
 below: what was there when the check began, or less. The line ``*`` is for pages that have no line of their own.
-Code, tables, headings and HTML are not prose; of a link its text is; a piece of code in a sentence is one word.
+Words are looked for in tables and headings, too, which have no sentences. Code and HTML are not prose; of a link its
+text is; a piece of code in a sentence is one word.
 """
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -35,6 +36,10 @@ AVOID = {
     r"for ever": "never ends",
     r"thus|hence|thereby|wherein|whereby|thereof": "begin a new sentence",
     r"(?:the )?how manieth": "its index",
+    r"without a word": "without a message, without an error",
+    r"makes? no sense": "is invalid",
+    r"as ever": "as usual, or leave it out",
+    r"upon": "on",
 }
 _AVOID = {re.compile(rf"\b(?:{words})\b", re.IGNORECASE): instead for words, instead in AVOID.items()}
 
@@ -49,11 +54,15 @@ class Sentence(NamedTuple):
     text: str
 
 
-def sentences(markdown: str) -> Iterator[Sentence]:
-    """Yield the sentences of a page."""
+_PARAGRAPHS = ("paragraph_open",)
+_EVERYWHERE = (*_PARAGRAPHS, "heading_open", "th_open", "td_open")
+
+
+def sentences(markdown: str, within: Container[str] = _PARAGRAPHS) -> Iterator[Sentence]:
+    """Yield the sentences of a page: of its paragraphs, or of headings and tables, too."""
     tokens = MarkdownIt("commonmark").enable("table").parse(markdown)
     for before, token in pairwise(tokens):
-        if before.type != "paragraph_open" or token.map is None:
+        if before.type not in within or token.map is None:
             continue
         text = "".join(_plain(part) for part in token.children or [])
         start = 0
@@ -79,10 +88,10 @@ def too_long(markdown: str) -> list[tuple[Sentence, str]]:
 
 
 def odd_words(markdown: str) -> list[tuple[Sentence, str]]:
-    """Return the sentences with a word to avoid, and what to write instead; one of two words twice."""
+    """Return what has a word to avoid, and what to write instead; a sentence with two words twice."""
     return [
         (one, f'"{found[0]}" (instead: {instead})')
-        for one in sentences(markdown)
+        for one in sentences(markdown, _EVERYWHERE)
         for pattern, instead in _AVOID.items()
         for found in pattern.finditer(one.text)
     ]

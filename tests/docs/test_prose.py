@@ -47,9 +47,11 @@ def test_sentences_have_the_line_on_which_they_begin(prose: Any) -> None:
     ]
 
 
-def test_only_prose_is_looked_at(prose: Any) -> None:
+def test_sentences_are_counted_in_prose_and_words_looked_for_in_all_but_code(prose: Any) -> None:
     assert [(one.line, why) for one, why in prose.too_long(PAGE)] == [(15, "31 words")]
-    assert [(one.line, why[:8]) for one, why in prose.odd_words(PAGE)] == [(14, '"nobody"')]
+    assert [(one.line, why[:8].lower()) for one, why in prose.odd_words(PAGE)] == [
+        (at, '"nobody"') for at in (1, 8, 14)
+    ]
 
 
 def test_a_page_may_have_what_is_allowed_and_no_more(
@@ -58,11 +60,11 @@ def test_a_page_may_have_what_is_allowed_and_no_more(
     monkeypatch.setattr(prose, "ROOT", tmp_path)
     monkeypatch.setattr(prose, "BARS", tmp_path / "prose.txt")
     (tmp_path / "README.md").write_text(PAGE)
-    prose.BARS.write_text("0 0 *\n2 1 README.md\n1 0 gone.md\n")
+    prose.BARS.write_text("0 0 *\n2 3 README.md\n1 0 gone.md\n")
     assert prose.main([]) == 0
     assert "--lower" in capsys.readouterr().out
     assert prose.main(["--lower"]) == 0
-    assert prose.BARS.read_text() == "0 0 *\n1 1 README.md\n"
+    assert prose.BARS.read_text() == "0 0 *\n1 3 README.md\n"
 
     (tmp_path / "README.md").write_text(f"{PAGE}\n{LONG}\n")
     assert prose.main([]) == 1

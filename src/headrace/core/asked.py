@@ -52,7 +52,7 @@ ASKED: Mapping[str, Ask] = {
     "mode='ignore'": Ask("leaves a finished run as it is, whatever its plan", dict.fromkeys(TABLES, _IGNORE)),
     "incremental": Ask("adds the rows of what is new in the input"),
     "key": Ask(
-        "with `incremental`: knows rows by key columns, in files that are written again",
+        "with `incremental`, knows rows by key columns",
         {"store": "keys are kept in files that workers map into memory, so the output has to be a folder."},
         but={
             **dict.fromkeys(LAKES, "not in a store"),
