@@ -152,6 +152,15 @@ def test_two_prompts_one_after_the_other_and_more_steps(out):
     assert not server.requests and [len(batch.requests) for batch in server.batches.all] == [4, 4]
 
 
+def test_a_judge_asks_by_batches(out):
+    with FakeLLMServer(lambda prompt: '{"reason": "long", "verdict": "first"}') as server:
+        judge = hr.llm.Judge("Which is better?", model(server), pair=("one", "other"), via="batch")
+        rows = rows_of(4).map(lambda row: {"one": f"a{row['i']}", "other": "b"}).accumulate(better=judge)
+        found = rows.write_parquet(out).metrics["better"]
+    assert found["consistent"] == 0.0 and found["shares"]["tie"] == 1.0
+    assert not server.requests and [len(batch.requests) for batch in server.batches.all] == [4, 4]
+
+
 def test_only_rows_of_new_files_are_asked(out, tmp_path):
     with FakeLLMServer(str.upper) as server:
         for number in range(2):

@@ -52,6 +52,8 @@ class Judge(Metric):
         The name of the column of verdicts: a struct of ``reason`` and ``verdict``. With ``pair`` it is one of
         ``verdict``, ``consistent``, ``reason`` and ``reason_swapped``. Beside it are the tokens of its prompts, as
         ``judge_prompt_tokens``.
+    via
+        As in ``prompt``: ``"batch"`` has the endpoint's batch service judge, for about half the price.
 
     The result is a dict. ``shares``: the share of each verdict. ``mean``: the mean of a scale of numbers.
     ``consistent``: the share of pairs with the same verdict in both orders. ``agreement``: the share of labels that
@@ -92,8 +94,10 @@ class Judge(Metric):
         label: str | None = None,
         weighting: Weighting = None,
         output: str = "judge",
+        via: str = "requests",
     ) -> None:
         self.rubric, self.label, self.output = rubric, label, output
+        self.via = via
         self.model = given_model("Judge", model)
         if self.model.settings.n > 1:
             raise ArgumentError("Judge: the model has n= above 1, and a verdict is a single answer.")
@@ -113,7 +117,8 @@ class Judge(Metric):
         names = [self.output, f"{self.output}_swapped"][: len(self._orders())]
         made = dataset
         for name, order in zip(names, self._orders(), strict=True):
-            made = made.prompt(self._asked(order), self.model, output=name, schema=self._schema())
+            asked = self._asked(order)
+            made = made.prompt(asked, self.model, output=name, schema=self._schema(), via=self.via)
             if _step_of(made) in map(_key_of, dataset._plan.steps):
                 return dataset
         if self.pair is not None:
