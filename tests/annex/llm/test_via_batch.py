@@ -193,6 +193,22 @@ def test_several_workers_and_stages_find_every_answer(out, tmp_path):
     assert sum(len(batch.requests) for batch in server.batches.all) == 400
 
 
+@pytest.mark.parametrize("via", ["batch", "auto"])
+def test_vectors_are_those_of_requests(tmp_path, via):
+    texts = ["mill", "race", None, "mill", "w" * 400, "wheel"]
+    found = {}
+    for way in ("requests", via):
+        with FakeLLMServer(context=50) as server:
+            rows = hr.from_items([{"i": i, "text": text} for i, text in enumerate(texts)])
+            made = rows.embed("text", hr.llm.Endpoint(server.url, "m"), via=way, dimensions=3)
+            out = tmp_path / way
+            made.with_options(engine="inline", on_error="reject", progress=False).write_parquet(out)
+            found[way] = answers(out), hr.read_rejected(out).to_arrow()["_error_type"].to_pylist()
+            if way == via:
+                assert not server.requests and [len(batch.requests) for batch in server.batches.all] == [4]
+    assert found["requests"] == found[via] and found[via][1] == ["BadRow", "ContextTooLong"]
+
+
 # ------------------------------------------------------------ what services do
 
 

@@ -99,6 +99,16 @@ def why_requests(model: Any) -> str:
     return "" if share < 1 else f"a batch costs {share:g} times as much"
 
 
+def way_of(model: Any, via: str) -> str:
+    """Say how a model is asked, if it may be by batches."""
+    if via == "requests":
+        return ""
+    if via == "auto" and (why := why_requests(model)):
+        return f", asked by requests: {why}"
+    if_any = ", if it has one" if via == "auto" else ""
+    return f", asked by its batch service{if_any}: {share_of(model):g} of the price, within 24 hours"
+
+
 class AnswerColumns:
     """Turns answers into columns. ``result`` is their schema, ``columns`` are their names."""
 
@@ -146,15 +156,7 @@ class AnswerColumns:
 
     def weights(self) -> str:
         """Describe where the model is, and how it is asked."""
-        where, via, model = str(self.asked.model.weights()), self.asked.via, self.asked.model
-        if via == "requests":
-            return where
-        if via == "auto" and (why := why_requests(model)):
-            return f"{where}, asked by requests: {why}"
-        if_any = ", if it has one" if via == "auto" else ""
-        return (
-            f"{where}, asked by its batch service{if_any}: {share_of(model):g} of the price, within 24 hours"
-        )
+        return f"{self.asked.model.weights()}{way_of(self.asked.model, self.asked.via)}"
 
     def batch_of(self, answers: Sequence[Answer | None], errors: dict[int, BaseException]) -> pa.RecordBatch:
         """Return answers as a batch; raise ``RowsFailed`` if some are not as asked, or are errors by their places.

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import copy
 from collections import deque
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from headrace.annex.llm.answers import asked_again
+from headrace.annex.llm.ahead import Ahead, Asking, BatchAnswers, NotAsked, name_of, other_rows
+from headrace.annex.llm.answers import asked_again, way_of, why_requests
 from headrace.annex.llm.client import Client
 from headrace.annex.llm.endpoint import Endpoint
 from headrace.annex.llm.refusals import Again, BadRow, ContextTooLong, Malformed, RequestRefused, RowError
+from headrace.annex.llm.store import key_of
 from headrace.core.failures import RowsFailed
+from headrace.core.waiting import when_free
 
 BYTES_PER_TOKEN = 4
+NO_VECTOR = "the vector has values that are not numbers (null, NaN or infinite)"
 
 
 class Embedder:
@@ -25,37 +31,69 @@ class Embedder:
 
     batch_format = "pyarrow"
 
-    def __init__(self, endpoint: Endpoint, output: str, dimensions: int | None = None) -> None:
+    def __init__(
+        self, endpoint: Endpoint, output: str, dimensions: int | None = None, via: str = "requests"
+    ) -> None:
         self.label = endpoint.model
-        self._endpoint, self._output, self._dimensions = endpoint, output, dimensions
+        self._endpoint, self._output, self._dimensions, self._via = endpoint, output, dimensions, via
         self._client: Client | None = None
+        self._folder = ""  # of the run, if it has one
+        self._name = name_of("embed", self.label, output)
+        self._batches: BatchAnswers | None = None
+        self.looks = False  # for what rows ask: what nobody has asked is noted for a batch service
 
     def identity(self) -> Any:
         """Return what decides about the vectors."""
         return ("embed", self._endpoint.model, self._dimensions)
 
     def weights(self) -> str:
-        """Describe where the model is."""
-        return f"the model is at {self._endpoint.base_url}"
+        """Describe where the model is, and how it is asked."""
+        return f"the model is at {self._endpoint.base_url}{way_of(self._endpoint, self._via)}"
 
     @property
     def retried(self) -> deque[str] | None:
         """Why requests were sent again, since somebody looked."""
         return self._client.retried if self._client is not None else None
 
+    @property
+    def ahead(self) -> Ahead:
+        """What a batch service does for all rows before the run."""
+        looking, label = copy.copy(self), f"embed({self.label})"
+        looking.looks = True
+
+        def read(data: Mapping[str, Any]) -> bytes:
+            (vector,) = _vectors_in(data, 1)
+            if not np.isfinite(vector).all():
+                raise Malformed(NO_VECTOR)
+            return bytes(vector.tobytes())
+
+        declined = why_requests(self._endpoint)
+        return Ahead(
+            looking, Asking(self._endpoint, label, self._name, "/embeddings", read, self._via, declined)
+        )
+
+    def keep_in(self, folder: str) -> None:
+        """Find in the folder of the run what a batch service has answered."""
+        self._folder = folder
+
     async def load(self) -> None:
         """Make ready to ask."""
         self._client = Client(self._endpoint, "/embeddings")
         await self._client.open()
+        if BatchAnswers.there(self._folder, self._name):
+            self._batches = BatchAnswers(self._folder, self._name)
 
     async def close(self) -> None:
         """Close connections."""
         if self._client is not None:
             client, self._client = self._client, None
             await client.close()
+        if self._batches is not None:
+            batches, self._batches = self._batches, None
+            batches.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_client": None}
+        return {**self.__dict__, "_client": None, "_batches": None}
 
     async def predict(self, batch: pa.Table) -> pa.RecordBatch:
         """Return the vectors, float32 (n, d), or raise ``RowsFailed`` with those that there are."""
@@ -69,11 +107,45 @@ class Embedder:
                 kind = "is null" if text is None else f"holds {type(text).__name__}, and no text"
                 errors[row] = BadRow(f"column {batch.column_names[0]!r} {kind}")
         vectors: dict[int, np.ndarray[Any, Any]] = {}
-        await self._vectors(list(rows_of), rows_of, vectors, errors)
+        texts_left = list(rows_of)
+        if self._batches is not None:
+            texts_left = await self._answered(self._batches, rows_of, vectors, errors)
+        if self.looks:
+            return self._column(len(texts), {})
+        await self._vectors(texts_left, rows_of, vectors, errors)
         results = self._column(len(texts), vectors)
         if errors:
             raise RowsFailed(errors, results)
         return results
+
+    async def _answered(
+        self,
+        batches: BatchAnswers,
+        rows_of: dict[str, list[int]],
+        vectors: dict[int, np.ndarray[Any, Any]],
+        errors: dict[int, BaseException],
+    ) -> list[str]:
+        """Add what a batch service has answered, and return the texts that it was not asked about."""
+        left: list[NotAsked] = []
+        texts = []
+        for text, rows in rows_of.items():
+            body = self._body([text])
+            key = key_of(body, "embed")
+            try:
+                said = await when_free(batches.answer, key, "", exact=True)
+            except RowError as error:
+                errors.update(dict.fromkeys(rows, error))
+                continue
+            if said is None:
+                texts.append(text)
+                left.append(NotAsked(key, "", body))
+            else:
+                vectors.update(dict.fromkeys(rows, np.frombuffer(said, np.float32)))
+        if self.looks:
+            await when_free(batches.note, left, lambda body: (0, 0.0))
+        elif left and self._via == "batch":
+            raise other_rows(f"embed({self.label})")
+        return texts
 
     async def _vectors(
         self,
@@ -105,26 +177,19 @@ class Embedder:
             if np.isfinite(vector).all():
                 vectors.update(dict.fromkeys(rows_of[text], vector))
             else:
-                no_vector = Malformed("the vector has values that are not numbers (null, NaN or infinite)")
-                errors.update(dict.fromkeys(rows_of[text], no_vector))
+                errors.update(dict.fromkeys(rows_of[text], Malformed(NO_VECTOR)))
 
     async def _ask(self, texts: list[str]) -> np.ndarray[Any, Any]:
         assert self._client is not None
+        tokens = sum(len(text.encode("utf-8", "replace")) for text in texts) // BYTES_PER_TOKEN + 1
+        reply = await self._client.ask(self._body(texts), tokens)
+        return _vectors_in(reply.data, len(texts))
+
+    def _body(self, texts: list[str]) -> dict[str, Any]:
         body: dict[str, Any] = {"model": self._endpoint.model, "input": texts, "encoding_format": "float"}
         if self._dimensions is not None:
             body["dimensions"] = self._dimensions
-        tokens = sum(len(text.encode("utf-8", "replace")) for text in texts) // BYTES_PER_TOKEN + 1
-        reply = await self._client.ask(body, tokens)
-        try:
-            placed = sorted(reply.data["data"], key=lambda each: int(each["index"]))
-            with np.errstate(over="ignore"):  # what float32 does not hold becomes infinite, and is refused
-                found = np.array([each["embedding"] for each in placed], np.float32)
-            numbers = [int(each["index"]) for each in placed]
-        except (KeyError, TypeError, ValueError):
-            raise Again(Malformed, "200, and the answer has no vectors of one length") from None
-        if numbers != list(range(len(texts))) or found.ndim != 2 or not found.shape[1]:
-            raise Again(Malformed, f"200, with {len(numbers):,} vectors for {len(texts):,} texts")
-        return found
+        return body
 
     def _column(self, rows: int, vectors: dict[int, np.ndarray[Any, Any]]) -> pa.RecordBatch:
         """Return the vectors as a column; rows without one have zeros, which nobody sees."""
@@ -134,3 +199,17 @@ class Embedder:
             values[row] = vector
         column = pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), width)
         return pa.record_batch({self._output: column})
+
+
+def _vectors_in(data: Mapping[str, Any], count: int) -> np.ndarray[Any, Any]:
+    """Return the vectors of an answer for so many texts; raises ``Again`` for something else."""
+    try:
+        placed = sorted(data["data"], key=lambda each: int(each["index"]))
+        with np.errstate(over="ignore"):  # what float32 does not hold becomes infinite, and is refused
+            found = np.array([each["embedding"] for each in placed], np.float32)
+        numbers = [int(each["index"]) for each in placed]
+    except (KeyError, TypeError, ValueError):
+        raise Again(Malformed, "200, and the answer has no vectors of one length") from None
+    if numbers != list(range(count)) or found.ndim != 2 or not found.shape[1]:
+        raise Again(Malformed, f"200, with {len(numbers):,} vectors for {count:,} texts")
+    return found

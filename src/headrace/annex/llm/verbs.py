@@ -153,6 +153,7 @@ class PromptVerbs(DatasetBase):
         output: str = "embedding",
         batch_size: int = 64,
         dimensions: int | None = None,
+        via: str = "requests",
         keep: str | Sequence[str] | None = "all",
         replace: bool = False,
         **options: Unpack[WorkerOptions],
@@ -172,6 +173,8 @@ class PromptVerbs(DatasetBase):
             How many texts, in rows, a request or the model gets at a time.
         dimensions
             How long vectors shall be, where an endpoint's model can shorten them.
+        via
+            As in ``prompt``: ``"batch"`` has the endpoint's batch service embed each text.
         keep, replace
             As in ``predict``.
         compute, concurrency, num_cpus, num_gpus, memory, ray_remote_args, version
@@ -196,7 +199,8 @@ class PromptVerbs(DatasetBase):
 
         if not isinstance(column, str) or not column:
             raise ArgumentError(f"embed({column!r}): it takes the name of a column of texts.")
-        predictor, depth = _given_embedder(model, given_output(output), batch_size, dimensions)
+        way = given_via("embed", via, model)
+        predictor, depth = _given_embedder(model, given_output(output), batch_size, dimensions, way)
         if depth is not None and not any(
             options.get(name) is not None for name in ("compute", "concurrency")
         ):
@@ -233,7 +237,9 @@ def given_via(verb: str, value: Any, model: Any) -> str:
     return value
 
 
-def _given_embedder(model: Any, output: str, batch_size: Any, dimensions: Any) -> tuple[Any, int | None]:
+def _given_embedder(
+    model: Any, output: str, batch_size: Any, dimensions: Any, via: str
+) -> tuple[Any, int | None]:
     """Return the predictor of ``embed``, and how many batches of it may be under way, if it waits for them."""
     from headrace.annex.llm.endpoint import Endpoint
 
@@ -241,12 +247,12 @@ def _given_embedder(model: Any, output: str, batch_size: Any, dimensions: Any) -
     if isinstance(model, Endpoint):
         from headrace.annex.llm.embedder import Embedder
 
-        if model.settings != RequestSettings():
+        if model.settings != RequestSettings(deadline=model.settings.deadline):
             raise ArgumentError(
                 "embed: the endpoint has settings of with_options, which are for prompt. Give it one without."
             )
         length = optional(given_positive, "dimensions", dimensions)
-        return Embedder(model, output, length), model.max_in_flight * EMBED_WINDOW
+        return Embedder(model, output, length, via), model.max_in_flight * EMBED_WINDOW
     if isinstance(model, LanguageModel):
         raise ArgumentError(f"embed: hr.llm.{model.noun} is for prompt; give one hr.llm.Endpoint.")
     if dimensions is not None:
