@@ -158,6 +158,8 @@ class FakeBatches:
         return _json(_page([self._plain(batch) for batch in reversed(self.all)], request, "after"))
 
     async def _look(self, request: web.Request) -> web.Response:
+        if all(batch.id != request.match_info["id"] for batch in self.all):
+            return _error(404, "no such batch", "not_found")
         batch = self._batch(request.match_info["id"])
         self._looked_at(batch)
         return _json(self._plain(batch))

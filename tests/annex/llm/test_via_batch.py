@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import re
+import shutil
 import signal
 import sys
 from collections import Counter, deque
@@ -238,6 +240,20 @@ def test_who_stops_a_batch_is_asked_and_it_goes_on(out, end):
         asked.write_parquet(out)
     assert answers(out)["answer"] == [f"{i} A" for i in range(6)]
     assert set(sent(server).values()) == {1}
+
+
+def test_a_batch_that_the_service_forgot_is_not_sent_again_by_itself(out):
+    with FakeLLMServer(str.upper) as server:
+        asked = rows_of(3).prompt("{i} a", model(server), via="batch")
+        server.batches.faults = {"create": deque([lambda: server.batches.all.pop()])}
+        for _ in range(2):
+            with pytest.raises(EndpointRefused, match=r"does not know the batch batch-0 any more") as refused:
+                asked.write_parquet(out)
+        assert not server.batches.all
+        (state,) = re.findall(r"remove (\S+\.headrace)", str(refused.value))
+        shutil.rmtree(state)
+        asked.write_parquet(out)
+    assert answers(out)["answer"] == ["0 A", "1 A", "2 A"]
 
 
 def test_lines_that_are_no_answer_are_asked_again_and_then_rejected(out):

@@ -29,7 +29,7 @@ from headrace.annex.llm.batches.calls import PatientCalls
 from headrace.annex.llm.batches.journal import BatchJournal, Part, PartState
 from headrace.annex.llm.batches.openai import OpenAIBatches
 from headrace.annex.llm.batches.service import Batch, BatchService, LineOutcome, number_of
-from headrace.annex.llm.client import Client
+from headrace.annex.llm.client import Client, NothingThere
 from headrace.annex.llm.refusals import Again, RowError
 from headrace.core import failpoints
 from headrace.core.files import safe_files
@@ -273,7 +273,15 @@ class BatchApi:
         """Wait until a batch has ended."""
         looks = 0
         while True:
-            batch = await self._calls.patiently(lambda: self._service.look(part.batch))
+            try:
+                batch = await self._calls.patiently(lambda: self._service.look(part.batch))
+            except NothingThere:
+                raise EndpointRefused(
+                    f"{self._where} does not know the batch {part.batch} any more, so its answers cannot be had. "
+                    "With a key of another account, it is there: give the key that it was made with. If it was "
+                    f"deleted there, remove {self._files.state}, and run the same again: its requests are sent and "
+                    "paid for again then."
+                ) from None
             if batch.state != "open":
                 return batch
             here.done = batch.done
