@@ -5,9 +5,11 @@ import gc
 import importlib.util
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import traceback
 from collections.abc import Callable, Iterator
@@ -45,10 +47,18 @@ for _number, _usual in (
 if importlib.util.find_spec("tensorflow") is None:  # as on the newest Python for a while
     os.environ.setdefault("KERAS_BACKEND", "torch")
 
+# What budgets of days count lasts, and is the user's own.
+os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="headrace-state-")
+
 _USUAL = {"HEADRACE_ENGINE": "local", "HEADRACE_WORKERS": "2", "HEADRACE_PROGRESS": "0"}
 
 
 ENGINE = os.environ.get("HEADRACE_TEST_ENGINE", "")  # "ray": tests that can be are carried out there
+
+
+def pytest_unconfigure() -> None:
+    """Remove what tests have left in the state of the user."""
+    shutil.rmtree(os.environ["XDG_STATE_HOME"], ignore_errors=True)
 
 
 # Where the annexes are deleted (`make core`), a test that asks for one is skipped: it imports it, or uses a name or
