@@ -129,6 +129,19 @@ def run(args: Sequence[Any], *, timeout: float, **more: Any) -> subprocess.Compl
     return subprocess.CompletedProcess(list(args), process.returncode, out, err)
 
 
+def killed(at: str, work: str, *arguments: object, also: str = "") -> bool:
+    """Do some lines of Python with ``argv``, and say whether a kill at a point, ``stage.write@2``, ended them."""
+    point, _, passage = at.partition("@")
+    kill = {point: f"kill@{passage or 1}"}
+    begin = (
+        f"import sys; from headrace.core import failpoints; failpoints.activate({kill}); argv = sys.argv[1:]"
+    )
+    words = [sys.executable, "-c", f"{begin}\n{work}", *map(str, arguments)]
+    ended = run(words, cwd=Path(__file__).parent, timeout=120, also=also)
+    assert ended.returncode in (0, -signal.SIGKILL), ended.stderr
+    return ended.returncode != 0
+
+
 def command(folder: Path, arguments: str = "", *, also: str = "", workers: bool = False) -> str:
     """Return a line of a shell script that is ``python`` with some arguments, and those of the script."""
     if not template.supported():

@@ -62,7 +62,7 @@ STORE = [
     "store.appended",
 ]  # see tests/stores/test_killed.py
 UPLOADER = ["worker.upload", "worker.uploaded"]  # see tests/stores/test_uploaded.py
-TABLE = ["table.filled"]  # see tests/annex/databases/test_killed.py
+TABLE = ["table.filled"]  # see tests/annex/together/test_every_sink.py
 COLUMNS = ["table.joined"]  # see tests/annex/lakes/test_add_columns.py
 QUERY = [
     "query.inputs",

@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import itertools
-import signal
 import sqlite3
-import sys
 import uuid
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +24,40 @@ from headrace.sources.range import RangeSource
 PLAIN: dict[str, Any] = {"engine": "inline", "progress": False}
 QUIET: dict[str, Any] = {**PLAIN, "shard_rows": 3}
 JOB = """
-import sys
 from pathlib import Path
 from annex.lakes.growing import TABLES
 
-TABLES[sys.argv[1]](Path(sys.argv[2])).run({sys.argv[3]: sys.argv[4]}, key=sys.argv[5] or None)
+TABLES[argv[0]](Path(argv[1])).run(key=argv[2] or None)
 """
+WRITTEN = """
+from annex.lakes.growing import hundred
+
+getattr(hundred(), argv[0])(argv[1], mode=argv[2])
+"""
+
+
+def rows(*batches: dict[str, Any] | pa.Table) -> hr.Dataset:
+    tables = [each if isinstance(each, pa.Table) else pa.table(each) for each in batches]
+    return hr.from_arrow(tables).with_options(**PLAIN)
+
+
+def typed() -> pa.Table:
+    """Columns of types that tables of lakes hold as others."""
+    when = dt.datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=dt.UTC)
+    return pa.table(
+        {
+            "id": pa.array([1, 2], pa.uint32()),
+            "small": pa.array([1, None], pa.int8()),
+            "word": pa.array(["a", None]).dictionary_encode(),
+            "when": pa.array([when, None], pa.timestamp("ns", "UTC")),
+            "plain": pa.array([dt.datetime(2026, 1, 1), None], pa.timestamp("ms")),
+            "vector": pa.array([[1, 2], [3, 4]], pa.list_(pa.float32(), 2)),
+            "price": pa.array([Decimal("1.50"), None], pa.decimal128(10, 2)),
+            "day": pa.array([dt.date(2026, 1, 1), None]),
+            "raw": pa.array([b"\0\1", None], pa.binary(2)),
+            "deep": pa.array([{"a": [1]}, None], pa.struct([("a", pa.list_(pa.uint8()))])),
+        }
+    )
 
 
 def hundred() -> hr.Dataset:
@@ -73,11 +100,8 @@ class Table:
         finally:
             failpoints.activate({})
 
-    def killed(self, point: str, how: str, key: str = "") -> None:
-        arguments = [type(self).__name__, self.folder, point, how, key]
-        command = [sys.executable, "-c", JOB, *map(str, arguments)]
-        ended = forked.run(command, cwd=str(Path(__file__).parents[2]), timeout=120, also=self.imports)
-        assert ended.returncode in (0, -signal.SIGKILL), ended.stderr
+    def killed(self, at: str, key: str = "") -> None:
+        forked.killed(at, JOB, type(self).__name__, self.folder, key, also=self.imports)
 
     def written(self) -> list[int]:
         """Return the ids of the output, each of which has its value."""

@@ -7,8 +7,6 @@ import json
 import os
 import random
 import shutil
-import signal
-import sys
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -21,7 +19,7 @@ import pytest
 
 import forked
 import headrace as hr
-from annex.lakes.growing import PLAIN, hundred
+from annex.lakes.growing import PLAIN, WRITTEN, hundred, rows, typed
 from crossed import sampled
 from headrace.annex.lakes.delta.sink import DeltaTable
 from headrace.annex.lakes.delta.source import DeltaSource
@@ -38,21 +36,6 @@ from headrace.sinks.files import FileSink
 from headrace.sinks.parquet import Parquet
 from headrace.testing import FormatContract, SourceContract
 
-JOB = """
-import sys
-from annex.lakes.growing import hundred
-from headrace.core import failpoints
-
-failpoints.activate({sys.argv[1]: f"kill@{sys.argv[2]}"})
-hundred().write_delta(sys.argv[3], mode=sys.argv[4])
-"""
-
-
-def rows(*batches: dict[str, Any] | pa.Table) -> hr.Dataset:
-    return hr.from_arrow(
-        [each if isinstance(each, pa.Table) else pa.table(each) for each in batches]
-    ).with_options(**PLAIN)
-
 
 def ids(table: Any) -> list[int]:
     """What the library itself reads."""
@@ -61,9 +44,6 @@ def ids(table: Any) -> list[int]:
 
 def versions(table: Any) -> int:
     return int(deltalake.DeltaTable(str(table)).version())
-
-
-# ------------------------------------------------------------ once, whatever happens
 
 
 # ------------------------------------------------------------ what belongs to the table stays
@@ -86,21 +66,7 @@ def test_new_input_of_a_finished_run_is_a_run_of_its_own(tmp_path: Path) -> None
 
 
 def test_types_are_those_of_the_table(tmp_path: Path) -> None:
-    when = dt.datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=dt.UTC)
-    given = pa.table(
-        {
-            "id": pa.array([1, 2], pa.uint32()),
-            "small": pa.array([1, None], pa.int8()),
-            "word": pa.array(["a", None]).dictionary_encode(),
-            "when": pa.array([when, None], pa.timestamp("ns", "UTC")),
-            "plain": pa.array([dt.datetime(2026, 1, 1), None], pa.timestamp("ms")),
-            "vector": pa.array([[1, 2], [3, 4]], pa.list_(pa.float32(), 2)),
-            "price": pa.array([Decimal("1.50"), None], pa.decimal128(10, 2)),
-            "day": pa.array([dt.date(2026, 1, 1), None]),
-            "raw": pa.array([b"\0\1", None], pa.binary(2)),
-            "deep": pa.array([{"a": [1]}, None], pa.struct([("a", pa.list_(pa.uint8()))])),
-        }
-    )
+    given = typed()
     rows(given).write_delta(tmp_path / "t")
     table = deltalake.DeltaTable(str(tmp_path / "t"))
     kinds = {f.name: f.type for f in pa.schema(table.schema().to_arrow())}
@@ -484,11 +450,9 @@ def play(tmp_path: Path, seed: int) -> None:
     deltalake.write_deltalake(table, pa.table({"id": [-1]}))
     for _ in range(dice.randint(1, 4)):
         point, most = dice.choice(POINTS)
-        command = [sys.executable, "-c", JOB, point, str(dice.randint(1, most)), str(table), mode]
-        ended = forked.run(command, cwd=str(Path(__file__).parents[2]), timeout=120)
-        assert ended.returncode in (0, -signal.SIGKILL), ended.stderr
+        killed = forked.killed(f"{point}@{dice.randint(1, most)}", WRITTEN, "write_delta", table, mode)
         found = ids(table)
-        if ended.returncode == 0:
+        if not killed:
             assert [i for i in found if i >= 0] == [*range(100)]
         assert [i for i in found if i >= 0] in ([], [*range(100)])
         if dice.random() < 0.5:

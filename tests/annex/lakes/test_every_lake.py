@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import sys
 import threading
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,24 +12,17 @@ import pytest
 
 import forked
 import headrace as hr
-from annex.lakes.growing import PLAIN, TABLES, Table, hundred
+from annex.lakes.growing import PLAIN, TABLES, Table, hundred, rows
 from headrace.core import failpoints
 from headrace.core.door import loaded
 from headrace.errors import HeadraceError, OutputExists, OutputWriteFailed, PlanChanged, SinkError
 
 KILLED = """
-import sys
 from pathlib import Path
 from annex.lakes.growing import TABLES, hundred
-from headrace.core import failpoints
 
-failpoints.activate({sys.argv[3]: f"kill@{sys.argv[4]}"})
-TABLES[sys.argv[1]](Path(sys.argv[2])).write(hundred(), mode=sys.argv[5])
+TABLES[argv[0]](Path(argv[1])).write(hundred(), mode=argv[2])
 """
-
-
-def rows(*ids: int) -> hr.Dataset:
-    return hr.from_arrow(pa.table({"id": pa.array(ids, pa.int64())})).with_options(**PLAIN)
 
 
 class LakeContract:
@@ -78,10 +69,8 @@ class LakeContract:
     def test_killed_anywhere_the_rows_are_added_once(self, point: str, passage: int, mode: str) -> None:
         self.others(-1)
         before = self.table.commits()
-        given = [type(self.table).__name__, self.folder, point, passage, mode]
-        command = [sys.executable, "-c", KILLED, *map(str, given)]
-        ended = forked.run(command, cwd=str(Path(__file__).parents[2]), timeout=120, also=self.table.imports)
-        assert ended.returncode == -signal.SIGKILL, ended.stderr
+        given = type(self.table).__name__, self.folder, mode
+        assert forked.killed(f"{point}@{passage}", KILLED, *given, also=self.table.imports)
         added, kept = point == "finish.success", [-1] if mode == "append" else []
         assert self.table.ids() == ([*kept, *range(100)] if added else [-1])
         assert self.table.commits() == before + added
@@ -151,7 +140,7 @@ class LakeContract:
         before, ended = self.table.commits(), list[int]()
 
         def run(number: int) -> None:
-            data = rows(*range(number * 10, number * 10 + 10))
+            data = rows({"id": range(number * 10, number * 10 + 10)})
             ended.append(self.table.write(data, output=f"run-{number}").rows)
 
         threads = [threading.Thread(target=run, args=(number,)) for number in range(3)]
@@ -222,13 +211,13 @@ class LakeContract:
     def test_an_overwrite_leaves_older_versions_readable(self) -> None:
         found = []
         for number in range(3):
-            self.table.write(rows(number), mode="overwrite")
+            self.table.write(rows({"id": [number]}), mode="overwrite")
             found.append(self.table.version())
         read = [self.table.read(version).with_options(**PLAIN).take_all() for version in found]
         assert read == [[{"id": number}] for number in range(3)] and self.table.ids() == [2]
         for mode in self.refusing:
             with pytest.raises(OutputExists, match="mode='append'"):
-                self.table.write(rows(3), mode=mode, output="x")
+                self.table.write(rows({"id": [3]}), mode=mode, output="x")
 
     def test_an_output_without_rows(self) -> None:
         assert self.table.write(hundred().filter(expr=hr.col("id") < 0)).rows == 0

@@ -62,7 +62,7 @@ def play(kind: str, folder: Path, seed: int, steps: int = 12, key: str = "", kil
         elif step == "kill":
             point, how = dice.choice(POINTS), dice.choice([1, 1, 2, 3, 5])
             if killed < kills:
-                table.killed(point, f"kill@{how}", key)
+                table.killed(f"{point}@{how}", key)
                 killed += 1
             else:  # an error leaves what a kill leaves, but for the lock
                 with contextlib.suppress(HeadraceError, OSError):

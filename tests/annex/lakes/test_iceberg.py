@@ -28,8 +28,7 @@ from headrace.errors import (
 )
 from headrace.testing import SourceContract
 
-from .growing import PLAIN, hundred
-from .test_delta import rows
+from .growing import PLAIN, hundred, rows, typed
 
 
 def lake(folder: Any) -> dict[str, str]:
@@ -62,31 +61,11 @@ def shop(tmp_path: Path) -> Lake:
     return Lake(tmp_path)
 
 
-# ------------------------------------------------------------ run after run
-
-
-# ------------------------------------------------------------ once, whatever happens
-
-
 # ------------------------------------------------------------ columns
 
 
 def test_types_are_those_of_the_table(shop: Lake) -> None:
-    when = dt.datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=dt.UTC)
-    given = pa.table(
-        {
-            "id": pa.array([1, 2], pa.uint32()),
-            "small": pa.array([1, None], pa.int8()),
-            "word": pa.array(["a", None]).dictionary_encode(),
-            "when": pa.array([when, None], pa.timestamp("ns", "UTC")),
-            "plain": pa.array([dt.datetime(2026, 1, 1), None], pa.timestamp("ms")),
-            "vector": pa.array([[1, 2], [3, 4]], pa.list_(pa.float32(), 2)),
-            "price": pa.array([Decimal("1.50"), None], pa.decimal128(10, 2)),
-            "day": pa.array([dt.date(2026, 1, 1), None]),
-            "raw": pa.array([b"\0\1", None], pa.binary(2)),
-            "deep": pa.array([{"a": [1]}, None], pa.struct([("a", pa.list_(pa.uint8()))])),
-        }
-    )
+    given = typed()
     rows(given).write_iceberg("shop.t", catalog=shop.where)
     expected = [{k: list(v) if k == "vector" else v for k, v in row.items()} for row in given.to_pylist()]
     assert shop.table().scan().to_arrow().to_pylist() == expected

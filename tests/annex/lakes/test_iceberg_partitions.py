@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import hashlib
-import signal
-import sys
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -35,18 +33,14 @@ from headrace.annex.lakes.iceberg.sink import IcebergTable
 from headrace.errors import SinkError
 from headrace.sinks import dividing
 
-from .growing import hundred
-from .test_delta import rows
+from .growing import hundred, rows
 from .test_iceberg import Lake
 
 JOB = """
-import sys
 from annex.lakes.growing import hundred
 from annex.lakes.test_iceberg import lake
-from headrace.core import failpoints
 
-failpoints.activate({sys.argv[1]: f"kill@{sys.argv[2]}"})
-hundred().write_iceberg("shop.t", catalog=lake(sys.argv[3]), mode=sys.argv[4])
+hundred().write_iceberg("shop.t", catalog=lake(argv[0]), mode=argv[1])
 """
 UTC = dt.UTC
 MADE = {
@@ -261,17 +255,8 @@ def test_killed_anywhere_the_rows_are_added_once(shop: Lake, tmp_path: Path, poi
     table = shop.table()
     with table.update_spec() as update:  # the file that is there has an older spec
         update.add_field("id", "truncate[30]", "p_id")
-    command = [
-        sys.executable,
-        "-c",
-        JOB,
-        point,
-        "2" if point == "publish.rename" else "1",
-        str(tmp_path),
-        mode,
-    ]
-    ended = forked.run(command, cwd=str(Path(__file__).parents[2]), timeout=120, also="pyiceberg.catalog.sql")
-    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    at = f"{point}@{2 if point == 'publish.rename' else 1}"
+    assert forked.killed(at, JOB, tmp_path, mode, also="pyiceberg.catalog.sql")
     kept = [-1] if mode == "append" else []
     added = point == "finish.success"
     assert shop.ids() == ([*kept, *range(100)] if added else [-1]) and shop.snapshots() == 1 + added

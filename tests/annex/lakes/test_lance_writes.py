@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 import headrace as hr
-from annex.lakes.growing import PLAIN, hundred
+from annex.lakes.growing import PLAIN, hundred, rows
 from headrace.annex.lakes.lance.parts import LancePart
 from headrace.annex.lakes.lance.sink import LanceTable
 from headrace.core import failpoints
@@ -31,21 +31,6 @@ from headrace.testing import FormatContract
 
 lance = pytest.importorskip("lance")
 
-JOB = """
-import sys
-from annex.lakes.growing import hundred
-from headrace.core import failpoints
-
-failpoints.activate({sys.argv[1]: f"kill@{sys.argv[2]}"})
-hundred().write_lance(sys.argv[3], mode=sys.argv[4])
-"""
-
-
-def rows(*batches: dict[str, Any] | pa.Table) -> hr.Dataset:
-    return hr.from_arrow(
-        [each if isinstance(each, pa.Table) else pa.table(each) for each in batches]
-    ).with_options(**PLAIN)
-
 
 def ids(table: Any) -> list[int]:
     """What the library itself reads, in its order."""
@@ -55,9 +40,6 @@ def ids(table: Any) -> list[int]:
 
 def version(table: Any) -> int:
     return int(lance.dataset(str(table)).version)
-
-
-# ------------------------------------------------------------ once, whatever happens
 
 
 def test_a_driver_that_was_taken_for_dead_and_goes_on(
@@ -75,9 +57,6 @@ def test_a_driver_that_was_taken_for_dead_and_goes_on(
     hundred().write_lance(table)
     assert ids(table) == [-1, *range(100)] and lance.dataset(table).to_table(filter="id = 7").num_rows == 1
     lance.dataset(table).validate()
-
-
-# ------------------------------------------------------------ runs and versions
 
 
 # ------------------------------------------------------------ columns

@@ -1,9 +1,6 @@
 """Tables in an S3 server: a run's parts, journal and commit are all in the bucket."""
 
 import os
-import signal
-import sys
-from pathlib import Path
 
 import deltalake
 import pyarrow as pa
@@ -11,8 +8,7 @@ import pytest
 
 import forked
 import headrace as hr
-from annex.lakes.growing import hundred
-from annex.lakes.test_delta import JOB
+from annex.lakes.growing import WRITTEN, hundred
 from headrace.annex.report.follow import Follower
 from headrace.errors import NothingMatched, SinkError
 
@@ -23,19 +19,12 @@ def ids(url):
     return sorted(deltalake.DeltaTable(url, storage_options=HTTP).to_pyarrow_table()["id"].to_pylist())
 
 
-def killed(url, point):
-    command = [sys.executable, "-c", JOB, point, "1", url, "append"]
-    tests = str(Path(__file__).parents[2])
-    ended = forked.run(command, cwd=tests, timeout=120)
-    assert ended.returncode == -signal.SIGKILL, ended.stderr
-
-
 def test_killed_before_and_after_the_commit(bucket):
     url = f"{bucket.url}/t"
     deltalake.write_deltalake(url, pa.table({"id": [-1]}), storage_options=HTTP)
-    killed(url, "table.filled")
+    assert forked.killed("table.filled", WRITTEN, "write_delta", url, "append")
     assert ids(url) == [-1]
-    killed(url, "finish.success")
+    assert forked.killed("finish.success", WRITTEN, "write_delta", url, "append")
     assert ids(url) == [-1, *range(100)]
     assert hundred().write_delta(url).resumed and ids(url) == [-1, *range(100)]
     table = hr.read_delta(url, columns=["id"], filter=hr.col("id") >= 98).with_options(engine="inline")
@@ -138,8 +127,6 @@ def test_lance_is_read_from_a_store(bucket):
 def test_lance_is_written_to_a_store(bucket, proxy, fault):
     """The answer to the commit is lost, or the driver is killed right before it."""
     lance = pytest.importorskip("lance")
-    from annex.lakes.test_lance_writes import JOB as LANCE_JOB
-
     url, spoilt = f"{bucket.url}/w.lance", []
 
     def options():
@@ -153,9 +140,7 @@ def test_lance_is_written_to_a_store(bucket, proxy, fault):
 
     lance.write_dataset(pa.table({"id": [-1]}), url, storage_options=options())
     if fault is None:
-        command = [sys.executable, "-c", LANCE_JOB, "table.filled", "1", url, "append"]
-        ended = forked.run(command, cwd=str(Path(__file__).parents[2]), timeout=120)
-        assert ended.returncode == -signal.SIGKILL, ended.stderr
+        assert forked.killed("table.filled", WRITTEN, "write_lance", url, "append")
     else:
         proxy.fault = once
     assert hundred().write_lance(url).rows == 100

@@ -16,7 +16,7 @@ import shutil
 import signal
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -115,13 +115,23 @@ class Round:
         return said
 
 
-@pytest.mark.parametrize("name", ["csv", "json", "numpy", "webdataset", "images"])
-def test_killed_twice(name: str, nurseries: Nurseries, tmp_path: Path) -> None:
+OF_FILES, OF_TABLES = (
+    ("publish.renamed@2", "stage.closed@3"),
+    ("table.filled@2", "publish.rename@1", "publish.renamed@2"),
+)
+AGAIN = {
+    **dict.fromkeys(("csv", "json", "numpy", "webdataset", "images"), OF_FILES),
+    **dict.fromkeys(("sqlite", "duckdb", "postgresql"), OF_TABLES),
+}
+
+
+@pytest.mark.parametrize(("name", "points"), AGAIN.items(), ids=AGAIN)
+def test_killed_again_and_again(points: Sequence[str], rounds: Callable[[], Round]) -> None:
     pytest.importorskip("PIL")
-    played = Round(name, nurseries, tmp_path / "out", {})
-    played.live(faults={"publish.renamed": "kill@2"})
-    played.live(faults={"stage.closed": "kill@3"})
-    assert played.kills == 2
+    played = rounds()
+    for point, _, passage in (each.partition("@") for each in points):
+        played.live(faults={point: f"kill@{passage}"})
+    assert played.kills == len(points)
     played.check()
 
 
