@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -24,31 +25,36 @@ def new(job: Job) -> Job:
     return Job(job.source, job.output, factor=5)
 
 
-def test_replaces(job: Job, new: Job) -> None:
-    first = job.here()
-    second = new.here(mode="overwrite")
-    assert second.run != first.run and not second.resumed
-    check(Path(job.output), new.expected(), new.here)
+UNFINISHED, KILLED = ("publish.renamed", 3), ("journal.synced", 4)
+THERE: dict[str, tuple[list[tuple[dict[str, int], Any]], dict[str, int], bool]] = {
+    "nothing": ([], {}, False),
+    "itself": ([({}, None)], {}, False),
+    "another": ([({}, None)], {"factor": 5}, False),
+    "one of another shape": ([({}, None)], {"limit": 130}, False),
+    "itself, unfinished": ([({}, UNFINISHED)], {}, True),
+    "another, unfinished": ([({}, UNFINISHED)], {"factor": 5}, False),
+    "another, and an overwrite that was killed": (
+        [({}, None), ({"factor": 5}, KILLED)],
+        {"factor": 7},
+        False,
+    ),
+}
 
 
-def test_a_finished_run_is_made_anew(job: Job) -> None:
-    first, second = job.here(), job.here(mode="overwrite")
-    assert second.run != first.run
-    check(Path(job.output), job.expected(), job.here)
-
-
-def test_into_a_new_folder(job: Job) -> None:
-    job.here(mode="overwrite")
-    check(Path(job.output), job.expected(), job.here)
-
-
-def test_of_another_shape(job: Job) -> None:
-    job.here()
-    new = Job(job.source, job.output, limit=130)
-    with pytest.raises(PlanChanged, match="steps"):
-        new.here()
-    new.here(mode="overwrite")
-    check(Path(job.output), new.expected(), new.here)
+@pytest.mark.parametrize(("there", "now", "resumed"), THERE.values(), ids=THERE)
+def test_over_what_is_there(job: Job, there: Any, now: dict[str, Any], resumed: bool) -> None:
+    """``there``: jobs, and where each was killed, the second one as it overwrote the first."""
+    runs = []
+    for number, (which, killed) in enumerate(there):
+        before, mode = replace(job, **which), "overwrite" if number else "resume"
+        if killed is None:
+            runs.append(before.here(mode=mode).run)
+        else:
+            code = before.start({killed[0]: f"kill@{killed[1]}"}, mode=mode).wait()[0]
+            assert code == -signal.SIGKILL
+    result = replace(job, **now).here(mode="overwrite")
+    assert result.resumed == resumed and result.run not in runs
+    check(Path(job.output), replace(job, **now).expected(), replace(job, **now).here)
 
 
 def test_old_rows_stay_readable_when_the_new_run_fails(job: Job, new: Job) -> None:
@@ -75,14 +81,6 @@ def test_an_interrupted_one_is_taken_up_with_its_shards(job: Job, new: Job) -> N
     check(Path(job.output), new.expected(), new.here)
 
 
-def test_an_interrupted_one_is_given_up_by_another_plan(job: Job, new: Job) -> None:
-    job.here()
-    assert new.start({"journal.synced": "kill@4"}, mode="overwrite").wait()[0] == -signal.SIGKILL
-    other = Job(job.source, job.output, factor=7)
-    other.here(mode="overwrite")
-    check(Path(job.output), other.expected(), other.here)
-
-
 def test_a_refusal_does_not_touch_the_hidden_run(job: Job, new: Job) -> None:
     job.here()
     assert new.start({"journal.synced": "kill@4"}, mode="overwrite").wait()[0] == -signal.SIGKILL
@@ -92,19 +90,6 @@ def test_a_refusal_does_not_touch_the_hidden_run(job: Job, new: Job) -> None:
     assert (Path(job.output) / "_headrace" / "next").read_text() == hidden
     assert new.here(mode="overwrite").resumed
     check(Path(job.output), new.expected(), new.here)
-
-
-def test_over_an_unfinished_run_of_another_plan(job: Job, new: Job) -> None:
-    assert job.start({"publish.renamed": "kill@3"}).wait()[0] == -signal.SIGKILL
-    assert len(parts(Path(job.output))) == 3
-    new.here(mode="overwrite")
-    check(Path(job.output), new.expected(), new.here)
-
-
-def test_over_an_unfinished_run_of_the_same_plan_goes_on_with_it(job: Job) -> None:
-    assert job.start({"publish.renamed": "kill@3"}).wait()[0] == -signal.SIGKILL
-    assert job.here(mode="overwrite").resumed
-    check(Path(job.output), job.expected(), job.here)
 
 
 def one_is_new(job: Job) -> None:
