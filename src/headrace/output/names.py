@@ -11,7 +11,7 @@ from headrace.core.files import hive, safe_files
 from headrace.core.files.formats import PART_SUFFIX
 from headrace.core.uploading.names import PARTS, is_uploaded, uploaded_name
 from headrace.core.work import HOME, REJECTED, CommitRecord, StagedFile
-from headrace.errors import JournalDamaged
+from headrace.errors import ForeignOutput, JournalDamaged
 from headrace.version import __version__
 
 REPORT = "report.html"  # files of a run, beside its record
@@ -92,6 +92,20 @@ def first_names(names: Sequence[str]) -> str:
     'a, b, c and 2 more'
     """
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def check_foreign(output: str, found: Iterable[str]) -> None:
+    """Refuse a place where these files are, and none of them is ours; names that begin with a dot do not disturb.
+
+    >>> check_foreign("out", [".keep"]), check_foreign("out", ["a.csv", "_headrace"])
+    (None, None)
+    """
+    others = sorted(name for name in found if not name.startswith("."))
+    if others and HOME not in {name.split("/")[0] for name in others}:
+        raise ForeignOutput(
+            f"The output {output} holds files that Headrace did not write ({first_names(others)}). Nothing was "
+            "touched: choose an empty or a new place."
+        )
 
 
 def check_run(run: str, where: Path) -> str:

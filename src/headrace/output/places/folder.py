@@ -18,7 +18,7 @@ from headrace.core.uploading.names import Uploads
 from headrace.core.work import FLEET, HOME, REJECTED, Durability, StagedFile
 from headrace.errors import ForeignOutput, OutputWriteFailed, RunLocked
 from headrace.output.journal import Contents, Journal
-from headrace.output.names import first_names
+from headrace.output.names import check_foreign
 from headrace.output.places.notes import HELD, FolderNotes, Notes
 from headrace.output.publishing import FolderPublisher, Publisher
 from headrace.output.small_files import (
@@ -91,7 +91,7 @@ class Folder:
                 os.close(lock)
                 raise
             if not taken:
-                holder = os.pread(lock, 100, 0).decode(errors="replace").strip() or "another process"
+                holder = _holder(lock)
                 os.close(lock)
                 raise RunLocked(
                     f"The output folder {self.root} is being written by {holder}. Wait until it ends (or end "
@@ -115,7 +115,7 @@ class Folder:
             return None
         try:
             if _is_listed(opened) or not waiting.lock(opened, shared=True):
-                return os.pread(opened, 100, 0).decode(errors="replace").strip() or "another process"
+                return _holder(opened)
         except OSError:
             return None
         finally:
@@ -244,10 +244,8 @@ class Folder:
     def adopted(self, run: str, machine: str, file: StagedFile, name: str) -> StagedFile:
         """Give it a second name among the staged files; where the disk knows none, copy it."""
         staged = f"{os.urandom(8).hex()}.staged"
-        made, path = (
-            self.root / HOME / FLEET / machine / file.name,
-            self.root / HOME / run / "staging" / staged,
-        )
+        home = self.root / HOME
+        made, path = home / FLEET / machine / file.name, home / run / "staging" / staged
         try:
             os.link(made, path)
         except FileNotFoundError as error:
@@ -279,7 +277,7 @@ def _remove_empty(folder: Path, top: Path) -> None:
 
 def _check_foreign(root: Path) -> None:
     try:
-        others = sorted(name for name in os.listdir(root) if not name.startswith("."))
+        others = os.listdir(root)
     except FileNotFoundError:
         return
     except NotADirectoryError as error:
@@ -290,11 +288,11 @@ def _check_foreign(root: Path) -> None:
         ) from error
     except OSError as error:
         raise write_failed(error, root, "list") from error
-    if others and HOME not in others:
-        raise ForeignOutput(
-            f"The output folder {root} holds files that Headrace did not write ({first_names(others)}). Nothing was "
-            "touched: choose an empty or a new folder."
-        )
+    check_foreign(str(root), others)
+
+
+def _holder(lock: int) -> str:
+    return os.pread(lock, 100, 0).decode(errors="replace").strip() or "another process"
 
 
 def _is_listed(opened: int) -> bool:

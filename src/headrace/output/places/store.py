@@ -31,10 +31,10 @@ from headrace.core.stores.writing import ABSENT, StoreWriter, Taken, Version
 from headrace.core.uploading.names import PARTS, Uploads, of_machine
 from headrace.core.uploading.uploader import LocalFolder
 from headrace.core.work import HOME, SUCCESS, Durability, StagedFile
-from headrace.errors import ForeignOutput, HeadraceError, NothingMatched, RunLocked
+from headrace.errors import HeadraceError, NothingMatched, RunLocked
 from headrace.output.journal import Contents, Journal
 from headrace.output.journal_frames import MAGIC
-from headrace.output.names import REPORT, first_names, read_pointer
+from headrace.output.names import REPORT, check_foreign, read_pointer
 from headrace.output.places.lease import LOCK, Lease, sign_of, writer_of
 from headrace.output.places.notes import Notes
 from headrace.output.places.numbered import NumberedObjects, StoreNotes
@@ -114,14 +114,7 @@ class Store:
         """Refuse a place where objects are that no run of ours has written, before anything is written there."""
         if self.objects.names(f"{HOME}/", few=True):
             return
-        # Another driver may have begun since.
-        found = (name for name, _ in self.objects.names(few=True))
-        others = [name for name in found if not name.startswith((".", f"{HOME}/"))]
-        if others:
-            raise ForeignOutput(
-                f"The output {self.name} holds objects that Headrace did not write ({first_names(others)}). "
-                "Nothing was touched: choose an empty or a new place."
-            )
+        check_foreign(self.name, (name for name, _ in self.objects.names(few=True)))
 
     def writer(self) -> str | None:
         """Return whose lease was renewed not long ago."""
