@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
-from headrace.core.human import plural
-from headrace.core.work import HOME, CommitRecord, Ledger, Shard, Split, StagedFile
+from headrace.core.work import HOME, CommitRecord, Ledger, StagedFile
 from headrace.output.journal_records import FORMAT
 
 Code = Mapping[str, str]
@@ -135,60 +134,6 @@ class RunTotals:
 def manifest_entry(file: StagedFile) -> dict[str, Any]:
     """Return what the manifest says of a file."""
     return {"name": file.name, "rows": file.rows, "size": file.size, "crc32": file.crc32}
-
-
-class OlderRows(msgspec.Struct, frozen=True):
-    """Rows of an output that were made by other code than what is asked for now: of how many input files, by what."""
-
-    files: int
-    rows: int
-    steps: tuple[str, ...]
-
-    def __str__(self) -> str:
-        """Say it in one line.
-
-        >>> print(OlderRows(31, 12_000, ("predict(Model)",)))
-        rows of 31 files (12,000 rows) were made by an older predict(Model)
-        """
-        return f"rows of {plural(self.files, 'file')} ({plural(self.rows, 'row')}) were made by an older {self._of}"
-
-    @property
-    def _of(self) -> str:
-        return " and ".join(self.steps) or "plan"
-
-    def data(self) -> dict[str, Any]:
-        """Return it as ``_SUCCESS`` has it."""
-        return {"input_files": self.files, "rows": self.rows, "steps": list(self.steps)}
-
-
-def older_rows(
-    records: Iterable[CommitRecord],
-    shards: Sequence[Shard],
-    codes: Mapping[int, Code],
-    code: Code,
-    files_of: Callable[[Split], range],
-) -> OlderRows | None:
-    """Return what was made by other code than ``code``; None if nothing was."""
-    others = {number for number, known in codes.items() if known != code}
-    if not others:
-        return None
-    files: set[int] = set()
-    rows, made = 0, set()
-    for record in records:
-        if record.revision in others and record.shard < len(shards):
-            made.add(record.revision)
-            rows += record.ledger.written
-            for split in shards[record.shard].splits:
-                files.update(files_of(split))
-    if not made:
-        return None
-    steps = sorted(
-        (int(place.partition(":")[0]), place.partition(" of ")[2])
-        for number in made
-        for place, mark in codes[number].items()
-        if code.get(place) != mark
-    )
-    return OlderRows(len(files), rows, tuple(dict.fromkeys(name for _, name in steps)))
 
 
 def digest_of(code: Code) -> str:

@@ -17,7 +17,7 @@ from headrace.observers.pace import LAST_SHARDS
 from headrace.observers.record_reader import listed
 from headrace.output.layout import HOME
 from headrace.output.names import REPORT
-from headrace.output.run_list import older_rows
+from headrace.output.refresh import files_in
 from headrace.output.runs import success_of
 from headrace.output.seen_keys import key_step
 from headrace.result import Metrics, Result
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from headrace.output.job import Job
     from headrace.output.layout import Output
-    from headrace.output.run_list import OlderRows, RunEntry
+    from headrace.output.run_list import RunEntry
 
 
 def started(job: Job, workers: int) -> RunStarted:
@@ -82,15 +82,49 @@ def ledger_of(job: Job) -> dict[str, Any]:
     return ledger_data(job.committer.state.ledger, [step.label() for step in job.plan.steps])
 
 
+class OlderRows(msgspec.Struct, frozen=True):
+    """Rows of an output that were made by other code than what is asked for now: of how many input files, by what."""
+
+    files: int
+    rows: int
+    steps: tuple[str, ...]
+
+    def __str__(self) -> str:
+        """Say it in one line.
+
+        >>> print(OlderRows(31, 12_000, ("predict(Model)",)))
+        rows of 31 files (12,000 rows) were made by an older predict(Model)
+        """
+        return f"rows of {plural(self.files, 'file')} ({plural(self.rows, 'row')}) were made by an older {self._of}"
+
+    @property
+    def _of(self) -> str:
+        return " and ".join(self.steps) or "plan"
+
+    def data(self) -> dict[str, Any]:
+        """Return it as ``_SUCCESS`` has it."""
+        return {"input_files": self.files, "rows": self.rows, "steps": list(self.steps)}
+
+
 def older_of(job: Job) -> OlderRows | None:
-    """Return which rows of the output other code has made than that of the plan as it is now."""
-    if job.recorded is not None:
+    """Return which rows of the output other code has made than that of the plan as it is; None: there are none."""
+    codes, shards = job.committer.state.codes, job.shards
+    others = {number for number, known in codes.items() if known != job.code}
+    if job.recorded is not None or not others:
         return None
-    committer = job.committer
-    codes = committer.state.codes
-    if all(code == job.code for code in codes.values()):
-        return None
-    return older_rows(committer.committed(), job.shards, codes, job.code, job.plan.source.files_of)
+    files, made, rows = set[int](), set[int](), 0
+    for record in job.committer.committed():
+        if record.revision in others and record.shard < len(shards):
+            made.add(record.revision)
+            rows += record.ledger.written
+            files |= files_in(job.plan.source, [shards[record.shard]])
+    steps = sorted(
+        (int(place.partition(":")[0]), place.partition(" of ")[2])
+        for number in made
+        for place, mark in codes[number].items()
+        if job.code.get(place) != mark
+    )
+    return OlderRows(len(files), rows, tuple(dict.fromkeys(name for _, name in steps))) if made else None
 
 
 def notes_of(job: Job) -> list[str]:
