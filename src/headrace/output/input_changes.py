@@ -324,27 +324,17 @@ def _new_splits(source: Source, shards: Sequence[Shard], changed: set[int]) -> d
 def _insert_in_order(
     file: int, splits: list[Split], shards: list[list[Split]], source: Source, committer: ShardCommitter
 ) -> None:
-    done = committer.state.done
-    before = -1  # the last shard that holds anything of an earlier file
-    for number in sorted(range(len(shards)), key=lambda number: committer.plan.shards[number].place):
-        shard = shards[number]
-        for at, split in enumerate(shard):
-            if _file_of(source, split) > file:
-                if not done[number] and source.dataset_of(split) == source.dataset_of(splits[0]):
-                    shard[at:at] = splits
-                    return
-                break
-            before = number
-        else:
-            continue
-        break
-    if (
-        before >= 0
-        and not done[before]
-        and source.dataset_of(shards[before][-1]) == source.dataset_of(splits[0])
-    ):
-        shards[before] += splits
-        return
+    order = sorted(range(len(shards)), key=lambda number: committer.plan.shards[number].place)
+    there = [(number, at) for number in order for at in range(len(shards[number]))]
+    first = next((i for i, (n, at) in enumerate(there) if _file_of(source, shards[n][at]) > file), len(there))
+    # Before the first split of a later file, else behind the last one of an earlier file.
+    behind = [(number, -1) for number, _ in there[:first][-1:]]
+    for number, at in there[first : first + 1] + behind:
+        alike = source.dataset_of(shards[number][at]) == source.dataset_of(splits[0])
+        if alike and not committer.state.done[number]:
+            at = at if at >= 0 else len(shards[number])
+            shards[number][at:at] = splits
+            return
     raise InputChanged(
         f"The input file {committer.plan.files[file][0]} had no rows when the run in {committer.output} began, and "
         "has some now. The rows before and after it are written already, so its rows have no place. Bring the old "
