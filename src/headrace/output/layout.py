@@ -155,10 +155,6 @@ class Output:
         """Write a small file of a run, at once or not at all. ``named`` False: the caller syncs the folder."""
         self.place.write(f"{HOME}/{check_run(run, self.home)}/{name}", data, named=named)
 
-    def remove_run(self, run: str) -> None:
-        """Remove a run's folder."""
-        self.place.remove_below(f"{HOME}/{check_run(run, self.home)}")
-
     def is_marked(self, run: str) -> bool:
         """Say whether the marks of a finished run are there: its manifest and ``_SUCCESS``."""
         return (self.folder(run) / "manifest").exists() and (self.root / SUCCESS).exists()
@@ -171,7 +167,7 @@ class Output:
         for pointer in ("next", "current"):
             if read_pointer(self.home / pointer) == run:
                 self.point(pointer, None)
-        self.remove_run(run)
+        self.place.remove_below(f"{HOME}/{check_run(run, self.home)}")
 
     @contextlib.contextmanager
     def taken_over(self, run: str, kept: Container[str] | None) -> Iterator[None]:
@@ -194,7 +190,7 @@ class Output:
         failpoints.hit("swap.pointed")
         self.point("next", None)
         if old not in (None, run):
-            self.remove_run(str(old))
+            self.place.remove_below(f"{HOME}/{old}")
 
     def tidy(self, run: str) -> None:
         """Remove what a run that has finished does not need any more."""

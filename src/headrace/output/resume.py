@@ -331,21 +331,14 @@ class _JobOpener:
         swapped = None
         for run in filter(None, (self._output.current(), self._output.next())):
             state = self._peek(run)[1]
-            if state.swapping is not None and not state.finished and self._finish(run):
-                swapped = None if state.hidden else run
+            if state.swapping is None or state.finished:
+                continue
+            with contextlib.closing(self._recover(run, hidden=True)) as committer:
+                swapping = committer.state.swapping
+                if swapping is not None:  # some of it may be gone meanwhile
+                    committer.finish(swapping.seconds, swapping.summary)
+                    swapped = None if state.hidden else run
         return swapped
-
-    def _finish(self, run: str) -> bool:
-        """Publish what a driver was about to publish; False if some of it is gone meanwhile."""
-        committer = self._recover(run, hidden=True)
-        try:
-            swapping = committer.state.swapping
-            if swapping is None:
-                return False
-            committer.finish(swapping.seconds, swapping.summary)
-        finally:
-            committer.close()
-        return True
 
     def _begin(self) -> Job:
         self._prepare()

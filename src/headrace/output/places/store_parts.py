@@ -134,14 +134,15 @@ class StorePublisher(Publisher):
         """Say whether a file has this name, by the listing; what is not so in it is looked at again."""
         there = self._place.there
         if there.get(name) != file.size:
-            found = self._store.look(name)
-            if found is None or not self._is(file, found):
+            if not self._is(file, self._store.look(name)):
                 return False
             there[name] = file.size
         return True
 
-    def _is(self, file: StagedFile, found: Found) -> bool:
-        """Say whether an object is a file of the run; where a store notes nothing, by its size."""
+    def _is(self, file: StagedFile, found: Found | None) -> bool:
+        """Say whether an object is there and is a file of the run; where a store notes nothing, by its size."""
+        if found is None:
+            return False
         noted = {key: found.notes.get(key) for key in (RUN_NOTE, CRC_NOTE)}
         return found.size == file.size and (RUN_NOTE not in found.notes or noted == notes_of(self._run, file))
 
@@ -176,7 +177,7 @@ class StorePublisher(Publisher):
         older = [file for file in files if file.name not in self._published]
         found = self._copiers.map(lambda file: self._store.look(file.name), older)
         for file, there in zip(older, found, strict=True):
-            if there is None or not self._is(file, there):
+            if not self._is(file, there):
                 raise OutputWriteFailed(
                     f"{self._store.url(file.name)} is not what was written. Remove it, and run again: its rows are "
                     "processed once more."
@@ -192,13 +193,12 @@ class StorePublisher(Publisher):
     def _copy(self, file: StagedFile, aside: str) -> None:
         self._place.lease.ensure()
         failpoints.hit("publish.rename")
-        if not self._store.duplicate_if_there(aside, file.name):
-            found = self._store.look(file.name)
-            if found is None or not self._is(file, found):
-                raise OutputWriteFailed(
-                    f"{self._store.url(aside)} is gone, and was not copied to {file.name}. Run again: its rows are "
-                    "processed once more."
-                )
+        copied = self._store.duplicate_if_there(aside, file.name)
+        if not copied and not self._is(file, self._store.look(file.name)):
+            raise OutputWriteFailed(
+                f"{self._store.url(aside)} is gone, and was not copied to {file.name}. Run again: its rows are "
+                "processed once more."
+            )
         self._place.there[file.name] = file.size
         self._published.add(file.name)
         failpoints.hit("publish.renamed")
@@ -235,7 +235,7 @@ class StorePublisher(Publisher):
     def _check(self, file: StagedFile, name: str) -> None:
         """See that a worker's upload is what it says, before a record names it."""
         found = self._store.look(name)
-        if found is None or not self._is(file, found):
+        if not self._is(file, found):
             how = "is gone" if found is None else "has other bytes"
             raise OutputWriteFailed(
                 f"{self._store.url(name)}, which a worker has uploaded, {how}. Finished work is kept: run again, and "
