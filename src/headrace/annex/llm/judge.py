@@ -119,7 +119,7 @@ class Judge(Metric):
         for name, order in zip(names, self._orders(), strict=True):
             asked = self._asked(order)
             made = made.prompt(asked, self.model, output=name, schema=self._schema(), via=self.via)
-            if _step_of(made) in map(_key_of, dataset._plan.steps):
+            if _key_of(made._plan.steps[-1]) in map(_key_of, dataset._plan.steps):
                 return dataset
         if self.pair is not None:
             made = made.with_column(self.output, _joined(names, self.pair)).drop_columns([names[1]])
@@ -289,12 +289,8 @@ def _joined(names: Sequence[str], pair: Sequence[str]) -> pc.Expression:
     )
 
 
-def _step_of(dataset: Any) -> Any:
-    """Return what tells the last prompt of a dataset from others."""
-    return _key_of(dataset._plan.steps[-1])
-
-
 def _key_of(step: Any) -> Any:
+    """Return what tells a prompt from others; None for another step."""
     if step.verb != "prompt":
         return None
     (model,) = step.models
