@@ -35,7 +35,8 @@ class RunDescribed(msgspec.Struct, frozen=True):
     ``plan`` is what ``explain`` says. ``source`` is what is read, in a
     word; ``inputs`` are the first paths it was given, of ``input_files`` files in all; ``command`` is what this
     process was started with, ``resume`` what to type to go on; ``models`` are steps with the digests of their models,
-    ``packages`` versions of libraries, ``commit`` that of the program's repository.
+    ``packages`` versions of libraries, ``commit`` that of the program's repository. ``every_row``: none may be set
+    aside.
     """
 
     run: str
@@ -61,6 +62,7 @@ class RunDescribed(msgspec.Struct, frozen=True):
     models: tuple[tuple[str, str], ...] = ()
     packages: dict[str, str] = {}
     commit: str = ""
+    every_row: bool = False
 
 
 class InputMade(msgspec.Struct, frozen=True):
@@ -451,6 +453,12 @@ class RequirementsAsked(msgspec.Struct, frozen=True):
         if self.verdict == "published":
             return f"published although {unmet}, because: {self.because}"
         return f"discarded, because: {self.because}" if self.verdict == "discarded" else f"not met: {unmet}"
+
+
+EVERY_ROW = (
+    "The run adds columns to a table, which need a value for each row. on_error='null' writes a null for a row that "
+    "fails."
+)
 
 
 class RunAsked(msgspec.Struct, frozen=True):

@@ -465,6 +465,11 @@ class Target(Protocol):
     place: str = ""
     """Where the table is, as a source that reads it says it; "" if none could read it while rows are added."""
 
+    @property
+    def every_row(self) -> bool:
+        """Whether each row of the source has to have one here, so that none may be set aside."""
+        return False
+
     def bind(self, sink: Sink) -> Sink:
         """Return a sink that was bound to a run, with what the run has to know of the table. Called in the driver."""
         return sink

@@ -68,7 +68,13 @@ def describe(
         provenance.models(plan.steps, code),
         provenance.packages(),
         provenance.git_commit(),
+        needs_every_row(plan),
     )
+
+
+def needs_every_row(plan: Plan) -> bool:
+    """Say whether no row may be set aside, as the table that is written to has each of them already."""
+    return plan.sink is not None and plan.sink.target is not None and plan.sink.target.every_row
 
 
 def describe_reading(plan: Plan, execution: ExecutionPlan, *, elapsed: float) -> RunDescribed:

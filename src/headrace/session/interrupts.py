@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from headrace.core.events import Event, RunAsked
+from headrace.core.events import EVERY_ROW, Event, RunAsked
 from headrace.core.files import safe_files
 from headrace.output.names import ASKED
 
@@ -81,9 +81,11 @@ class Requests:
     driver does not count.
     """
 
-    def __init__(self, folder: Path, ask: Callable[[RunAsked], None]) -> None:
+    def __init__(self, folder: Path, ask: Callable[[RunAsked], None], *, every_row: bool = False) -> None:
+        """``every_row``: none may be set aside, whoever asks for that."""
         self._path = folder / ASKED
         self._ask = ask
+        self._every_row = every_row
         self._seen: tuple[int, int] | None = None  # of the file: its number, and when it was written
         self.close()
 
@@ -98,6 +100,9 @@ class Requests:
                 return
             self._seen = seen
             asked = msgspec.json.decode(safe_files.content(self._path, _MOST_BYTES), type=RunAsked)
+            if self._every_row and asked.on_error == "reject":
+                _log.warning("on_error='reject' is left out: %s", EVERY_ROW)
+                asked = msgspec.structs.replace(asked, on_error=None)
             self._ask(msgspec.structs.replace(asked, held=False))
         except FileNotFoundError:
             pass

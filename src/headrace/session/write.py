@@ -41,7 +41,7 @@ from headrace.session import invocation, job_events, lineage
 from headrace.session.ahead import work_ahead
 from headrace.session.build_runner import Resumed
 from headrace.session.context import Run, RunContext, warn_of_inline
-from headrace.session.describe import describe
+from headrace.session.describe import describe, needs_every_row
 from headrace.session.event_bus import EventBus, environment_observers, progress_shown
 from headrace.session.interrupts import Requests, committing
 from headrace.session.preparing import prepared_in_output
@@ -230,7 +230,8 @@ def _drive(job: Job, run: Run, events: EventBus, *, grows: bool = False) -> None
     options = run.context.options
     work_ahead(job, options, events, _kept(job), grows=grows)
     events.on_event(job_events.started(job, run.context.execution.workers))
-    events.add(Requests(job.committer.folder, partial(run.runner.notify, -1)))
+    every_row = needs_every_row(job.plan)
+    events.add(Requests(job.committer.folder, partial(run.runner.notify, -1), every_row=every_row))
     with _committing(run, options):
         run.drive()
     if run.scheduler.stopped:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import http.client
 import subprocess
 import sys
@@ -11,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import headrace as hr
@@ -18,6 +21,14 @@ from headrace.annex.report.facts import History
 from headrace.annex.report.follow import Follower
 from headrace.annex.report.live import Pages
 from observers.browsers import browser, findings, size_of_window
+from stores.conftest import (  # noqa: F401 - fixtures
+    Bucket,
+    _proxy,
+    bucket,
+    port,
+    proxy,
+    raw,
+)
 
 JOB = """
 import sys, time
@@ -45,10 +56,26 @@ class Model:
         return np.array([f"verdict-{i}" for i in batch["id"]])
 
 
-rows = hr.range(1000).map_batches(gated, batch_size=50).map(check).predict(Model, inputs=["id"], output="score")
+def scored(batch):
+    for number in gated(batch)["id"]:
+        check({"id": number})
+    return Model()(batch)
+
+
+given = eval(sys.argv[2])
+to, mode, key, source = (given.pop(each, None) for each in ("to", "mode", "key", "source"))
+if mode:
+    rows = hr.read_delta(source).predict(scored, inputs=["id"], output="score")
+else:
+    rows = hr.read_parquet(source) if source else hr.range(1000)
+    rows = rows.map_batches(gated, batch_size=50).map(check).predict(Model, inputs=["id"], output="score")
 rows = rows.accumulate(mean=hr.Mean("id"))
 options = dict(engine="local", on_error="reject", watch=True, shard_rows=100, workers=2)
-rows.with_options(**(options | eval(sys.argv[2]))).write_parquet(here / "out")
+rows = rows.with_options(**(options | given))
+if mode:
+    rows.write_delta(source, mode=mode)
+else:
+    rows.write_parquet(to or here / "out", **({"incremental": True, "key": key} if key else {}))
 """
 
 
@@ -132,12 +159,18 @@ def shows(driver: Any, *words: str) -> bool:
 def test_only_who_has_the_token_gets_it(run: Callable[..., Job]) -> None:
     job = run()
     address = job.address()
-    port, token = address.split(":")[2].split("/")[:2]
+    number, token = address.split(":")[2].split("/")[:2]
     assert len(token) > 30 and address.startswith("http://127.0.0.1:")
     assert asked(address)[0] == 200
-    for name in ("localhost", "LOCALHOST:8900", "127.0.0.1:1", f"[::1]:{port}"):  # by a tunnel, any port
+    for name in ("localhost", "LOCALHOST:8900", "127.0.0.1:1", f"[::1]:{number}"):  # by a tunnel, any port
         assert asked(address, Host=name)[0] == 200
-    for name in ("example.com", f"example.com:{port}", "127.0.0.1.example.com", "localhost@example.com", ""):
+    for name in (
+        "example.com",
+        f"example.com:{number}",
+        "127.0.0.1.example.com",
+        "localhost@example.com",
+        "",
+    ):
         assert asked(address, Host=name)[0] == 403
     for path in ("/", "/x/", f"/{token[:-1]}/", f"/{token}x/", f"/a/{token}/", "/?" + token):
         status, text = asked(address, path=path)
@@ -294,3 +327,75 @@ def test_a_run_that_cannot_be_asked_says_so(tmp_path: Path) -> None:
     assert "Complete: 10 rows" in pages.page()[0].decode()
     assert "only from a machine that sees its folder" in pages.ask(b'{"paused": true}')
     assert not [*tmp_path.glob("out/_headrace/*/asked.json")]
+
+
+def test_a_run_into_a_store_is_watched_through_it(run: Callable[..., Job], bucket: Bucket) -> None:  # noqa: F811
+    """The server speaks S3; the page shows what the driver has uploaded, and asks nothing of it."""
+    job = run(watch=False, to=f"{bucket.url}/fares")
+    until(lambda: [*Path(job.here).glob("open")] and bucket_has(bucket, "events.jsonl"))
+    command = [sys.executable, "-m", "headrace", "watch", f"{bucket.url}/fares", "--json"]
+    watch = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert watch.stderr is not None
+        address = watch.stderr.readline().strip()
+        assert address.startswith("http://127.0.0.1:")
+        page = until(lambda: found if " rows so far" in (found := asked(address)[1]) else "")
+        assert "only from a machine that sees its folder" in page
+        assert f"<code>{bucket.url}/fares</code>" in html.unescape(page)
+        json = {"Content-Type": "application/json"}
+        path = f"/{address.split('/')[3]}/ask"
+        status, words = asked(address, "POST", path, '{"paused": true}', **json)
+        assert (status, words) == (409, "This run can be changed only from a machine that sees its folder.")
+        assert job.end() == 0
+        said = msgspec.json.decode(watch.communicate(timeout=60)[0])
+    finally:
+        watch.kill()
+        watch.communicate()
+    assert (said["status"], said["rows_written"]) == ("complete", 990)
+
+
+def bucket_has(bucket: Bucket, name: str) -> bool:  # noqa: F811
+    import obstore
+
+    found = obstore.list(bucket.store, bucket.prefix).collect()
+    return any(str(each["path"]).endswith(name) for each in found)
+
+
+def test_rows_of_a_keyed_run_are_set_aside_once_that_is_asked(
+    run: Callable[..., Job], tmp_path: Path
+) -> None:
+    """Those that were set aside are no rows that were done: a further run takes them in again."""
+    ids = [*range(0, 800, 2), *range(801, 2001, 2)]  # rows that end with 05 come late
+    (tmp_path / "in").mkdir()
+    for first in range(0, 1000, 100):
+        pq.write_table(pa.table({"id": ids[first : first + 100]}), tmp_path / f"in/{first:03}.parquet")
+    job = run(on_error="raise", source=str(tmp_path / "in"), key="id")
+    job.open(1)
+    address = job.address()
+    path, json = f"/{address.split('/')[3]}/ask", {"Content-Type": "application/json"}
+    until(lambda: "0% done" in asked(address)[1].replace("\xa0", ""))
+    assert asked(address, "POST", path, '{"on_error": "reject"}', **json)[0] == 200
+    until(lambda: "Asked: on_error=reject" in asked(address)[1])
+    assert job.end() == 0, job.said
+    aside = hr.read_rejected(job.here / "out").take_all()
+    assert sorted(row["id"] for row in aside) == list(range(805, 2000, 100))
+    assert hr.read_parquet(job.here / "out").count() == 988
+
+
+def test_new_columns_of_a_table_have_a_value_for_each_row(run: Callable[..., Job], tmp_path: Path) -> None:
+    deltalake = pytest.importorskip("deltalake")
+    deltalake.write_deltalake(tmp_path / "t", pa.table({"id": range(1000)}))
+    job = run(on_error="null", source=str(tmp_path / "t"), mode="add_columns")
+    address = job.address()
+    path, json = f"/{address.split('/')[3]}/ask", {"Content-Type": "application/json"}
+    page = until(lambda: found if "0% done" in (found := asked(address)[1].replace("\xa0", "")) else "")
+    assert "<option>reject</option>" not in page and "null</option>" in page
+    status, words = asked(address, "POST", path, '{"on_error": "reject"}', **json)
+    assert status == 409 and words.startswith(
+        "The run adds columns to a table, which need a value for each row."
+    )
+    asked_for = next((tmp_path / "t").rglob("events.jsonl")).parent / "asked.json"
+    asked_for.write_text('{"on_error": "reject"}')  # by whoever goes past the page
+    assert job.end() == 0
+    rows = deltalake.DeltaTable(tmp_path / "t").to_pyarrow_table()
+    assert rows.num_rows == 1000 and rows["score"].null_count == 10

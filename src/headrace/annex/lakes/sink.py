@@ -162,6 +162,11 @@ class LakeTable(TableOfFiles):
 
     # ------------------------------------------------------------ columns
 
+    @property
+    def every_row(self) -> bool:
+        """See ``Target``: new columns have a value for each row."""
+        return self.table_mode == "add_columns"
+
     def describe(self) -> dict[str, Any]:
         """Return how the table is written to."""
         return {"mode": self.table_mode, **({"schema_mode": "merge"} if self.merge else {})}

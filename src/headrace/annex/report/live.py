@@ -20,7 +20,7 @@ from headrace.annex.report.facts import History
 from headrace.annex.report.follow import Follower, RunStatus
 from headrace.annex.report.page import page
 from headrace.annex.report.writing import rejected_samples
-from headrace.core.events import Event, RunAsked, RunStarted
+from headrace.core.events import EVERY_ROW, Event, RunAsked, RunStarted
 from headrace.core.files import hive, safe_files
 from headrace.core.terminal import say
 from headrace.core.warn import warn
@@ -43,6 +43,7 @@ _FAREWELL = 2.0  # seconds in which an open page is to fetch how the run has end
 _TIMEOUT = 10.0  # seconds for a request to arrive
 
 _MOST_BYTES = 10_000  # of what is asked for
+_NOT_YET = "The run has not begun yet: ask again in a moment."
 _ELSEWHERE = "This run can be changed only from a machine that sees its folder."
 
 _HEADERS = {
@@ -66,6 +67,8 @@ class Pages:
         self._samples: tuple[str, Table | None] = "", None  # of the part that has them
         self._ended = False
         self._file: Path | None = None  # by which the run can be asked
+        self._why = ""  # it cannot be
+        self._every_row = False
 
     @property
     def pause(self) -> float:
@@ -86,12 +89,14 @@ class Pages:
         """Ask the run for a change, given as JSON; return why that cannot be, "" if it can."""
         with self._lock:
             if self._file is None:
-                return _ELSEWHERE
+                return self._why or _ELSEWHERE
             try:
                 changes = msgspec.json.decode(wanted, type=dict[str, Any])
                 if unknown := [name for name in changes if name not in RunAsked.__struct_fields__]:
                     return f"There is no {unknown[0]!r} to change."
                 asked = msgspec.convert({**msgspec.to_builtins(self._asked()), **changes}, RunAsked)
+                if self._every_row and asked.on_error == "reject":
+                    return EVERY_ROW
                 safe_files.write(self._file, msgspec.json.encode(asked), lasting=False)
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 return f"That cannot be asked for: {error}"
@@ -112,6 +117,7 @@ class Pages:
         assert isinstance(history, History)
         described = history.described
         shown = described is not None and described.options.get("show_data") != "False"
+        self._every_row = described is not None and described.every_row
         known, predictions = status.facts, None
         self._file = None
         if (root := self._follower.root) is not None:
@@ -119,7 +125,10 @@ class Pages:
             samples = rejected_samples(root, folder, values=shown, words=shown)
             known = msgspec.structs.replace(known, samples=samples)
             predictions = self._predictions(root, known.run) if shown else None
-            self._file = folder / ASKED if not status.ended else None
+            self._file = folder / ASKED if known.run and not status.ended else None
+            self._why = "" if known.run else _NOT_YET
+        else:
+            self._why = _ELSEWHERE
         history.at = max(history.at, status.now)  # it is later than its last event
         live: Value = {
             "state": "ended" if status.ended else "under way",
@@ -137,9 +146,9 @@ class Pages:
             "ends": asked.ends,
             "workers": str(heard.workers or max(history.stage_workers, default=1)),
             "on_error": heard.on_error or options.get("on_error", "raise"),
-            "choices": ["raise", "reject", "null"],
+            "choices": ["raise", "null"] if self._every_row else ["raise", "reject", "null"],
             "max_errors": f"{heard.max_errors:g}" if heard.max_errors else options.get("max_errors", ""),
-            "why": "" if self._file is not None else _ELSEWHERE,
+            "why": self._why,
             "told": (f"Asked: {history.asked}." if heard != RunAsked() else "")
             if heard_now
             else "Asked. The run has not heard it yet.",
