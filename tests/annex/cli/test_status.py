@@ -19,7 +19,8 @@ FIRST = ["command", "status", "exit_code"]
 STATUS = [
     *FIRST, "output", "run", "number", "error", "required", "rows_read", "rows_in_all", "rows_written",
     "rows_rejected", "rows_nulled", "rows_per_second", "shards_done", "shards", "bytes", "seconds", "seconds_left",
-    "seconds_silent", "drivers", "stages", "spent", "memory", "language_model", "incidents", "runs", "report", "gone",
+    "seconds_silent", "drivers", "stages", "spent", "memory", "language_model", "batches", "incidents",
+    "runs", "report", "gone",
 ]  # fmt: skip
 
 

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.annex.llm.ahead import Ahead, Asking, BatchAnswers, NotAsked, name_of, other_rows
+from headrace.annex.llm.ahead import Ahead, Asking, name_of
 from headrace.annex.llm.answers import asked_again, way_of, why_requests
+from headrace.annex.llm.batches.rows import BatchAnswers, NotAsked, other_rows
 from headrace.annex.llm.client import Client
 from headrace.annex.llm.endpoint import Endpoint
 from headrace.annex.llm.refusals import Again, BadRow, ContextTooLong, Malformed, RequestRefused, RowError

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import msgspec
 import pyarrow as pa
 
-from headrace.annex.llm.ahead import Ahead, Asking, BatchAnswers, NotAsked, name_of, other_rows
+from headrace.annex.llm.ahead import Ahead, Asking, name_of
 from headrace.annex.llm.answers import (
     AnswerColumns,
     Asked,
@@ -29,6 +29,7 @@ from headrace.annex.llm.answers import (
     why_requests,
     with_max_tokens,
 )
+from headrace.annex.llm.batches.rows import BatchAnswers, NotAsked, other_rows
 from headrace.annex.llm.client import Client, Reply, Shorten
 from headrace.annex.llm.endpoint import Endpoint, Endpoints
 from headrace.annex.llm.limiter import own_folder
