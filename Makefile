@@ -133,6 +133,7 @@ bench: $(VENV)/.bench  ## compare with a hand-written loop, Ray Data, Daft and S
 	$(BIN)/python -m bench.blocks
 	$(BIN)/python -m bench.on_ray
 	$(BIN)/python -m bench.scale
+	-$(BIN)/python -m bench.fleet
 	$(BIN)/python -m bench.simulation --shards 100000
 
 bench-gpu: $(VENV)/.bench  ## compare a model on a GPU with a bare loop around it

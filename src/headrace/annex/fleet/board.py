@@ -33,7 +33,9 @@ LEAST_SLICES, MOST_SLICES = 256, 1_024
 """What is left is cut by such a number, again and again: slices are big at first, and single shards in the end."""
 PIECES = 16
 """What a machine has left is given to so many others, at most."""
-TIMES, GRACE = 2.0, 1.0
+FEW = 16
+"""So many claims may be read by every machine that has no work."""
+TIMES, GRACE = 2.0, 5.0
 """A machine is slow if it needs so many times what others would, and so many seconds more."""
 _CLAIM = re.compile(r"claim-(\w+(?:-\d+)?)-(\d+)")
 _ENDED = re.compile(r"ended-(\w+)")
@@ -228,6 +230,11 @@ class Board:
         needed = pace.weight * median(each.seconds / each.weight for each in paces)
         times = TIMES * 4.0 ** max(self.handed(item) for item, _ in parts)  # it may be the rows that are slow
         return pace.seconds + now - seen > times * needed + GRACE
+
+    @property
+    def has_few_open(self) -> bool:
+        """True if most claims are of machines that have ended."""
+        return len(self._last) - len(self._settled) <= max(FEW, len(self._last) // 4)
 
     @property
     def complete(self) -> bool:

@@ -52,6 +52,8 @@ AHEAD = 64
 """A machine takes one of so many slices that are free: so few ask for the same."""
 CLAIMS_READ = 256
 """Claims that a machine without work reads at a time, to see whose they are."""
+QUIET = 10.0
+"""Seconds without a machine that ends, after which many claims are read, too."""
 
 
 class Given(Partitioning, frozen=True):
@@ -85,6 +87,10 @@ class Fleet:
         self.plan, self.request, self.fleet, self.notes = plan, request, fleet, notes
         self.board = Board(fleet, notes.read)
         self._signs: dict[str, tuple[str, float]] = {}  # of life, and since when there was no other
+        self._quiet = (
+            0,
+            time.monotonic(),
+        )  # how many have ended, and since when while there is nothing to take
         self._parts = parts_of(cast("FileSink", plan.sink), fleet.plan.run)
 
     def sink_of(self, machine: str) -> FileSink:
@@ -147,6 +153,7 @@ class Fleet:
                 first = self.notes.add(claim_name(part), msgspec.msgpack.encode(Claim(machine, pace)))
                 self.board.claimed(part)
                 if first:
+                    self._quiet = len(self.board.ended), time.monotonic()
                     return part, shards
             if not self.look() or (not free and not self._release(machine, done)):
                 return None
@@ -157,10 +164,10 @@ class Fleet:
         Where many have nothing to do, few of them look for one at a time. ``machine``: whose asks, and has ``done``
         this until now.
         """
-        if random.random() * (1 + len(self.board.ended)) > 1:
+        if not self._may_look():
             return False
         for other, parts in sorted(self.board.read_claims(time.monotonic(), CLAIMS_READ).items()):
-            if other == machine:
+            if other == machine or other in self.board.ended:
                 continue
             if not self._lives(other):
                 ended = self._taken_over(other)
@@ -172,6 +179,14 @@ class Fleet:
                 self.notes.add(ended_name(other), msgspec.msgpack.encode(ended))
                 self.look()
         return next(self.board.free(), None) is not None
+
+    def _may_look(self) -> bool:
+        """Say whether to read whose the open claims are: if they are few, or nobody has ended for a while."""
+        ended, known = len(self.board.ended), self._quiet
+        if known[0] != ended:
+            self._quiet = known = ended, time.monotonic()
+        quiet = time.monotonic() - known[1] > QUIET
+        return (quiet or self.board.has_few_open) and random.random() * (1 + ended) < 1
 
     def _lives(self, machine: str) -> bool:
         """Say whether a machine gives signs of life, by this machine's clock alone."""
@@ -281,7 +296,7 @@ class Machine:
                     self.overtaken = True
                     self.answer(RunInterrupted())
                     return
-            except (HeadraceError, OSError) as error:
+            except Exception as error:  # the run ends, and raises it
                 if wanted:
                     self._failed = error
                     self.answer(MoreShards(()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import time
 from collections.abc import Callable, Iterator
 
@@ -23,6 +24,7 @@ from headrace.errors import (
 from headrace.options import RunOptions
 from headrace.output import input_marks
 from headrace.output.job import Job, OpenRequest
+from headrace.output.layout import open_output
 from headrace.output.places.notes import Notes
 from headrace.output.places.place import looked_at, place_at
 from headrace.output.resume import encoded, new_plan, open_job
@@ -56,7 +58,7 @@ def fleet_job(plan: Plan, request: OpenRequest, options: RunOptions, drive: Driv
         if fleet is not None:
             _work(fleet, drive)
             job = _gathered(fleet, stack)
-        yield job or _opened(plan, request, stack)
+        yield job or _opened(plan, request, stack, complete=fleet is not None)
 
 
 def _check(plan: Plan, options: RunOptions) -> None:
@@ -96,17 +98,21 @@ def _counts_money(step: Step) -> bool:
     return False
 
 
-def _opened(plan: Plan, request: OpenRequest, stack: contextlib.ExitStack) -> Job:
+def _opened(plan: Plan, request: OpenRequest, stack: contextlib.ExitStack, *, complete: bool) -> Job:
     """Open the output as ever; where another machine has just completed it, wait until that lets it go."""
     assert plan.sink is not None
+    pause = FIRST_LOOK
     while True:
         try:
             return stack.enter_context(open_job(plan, request))
         except RunLocked:
-            with looked_at(plan.sink.root, plan.sink.storage.options) as there:
-                if not (there.root / SUCCESS).exists():
-                    raise
-        time.sleep(FIRST_LOOK)
+            if not complete:
+                with looked_at(plan.sink.root, plan.sink.storage.options) as there:
+                    complete = (there.root / SUCCESS).exists()
+            if not complete:
+                raise
+        time.sleep(pause * random.uniform(0.5, 1.5))
+        pause = min(2 * pause, LONGEST_LOOK)
 
 
 # ---------------------------------------------------------------- joining
@@ -198,10 +204,15 @@ def _work(fleet: Fleet, drive: Drive) -> None:
 
 def _gathered(fleet: Fleet, stack: contextlib.ExitStack) -> Job | None:
     """Open the output with all that was made; None if another machine has completed it."""
+    sink, pause = fleet.plan.sink, FIRST_LOOK
+    assert sink is not None
     while fleet.look():
         with contextlib.ExitStack() as opened:
             try:
-                found = opened.enter_context(gathered(fleet))
+                with contextlib.closing(
+                    open_output(sink.root, sink.storage.options)
+                ):  # one machine reads all
+                    found = opened.enter_context(gathered(fleet))
                 shards = given(fleet.request.partitioning, shards_of(found))
                 request = msgspec.structs.replace(
                     fleet.request, run=fleet.fleet.plan.run, partitioning=shards
@@ -212,7 +223,8 @@ def _gathered(fleet: Fleet, stack: contextlib.ExitStack) -> Job | None:
                 else:
                     adopt(job, found)
             except RunLocked:
-                time.sleep(FIRST_LOOK)
+                time.sleep(pause)
+                pause = min(2 * pause, LONGEST_LOOK)
                 continue
             except (HeadraceError, OSError):
                 if fleet.look():
