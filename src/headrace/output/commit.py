@@ -23,7 +23,7 @@ from headrace.output.layout import Output
 from headrace.output.revealing import Revealing, bind_sink, with_files_of
 from headrace.output.run_list import RunTotals
 from headrace.output.saved_plan import predecessors, write_plan
-from headrace.output.small_files import remove_unlisted_states, sync_folder
+from headrace.output.small_files import remove_unlisted, sync_folder
 from headrace.plan.physical import InputVersion, SavedPlan
 
 
@@ -229,7 +229,7 @@ class ShardCommitter:
         failpoints.hit("finish.closed")
         self.output.tidy(self.plan.run)
         if (self.folder / STATES).exists():
-            remove_unlisted_states(self.folder, set().union(*map(side_files, self.committed())))
+            remove_unlisted(self.folder / STATES, set().union(*map(side_files, self.committed())))
 
     def _save_manifest(self, manifest: bytes) -> None:
         self.output.save(self.plan.run, "manifest", manifest)

@@ -14,10 +14,8 @@ from headrace.core.human import plural
 from headrace.core.ports import Source
 from headrace.core.warn import warn
 from headrace.output.commit import ShardCommitter
-from headrace.output.input_changes import files_to_read
+from headrace.output.input_changes import InputFile, files_to_read
 from headrace.plan.physical import SavedPlan
-
-InputFile = tuple[str, int, int]
 
 MOST_DIGESTS = 256
 """Of so many files digests are taken when they are planned: that takes some ten milliseconds."""

@@ -12,7 +12,7 @@ import msgspec
 
 from headrace.core import failpoints
 from headrace.core.files import safe_files
-from headrace.core.metric_states import are_there, side_files
+from headrace.core.metric_states import STATES, are_there, side_files
 from headrace.core.ports import Sink
 from headrace.core.work import CommitRecord, Durability, StagedFile
 from headrace.errors import OutputWriteFailed
@@ -26,7 +26,7 @@ from headrace.output.names import check_names, is_of
 from headrace.output.revealing import LAKES, bind_sink, has_all_or_none, moment_of
 from headrace.output.run_list import RunEntry
 from headrace.output.saved_plan import write_plan
-from headrace.output.small_files import remove_any, remove_unlisted_states, sync_folder
+from headrace.output.small_files import remove_any, remove_unlisted, sync_folder
 from headrace.output.tables import check_inserted
 from headrace.plan.physical import SavedPlan
 from headrace.version import __version__
@@ -197,12 +197,8 @@ def _drop_unlisted(
 ) -> None:
     """Remove files of this run that no record names: their attempt was never committed."""
     output, folder = committer.output, committer.folder
-    staging = folder / "staging"
-    if safe_files.is_folder(staging):
-        for path in staging.iterdir():
-            if path.name not in staged:
-                remove_any(path)
-    remove_unlisted_states(folder, states)
+    remove_unlisted(folder / "staging", staged)
+    remove_unlisted(folder / STATES, states)
     for path in folder.glob(f"*{safe_files.TEMPORARY}"):
         remove_any(path)
     if not committer.state.finished and not committer.revealing.aside:

@@ -8,7 +8,6 @@ from pathlib import Path
 from headrace.core import failpoints
 from headrace.core.files import safe_files
 from headrace.core.files.safe_files import write_failed
-from headrace.core.metric_states import STATES
 from headrace.errors import ForeignOutput
 
 
@@ -22,12 +21,9 @@ def remove_tree(folder: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def remove_unlisted_states(folder: Path, named: Container[str]) -> None:
-    """Remove files of states that no record names: their attempts were never committed."""
-    states = folder / STATES
-    if not safe_files.is_folder(states):
-        return
-    for path in states.iterdir():
+def remove_unlisted(folder: Path, named: Container[str]) -> None:
+    """Remove what is in a folder, if it is there, and no record names it: its attempt was never committed."""
+    for path in folder.iterdir() if safe_files.is_folder(folder) else ():
         if path.name not in named:
             remove_any(path)
 

@@ -215,10 +215,6 @@ class Folder:
     def notes(self, folder: str) -> Notes:
         """Return files that are linked to their names."""
         _check_foreign(self.root)
-        try:
-            self.root.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise write_failed(error, self.root, "make") from error
         return FolderNotes(self.root, folder)
 
     # ------------------------------------------------------------ a run
@@ -268,11 +264,10 @@ def _first_missing(path: Path) -> Path | None:
 
 def _remove_empty(folder: Path, top: Path) -> None:
     with contextlib.suppress(OSError):
-        while True:
-            folder.rmdir()
-            if folder == top:
+        for each in (folder, *folder.parents):
+            each.rmdir()
+            if each == top:
                 return
-            folder = folder.parent
 
 
 def _check_foreign(root: Path) -> None:
@@ -299,8 +294,7 @@ def _is_listed(opened: int) -> bool:
     """Look in the kernel's list, where there is one: trying would hold the lock when a driver may start."""
     with contextlib.suppress(OSError):
         found = os.fstat(opened)
-        device = found.st_dev
-        inode = f" {os.major(device):02x}:{os.minor(device):02x}:{found.st_ino} "
+        inode = f" {os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino} "
         locks = Path("/proc/locks").read_text()
         return any("FLOCK" in line and inode in line for line in locks.splitlines())
     return False

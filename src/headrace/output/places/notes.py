@@ -37,11 +37,12 @@ class Notes(Protocol):
 
 
 class FolderNotes:
-    """Files of a folder of this machine, or of one that all machines see. The output at ``root`` is there."""
+    """Files of a folder of this machine, or of one that all machines see."""
 
     def __init__(self, root: Path, folder: str) -> None:
         self._folder = root / HOME / folder
         try:
+            root.mkdir(parents=True, exist_ok=True)
             safe_files.make_folder(root / HOME, 0o700)
             for each in reversed([self._folder, *self._folder.parents][: len(Path(folder).parts)]):
                 safe_files.make_folder(each, 0o700)
