@@ -21,6 +21,19 @@ with the answer; "twice" has the server do it twice, and gives the second answer
 owner do."""
 
 
+def at_first(fault: int | str) -> Fault:
+    """Each object meets it once: when it is asked for, or put, for the first time."""
+    seen: set[tuple[str, str]] = set()
+
+    def of(asked: Asked) -> int | str | None:
+        key = asked.method, asked.path
+        first = key not in seen and (asked.method == "PUT" or fault not in ("lost", 409))
+        seen.add(key)
+        return fault if first else None
+
+    return of
+
+
 class Proxy:
     def __init__(self, port: int):
         self.asked: list[Asked] = []

@@ -28,6 +28,7 @@ from headrace.output.places import lease
 from headrace.output.places.place import looked_at
 from stores import outputs
 from stores.conftest import KEY, SECRET
+from stores.proxy import at_first
 
 LIVES = [
     [("worker.upload", 1), ("worker.uploaded", 4), ("store.uploaded", 3), ("publish.rename", 2)],
@@ -298,15 +299,7 @@ def test_an_upload_that_is_not_what_it_says_is_not_committed(job, bucket, proxy,
 
 @pytest.mark.parametrize("fault", ["lost"])
 def test_exact_whatever_is_answered_to_workers(job, bucket, proxy, tmp_path, fault):
-    seen = set()
-
-    def at_first(asked):
-        key = asked.method, asked.path
-        first = key not in seen and (asked.method == "PUT" or fault not in ("lost", 409))
-        seen.add(key)
-        return fault if first else None
-
-    proxy.fault = at_first
+    proxy.fault = at_first(fault)
     assert job.here().rows == FILES * ROWS
     proxy.fault = lambda asked: None
     assert not aside(bucket)

@@ -28,6 +28,7 @@ from headrace.output.places import store as store_place
 from headrace.output.places.numbered import NumberedObjects
 from stores import outputs
 from stores.conftest import KEY, SECRET
+from stores.proxy import at_first
 
 
 @pytest.fixture
@@ -160,15 +161,7 @@ def test_a_plan_that_is_refused_leaves_nothing(bucket):
 @pytest.mark.parametrize("fault", ["lost", "drop", 503, 409, "cut"])
 def test_exact_whatever_the_store_answers(job, bucket, proxy, tmp_path, fault):
     """Each object is asked for with a fault first, and without one then."""
-    seen = set()
-
-    def at_first(asked):
-        key = asked.method, asked.path
-        first = key not in seen and (asked.method == "PUT" or fault not in ("lost", 409))
-        seen.add(key)
-        return fault if first else None
-
-    proxy.fault = at_first
+    proxy.fault = at_first(fault)
     assert job.here().rows == FILES * ROWS
     proxy.fault = lambda asked: None
     outputs.check(bucket, job.expected(), job.here, tmp_path)
