@@ -162,6 +162,7 @@ class Client:
             headers=headers,
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=30),
             timeout=aiohttp.ClientTimeout(total=self.endpoint.timeout, sock_connect=CONNECT_SECONDS),
+            cookie_jar=aiohttp.DummyCookieJar(),
             trust_env=False,  # else passwords of ~/.netrc would be sent to the server
         )
         self._heartbeat = asyncio.create_task(self._be_heard())
@@ -303,7 +304,7 @@ class Client:
 
     async def _in_turn(self, url: str, content: bytes, body: Mapping[str, Any], tokens: int) -> Reply:
         """Send a request when there is money for it and its time has come; tell the limiter how it ended."""
-        async with self.spending.request(body, key=self._payer) as bill:
+        with await self.spending.request(body, key=self._payer) as bill:
             return await self._in_time(url, content, body, tokens, bill)
 
     async def _in_time(
@@ -370,7 +371,7 @@ class Client:
             self.slots.taken += 1
             try:
                 # What is late is not worth a wait.
-                async with self.spending.request(body, key=self._payer, wait=False) as bill:
+                with await self.spending.request(body, key=self._payer, wait=False) as bill:
                     await self._turn(tokens)
                     sent.append(True)
                     self.retried.append(HEDGED)
@@ -414,24 +415,23 @@ class Client:
         patience = aiohttp.ClientTimeout(
             total=None, sock_connect=CONNECT_SECONDS, sock_read=self.endpoint.timeout
         )
-        async with (
-            on_the_way(self._where, self._hidden, self.endpoint.timeout),
-            self._session.request(
-                method, url, allow_redirects=False, proxy=self._proxy, timeout=patience, **request
-            ) as response,
-        ):
-            if not 200 <= response.status < 300:
-                said = self._hidden((await response.read()).decode("utf-8", "replace")).encode()
-                if response.status in (404, 405):
-                    raise NothingThere(
-                        f"{self._where} has nothing at {urlsplit(url).path} "
-                        f"{refusal_of(response.status, said).said}. --via-batch-api is for servers with a batch API "
-                        "of OpenAI's or Anthropic's form; leave it out to send the requests one by one."
-                    )
-                error = self._judge(response, said, {})
-                raise error.run if isinstance(error, Doubtful) else error
-            async for piece in response.content.iter_chunked(1 << 20):
-                yield piece
+        sent = self._session.request(
+            method, url, allow_redirects=False, proxy=self._proxy, timeout=patience, **request
+        )
+        with on_the_way(self._where, self._hidden, self.endpoint.timeout):
+            async with sent as response:
+                if not 200 <= response.status < 300:
+                    said = self._hidden((await response.read()).decode("utf-8", "replace")).encode()
+                    if response.status in (404, 405):
+                        raise NothingThere(
+                            f"{self._where} has nothing at {urlsplit(url).path} "
+                            f"{refusal_of(response.status, said).said}. --via-batch-api is for servers with a batch "
+                            "API of OpenAI's or Anthropic's form; leave it out to send the requests one by one."
+                        )
+                    error = self._judge(response, said, {})
+                    raise error.run if isinstance(error, Doubtful) else error
+                async for piece in response.content.iter_chunked(1 << 20):
+                    yield piece
 
     def _judge(self, response: aiohttp.ClientResponse, said: bytes, request: Mapping[str, Any]) -> Exception:
         keyed = self._key is not None
@@ -449,13 +449,10 @@ class Client:
     async def _posted(self, url: str, content: bytes, body: Mapping[str, Any]) -> Reply:
         assert self._session is not None
         began = time.monotonic()
-        async with (
-            on_the_way(self._where, self._hidden, self.endpoint.timeout),
-            self._session.post(
-                url, data=content, headers=JSON, allow_redirects=False, proxy=self._proxy
-            ) as response,
-        ):
-            read = await response.read()
+        post = self._session.post(url, data=content, headers=JSON, allow_redirects=False, proxy=self._proxy)
+        with on_the_way(self._where, self._hidden, self.endpoint.timeout):
+            async with post as response:
+                read = await response.read()
         latency = time.monotonic() - began
         if not 200 <= response.status < 300:
             raise self._judge(response, self._hidden(read.decode("utf-8", "replace")).encode(), body)

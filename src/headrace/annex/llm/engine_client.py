@@ -65,7 +65,7 @@ class EngineClient:
             prompt = len(request.tokens)
             return request
 
-        async with self.spending.request(body, room=self._room) as bill:
+        with await self.spending.request(body, room=self._room) as bill:
             made: Generated = await self._stream.ask(make, text_of(body["messages"]))
             prompt = prompt or made.prompt
             if made.finish_reason not in ("stop", "length"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable, Iterator
 from urllib.parse import SplitResult, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -30,8 +30,8 @@ def proxy_of(server: SplitResult, where: str) -> str | None:
     )
 
 
-@contextlib.asynccontextmanager
-async def on_the_way(where: str, hidden: Callable[[str], str], timeout: float) -> AsyncIterator[None]:
+@contextlib.contextmanager
+def on_the_way(where: str, hidden: Callable[[str], str], timeout: float) -> Iterator[None]:
     """Raise what fails between here and a server as errors of ours; ``hidden`` takes the key out of a text."""
     import aiohttp
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
@@ -170,9 +170,12 @@ class Bill:
             rest["lost_cost"] = max(0.0, self._most["cost"] - used["cost"])
         self._end(ended=int(self.sent), **used, **rest)
 
-    def release(self) -> None:
-        """Charge nothing: it was not sent."""
-        self._end()
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if not self.sent:  # nothing is charged
+            self._end()
 
     def _lost(self) -> dict[str, float]:
         return {f"lost_{name}": value for name, value in self._most.items()}
@@ -233,23 +236,15 @@ class Spending:
             for account in (*self._accounts, *self._days.values()):
                 account.store.count()
 
-    @contextlib.asynccontextmanager
     async def request(
         self, body: Mapping[str, Any], *, key: str = "", room: int | None = None, wait: bool = True
-    ) -> AsyncIterator[Bill]:
-        """Wait until a request may begin, and yield what it is charged with.
+    ) -> Bill:
+        """Wait until a request may begin, and return what it is charged with, for a ``with`` block.
 
         ``key`` names who pays for it, ``room`` is what the model has for it. Raises ``SpendingCapReached`` where no
         budget is left for it, or none at once without ``wait``.
         """
-        bill = await self._reserved(body, key, room, wait=wait)
-        try:
-            yield bill
-        finally:
-            if not bill.sent:
-                bill.release()
 
-    async def _reserved(self, body: Mapping[str, Any], key: str, room: int | None, *, wait: bool) -> Bill:
         def likely() -> int:
             return len(msgspec.json.encode(body.get("messages", body))) // BYTES_PER_TOKEN + 1
 
