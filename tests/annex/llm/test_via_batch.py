@@ -6,6 +6,7 @@ import itertools
 import re
 import shutil
 import signal
+import subprocess
 import sys
 from collections import Counter, deque
 
@@ -211,6 +212,23 @@ def test_vectors_are_those_of_requests(tmp_path, via):
     assert found["requests"] == found[via] and found[via][1] == ["BadRow", "ContextTooLong"]
 
 
+def test_rejected_rows_are_tried_again_by_batches(out):
+    refused = {"1 a"}
+
+    def answer(prompt):
+        if prompt in refused:
+            return (400, {"error": {"message": "not this one", "code": "invalid_request_error"}}, {})
+        return prompt.upper()
+
+    with FakeLLMServer(answer) as server:
+        asked = rows_of(3, on_error="reject").prompt("{i} a", model(server), via="batch")
+        assert asked.write_parquet(out).rejected == 1
+        refused.clear()
+        asked.write_parquet(out, refresh="rejected")
+        assert not server.requests and [len(batch.requests) for batch in server.batches.all] == [3, 1]
+    assert answers(out)["answer"] == ["0 A", "1 A", "2 A"]
+
+
 # ------------------------------------------------------------ what services do
 
 
@@ -338,6 +356,8 @@ def test_what_cannot_work_is_refused_before_anything_is_sent(out, tmp_path):
         for read in (asked.take_all, asked.show, lambda: asked.limit(1).write_parquet(out)):
             with pytest.raises(ArgumentError, match="via='batch'"):
                 read()
+        with pytest.raises(ArgumentError, match="fleet=True cannot be used here"):
+            asked.with_options(engine="local", fleet=True).write_parquet(tmp_path / "fleet")
         elsewhere = hr.llm.Endpoint(server.url.replace("/v1", "/v2"), "m")
         with pytest.raises(EndpointRefused, match=r"has no batch service.*Leave via='batch' out"):
             rows_of(3).prompt("{i}", elsewhere, via="batch").write_parquet(tmp_path / "none")
@@ -362,7 +382,8 @@ from headrace.annex.llm.batches.anthropic import chat_of, params_of
 api.FIRST_LOOK = calls.FIRST_WAIT = calls.UNSURE_WAIT = 0.01
 calls.SETTLED = 0.05
 from headrace.annex.llm.batches.openai import OpenAIBatches
-OpenAIBatches.most_lines = 8
+from headrace.annex.llm.batches.anthropic import AnthropicBatches
+OpenAIBatches.most_lines = AnthropicBatches.most_lines = 8
 import headrace as hr
 from headrace.core import failpoints
 if sys.argv[3]:
@@ -370,6 +391,7 @@ if sys.argv[3]:
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 rows = hr.from_items([{"i": i, "text": f"{i} bad" if i % 5 == 0 else f"{i}"} for i in range(20)])
 endpoint = hr.llm.Endpoint(sys.argv[1], "m", prices={"input": 1.0, "output": 1.0})
+endpoint = endpoint.with_options(sampling={"max_tokens": 20})
 asked = rows.prompt("{text}", endpoint, schema=SCHEMA, via=sys.argv[5])
 asked.with_options(engine="inline", progress=False).write_parquet(sys.argv[2])
 """
@@ -381,6 +403,23 @@ POINTS = [
 
 
 AGAIN = ["batch.sending", "batch.created", "batch.settled", "batch.stored"]
+
+
+@pytest.mark.local
+def test_killed_with_a_service_of_anthropics_form_nothing_is_paid_twice(tmp_path):
+    with FakeLLMServer(lambda prompt: '{"n": 1}') as server:
+        server.batches.looks, server.batches.services = 2, {"anthropic"}
+        for point in ("batch.sending", "batch.created", "batch.open", "batch.settled", "batch.stored"):
+            out, before = tmp_path / point, len(server.batches.all)
+            command = [sys.executable, "-c", JOB, server.url, str(out)]
+            assert (
+                Forked([*command, point, "2" if point != "batch.stored" else "1", "batch"]).wait()
+                == -signal.SIGKILL
+            )
+            assert Forked([*command, "", "", "batch"]).wait() == 0, point
+            assert [each["n"] for each in answers(out)["answer"]] == [1] * 20, point
+            assert sum(len(batch.answers) for batch in server.batches.all[before:]) == 20, point
+        assert not server.requests
 
 
 @pytest.mark.local
@@ -412,6 +451,37 @@ def test_killed_at_any_point_nothing_is_paid_twice(tmp_path, points, passage, vi
             assert paid + len(server.requests) == told == 24, (point, paid, told)
             assert not server.requests or via == "requests"
             server.requests.clear()
+
+
+MANY = """
+import sys, psutil, threading
+from headrace.annex.llm.batches import api
+api.FIRST_LOOK = 0.01
+import headrace as hr
+rows = hr.range(int(sys.argv[3])).with_options(engine="inline", progress=False)
+greedy = hr.llm.Endpoint(sys.argv[1], "m").with_options(sampling={"temperature": 0})
+most, process = [0], psutil.Process()
+def watch():
+    while not ended.wait(0.05):
+        most[0] = max(most[0], process.memory_info().rss)
+ended = threading.Event()
+threading.Thread(target=watch, daemon=True).start()
+rows.prompt("{id} " + "many words " * 30, greedy, via="batch").write_parquet(sys.argv[2])
+ended.set()
+print(most[0])
+"""
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("many", [100_000])
+def test_memory_does_not_grow_with_the_prompts(tmp_path, many):
+    peaks = []
+    for count in (many // 5, many):
+        with FakeLLMServer(lambda prompt: prompt[:20]) as server:
+            command = [sys.executable, "-c", MANY, server.url, str(tmp_path / str(count)), str(count)]
+            peaks.append(int(subprocess.run(command, check=True, capture_output=True).stdout))
+            assert sum(len(batch.answers) for batch in server.batches.all) == count
+    assert peaks[1] - peaks[0] < 48 << 20, peaks
 
 
 # ------------------------------------------------------------ the cheaper way

@@ -133,7 +133,7 @@ class BatchApi:
             raise PlanChanged(
                 f"{self._files.source} has changed while its batches were at work, so answers would get the names of "
                 "other requests. What was answered is kept: bring back what the file was, with its time, and run the "
-                f"same command again; or remove {self._files.state} to begin anew."
+                f"same again; or remove {self._files.state} to begin anew."
             )
 
     def _plan(self) -> None:
@@ -209,7 +209,7 @@ class BatchApi:
         if batch.state == "cancelled" and left:
             raise EndpointRefused(
                 f"The batch {batch.id} at {self._where} was cancelled. What it has answered is kept: run the same "
-                "command again to have the rest sent in another batch."
+                "again to have the rest sent in another batch."
             )
         return left
 
@@ -306,7 +306,7 @@ class BatchApi:
                 self._done(part)
             raise EndpointRefused(
                 f"{self._where} did not take a batch of {len(lines):,} requests ({batch.id}): {batch.why}. What was "
-                "answered before is kept: correct what is wrong there, and run the same command again."
+                "answered before is kept: correct what is wrong there, and run the same again."
             )
         self._check_unchanged()
         with journal.together():

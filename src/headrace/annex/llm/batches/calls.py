@@ -85,7 +85,7 @@ class PatientCalls:
         if silent > SILENCE or (not self._answered and tries >= self._tries):
             raise EndpointUnavailable(
                 f"{self._where} does not answer: {again}. What was sent goes on there, and what was answered is "
-                "kept: run the same command again when it can be reached."
+                "kept: run the same again when it can be reached."
             )
         own = backoff(tries + 1, FIRST_WAIT, LONGEST_WAIT)
         await asyncio.sleep(own if again.wait is None else min(again.wait, SILENCE))
@@ -93,5 +93,5 @@ class PatientCalls:
     def _refusal(self, error: RowError) -> EndpointRefused:
         return EndpointRefused(
             f"{self._where} refuses the batch: {error}. What was answered before is kept: fix that, and run the same "
-            "command again."
+            "again."
         )
