@@ -294,7 +294,7 @@ def test_named_results_bring_their_names(rides: hr.Dataset) -> None:
     ("result", "said"),
     [
         (lambda b: b["km"][:2], "returned 2 rows for 10; a model gives one result per row"),
-        (lambda b: {"x": [1]}, "returned 1 rows for 10"),
+        (lambda b: {"x": [1]}, "returned 1 row for 10"),
         (lambda b: np.zeros((3, 10)), "returned 3 rows for 10"),
         (lambda b: None, "is a `return` missing"),
         (lambda b: 1.5, "one value per row"),

@@ -377,7 +377,7 @@ def test_errors_of_every_stage_name_file_and_rows(tmp_path: Path) -> None:
     with pytest.raises(StepError, match=r"raised ValueError: not this one.*in\.parquet, row 2100: id=2100"):
         late.to_arrow()
     short = data.predict(lambda b: b["id"][:1], inputs=["id"], concurrency=1, batch_size=10)
-    with pytest.raises(BadReturn, match="returned 1 rows for 10"):
+    with pytest.raises(BadReturn, match="returned 1 row for 10"):
         short.write_parquet(tmp_path / "out")
 
 

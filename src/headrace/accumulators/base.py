@@ -215,9 +215,16 @@ class Metric:
 
 
 def kind_of(values: Array) -> str:
-    """Return what an array holds, without its values."""
+    """Return what an array holds, without its values.
+
+    >>> kind_of(np.array(["Oslo", None], object)), kind_of(np.array([b"x"], object)), kind_of(np.zeros((2, 3)))
+    ('text', 'bytes', 'float64 of shape (3,) per row')
+    """
     shape = f" of shape {values.shape[1:]} per row" if values.ndim > 1 else ""
-    return f"{'objects' if values.dtype == object else values.dtype}{shape}"
+    if values.dtype != object:
+        return f"{values.dtype}{shape}"
+    first = next((value for value in values.reshape(-1) if value is not None), None)
+    return {str: "text", bytes: "bytes", type(None): "nulls"}.get(type(first), type(first).__name__) + shape
 
 
 def plain_key(value: Any) -> Any:

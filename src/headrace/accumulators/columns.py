@@ -48,10 +48,8 @@ class ColumnNumber(Metric):
         try:
             self._add_values(column)
         except (pa.ArrowException, TypeError) as error:
-            reason = str(error).partition("\n")[0]
             raise ArgumentError(
-                f"{self.verb}({self.column!r}): there is no such number for a column of type {column.type} "
-                f"({reason})."
+                f"{self.verb}({self.column!r}): there is no such number for a column of type {column.type}."
             ) from error
         self.skipped += column.null_count
         self._count += len(column) - column.null_count

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.accumulators.base import Array, Metric, Nan
+from headrace.accumulators.base import Array, Metric, Nan, kind_of
 from headrace.accumulators.exact import (
     SCALE,
     ExactSum,
@@ -289,7 +289,7 @@ class MinMax(Metric):
     def _as_they_are(self, arrays: dict[str, Array]) -> Array:
         values = arrays[self.column]
         if values.dtype.kind not in "fiub" or values.ndim != 1:
-            raise BadInput(f"{self!r}: column {self.column!r} holds no numbers, but {values.dtype}.")
+            raise BadInput(f"{self!r}: column {self.column!r} holds no numbers, but {kind_of(values)}.")
         return values
 
     def _widen(self, low: Any, high: Any) -> None:

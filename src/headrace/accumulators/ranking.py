@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from headrace.accumulators import curves
-from headrace.accumulators.base import Array, Estimate, Metric, Nan
+from headrace.accumulators.base import Array, Estimate, Metric, Nan, kind_of
 from headrace.accumulators.scores import Even, Scores
 from headrace.errors import ArgumentError, BadInput
 
@@ -65,7 +65,7 @@ class _Ranking(Metric):
     def _add(self, arrays: dict[str, Array]) -> None:
         scores = arrays[self.score]
         if scores.dtype.kind not in "fiub" or scores.ndim != 1:
-            raise BadInput(f"{self!r}: column {self.score!r} holds no numbers, but {scores.dtype}.")
+            raise BadInput(f"{self!r}: column {self.score!r} holds no numbers, but {kind_of(scores)}.")
         labels = self._binary(arrays, self.label, self.positive)
         scores = np.ascontiguousarray(scores, np.float64 if self.bins is None else None)
         # What waits to be counted may lie in memory that is used again.

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.accumulators.base import Array, Metric, Nan, plain_key
+from headrace.accumulators.base import Array, Metric, Nan, kind_of, plain_key
 from headrace.core.arrow.batch import filtered, taken
 from headrace.core.arrow.batch_formats import to_numpy
 from headrace.errors import ArgumentError, BadInput
@@ -57,7 +57,7 @@ class TopK(Metric):
             batch = filtered(batch, to_numpy(values.is_valid()))
         numbers = to_numpy(batch.column(self.column))
         if numbers.dtype.kind not in "fiub" or numbers.ndim != 1:
-            raise BadInput(f"{self!r}: column {self.column!r} holds no numbers, but {numbers.dtype}.")
+            raise BadInput(f"{self!r}: column {self.column!r} holds no numbers, but {kind_of(numbers)}.")
         chosen = np.arange(len(numbers))
         if numbers.dtype.kind == "f" and np.isnan(numbers).any():
             chosen = np.flatnonzero(~np.isnan(numbers))

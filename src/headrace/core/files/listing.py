@@ -203,7 +203,9 @@ def _such_as(folder: str) -> str:
     if not names:
         return " (it is empty)"
     shown = ", ".join(repr(name) for name in names[:3])
-    return f" (it holds {len(names)} entries, such as {shown})"
+    return (
+        f" (it holds {shown})" if len(names) <= 3 else f" (it holds {len(names):,} entries, such as {shown})"
+    )
 
 
 def _other_readers(folder: str) -> str:

@@ -21,6 +21,7 @@ from headrace.core.arrow.input_view import InputView
 from headrace.core.arrow.objects import bytes_of
 from headrace.core.arrow.values import ConversionError, a, from_columns, from_result
 from headrace.core.arrow.views import make_view
+from headrace.core.human import plural
 from headrace.core.results import flat, has_names, is_scalar
 from headrace.core.work import Fault, Split
 from headrace.errors import ColumnExists, StepError, unknown_column
@@ -314,8 +315,8 @@ def _named_columns(result: Any, model: Model, input_view: InputView, rows: int) 
         made = from_columns({model.output: flat(result)}, input_view)
     if made.num_rows != rows:
         raise ConversionError(
-            f"it returned {made.num_rows:,} rows for {rows:,}; a model gives one result per row, in order. For a "
-            "function that changes the number of rows, use map_batches"
+            f"it returned {plural(made.num_rows, 'row')} for {rows:,}; a model gives one result per row, in order. "
+            "For a function that changes the number of rows, use map_batches"
         )
     return made
 
