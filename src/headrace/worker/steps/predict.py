@@ -315,8 +315,8 @@ def _named_columns(result: Any, model: Model, input_view: InputView, rows: int) 
         made = from_columns({model.output: flat(result)}, input_view)
     if made.num_rows != rows:
         raise ConversionError(
-            f"it returned {plural(made.num_rows, 'row')} for {rows:,}; a model gives one result per row, in order. "
-            "For a function that changes the number of rows, use map_batches"
+            f"it returned {plural(made.num_rows, 'row')} for {rows:,}; a model gives one result per row, in "
+            "order. For a function that changes the number of rows, use map_batches"
         )
     return made
 
