@@ -139,8 +139,8 @@ def _paired(part: Rows, input_view: InputView, result: Any) -> list[pa.RecordBat
     if rows != len(part):
         raise ConversionError(
             f"it returned {plural(rows, 'row')} for {len(part):,}, and zip puts each row beside one of another "
-            "dataset. Put the step after zip; or write that dataset as Parquet first, and read it; or call .materialize() on it "
-            "if it fits into memory"
+            "dataset. Put the step after zip; or write that dataset as Parquet first, and read it; or call "
+            ".materialize() on it if it fits into memory"
         )
     return made
 
