@@ -200,7 +200,8 @@ class ModelAsked(msgspec.Struct, frozen=True):
     ``session`` is a name for what the worker has loaded, ``own`` what that has used, ``given`` how many rows it has
     an answer for, and ``taken`` how many of them have gone on. ``place`` names where is counted, for all workers of a
     machine and all drivers of a run if the output is in a folder: ``total`` is what was used, of ``sent`` requests of
-    which ``ended`` had any outcome. The others are under way, or were when their process was killed.
+    which ``ended`` had any outcome. The others are under way, or were when their process was killed. ``parts`` are
+    the total by model and version of the prompt.
     """
 
     worker: int
@@ -214,6 +215,7 @@ class ModelAsked(msgspec.Struct, frozen=True):
     sent: int = 0
     ended: int = 0
     priced: bool = False
+    parts: tuple[tuple[str, Tokens], ...] = ()
 
 
 class BatchesAtWork(msgspec.Struct, frozen=True):
@@ -240,13 +242,15 @@ class ModelPaid(msgspec.Struct, frozen=True):
     """What language models were asked for in a run, by all its drivers: what it used, and the answers that came.
 
     ``unanswered``: requests that were under way when their process ended, of which nobody knows whether they were
-    answered. ``speed`` are tokens a second, in and out, of the last driver. ``priced``: the cost is known.
+    answered. ``speed`` are tokens a second, in and out, of the last driver. ``priced``: the cost is known. ``parts``
+    are the total by model and version of the prompt.
     """
 
     total: Tokens
     unanswered: int = 0
     speed: tuple[float, float] = (0.0, 0.0)
     priced: bool = False
+    parts: tuple[tuple[str, Tokens], ...] = ()
 
 
 class BatchSized(msgspec.Struct, frozen=True):

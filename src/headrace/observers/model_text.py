@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from headrace.core.answered import Answered
+from headrace.core.answered import Answered, Tokens
 from headrace.core.events import ModelPaid
 from headrace.core.human import count, duration, percent, plural
 
@@ -47,6 +47,16 @@ def model_data(
             "cost": round(paid.total.cost, 9) if paid.priced else None,
             "cost_expected": None if ended else state.cost_expected,
             "unanswered": paid.unanswered,
+            "parts": [
+                {
+                    "what": what,
+                    "answers": part.answers,
+                    "prompt_tokens": part.prompt,
+                    "completion_tokens": part.completion,
+                    "cost": round(part.cost, 9) if paid.priced else None,
+                }
+                for what, part in paid.parts
+            ],
         },
         "tried_again": {
             kind: sum(calls for (_, other), calls in state.retried.items() if other == kind)
@@ -128,13 +138,16 @@ def paid_words(paid: ModelPaid) -> str:
     >>> paid_words(ModelPaid(Tokens(10, 900, 80, 0.5), 1, priced=True))
     '10 answers paid for: 900 tokens in, 80 out, cost 0.50; 1 request was under way when its process ended'
     """
-    total = paid.total
-    text = f"{plural(total.answers, 'answer')} paid for: {total.prompt:,} tokens in, {total.completion:,} out"
-    text += f", {cost_words(total.cost, None)}" if paid.priced else ""
+    text = _words(paid.total, priced=paid.priced, more=" paid for")
     if paid.unanswered:
         were = "was" if paid.unanswered == 1 else "were"
         text += f"; {plural(paid.unanswered, 'request')} {were} under way when its process ended"
     return text
+
+
+def _words(tokens: Tokens, *, priced: bool, more: str = "") -> str:
+    text = f"{plural(tokens.answers, 'answer')}{more}: {tokens.prompt:,} tokens in, {tokens.completion:,} out"
+    return text + (f", {cost_words(tokens.cost, None)}" if priced else "")
 
 
 def summary_lines(answered: Answered | None, paid: ModelPaid | None) -> list[str]:
@@ -147,4 +160,6 @@ def summary_lines(answered: Answered | None, paid: ModelPaid | None) -> list[str
     if paid is not None and paid.total.answers:
         speed = f"; {speed_words(paid.speed)}" if any(paid.speed) else ""
         lines.append(paid_words(paid) + speed)
+        if len(paid.parts) > 1:
+            lines += [f"{what}: {_words(part, priced=paid.priced)}" for what, part in paid.parts]
     return lines

@@ -80,7 +80,11 @@ class ModelUse:
         """Return what was used; ``ended``: nothing is under way, so what was not answered never will be."""
         total = sum((each.total for each in self._places.values()), Tokens())
         lost = sum(max(0, each.sent - each.ended) for each in self._places.values()) if ended else 0
-        return ModelPaid(total, lost, self._average(), self.priced)
+        parts: dict[str, Tokens] = {}
+        for place in self._places.values():
+            for what, tokens in place.parts:
+                parts[what] = parts.get(what, Tokens()) + tokens
+        return ModelPaid(total, lost, self._average(), self.priced, tuple(sorted(parts.items())))
 
     def _average(self) -> tuple[float, float]:
         """Return tokens a second, in and out, of all that the present driver has heard."""

@@ -123,6 +123,10 @@ def test_two_prompts_of_a_run_are_paid_for_once(tmp_path):
     paid = told["paid"]
     assert paid["answers"] == 40 and paid["prompt_tokens"] == paid["completion_tokens"] == 20 * 5
     assert paid["cost"] == 200 and paid["unanswered"] == 0
+    first, second = paid["parts"]
+    assert first["what"].startswith("m, prompt ") and second["what"].startswith("other, prompt ")
+    assert (first["answers"], first["prompt_tokens"], first["cost"]) == (20, 40, 80.0)
+    assert (second["answers"], second["prompt_tokens"], second["cost"]) == (20, 60, 120.0)
 
 
 def event(session, place, own, total, *, given=10, taken=10, sent=0, ended=0):

@@ -281,7 +281,7 @@ class Ahead:
         self._tell(
             ModelAsked(
                 -1, self._asking.label, store.place, Tokens(), 0, 0, store.place, total, spent.sent, spent.ended,
-                priced=priced,
+                priced=priced, parts=((f"{self._asking.label} by batches", total),) if total.answers else (),
             )
         )  # fmt: skip
 

@@ -151,7 +151,8 @@ class Prompter(AnswerColumns):
 
     async def load(self) -> None:
         """Open the store of answers, and make ready to ask."""
-        store = AnswerStore(self.settings.cache or self._folder, "" if self._folder else self._run)
+        run = "" if self._folder else self._run
+        store = AnswerStore(self.settings.cache or self._folder, run, what=self._what)
         used = self._counting_in(store)
         output = self._output_account()
         self._started = await self._begun(asker_of(self.asked.model), store, used, output)
@@ -160,7 +161,8 @@ class Prompter(AnswerColumns):
         for other in self._others.values():
             asker = asker_of(other.asked.model)
             asker.retried = self._started.asker.retried
-            other._started = await other._begun(asker, store, used, output)
+            own = AnswerStore(self._folder, what=other._what) if self._folder else used
+            other._started = await other._begun(asker, store, own, output)
             self._started.others.append(other._started)
 
     async def _begun(
@@ -175,10 +177,15 @@ class Prompter(AnswerColumns):
         guard = Guard(self.settings.runaway, label)
         return _Started(asker, store, used, loop, loop.create_future(), guard, priced, output)
 
+    @property
+    def _what(self) -> str:
+        """What is asked, as the record names it: the model and the version of the prompt."""
+        return f"{self.label}, {self.prompt_version}"
+
     def _counting_in(self, store: AnswerStore) -> AnswerStore:
         """Return where is counted what this run uses: in its folder, or, without any, where other workers see it."""
         if self.settings.cache and self._folder:
-            return AnswerStore(self._folder)
+            return AnswerStore(self._folder, what=self._what)
         if self._folder or self.settings.cache or not self.settings.budget:
             return store
         shared = own_folder("headrace-spent")
@@ -207,8 +214,8 @@ class Prompter(AnswerColumns):
                 await each.asker.spending.close()
                 await each.asker.close()
                 each.ended.cancel()
+                each.used.close()
             started.store.close()
-            started.used.close()
             for kept in (started.output, started.batches):
                 if kept is not None:
                     kept.close()
@@ -520,7 +527,7 @@ class _Started:
         if now - self.said_at < NOTE_SECONDS and not over:
             return
         try:
-            spent = self.used.spent()
+            spent, parts = self.used.spent(), self.used.spent_for()
         except BlockingIOError:  # the next one says it
             return
         self.said_at = now
@@ -528,7 +535,7 @@ class _Started:
         own = sum((each.asker.spending.own for each in self.others), self.asker.spending.own)
         self.said = ModelAsked(
             0, "", self.session, own, self.given, 0, self.used.place, total, spent.sent,
-            spent.ended, priced=self.priced,
+            spent.ended, priced=self.priced, parts=parts,
         )  # fmt: skip
 
     def landed(self, key: bytes, task: asyncio.Task[Answer]) -> None:

@@ -31,6 +31,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from headrace.core.answered import Tokens
 from headrace.core.files import safe_files
 from headrace.core.waiting import backoff
 from headrace.errors import OutputWriteFailed
@@ -49,7 +50,7 @@ select sum(sent), sum(ended), sum(requests), sum(prompt), sum(completion), total
     sum(reserved_tokens > 0 and abs(seen - ?) < ?)
 from spending where run = ?
 """
-_BEGIN = f"insert or ignore into spending values (?, ?, ?{', 0' * 10})"
+_BEGIN = f"insert or ignore into spending values (?, ?, ?{', 0' * 10}, ?)"
 DAY = 86_400.0
 SILENT_SECONDS = 15.0
 """A worker that was not heard of for so long is gone: what it has reserved will not come free."""
@@ -142,7 +143,8 @@ class AnswerStore:
     ``folder`` "": for this worker alone, until it ends. ``run`` tells runs from one another that share a folder.
     ``daily``: each day of UTC counts for itself, and what is under way at midnight counts for both days. ``name`` and
     ``host`` are those of the file. With a ``host`` that is given, all count as one worker, which goes on where it was
-    killed. ``place`` names what counts for the run. ``clock`` gives seconds since 1970.
+    killed. ``what`` names what is asked: a model and a prompt. ``place`` names what counts for the
+    run. ``clock`` gives seconds since 1970.
     """
 
     def __init__(
@@ -153,6 +155,7 @@ class AnswerStore:
         daily: bool = False,
         name: str = "answers",
         host: str = "",
+        what: str = "",
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._name, self._daily, self._kind, self._clock = run, daily, name, clock
@@ -181,7 +184,9 @@ class AnswerStore:
             self._db.executescript(_TABLES)
             self._db.execute("insert or ignore into place values (1, ?)", (secrets.token_hex(4),))
             (place,) = self._db.execute("select id from place").fetchone()
-            self._db.execute(_BEGIN, (self._run, self._worker, clock()))
+            with contextlib.suppress(sqlite3.OperationalError):  # it has that already
+                self._db.execute("alter table spending add column what text")
+            self._db.execute(_BEGIN, (self._run, self._worker, clock(), what))
             forgotten = clock() - FORGET_SECONDS
             self._db.execute("delete from spending where run <> '' and seen < ?", (forgotten,))
             self._db.execute("pragma busy_timeout = 0")
@@ -305,6 +310,15 @@ class AnswerStore:
             reserved_tokens=before.reserved_tokens, reserved_cost=before.reserved_cost, at_work=before.at_work
         )
 
+    def spent_for(self) -> tuple[tuple[str, Tokens], ...]:
+        """Return the answers of this run and what they have cost, for each ``what``."""
+        sums = "sum(requests), sum(prompt), sum(completion), total(cost)"
+        found = self._run_statement(
+            f"select what, {sums} from spending where run = ? group by what having sum(requests) > 0",
+            (self._run,),
+        )
+        return tuple((what or "", Tokens(*used)) for what, *used in found)
+
     def _sums(self, run: str) -> Spent:
         found = self._run_statement(_SUMS, (self._clock(), SILENT_SECONDS, run)).fetchone()
         return Spent(*(each or 0 for each in found))
@@ -318,7 +332,7 @@ class AnswerStore:
         if names["was"] == names["now"]:
             return
         with self.together():
-            self._run_statement(_BEGIN, (names["now"], self._worker, self._clock()))
+            self._run_statement(_BEGIN, (names["now"], self._worker, self._clock(), ""))
             for name in ("reserved_tokens", "reserved_cost"):
                 own = f"(select {name} from spending where run = :was and worker = :worker)"
                 self._run_statement(
