@@ -17,6 +17,8 @@ from headrace.version import __version__
 REPORT = "report.html"  # files of a run, beside its record
 LINEAGE = "openlineage.json"
 ASKED = "asked.json"
+AHEAD = "ahead"
+"""A file in the folder for what models keep: before the run, they have begun what must not be lost."""
 
 
 class Listed(Protocol):

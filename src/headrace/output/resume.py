@@ -42,6 +42,7 @@ from headrace.output.journal import Contents
 from headrace.output.journal_records import Revision
 from headrace.output.journal_state import JournalState
 from headrace.output.layout import SUCCESS, Output, new_run_name, open_output
+from headrace.output.names import AHEAD
 from headrace.output.recover import begin, peek, recover
 from headrace.output.refresh import check_refresh
 from headrace.output.saved_plan import read_plan
@@ -275,7 +276,8 @@ class _JobOpener:
         before = [key.partition(": ")[2] for key in changed if is_of_input(key)]
         goes_on = self._request.on_change == "continue" and not before
         can_resume = saved.shape == self._shape and (not changed or goes_on)
-        nothing = not state.finished and next(contents.in_force(), None) is None  # that could get lost
+        begun = (self._output.folder(run) / safe_files.KEPT / AHEAD).exists()
+        nothing = not (state.finished or begun) and next(contents.in_force(), None) is None  # could get lost
         if can_resume and not restart and not schema_change:
             return not nothing or self._is_as_planned(saved)
         if nothing:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from headrace.core.files import safe_files
 from headrace.core.ports import Ahead
 from headrace.driver.unwritten import InMemoryCommitter
 from headrace.errors import ArgumentError
+from headrace.output.names import AHEAD
 from headrace.plan import compile as compiler
 from headrace.plan.steps.base import Step
 from headrace.plan.steps.predict import Model, Predict, ahead_in
@@ -43,6 +46,7 @@ def work_ahead(job: Job, options: RunOptions, events: EventBus, folder: str, *, 
                 events.state.doing = f"{step.label()}: looking at what rows ask"
                 events.tick()
                 _look(job, options, number, replace(step, models=_looking(step, model, ahead)), folder)
+                safe_files.write(Path(folder) / AHEAD, b"")
         finally:
             ahead.close()
 

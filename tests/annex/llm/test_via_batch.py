@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import re
 import shutil
@@ -15,11 +16,12 @@ import pyarrow.parquet as pq
 import pytest
 
 import headrace as hr
+import headrace.session.ahead as session
 from forked import Forked
 from headrace.annex.llm.batches import api, calls
 from headrace.annex.llm.batches.anthropic import chat_of, params_of
 from headrace.annex.report.follow import Follower
-from headrace.errors import ArgumentError, EndpointRefused, EngineError, SpendingCapReached
+from headrace.errors import ArgumentError, EndpointRefused, EngineError, PlanChanged, SpendingCapReached
 from headrace.testing import FakeLLMServer
 
 ERRORS = ("_step", "_error_type", "_error")
@@ -513,36 +515,49 @@ def test_auto_takes_batches_where_they_are_cheaper_and_soon_enough(tmp_path):
         assert rows_of(2).prompt("{i} a", model(server), via="auto").take(1)[0]["answer"] == "0 A"
 
 
-def test_a_driver_that_was_away_finds_what_was_answered_meanwhile(out):
+@contextlib.contextmanager
+def stopped_while_batches_are_at_work(server, monkeypatch):
+    """Have the driver stop once it has looked at a batch some times, which ends only after that."""
+
+    class Stopped(session._Work):
+        def _tick(self):
+            super()._tick()
+            if server.batches.calls["look"] > 3:
+                raise KeyboardInterrupt
+
+    server.batches.looks = 1_000_000
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(session, "_Work", Stopped)
+        yield
+    server.batches.all[0].looks = 1
+
+
+def test_a_driver_that_was_away_finds_what_was_answered_meanwhile(out, monkeypatch):
     with FakeLLMServer(str.upper) as server:
-        server.batches.looks = 1_000_000
         asked = rows_of(5).prompt("{i} a", model(server), via="batch")
-
-        def stop():
-            raise KeyboardInterrupt
-
-        import headrace.session.ahead as session
-
-        class Stopped(session._Work):
-            def _tick(self):
-                super()._tick()
-                if server.batches.calls["look"] > 3:
-                    stop()
-
-        work, session._Work = session._Work, Stopped
-        try:
-            with pytest.raises(KeyboardInterrupt):
-                asked.write_parquet(out)
-        finally:
-            session._Work = work
+        with stopped_while_batches_are_at_work(server, monkeypatch):
+            asked.write_parquet(out)
         told = Follower(out).poll()
         assert told.facts.status == "interrupted"
         words = "prompt(m): 0 of 5 requests are answered; at work: batch-0"
         assert dict(told.lines())["batches"] == words and told.data()["batches"][0]["answered"] == 0
-        server.batches.all[0].looks = 1
         asked.write_parquet(out)
         assert len(server.batches.all) == 1 and answers(out)["answer"] == [f"{i} A" for i in range(5)]
         assert "batches" not in dict(Follower(out).poll().lines())
+
+
+def test_another_program_does_not_drop_batches_that_are_at_work(out, monkeypatch):
+    with FakeLLMServer(str.upper) as server:
+        asked = rows_of(5).prompt("{i} a", model(server), via="batch")
+        with stopped_while_batches_are_at_work(server, monkeypatch):
+            asked.map(lambda row: {**row, "more": 1}).write_parquet(out)
+        other = asked.map(lambda row: {**row, "more": 2})
+        with pytest.raises(PlanChanged):
+            other.write_parquet(out)
+        with pytest.raises(PlanChanged):
+            asked.write_parquet(out)
+        other.write_parquet(out, on_change="continue")
+    assert len(server.batches.all) == 1 and answers(out)["more"] == [2] * 5
 
 
 # ------------------------------------------------------------ Anthropic's
