@@ -110,6 +110,36 @@ def test_of_the_last_the_longest_begin_first():
     assert asyncio.run(share("longest")) >= 0.97
 
 
+@pytest.mark.parametrize("of_length", [lambda length: length, lambda length: 3_000 // (length + 3)])
+def test_which_prompts_take_long_is_learnt_while_they_run(of_length):
+    """The drain, from the last request's begin to the end, is half as long, whichever prompts have long answers."""
+    drawn = random.Random(3)
+    lengths = [max(1, round(60 * drawn.lognormvariate(-0.5, 1.0))) for _ in range(10_000)]
+    texts = [
+        f"{i} {'x' * round(of_length(each) * drawn.lognormvariate(0, 0.3))}" for i, each in enumerate(lengths)
+    ]
+
+    async def drain(order: str) -> int:
+        engine = SimulatedLLMEngine(256)
+        stream = EngineStream(order=made_order(order))
+        asks = [
+            asyncio.ensure_future(stream.ask(lambda length=length: length, text))
+            for text, length in zip(texts, lengths, strict=True)
+        ]
+        answers = asyncio.gather(*asks)
+        while not answers.done():
+            if engine.steps == 500:  # a fifth is done before the end is known
+                stream.slots.order.input_ends(True)
+            for _ in range(4):
+                await asyncio.sleep(0)
+            stream.deliver(*stream.turn(engine))
+        assert await answers == lengths
+        _, steps = engine.busy_until_last_begin()
+        return int(engine.steps - steps)
+
+    assert asyncio.run(drain("longest")) <= asyncio.run(drain("arrival")) / 2
+
+
 @given(st.lists(st.one_of(st.none(), st.text("ab", max_size=4)), max_size=60), st.integers(0, 60))
 def test_everybody_has_a_turn_once(events, ends_at):
     for order in (ArrivalOrder(), ArrivalOrder(longest_last=True), PrefixOrder()):

@@ -218,6 +218,7 @@ class Client:
                 reply = await self._judged(url, content, body, tokens)
                 self._answered += 1
                 self._unanswered = self._refused = 0
+                self.slots.order.learn(text, reply.latency)
                 return reply
             except Again as problem:
                 again = problem

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -94,7 +95,7 @@ class EngineStream:
         """
         await self.slots.acquire(text)
         try:
-            request = make()
+            began, request = time.monotonic(), make()
             self._next += 1
             number = self._next
             answer = self._asking[number] = asyncio.get_running_loop().create_future()
@@ -102,7 +103,9 @@ class EngineStream:
                 self._inbox.append((number, request))
                 self._call.notify()
             try:
-                return await answer
+                made = await answer
+                self.slots.order.learn(text, time.monotonic() - began)
+                return made
             except asyncio.CancelledError:
                 with self._call:
                     self._given_up.append(number)

@@ -8,10 +8,13 @@ from __future__ import annotations
 import asyncio
 import bisect
 import heapq
+import math
 from collections import deque
 from typing import Generic, Protocol, TypeVar
 
 ORDERS = ("arrival", "prefix", "longest")
+LEAST_LEARNT = 32
+"""So many have to have ended before anything is learnt of them."""
 
 T = TypeVar("T")
 
@@ -31,6 +34,10 @@ class Order(Protocol[T]):
         """Note that no others come but those that are on their way, or that others come again."""
         ...
 
+    def learn(self, text: str, seconds: float) -> None:
+        """Note how long one with this text took, from its place to its end."""
+        ...
+
     def __len__(self) -> int:
         """Return how many wait."""
         ...
@@ -38,6 +45,9 @@ class Order(Protocol[T]):
 
 class ArrivalOrder(Generic[T]):
     """Who came first is first. ``longest_last``: of the last, the longest, so that what takes long ends in time.
+
+    The longest is who will probably take longest: by the length of its text, and by how long others of about this
+    length took. As long as few have ended, it is the longest text.
 
     >>> order = ArrivalOrder(longest_last=True)
     >>> for text in ["b", "a", "c", "ddd"]:
@@ -50,35 +60,70 @@ class ArrivalOrder(Generic[T]):
     """
 
     def __init__(self, *, longest_last: bool = False) -> None:
-        self._waiting: deque[tuple[int, int, T]] = deque()
-        self._last: list[tuple[int, int, T]] = []  # a heap; the number keeps things from being compared
+        self._waiting: deque[tuple[int, int, T]] = deque()  # length, number, thing
+        self._last: list[
+            tuple[float, int, int, T]
+        ] = []  # a heap; the number keeps things from being compared
         self._longest_last = longest_last
         self._number = 0
         self._ended = False
+        self._took: dict[
+            int, tuple[int, float]
+        ] = {}  # how many of about this length have ended, and their seconds
+        self._means: dict[int, float] = {}  # as they were when the heap was made
+        self._learnt = 0
+        self._made_at = 0  # so many had ended then
 
     def add(self, thing: T, text: str) -> None:
         """Have one wait."""
         self._number += 1
-        entry = (-len(text), self._number, thing)
         if self._ended:
-            heapq.heappush(self._last, entry)
+            heapq.heappush(self._last, (self._rank(len(text)), self._number, len(text), thing))
         else:
-            self._waiting.append(entry)
+            self._waiting.append((len(text), self._number, thing))
 
     def next(self) -> T:
         """Return the first, or the longest of the last."""
-        return (heapq.heappop(self._last) if self._last else self._waiting.popleft())[2]
+        return heapq.heappop(self._last)[3] if self._last else self._waiting.popleft()[2]
 
     def input_ends(self, ended: bool) -> None:
         """Have the longest be first from now on, or no more."""
         self._ended = ended and self._longest_last
         if self._ended:
-            self._last += self._waiting
-            self._waiting.clear()
-            heapq.heapify(self._last)
+            self._make_heap()
+
+    def learn(self, text: str, seconds: float) -> None:
+        """Note how long one took that has ended."""
+        if not self._longest_last:
+            return
+        count, sum_ = self._took.get(_about(len(text)), (0, 0.0))
+        self._took[_about(len(text))] = count + 1, sum_ + seconds
+        self._learnt += 1
+        if self._ended and self._learnt >= max(LEAST_LEARNT, 2 * self._made_at):
+            self._make_heap()
+
+    def _make_heap(self) -> None:
+        self._made_at = self._learnt
+        if self._learnt >= LEAST_LEARNT:
+            self._means = {about: sum_ / count for about, (count, sum_) in self._took.items()}
+        waiting = [*((length, number, thing) for _, number, length, thing in self._last), *self._waiting]
+        self._last = [(self._rank(length), number, length, thing) for length, number, thing in waiting]
+        self._waiting.clear()
+        heapq.heapify(self._last)
+
+    def _rank(self, length: int) -> float:
+        """Return a number that is the smaller, the longer a text of this length will probably take."""
+        if not self._means:
+            return -float(length)
+        return -self._means[min(self._means, key=lambda about: abs(about - _about(length)))]
 
     def __len__(self) -> int:
         return len(self._waiting) + len(self._last)
+
+
+def _about(length: int) -> int:
+    """Return a number that lengths have in common of which none is more than about 1.4 times another."""
+    return int(2 * math.log2(length + 1))
 
 
 class PrefixOrder(Generic[T]):
@@ -115,6 +160,9 @@ class PrefixOrder(Generic[T]):
 
     def input_ends(self, ended: bool) -> None:
         """Change nothing."""
+
+    def learn(self, text: str, seconds: float) -> None:
+        """Learn nothing."""
 
     def __len__(self) -> int:
         return len(self._waiting)

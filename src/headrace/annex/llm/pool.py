@@ -103,7 +103,8 @@ class PoolClient:
 
     async def ask(self, body: Mapping[str, Any], tokens: int, *, shorten: Shorten | None = None) -> Reply:
         """Return the answer of one of them; raises a ``RowError``, or what ends the run."""
-        await self._slots.acquire(text_of(body.get("messages")))
+        text = text_of(body.get("messages"))
+        await self._slots.acquire(text)
         gave_up: list[Member] = []
         try:
             body = body if shorten is None else shorten(body)
@@ -114,7 +115,9 @@ class PoolClient:
                     continue
                 try:
                     counted = any(member is one for one in gave_up)
-                    return await self._hedged(member, body, tokens, counted=counted)
+                    reply = await self._hedged(member, body, tokens, counted=counted)
+                    self._slots.order.learn(text, reply.latency)
+                    return reply
                 except EndpointUnavailable:
                     if all(self._clock() < each.alone_until for each in self._members):
                         raise

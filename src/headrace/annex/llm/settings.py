@@ -321,8 +321,8 @@ class LanguageModel:
         order
             The order in which waiting requests are sent. ``"arrival"``: in the order of the rows. ``"prefix"``:
             prompts with the same beginning one after another, for models that cache beginnings (the default for
-            ``VLLM``). ``"longest"``: near the end of the input, the longest prompts first; this helps if they have
-            the longest answers. The output always has the order of the rows.
+            ``VLLM``). ``"longest"``: near the end of the input, those first that will probably take longest, by
+            the lengths of prompts and by how long others took. The output always has the order of the rows.
         cache
             A folder in which answers are kept after the run, also for other runs that ask the same. Equal requests
             are then asked once, whatever ``sampling`` says.
