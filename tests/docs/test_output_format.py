@@ -44,6 +44,7 @@ NOT_MADE = {  # by these exhibits
     "_headrace/fleet/notes/<any>",
     "_headrace/fleet/<machine>/<any>",
     "_headrace/fleet/command.json",
+    "_headrace/spent-<machine>.sqlite",
     "_headrace/uploads/<any>",
     "part-<shard>-<item>-<run>.<suffix>",
 }
