@@ -31,6 +31,7 @@ class OpenRequest(msgspec.Struct, frozen=True):
     retries: bool = False  # rejected rows are tried again, and the input is left alone
     prepare: Callable[[Plan, Output], tuple[Plan, Partitioning]] | None = None  # see ``Source.prepared``
     run: str = ""  # the name of a run that begins; "": one of its own
+    lists_input: bool = True  # the plan of a run that begins says which files there are
 
 
 class Job:

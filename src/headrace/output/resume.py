@@ -348,7 +348,8 @@ class _JobOpener:
         compiler.columns_at(plan.steps, plan.source.schema())
         for what in unrecognised(self.code)[:1]:
             warn(f"This run cannot be resumed, as {what} cannot be compared: give the step version='…'.")
-        saved = new_plan(plan, request, self.code, self._files)
+        files = self._files if request.lists_input else []
+        saved = new_plan(plan, request, self.code, files)
         input_marks.note(plan.source, saved)
         pointer = "next" if request.gated or self._output.current() is not None else "current"
         committer = begin(self._output, saved, self._sink, durability=request.durability, pointer=pointer)

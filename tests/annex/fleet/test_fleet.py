@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -170,6 +173,10 @@ def test_cleaning_leaves_what_machines_make(tmp_path: Path, nurseries: list[Nurs
     nurseries[0].live(
         "annex.fleet.job", [str(place), {}], tmp_path / "log", faults={"attempt.batch": "kill@9"}
     )
+    asked = [sys.executable, "-m", "headrace", "status", str(place), "--json"]
+    told = json.loads(subprocess.run(asked, capture_output=True, text=True, check=False).stdout)
+    assert told["status"] == "not complete" and told["seconds_left"] is None
+    assert all(each["state"] == "gone" for each in told["machines"])
     assert leftovers(place) == []
     assert [each.path for each in leftovers(place, unfinished=True)] == ["_headrace/fleet"]
     (machine,) = {path.name for path in (place / "_headrace" / "fleet").iterdir()} - {"notes"}

@@ -12,7 +12,7 @@ import typer
 
 from headrace.annex.cli import texts
 from headrace.annex.cli.answer import DONE, FAILED, UNPUBLISHED, Answer, wants_json
-from headrace.core.human import plural
+from headrace.core.human import duration, plural
 from headrace.core.tables import Table
 from headrace.core.terminal import one_line, say
 from headrace.errors import HeadraceError
@@ -91,6 +91,9 @@ def _of_fleet(out: str, fleet: FleetView) -> Answer:
         ("slices", f"{fleet.taken:,} of {fleet.slices:,} taken"),
         ("rows", f"{rows:,}{of} read" + (f", {speed:,} a second" if speed else "")),
     ]
+    left = (fleet.rows - rows) / speed if speed and fleet.rows > rows else 0.0
+    if left:
+        lines.append(("left", f"about {duration(left)}"))
     cells = [(name, state, f"{rows:,}", f"{speed:,}") for name, state, rows, speed in machines]
     table = Table(("machine", "state", "rows", "rows/s"), cells, numbers={2, 3}).text()
     shown = [*Table((), lines).text().splitlines(), *([""] * bool(cells)), *table.splitlines() * bool(cells)]
@@ -102,6 +105,8 @@ def _of_fleet(out: str, fleet: FleetView) -> Answer:
         "exit_code": code,
         "slices": {"all": fleet.slices, "taken": fleet.taken},
         "rows": rows,
+        "rows_per_second": speed,
+        "seconds_left": round(left) if left else None,
         "machines": [dict(zip(names, each, strict=True)) for each in machines],
     }
     return Answer(code, data, "\n".join([out, *(f"  {line}".rstrip() for line in shown)]))

@@ -29,6 +29,7 @@ from headrace.annex.fleet.board import (
 from headrace.core import failpoints
 from headrace.core.work import FLEET, HOME, MoreShards, RunInterrupted, Shard
 from headrace.errors import HeadraceError, RunLocked
+from headrace.output import input_marks
 from headrace.output.job import Job, OpenRequest
 from headrace.output.layout import Output, new_run_name, open_output
 from headrace.output.places import lease
@@ -86,6 +87,7 @@ class Fleet:
     def __init__(self, plan: Plan, request: OpenRequest, fleet: FleetPlan, notes: Notes) -> None:
         self.plan, self.request, self.fleet, self.notes = plan, request, fleet, notes
         self.board = Board(fleet, notes.read)
+        input_marks.note(plan.source, fleet.plan)  # which the runs of machines do not repeat
         self._signs: dict[str, tuple[str, float]] = {}  # of life, and since when there was no other
         self._quiet = (
             0,
@@ -117,7 +119,7 @@ class Fleet:
         plan = replace(self.plan, sink=self.sink_of(name), requirements=())
         shards = given(self.request.partitioning, ())
         request = msgspec.structs.replace(
-            self.request, run=self.fleet.plan.run, gated=False, partitioning=shards
+            self.request, run=self.fleet.plan.run, gated=False, partitioning=shards, lists_input=False
         )
         machine = None
         try:
