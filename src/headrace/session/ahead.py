@@ -12,7 +12,6 @@ import msgspec
 from headrace.core.files import safe_files
 from headrace.core.ports import Ahead
 from headrace.driver.unwritten import InMemoryCommitter
-from headrace.errors import ArgumentError
 from headrace.output.names import AHEAD
 from headrace.plan import compile as compiler
 from headrace.plan.steps.base import Step
@@ -36,10 +35,11 @@ def work_ahead(job: Job, options: RunOptions, events: EventBus, folder: str, *, 
     for number, step, model, ahead in ahead_in(job.plan.steps):
         if not ahead.wanted(folder):
             continue
-        if grows:
-            raise ArgumentError(
-                f"fleet=True cannot be used here: {step.label()} is asked for all rows before."
-            )
+        if grows or options.traits.is_cluster:
+            ahead.check(folder, (), elsewhere=True)
+            continue
+        if any(each.row_limit is not None for each in job.plan.steps[number + 1 :]):
+            continue  # rows would be asked that nobody needs
         work = _Work(ahead, events, job)
         try:
             while work.carried_out():

@@ -98,7 +98,7 @@ class Ahead:
             return
         why = ""
         if elsewhere:
-            why = "workers on other machines do not see the answers; use engine='local'"
+            why = "other machines do not see the answers. Use engine='local', and leave fleet= out"
         elif not folder:
             why = (
                 "batches take up to a day, and are kept beside an output in a folder of this machine. So nothing is "
