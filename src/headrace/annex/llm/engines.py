@@ -92,30 +92,8 @@ class SGLang(EngineModel):
 
     It is driven by SGLang's offline ``Engine``, and has been tried with a stand-in for that, not with a GPU.
 
-    Parameters
-    ----------
-    path
-        A folder saved by ``save_pretrained``, with its tokenizer. A name of the hub is refused: nothing is
-        downloaded.
-    dtype
-        ``"auto"`` (as the folder says, the default), ``"float32"``, ``"float16"`` or ``"bfloat16"``.
-    max_model_len
-        How many tokens prompt and answer may have together. Default: what the model was made for.
-    max_num_seqs
-        How many requests SGLang works on at a time, at most: 256 by default.
-    prefix_caching
-        Keep what was computed for the beginnings of prompts, for others that begin alike.
-    loras
-        Adapters by name, ``{"legal": "adapters/legal/"}``; ``sampling={"lora": "legal"}`` says which one answers.
-    options
-        Other arguments of SGLang's ``ServerArgs`` by their names: ``{"mem_fraction_static": 0.8}``.
-    trust_pickle
-        Allows weights in ``pytorch_model.bin``, a pickle.
-    sha256
-        Pins the content of the folder.
-
-    ``num_gpus=2`` of ``prompt`` has each worker run one engine on two GPUs, by tensor parallelism. ``sampling=``
-    takes what ``VLLM`` takes, but for ``bad_words``.
+    It takes what ``VLLM`` takes. ``options`` are other arguments of SGLang's ``ServerArgs`` by their names:
+    ``{"mem_fraction_static": 0.8}``; ``max_num_seqs`` is 256 by default, and ``sampling=`` knows no ``bad_words``.
 
     Raises ``ModelUnreadable``, ``ModelChanged`` and ``UntrustedPickle`` for the folder; ``MissingLibrary`` in a
     worker without SGLang.

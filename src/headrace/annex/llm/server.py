@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 from headrace.annex.llm.endpoint import Endpoint
+from headrace.annex.llm.settings import given_amount, given_count
 from headrace.core.arguments import known_arguments
 from headrace.core.failures import shortened
 from headrace.errors import ArgumentError, EndpointUnavailable
@@ -134,14 +135,8 @@ class Server:
         self._command = _given_command(command)
         if port is not None and (isinstance(port, bool) or not isinstance(port, int) or not 0 < port < 65536):
             raise ArgumentError(f"port={port!r}: it takes a whole number from 1 to 65535.")
-        if isinstance(restarts, bool) or not isinstance(restarts, int) or restarts < 0:
-            raise ArgumentError(f"restarts={restarts!r}: it takes a whole number of at least 0.")
-        if (
-            isinstance(start_timeout, bool)
-            or not isinstance(start_timeout, (int, float))
-            or not start_timeout > 0
-        ):
-            raise ArgumentError(f"start_timeout={start_timeout!r}: it takes a number of seconds above 0.")
+        given_count("restarts", restarts)
+        given_amount("start_timeout", start_timeout)
         self._port, self._start_timeout, self._restarts = port or _free_port(), start_timeout, restarts
         self._given_log = os.fspath(log) if log is not None else ""
         self.log = self._given_log
