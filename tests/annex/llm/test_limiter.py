@@ -63,7 +63,7 @@ sys.stdin.readline()
 taken = 0
 while taken < most:
     try:
-        print(one.reserve(10 + taken % 90) - 1.7e9)
+        print(one.reserve(51 + taken % 9) - 1.7e9)
         taken += 1
     except BlockingIOError:  # another looks
         pass
@@ -82,7 +82,7 @@ def test_four_processes_keep_rates_exactly(tmp_path):
         each.stdin.write("go\n")
         each.stdin.flush()
     turns = [[float(line) for line in each.communicate()[0].split()] for each in four]
-    tokens = [(at, 10 + i % 90) for own in turns for i, at in enumerate(own)]
+    tokens = [(at, 51 + i % 9) for own in turns for i, at in enumerate(own)]
     assert len(tokens) == 3600 and all(own == sorted(own) for own in turns)
     tokens.sort()
     at = [moment for moment, _ in tokens]
@@ -93,6 +93,16 @@ def test_four_processes_keep_rates_exactly(tmp_path):
         assert len(minute) <= 1200 and sum(minute) <= 60_000
     rate = 60_000 / 60 * UTILISATION
     assert at[-1] == pytest.approx(sum(count for _, count in tokens[:-1]) / rate - BURST_SECONDS, abs=0.1)
+
+
+def test_tokens_that_small_requests_leave_are_not_saved_up(tmp_path):
+    """Turns are given before they come: a rate that another one holds back must not catch up later."""
+    one = limiter(tmp_path / "state", Clock(), requests_per_minute=600, tokens_per_minute=6_000)
+    turns = [(one.reserve(tokens), tokens) for tokens in [0] * 300 + [100] * 60 + [0] * 300 + [100] * 60]
+    most = 60.0 - BURST_SECONDS - LATE_SECONDS
+    for i, (begin, _) in enumerate(turns):
+        minute = [tokens for at, tokens in turns[i:] if at < begin + most]
+        assert len(minute) <= 600 and sum(minute) <= 6_000
 
 
 def test_what_was_not_used_is_not_saved_up(tmp_path):

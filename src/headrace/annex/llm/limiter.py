@@ -175,19 +175,21 @@ class Limiter:
         )
 
     def reserve(self, tokens: int) -> float:
-        """Return at what time a request of about so many tokens may be sent. It counts from now on."""
+        """Return at what time a request of about so many tokens may be sent. It counts from now on.
+
+        Turns may be given long before they come. So what neither rate has used before that time is lost, too.
+        """
         now = self._clock()
         with self._state.locked() as state:
-            at = max(now, _within(state.blocked_until, now))
-            first = max(now - BURST_SECONDS, _within(state.blocked_until, now))
+            blocked = _within(state.blocked_until, now)
+            first = max(now - BURST_SECONDS, blocked)
+            by_requests = max(_within(state.requests_at, now), first) if self._requests else first
+            by_tokens = max(_within(state.tokens_at, now), first) if self._tokens else first
+            at = max(now, blocked, by_requests, by_tokens)
             if self._requests:
-                turn = max(_within(state.requests_at, now), first)
-                state.requests_at = turn + 1 / self._requests
-                at = max(at, turn)
+                state.requests_at = max(by_requests, at - BURST_SECONDS) + 1 / self._requests
             if self._tokens:
-                turn = max(_within(state.tokens_at, now), first)
-                state.tokens_at = turn + tokens / self._tokens
-                at = max(at, turn)
+                state.tokens_at = max(by_tokens, at - BURST_SECONDS) + tokens / self._tokens
             state.workers[self._worker] = now
             self._look(state, now)
         return at
