@@ -24,6 +24,7 @@ ELSEWHERE = {
     "annex/report/page.py: (ASSETS / name).read_bytes()",
     "output/places/folder.py: Path('/proc/locks').read_text()",
     "output/places/folder.py: self.root.mkdir(parents=True, exist_ok=True)",  # which may well be a link
+    "output/places/notes.py: root.mkdir(parents=True, exist_ok=True)",  # the same
     "output/places/lease.py: Path('/proc/sys/kernel/random/boot_id').read_text()",
     "output/places/lease.py: Path(f'/proc/{pid}/stat').read_text()",
     "annex/formats/webdataset/sink.py: tarfile.open(fileobj=stream, mode='w', format=tarfile.PAX_FORMAT)",

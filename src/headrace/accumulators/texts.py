@@ -117,7 +117,7 @@ class TokenF1(ExactMatch):
     This is the F1 of SQuAD: Rajpurkar et al., "SQuAD: 100,000+ Questions for Machine Comprehension of Text", EMNLP
     2016, section 6.1. For classes there is ``PrecisionRecallF1``.
 
-    Parameters, and what is raised, are those of ``ExactMatch``.
+    ``normalize``, ``weight`` and ``nan``, and what is raised, are as in ``ExactMatch``.
 
     >>> import headrace as hr
     >>> data = hr.from_items([{"y": "the red wheel", "p": "A wheel, red and round"}])

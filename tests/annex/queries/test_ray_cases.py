@@ -418,7 +418,6 @@ DIFFERENT = {
     "a frame by default",
     "an unknown key of no rows",
     "a column of a group",
-    "train first, test last",
 }
 
 
