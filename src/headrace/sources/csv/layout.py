@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 
 from headrace.core.arrow.forms import first_marked, forms_over, unmarked
+from headrace.core.arrow.lent import lent_stream
 from headrace.core.files.formats import reader_of
 from headrace.core.files.input_files import InputFile
 from headrace.core.human import short_repr
@@ -238,7 +239,7 @@ def _names(file: InputFile, header: bytes, form: CsvFormat) -> tuple[str, ...] |
         return form.column_names
     try:
         reader = pacsv.open_csv(
-            pa.BufferReader(header + b"\n"),
+            lent_stream(header + b"\n"),
             read_options=csv_options.read_options(form, None, len(header) + 2),
             parse_options=csv_options.parse_options(form),
         )
@@ -296,7 +297,7 @@ def _infer_leniently(
     form = replace(form, encoding="utf8")
     try:
         reader = pacsv.open_csv(
-            pa.BufferReader(records),
+            lent_stream(records),
             read_options=csv_options.read_options(form, names, len(records) + 1),
             parse_options=csv_options.parse_options(form, lambda row: "skip"),
             convert_options=csv_options.convert_options(form, dict.fromkeys(types, pa.binary()), None),
@@ -319,7 +320,7 @@ def _infer(
         return pa.schema([pa.field(name, types.get(name, pa.null())) for name in names or ()])
     try:
         reader = pacsv.open_csv(
-            pa.BufferReader(records),
+            lent_stream(records),
             read_options=csv_options.read_options(form, names, len(records) + 1),
             parse_options=csv_options.parse_options(form),
             convert_options=csv_options.convert_options(form, types, None),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
+from headrace.core.arrow.lent import lent_stream
 from headrace.core.human import short_repr
 from headrace.core.ports import Bad
 from headrace.core.stores.objects import open_binary
@@ -133,7 +134,7 @@ class CsvReader:
 
     def _parse(self, records: bytes) -> list[pa.RecordBatch]:
         def parsed(names: Sequence[str] = ()) -> Iterator[pa.RecordBatch]:
-            return iter(self._parsed(pa.BufferReader(records), self._form, len(records) + 1, names))
+            return iter(self._parsed(lent_stream(records), self._form, len(records) + 1, names))
 
         if not records:
             return []

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.json as pajson
 
+from headrace.core.arrow.lent import lent, lent_stream
 from headrace.core.human import short_repr
 from headrace.errors import UnreadableFile
 from headrace.sources.signatures import another_reader
@@ -52,7 +53,7 @@ def open_lines(lines: bytes, schema: pa.Schema | None, unexpected: str) -> pajso
     refuse_null(lines)
     if unexpected == "infer":
         refuse_deep(lines)
-    return open_stream(pa.BufferReader(lines), schema, unexpected, len(lines) + 1)
+    return open_stream(lent_stream(lines), schema, unexpected, len(lines) + 1)
 
 
 def open_stream(
@@ -185,7 +186,7 @@ class NullGuard:
         self._stream = stream
         self._begins: bytes | None = b""  # the start of the next block's first value; None: it is no null
 
-    def read(self, size: int) -> bytes:
+    def read(self, size: int) -> Any:
         """Read on."""
         data: bytes = self._stream.read(size)
         if self._begins is not None:
@@ -193,7 +194,7 @@ class NullGuard:
         end = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
         if end:
             self._look(refuse_null(data, end))
-        return data
+        return lent(data)
 
     def close(self) -> None:
         """The stream is another's to close."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
+from headrace.core.arrow.lent import held
 from headrace.core.ports import Bad
 from headrace.core.work import Split
 from headrace.errors import UnreadableFile
@@ -74,7 +75,7 @@ def _batches(
 ) -> Iterator[pa.RecordBatch]:
     def batches(block: int) -> Iterator[pa.RecordBatch]:
         with _opened(path, split, layout) as stream:
-            guarded = pa.PythonFile(NullGuard(stream), mode="r")
+            guarded = pa.PythonFile(held(NullGuard(stream)), mode="r")
             for batch in open_stream(guarded, schema, unexpected, block):
                 batch.validate(full=True)  # Arrow takes any bytes for UTF-8 here
                 yield batch
