@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import random
+import itertools
 import time
 from collections.abc import Callable, Iterator
 
@@ -12,6 +12,7 @@ import msgspec
 from headrace.annex.fleet.board import PLAN, FleetPlan
 from headrace.annex.fleet.gathering import adopt, gathered, shards_of
 from headrace.annex.fleet.machine import Fleet, Machine, given
+from headrace.core.waiting import backoff
 from headrace.core.work import FLEET, HOME, NOTES, SUCCESS
 from headrace.errors import (
     ArgumentError,
@@ -101,8 +102,7 @@ def _counts_money(step: Step) -> bool:
 def _opened(plan: Plan, request: OpenRequest, stack: contextlib.ExitStack, *, complete: bool) -> Job:
     """Open the output as ever; where another machine has just completed it, wait until that lets it go."""
     assert plan.sink is not None
-    pause = FIRST_LOOK
-    while True:
+    for tries in itertools.count(1):
         try:
             return stack.enter_context(open_job(plan, request))
         except RunLocked:
@@ -111,8 +111,8 @@ def _opened(plan: Plan, request: OpenRequest, stack: contextlib.ExitStack, *, co
                     complete = (there.root / SUCCESS).exists()
             if not complete:
                 raise
-        time.sleep(pause * random.uniform(0.5, 1.5))
-        pause = min(2 * pause, LONGEST_LOOK)
+        time.sleep(backoff(tries, FIRST_LOOK, LONGEST_LOOK))
+    raise AssertionError
 
 
 # ---------------------------------------------------------------- joining
@@ -187,24 +187,24 @@ def _checked(plan: Plan, data: bytes, code: dict[str, str]) -> FleetPlan:
 
 def _work(fleet: Fleet, drive: Drive) -> None:
     """Do what there is to do, until nothing is left by anybody."""
-    pause = FIRST_LOOK
+    tries = 0
     while fleet.look() and not fleet.board.complete:
         try:
             with fleet.machine() as machine:
                 if machine is not None:
                     drive(machine)
                     machine.end()
-                    pause = FIRST_LOOK
+                    tries = 0
                     continue
         except RunLocked:  # others have taken over what this machine had, as it was silent for too long
             continue
-        time.sleep(pause)
-        pause = min(2 * pause, LONGEST_LOOK)
+        tries += 1
+        time.sleep(backoff(tries, FIRST_LOOK, LONGEST_LOOK, spread=0.0))
 
 
 def _gathered(fleet: Fleet, stack: contextlib.ExitStack) -> Job | None:
     """Open the output with all that was made; None if another machine has completed it."""
-    sink, pause = fleet.plan.sink, FIRST_LOOK
+    sink, tries = fleet.plan.sink, 0
     assert sink is not None
     while fleet.look():
         with contextlib.ExitStack() as opened:
@@ -223,8 +223,8 @@ def _gathered(fleet: Fleet, stack: contextlib.ExitStack) -> Job | None:
                 else:
                     adopt(job, found)
             except RunLocked:
-                time.sleep(pause)
-                pause = min(2 * pause, LONGEST_LOOK)
+                tries += 1
+                time.sleep(backoff(tries, FIRST_LOOK, LONGEST_LOOK, spread=0.0))
                 continue
             except (HeadraceError, OSError):
                 if fleet.look():

@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -227,8 +226,7 @@ class Ahead:
         if budget is None:
             return [Account("run", store, Caps(), Spent())]
         output = AnswerStore(os.path.dirname(os.path.dirname(self._folder)), name="spent")
-        server = urlsplit(endpoint.base_url)
-        day = day_account(key_name(f"{server.scheme}://{server.netloc}", endpoint.key()), budget.caps["day"])
+        day = day_account(key_name(endpoint.server, endpoint.key()), budget.caps["day"])
         return [*accounts_of(budget, store, output), *([day] if day is not None else [])]
 
     def _count(self, counted: Mapping[str, float]) -> None:

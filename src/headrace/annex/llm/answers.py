@@ -84,16 +84,11 @@ WINDOW_SECONDS = 86_400.0
 """Within so long batch services answer, or say that they did not."""
 
 
-def share_of(model: Any) -> float:
-    """Return which share of the price a request costs that goes by the batch service."""
-    return float((model.prices or {}).get("batch", 0.5))
-
-
 def why_requests(model: Any) -> str:
     """Return why ``via="auto"`` sends requests one by one; "" where a batch service is cheaper, and soon enough."""
     if not isinstance(model, Endpoint):
         return "batch services are asked at one Endpoint"
-    share, deadline = share_of(model), model.settings.deadline
+    share, deadline = model.batch_share, model.settings.deadline
     if deadline is not None and deadline < WINDOW_SECONDS:
         return f"batches take up to 24 hours, and the deadline is in {deadline / 3600:g}"
     return "" if share < 1 else f"a batch costs {share:g} times as much"
@@ -106,7 +101,7 @@ def way_of(model: Any, via: str) -> str:
     if via == "auto" and (why := why_requests(model)):
         return f", asked by requests: {why}"
     if_any = ", if it has one" if via == "auto" else ""
-    return f", asked by its batch service{if_any}: {share_of(model):g} of the price, within 24 hours"
+    return f", asked by its batch service{if_any}: {model.batch_share:g} of the price, within 24 hours"
 
 
 class AnswerColumns:

@@ -122,9 +122,8 @@ class Client:
         self._url = endpoint.base_url + path
         self._server = urlsplit(endpoint.base_url)
         self._where = f"The endpoint {endpoint.base_url}"
-        server = f"{self._server.scheme}://{self._server.netloc}"
-        self._payer = key_name(server, self._key)
-        place = state_path(server, self._key)
+        self._payer = key_name(endpoint.server, self._key)
+        place = state_path(endpoint.server, self._key)
         self._limiter = Limiter(
             SharedState(place),
             most=endpoint.max_in_flight,

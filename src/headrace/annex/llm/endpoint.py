@@ -138,6 +138,17 @@ class Endpoint(_Served):
         """Describe where the model is."""
         return f"the model is at {self.base_url}"
 
+    @property
+    def server(self) -> str:
+        """The server, without a path: a key belongs to it."""
+        parts = urlsplit(self.base_url)
+        return f"{parts.scheme}://{parts.netloc}"
+
+    @property
+    def batch_share(self) -> float:
+        """Which share of the price a request costs that goes by the batch service."""
+        return float((self.prices or {}).get("batch", 0.5))
+
     def key(self) -> str | None:
         """Return the key, from the environment of this process."""
         if self.api_key_env is None:
@@ -164,7 +175,7 @@ class Endpoint(_Served):
         whole = (
             prompt_tokens * self.prices.get("input", 0.0) + completion_tokens * self.prices.get("output", 0.0)
         ) / 1e6
-        return whole * self.prices.get("batch", 0.5) if batch else whole
+        return whole * self.batch_share if batch else whole
 
 
 def _given_url(value: str) -> str:

@@ -248,18 +248,22 @@ class Quantile(_Finite):
         return f"quantile_cont({value}, {self.q!r}){only}"
 
 
-class _Values(Aggregate):
+class OfValues(Aggregate):
+    """Base of what any values have."""
+
     takes = "values"
 
+    def accepts(self, kind: pa.DataType) -> bool:
+        """Say that any values will do."""
+        return True
+
+
+class _Values(OfValues):
     def __init__(
         self, on: str | None = None, ignore_nulls: bool = False, alias_name: str | None = None
     ) -> None:
         super().__init__(on, True, alias_name)
         self.keeps_nulls = not ignore_nulls
-
-    def accepts(self, kind: pa.DataType) -> bool:
-        """Say that any values will do."""
-        return True
 
     def _only(self, column: str) -> str:
         return "" if self.keeps_nulls else f" FILTER ({column} IS NOT NULL)"

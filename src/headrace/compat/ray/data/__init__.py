@@ -198,7 +198,7 @@ class Dataset(headrace.Dataset):
             return super().train_test_split(test_size, seed=seed, stratify=stratify)
         rows = self.random_shuffle(seed=seed) if shuffle else self
         if isinstance(test_size, int) and not isinstance(test_size, bool):
-            return rows.split_at_indices([max(0, rows.count() - test_size)])
+            return rows.split_at_indices([max(0, self.count() - test_size)])
         return rows.split_proportionately([1 - test_size])
 
     def randomize_block_order(self, *, seed: int | None = None) -> Any:

@@ -18,23 +18,19 @@ from headrace.aggregate import Quantile as Quantile
 from headrace.aggregate import Std as Std
 from headrace.aggregate import Sum as Sum
 from headrace.aggregate import Unique as Unique
-from headrace.annex.queries.aggregates import Aggregate
+from headrace.annex.queries.aggregates import Aggregate, OfValues
 from headrace.annex.queries.grouped import GroupedData
 from headrace.errors import ArgumentError
 
 
-class MissingValuePercentage(Aggregate):
+class MissingValuePercentage(OfValues):
     """Of 100 values of the column, how many are null or NaN.
 
     >>> MissingValuePercentage("fare").name
     'missing_pct(fare)'
     """
 
-    verb, takes = "missing_pct", "values"
-
-    def accepts(self, kind: Any) -> bool:
-        """Say that any values will do."""
-        return True
+    verb = "missing_pct"
 
     def of(self, column: str, kind: Any) -> str:
         """Return the expression."""
@@ -56,18 +52,14 @@ class ZeroPercentage(Aggregate):
         return f"100.0 * count(*) FILTER ({column} = 0) / nullif(count({column}), 0)"
 
 
-class ValueCounter(Aggregate):
+class ValueCounter(OfValues):
     """How often each value is there: ``{"values": […], "counts": […]}``, in the order of the values.
 
     >>> ValueCounter("city").name
     'value_counter(city)'
     """
 
-    verb, takes = "value_counter", "values"
-
-    def accepts(self, kind: Any) -> bool:
-        """Say that any values will do."""
-        return True
+    verb = "value_counter"
 
     def of(self, column: str, kind: Any) -> str:
         """Return the expression."""

@@ -101,8 +101,10 @@ class BlockAccessor:
         return self._computed("mean", on, ignore_nulls)
 
     def _values(self, on: str) -> Any:
+        import pyarrow.compute as pc
+
         column = self.to_arrow().column(on)
-        return column.filter(column.is_null(nan_is_null=True).to_numpy(zero_copy_only=False) == 0)
+        return column.filter(pc.invert(column.is_null(nan_is_null=True)))
 
     def _computed(self, name: str, on: str, ignore_nulls: bool) -> Any:
         import pyarrow.compute as pc
