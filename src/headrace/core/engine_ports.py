@@ -238,7 +238,7 @@ ENGINES: Table[Any] = Table(
     {
         "local": "headrace.engines.local.engine:LocalEngine",
         "inline": "headrace.engines.inline:InlineEngine",
-        "ray": "headrace.annex.ray.engine:RayEngine",
+        "ray": "headrace.annex.ray.pool:RayEngine",
     },
     attributes=("start", "hold", "release", "same_machine", "close"),
     classes=True,

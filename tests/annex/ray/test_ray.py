@@ -50,7 +50,7 @@ def cluster() -> Iterator[None]:
 
 class TestRay(EngineContract):
     def make(self) -> Engine:
-        from headrace.annex.ray.engine import RayEngine
+        from headrace.annex.ray.pool import RayEngine
 
         return RayEngine(pool_timeout=30)
 
@@ -190,6 +190,7 @@ def test_the_address_of_another_cluster_than_the_one_that_is_connected() -> None
 def test_a_cluster_that_asks_who_connects() -> None:
     from headrace.annex.ray import cluster
 
+    assert cluster.amounts_in_words({"CPU": 4.0, "GPU": 0, "memory": 1 << 30}) == "CPU: 4, memory: 1 GiB"
     assert cluster.remote_nodes("ray://localhost:10001") == []
     assert cluster.remote_nodes("ray://192.0.2.77:10001") == ["192.0.2.77"]
     asks = os.environ.get("RAY_AUTH_MODE") == "token"  # which is how Ray 2.60 starts by itself

@@ -20,7 +20,7 @@ from headrace.errors import HeadraceError
 if TYPE_CHECKING:
     from rich.console import Group
 
-    from headrace.annex.fleet.look import FleetView
+    from headrace.annex.fleet.board import FleetView
     from headrace.annex.report.follow import Follower, RunStatus
 
 EXAMPLES = """\
@@ -45,7 +45,7 @@ def status(
     so the same command, run again, goes on from there; or files, or the table with its rows, are gone since; 4: it is
     complete, and not published, as a requirement was not met. Where machines work together (--fleet), it lists them.
     """
-    from headrace.annex.fleet.look import fleet_of
+    from headrace.annex.fleet.board import fleet_of
     from headrace.annex.report.follow import Follower
 
     fleet = fleet_of(texts.output_of(out))

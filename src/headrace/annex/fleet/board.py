@@ -1,4 +1,4 @@
-"""What the machines of a fleet tell one another, and what follows from it. Nothing here reads or writes.
+"""What the machines of a fleet tell one another, and what follows from it. Only ``fleet_of`` reads.
 
 All of it stands in notes of the output, which are only ever added (``output/places/notes.py``):
 
@@ -16,6 +16,7 @@ A machine has a run, which is an output of its own, before it claims anything.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import accumulate, pairwise
@@ -23,8 +24,11 @@ from statistics import median
 
 import msgspec
 
-from headrace.core.work import Shard
+from headrace.core.stores.options import Options
+from headrace.core.work import FLEET, HOME, NOTES, Shard
 from headrace.errors import JournalDamaged
+from headrace.output.places.place import looked_at
+from headrace.output.runs import is_output
 from headrace.output.saved_plan import sealed, unsealed
 from headrace.plan.physical import SavedPlan
 
@@ -299,3 +303,45 @@ def _within(place: tuple[int, ...], others: Iterable[tuple[int, ...]]) -> str:
     while any(other[: len(place)] == place for other in below):
         place = (*place, 0)
     return ".".join(map(str, (*place, 0)))
+
+
+# ---------------------------------------------------------------- for who asks
+
+
+class FleetView(msgspec.Struct, frozen=True):
+    """Machines that work on an output, or have: their outputs by their names.
+
+    ``slices`` of the input there are, and ``taken`` by some machine. ``rows`` of the input; -1: unknown.
+    ``completes``: one of them puts the parts in order just now.
+    """
+
+    machines: dict[str, str]
+    ended: tuple[str, ...]
+    slices: int
+    taken: int
+    rows: int
+    completes: bool
+
+
+def fleet_of(path: str | os.PathLike[str], options: Options | None = None) -> FleetView | None:
+    """Return the machines that write an output; None where there are none, or not any more."""
+    with looked_at(path, options) as place:
+        if not is_output(place.root) or FLEET not in place.folders(HOME):
+            return None
+        notes = place.notes(f"{FLEET}/{NOTES}")
+        data = notes.read(PLAN)
+        if data is None:
+            return None
+        fleet = FleetPlan.decode(data, place.name)
+        board = Board(fleet, notes.read)
+        board.look(notes.names())
+        machines = sorted(place.folders(f"{HOME}/{FLEET}") - {NOTES})
+        rows = [shard.rows for shard in fleet.plan.shards]
+        return FleetView(
+            {name: str(place.at(f"{HOME}/{FLEET}/{name}")) for name in machines},
+            tuple(board.ended),
+            len(fleet.sizes),
+            board.taken,
+            -1 if min(rows, default=0) < 0 else sum(rows),
+            board.complete and place.writer() is not None,
+        )

@@ -11,8 +11,8 @@ import ray
 import ray.exceptions
 import ray.util
 
+from headrace.annex.ray.cluster import first_line
 from headrace.annex.ray.host import ActorTransport
-from headrace.annex.ray.messages import first_line
 from headrace.core.engine_ports import PoolSpec
 from headrace.engines.pool import Message, WorkerHandle
 from headrace.errors import ArgumentError, NodeLost

@@ -1,23 +1,25 @@
-"""The cluster: how this process connects to one, what it has, and whether it checks who connects."""
+"""The cluster: how this process connects to one, what it has, whether it checks who connects, and what it says."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import socket
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import psutil
 import ray
 import ray.exceptions
 
-from headrace.annex.ray.messages import amounts_in_words
 from headrace.core.engine_ports import Capacity
+from headrace.core.human import size
+from headrace.engines.deaths import Death
 from headrace.engines.local import machine
-from headrace.errors import EngineError, UnsafeCluster
+from headrace.errors import EngineError, HeadraceError, ResourcesUnavailable, UnsafeCluster
 
 _ASK_WITHIN = 60.0  # seconds
 _REFRESH_EVERY = 2.0
@@ -170,3 +172,67 @@ def _resolved(host: str) -> str:
         return socket.gethostbyname(host)
     except OSError:
         return host
+
+
+# ---------------------------------------------------------------- errors and amounts as text
+
+
+def cause_of_death(error: BaseException) -> tuple[str, bool]:
+    """Say how an actor ended, and whether that was because its machine is gone."""
+    text = str(error)
+    preempted = bool(getattr(error, "preempted", False) or getattr(error, "_preempted", False))
+    if preempted or re.search(r"node (was|is|has|died)|node has died|its node", text, re.IGNORECASE):
+        return "the machine that it was on is gone", True
+    found = re.search(r"exit detail: (.*?)(?:\. Some common causes|$)", text, re.DOTALL)
+    pid = re.search(r"pid: (\d+)", text)
+    who = f"worker process {pid.group(1)} ended" if pid else "a worker process ended"
+    return f"{who}: {' '.join(found.group(1).split())}" if found else f"{who}: {first_line(error)}", False
+
+
+def was_killed(error: BaseException) -> bool:
+    """Say whether an actor ended because we killed it; or, as far as Ray knows, has not ended yet."""
+    return bool(re.search(r"ray\.kill|unavailable", str(error), re.IGNORECASE))
+
+
+def first_line(error: BaseException) -> str:
+    """Return what an error says, in one line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return " ".join(lines)[:500] or type(error).__name__
+
+
+def never_ready(pool: str, deaths: Sequence[Death]) -> str:
+    """Say that workers of a pool ended, one after another, before any of them could work."""
+    last = deaths[-1]
+    return (
+        f"{len(deaths)} workers of {pool} in a row ended before they could work, the last one while "
+        f"{last.preparing}: {last.last_words}. Something there takes the process down: try it in a Python process of "
+        "its own to see what; or memory ran out."
+    )
+
+
+def not_shared(path: str, place: str) -> HeadraceError:
+    """Say that a machine does not see the output."""
+    return ResourcesUnavailable(
+        f"The workers on {place} do not see the output folder: {path}, which this process has just written, is "
+        "not there. On several machines the input and the output have to lie where all of them find them by the "
+        "same path: in a network folder that each has mounted, or in an object store. For a table of a database, "
+        "output= names the folder. Nothing was written there."
+    )
+
+
+def asked_for(options: Mapping[str, Any]) -> str:
+    """Say what a worker needs."""
+    names = {"num_cpus": "CPU", "num_gpus": "GPU"}
+    amounts = {named: options.get(name, name == "num_cpus") for name, named in names.items()}
+    amounts |= {"memory": options.get("memory", 0), **options.get("resources", {})}
+    labels = {f"label {name}": value for name, value in options.get("label_selector", {}).items()}
+    return amounts_in_words(amounts) + "".join(f", {name}: {value}" for name, value in labels.items())
+
+
+def amounts_in_words(amounts: Mapping[str, float]) -> str:
+    """Say how much of each there is; nothing of what there is none of."""
+    return ", ".join(
+        f"{name}: {size(amount, digits=2)}" if "memory" in name else f"{name}: {amount:g}"
+        for name, amount in amounts.items()
+        if amount
+    )

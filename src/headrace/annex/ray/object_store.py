@@ -15,7 +15,7 @@ import numpy as np
 import ray
 import ray.exceptions
 
-from headrace.annex.ray.messages import first_line
+from headrace.annex.ray.cluster import first_line
 from headrace.engines.object_store import Message, ObjectStore, StoredObject
 from headrace.engines.out_of_band_pickle import SMALL, apart
 from headrace.engines.references import resolving_references
