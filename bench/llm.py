@@ -22,7 +22,7 @@ from functools import partial
 from typing import Any
 
 import headrace as hr
-from headrace.annex.llm.engine_stream import EngineStream
+from headrace.annex.llm.engine_client import EngineStream
 from headrace.annex.llm.order import made_order
 from headrace.testing import FakeLLMServer, SimulatedLLMEngine, SimulatedPrefixCache
 

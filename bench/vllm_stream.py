@@ -18,7 +18,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import headrace as hr
 from bench import given
-from headrace.annex.llm import vllm_engine
+from headrace.annex.llm import engine_kinds
 
 MODEL = os.environ.get("HEADRACE_TEST_LLM", ".venv-llm/smollm2")
 WORDS = ("river stone light winter garden music letter window silver road mountain paper " * 3).split()
@@ -39,7 +39,7 @@ def main(count: int, rounds: int) -> None:
     llm: Any = LLM(MODEL, enforce_eager=True, max_model_len=512, disable_log_stats=False)
     model = hr.llm.VLLM(MODEL, max_model_len=512)
     load = [0, 0]
-    logger = vllm_engine.load_logger(load)(None)
+    logger = engine_kinds.load_logger(load)(None)
     record, steps = logger.record, [0]
 
     def counted(*args: Any, **named: Any) -> None:
@@ -48,9 +48,9 @@ def main(count: int, rounds: int) -> None:
 
     logger.record = counted
     llm.llm_engine.logger_manager.stat_loggers.append(logger)
-    engine = vllm_engine.VLLMEngine(llm.llm_engine, model, load)
+    engine = engine_kinds.VLLMEngine(llm.llm_engine, model, load)
     engine.close = lambda: None  # type: ignore[method-assign]
-    vllm_engine.start_engine = lambda model: engine  # type: ignore[assignment]
+    engine_kinds.start_engine = lambda model: engine  # type: ignore[assignment]
     first, add = [0.0], engine.add
 
     def adding(number: int, request: Any) -> None:

@@ -13,11 +13,11 @@ import pytest
 
 from forked import Forked
 from headrace.annex.cli.app import carry_out
+from headrace.annex.llm import batch_api as api
+from headrace.annex.llm import batch_services as calls
 from headrace.annex.llm.batch_file import run_batch
 from headrace.annex.llm.batch_lines import BatchFiles
-from headrace.annex.llm.batches import api, calls
-from headrace.annex.llm.batches.anthropic import AnthropicBatches
-from headrace.annex.llm.batches.openai import OpenAIBatches
+from headrace.annex.llm.batch_services import AnthropicBatches, OpenAIBatches
 from headrace.annex.llm.client import Client
 from headrace.annex.llm.endpoint import Endpoint
 from headrace.errors import (
@@ -339,7 +339,7 @@ def test_half_of_a_character_in_an_answer_costs_no_line(files):
 
 JOB = """
 import sys
-from headrace.annex.llm.batches import api, calls
+from headrace.annex.llm import batch_api as api, batch_services as calls
 api.FIRST_LOOK = calls.FIRST_WAIT = calls.UNSURE_WAIT = 0.01
 calls.SETTLED = 0.05
 from headrace.annex.llm.batch_file import run_batch

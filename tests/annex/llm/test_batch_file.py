@@ -242,7 +242,7 @@ def test_an_output_that_another_process_has_made_meanwhile_is_not_paid_for_again
 @pytest.mark.parametrize("bad", [0, 1])
 def test_who_dies_while_the_output_gets_its_names_goes_on(files, monkeypatch, bad, via):
     batch = files(requests(*(chat(str(i)) for i in range(5)), *[chat("w " * 90)] * bad))
-    monkeypatch.setattr("headrace.annex.llm.batches.api.FIRST_LOOK", 0.001)
+    monkeypatch.setattr("headrace.annex.llm.batch_api.FIRST_LOOK", 0.001)
     original = {"replace": os.replace, "rmtree": shutil.rmtree}
     with FakeLLMServer(context=50) as server:
         for step in ("errors", "out", "rmtree"):

@@ -8,7 +8,7 @@ from collections import deque
 
 import pytest
 
-from headrace.annex.llm.engine_stream import EngineStream, EngineThread, window_after
+from headrace.annex.llm.engine_client import EngineStream, EngineThread, window_after
 from headrace.testing import SimulatedLLMEngine
 
 PROMPTS, SLOTS = 10_000, 256

@@ -9,8 +9,8 @@ import itertools
 import pytest
 
 import headrace as hr
-from headrace.annex.llm import hedge
-from headrace.annex.llm.hedge import Latencies, first_of, has_lost
+from headrace.annex.llm import outliers
+from headrace.annex.llm.outliers import Latencies, first_of, has_lost
 from headrace.annex.report.follow import Follower
 from headrace.errors import ArgumentError
 from headrace.testing import FakeLLMServer
@@ -120,9 +120,9 @@ def test_the_first_answer_counts_and_a_failure_only_where_both_fail():
 
 def test_late_follows_the_last_answers():
     latencies = Latencies()
-    for _ in range(hedge.KNOWN):
+    for _ in range(outliers.KNOWN):
         latencies.add(1.0)
     assert latencies.late == 1.0
-    for _ in range(hedge.KNOWN):
+    for _ in range(outliers.KNOWN):
         latencies.add(3.0)
     assert latencies.late == 3.0

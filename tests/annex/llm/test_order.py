@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import headrace as hr
-from headrace.annex.llm.engine_stream import EngineStream
+from headrace.annex.llm.engine_client import EngineStream
 from headrace.annex.llm.order import ArrivalOrder, PrefixOrder, made_order
 from headrace.errors import ArgumentError
 from headrace.testing import FakeLLMServer, SimulatedLLMEngine, SimulatedPrefixCache

@@ -59,19 +59,19 @@ def make_adapter(folder: Path) -> None:
 @pytest.fixture(autouse=True)
 def one_engine(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """Have all tests use the first engine that is made."""
-    from headrace.annex.llm import vllm_engine
+    from headrace.annex.llm import engine_kinds
 
     if "own_engine" in request.fixturenames:
         return
-    start = vllm_engine.start_engine
+    start = engine_kinds.start_engine
 
     def started(model: Any) -> Any:
         if not hasattr(request.session, "engine"):
             request.session.engine = start(model)  # type: ignore[attr-defined]
         return request.session.engine  # type: ignore[attr-defined]
 
-    monkeypatch.setattr(vllm_engine, "start_engine", started)
-    monkeypatch.setattr(vllm_engine.VLLMEngine, "close", lambda self: None)
+    monkeypatch.setattr(engine_kinds, "start_engine", started)
+    monkeypatch.setattr(engine_kinds.VLLMEngine, "close", lambda self: None)
 
 
 def inline(data: Any, **options: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import headrace as hr
-from headrace.annex.llm.runaway import ROWS, Guard
+from headrace.annex.llm.outliers import ROWS, Guard
 from headrace.annex.report.follow import Follower
 from headrace.errors import ArgumentError, SpendingCapReached
 from headrace.testing import FakeLLMServer

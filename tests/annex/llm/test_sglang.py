@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import pytest
 
 import headrace as hr
-from headrace.annex.llm import sglang_engine
+from headrace.annex.llm import engine_kinds
 from headrace.errors import ArgumentError, EndpointUnavailable, MissingLibrary, ModelUnreadable
 
 
@@ -87,7 +87,7 @@ def engines(monkeypatch: pytest.MonkeyPatch) -> list[Engine]:
     monkeypatch.setitem(sys.modules, "sglang", types.SimpleNamespace(Engine=Engine))
     monkeypatch.setitem(sys.modules, "sglang.srt", types.SimpleNamespace(server_args=args))
     monkeypatch.setitem(sys.modules, "sglang.srt.server_args", args)
-    monkeypatch.setattr(sglang_engine, "tokenizer_of", lambda model: Tokenizer())
+    monkeypatch.setattr(engine_kinds, "_tokenizer_of", lambda model: Tokenizer())
     monkeypatch.setattr(Engine, "made", [])
     return Engine.made
 

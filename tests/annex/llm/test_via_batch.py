@@ -18,8 +18,9 @@ import pytest
 import headrace as hr
 import headrace.session.ahead as session
 from forked import Forked
-from headrace.annex.llm.batches import api, calls
-from headrace.annex.llm.batches.anthropic import chat_of, params_of
+from headrace.annex.llm import batch_api as api
+from headrace.annex.llm import batch_services as calls
+from headrace.annex.llm.batch_lines import chat_of, params_of
 from headrace.annex.report.follow import Follower
 from headrace.errors import ArgumentError, EndpointRefused, EngineError, PlanChanged, SpendingCapReached
 from headrace.testing import FakeLLMServer
@@ -379,12 +380,12 @@ def test_rows_that_are_others_each_time_are_not_asked_at_the_full_price(out):
 
 JOB = """
 import sys
-from headrace.annex.llm.batches import api, calls
-from headrace.annex.llm.batches.anthropic import chat_of, params_of
+from headrace.annex.llm import batch_api as api, batch_services as calls
+from headrace.annex.llm.batch_lines import chat_of, params_of
 api.FIRST_LOOK = calls.FIRST_WAIT = calls.UNSURE_WAIT = 0.01
 calls.SETTLED = 0.05
-from headrace.annex.llm.batches.openai import OpenAIBatches
-from headrace.annex.llm.batches.anthropic import AnthropicBatches
+from headrace.annex.llm.batch_services import OpenAIBatches
+from headrace.annex.llm.batch_services import AnthropicBatches
 OpenAIBatches.most_lines = AnthropicBatches.most_lines = 8
 import headrace as hr
 from headrace.core import failpoints
@@ -435,7 +436,7 @@ def test_killed_with_a_service_of_anthropics_form_nothing_is_paid_twice(tmp_path
     ids=["first", "second", "goes-on-by-requests"],
 )
 def test_killed_at_any_point_nothing_is_paid_twice(tmp_path, points, passage, via):
-    imports = "headrace.annex.llm.prompter headrace.annex.llm.batches.api aiohttp jsonschema"
+    imports = "headrace.annex.llm.prompter headrace.annex.llm.batch_api aiohttp jsonschema"
     with FakeLLMServer(said) as server:
         server.batches.looks = 2
         for point in points:
@@ -457,7 +458,7 @@ def test_killed_at_any_point_nothing_is_paid_twice(tmp_path, points, passage, vi
 
 MANY = """
 import sys, psutil, threading
-from headrace.annex.llm.batches import api
+from headrace.annex.llm import batch_api as api
 api.FIRST_LOOK = 0.01
 import headrace as hr
 rows = hr.range(int(sys.argv[3])).with_options(engine="inline", progress=False)

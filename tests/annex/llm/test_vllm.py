@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 import headrace as hr
-from headrace.annex.llm import vllm_engine
+from headrace.annex.llm import engine_kinds
 from headrace.annex.llm.batch_file import BatchFiles, run_batch
-from headrace.annex.llm.engine_model import Generated
+from headrace.annex.llm.engines import Generated
 from headrace.annex.llm.refusals import ContextTooLong, RequestRefused
 from headrace.core.files.artifacts import Artifact
 from headrace.errors import (
@@ -100,7 +100,7 @@ def engines(monkeypatch):
         made.append(Engine(model))
         return made[-1]
 
-    monkeypatch.setattr(vllm_engine, "start_engine", start)
+    monkeypatch.setattr(engine_kinds, "start_engine", start)
     return made
 
 
@@ -183,7 +183,7 @@ def test_structure_adapters_and_what_is_asked_once(engines, folder, tmp_path):
         inline(rows.prompt("{text}", model.with_options(sampling={"lora": "legal"}))).take(1)[0]["answer"]
         == "legal"
     )
-    assert vllm_engine._rank(model) == 32
+    assert engine_kinds._rank(model) == 32
     rows = hr.from_items([{"text": "the vote", "adapter": each} for each in ("legal", None, "other")])
     asked = rows.prompt(
         "{text}", model.with_options(overrides={"lora": "adapter"}, sampling={"max_tokens": 9})
@@ -336,8 +336,8 @@ def test_images_go_to_the_engine_as_messages(engines, folder):
 
 
 def test_what_the_engine_makes_of_images(monkeypatch):
-    request = vllm_engine.EngineRequest([], {"temperature": 0.0}, {}, "", [{"role": "user", "content": []}])
-    engine = object.__new__(vllm_engine.VLLMEngine)
+    request = engine_kinds.EngineRequest([], {"temperature": 0.0}, {}, "", [{"role": "user", "content": []}])
+    engine = object.__new__(engine_kinds.VLLMEngine)
     inner: Any = types.SimpleNamespace(model_config=types.SimpleNamespace(is_multimodal_model=False))
     engine._engine, engine._label, engine.room = inner, "tiny", 20
     with pytest.raises(EndpointRefused, match="The model tiny takes no images"):

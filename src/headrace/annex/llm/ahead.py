@@ -24,10 +24,9 @@ import msgspec
 
 from headrace.annex.llm import refusals
 from headrace.annex.llm.batch_file import run_batch
-from headrace.annex.llm.batch_lines import BatchFiles
-from headrace.annex.llm.batches.anthropic import chat_of, params_of
-from headrace.annex.llm.batches.calls import PatientCalls
-from headrace.annex.llm.batches.rows import BatchAnswers
+from headrace.annex.llm.batch_lines import BatchFiles, chat_of, params_of
+from headrace.annex.llm.batch_rows import BatchAnswers
+from headrace.annex.llm.batch_services import PatientCalls
 from headrace.annex.llm.client import Client, NothingThere
 from headrace.annex.llm.limiter import key_name
 from headrace.annex.llm.refusals import Again, Doubtful, RowError, judged

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from headrace.annex.llm.client import Reply, wait_before
 from headrace.annex.llm.endpoint import Endpoint
+from headrace.annex.llm.outliers import Runaway
 from headrace.annex.llm.refusals import (
     Again,
     ConnectionLost,
@@ -29,7 +30,6 @@ from headrace.annex.llm.refusals import (
     ServerFailed,
     Truncated,
 )
-from headrace.annex.llm.runaway import Runaway
 from headrace.annex.llm.schema import AnswerSchema
 from headrace.annex.llm.settings import RequestSettings
 from headrace.annex.llm.spending import count_of, text_in

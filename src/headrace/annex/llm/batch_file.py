@@ -32,7 +32,7 @@ from headrace.annex.llm.batch_lines import (
 from headrace.annex.llm.client import Client
 from headrace.annex.llm.endpoint import Endpoint
 from headrace.annex.llm.engine_client import EngineClient
-from headrace.annex.llm.engine_model import EngineModel
+from headrace.annex.llm.engines import EngineModel
 from headrace.annex.llm.refusals import RowError
 from headrace.annex.llm.store import AnswerStore, key_of
 from headrace.core import waiting
@@ -155,7 +155,7 @@ def _via_batch_api(
     progress: Progress,
     alive: Callable[[], None] | None,
 ) -> None:
-    from headrace.annex.llm.batches.api import BatchApi
+    from headrace.annex.llm.batch_api import BatchApi
 
     if not isinstance(model, Endpoint):
         raise ArgumentError("A batch service is at an endpoint, and this model is in the process itself.")

@@ -18,7 +18,6 @@ from urllib.parse import urlsplit
 import msgspec
 
 from headrace.annex.llm.endpoint import RETRIES, Endpoint
-from headrace.annex.llm.hedge import HEDGED, Latencies, first_of
 from headrace.annex.llm.limiter import (
     LATE_SECONDS,
     SILENT_SECONDS,
@@ -29,7 +28,7 @@ from headrace.annex.llm.limiter import (
     state_path,
 )
 from headrace.annex.llm.order import Slots, made_order
-from headrace.annex.llm.proxies import on_the_way, proxy_of
+from headrace.annex.llm.outliers import HEDGED, Latencies, first_of
 from headrace.annex.llm.refusals import (
     Again,
     Doubtful,
@@ -40,7 +39,9 @@ from headrace.annex.llm.refusals import (
     RowError,
     json_of,
     judged,
+    on_the_way,
     plain_request,
+    proxy_of,
     refusal_of,
     unavailable,
 )

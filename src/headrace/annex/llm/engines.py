@@ -2,7 +2,216 @@
 
 from __future__ import annotations
 
-from headrace.annex.llm.engine_model import EngineModel
+import copy
+import hashlib
+import math
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Self
+
+from headrace.annex.llm.refusals import ContextTooLong
+from headrace.annex.llm.settings import LanguageModel, given_positive, optional
+from headrace.core.arguments import known_arguments
+from headrace.core.files.artifacts import Artifact
+from headrace.errors import ArgumentError
+from headrace.predictors.huggingface import checked_folder, json_in
+
+DTYPES = ("auto", "float32", "float16", "bfloat16")
+READ_AHEAD = 256
+"""As for an endpoint of so many requests at a time are rows read ahead, where nothing is said."""
+
+
+class EngineModel(LanguageModel):
+    """A language model that an engine runs in each worker, fed as a stream. ``library`` is imported for that."""
+
+    library = ""
+    engine = ""
+    sampling_names: ClassVar[tuple[str, ...]] = ()
+    own_options: Mapping[str, str] = {}
+    max_retries = 0
+    refuses: ClassVar[Mapping[str, str]] = {
+        "tools": "is for endpoints: the server finds a model's tool calls in its text",
+        "columns": "is for endpoints; here, there are no other columns",
+        "n": "is for endpoints; repeat rows before, flat_map(lambda row: [row] * 3), and have temperature above 0",
+        "fallback": "is for endpoints",
+        "deadline": "is for endpoints",
+    }
+
+    @property
+    def base_url(self) -> str:
+        """Where it is, in words."""
+        return f"{self.noun} in the worker"
+
+    @known_arguments
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        dtype: str = "auto",
+        max_model_len: int | None = None,
+        max_num_seqs: int | None = None,
+        prefix_caching: bool = True,
+        loras: Mapping[str, str | os.PathLike[str]] | None = None,
+        options: Mapping[str, Any] | None = None,
+        trust_pickle: bool = False,
+        sha256: str | None = None,
+    ) -> None:
+        if not isinstance(path, (str, os.PathLike)):
+            raise ArgumentError(
+                f"{self.noun}: it takes the path of a folder, as text, not {type(path).__name__}."
+            )
+        if dtype not in DTYPES:
+            raise ArgumentError(f"dtype= takes one of {DTYPES}, not {dtype!r}.")
+        if not isinstance(prefix_caching, bool):
+            raise ArgumentError(f"prefix_caching={prefix_caching!r}: it takes True or False.")
+        self.artifact = checked_folder(
+            os.fspath(path), sha256, marker="config.json", trust_pickle=trust_pickle
+        )
+        names = (json_in(self.artifact.path, "config.json") or {}).get("architectures") or ["?"]
+        if re.search(r"For(Sequence|Token|MaskedLM|Question|Image|MultipleChoice)", str(names[0])):
+            raise ArgumentError(
+                f"The model {self.artifact.name} is a {names[0]}, which goes on with no text. It takes one for "
+                "causal language modelling; predict with hr.TransformersPredictor is for others."
+            )
+        self.dtype = dtype
+        self.max_model_len = optional(given_positive, "max_model_len", max_model_len)
+        self.max_num_seqs = optional(given_positive, "max_num_seqs", max_num_seqs)
+        self.prefix_caching = prefix_caching
+        self.loras = _given_loras(loras)
+        self.options = self._given_options(options)
+        self.gpus = 1
+        self._name = ""
+
+    def _given_options(self, value: Any) -> dict[str, Any]:
+        if value is None:
+            return {}
+        if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+            raise ArgumentError(
+                f"options={value!r:.80}: it takes arguments of the engine by name, such as those in the docstring of "
+                f"{self.noun}."
+            )
+        for name in value:
+            if name in self.own_options:
+                raise ArgumentError(
+                    f"options= has {name!r}, and that is not for there: {self.own_options[name]}."
+                )
+        return dict(value)
+
+    def __repr__(self) -> str:
+        return f"{self.noun}({self.artifact.path!r})"
+
+    @property
+    def label(self) -> str:
+        """The name that messages use."""
+        return self.artifact.name
+
+    @property
+    def max_in_flight(self) -> int:
+        """How many requests at a time rows are read ahead for."""
+        return self.max_num_seqs or READ_AHEAD
+
+    @property
+    def model(self) -> str:
+        """The name by which answers are kept: that of the folder, with a digest of its content."""
+        if not self._name:
+            identity = self._identity(_known_digest)  # reading all weights again would take a while
+            digest = hashlib.blake2b(repr(identity).encode(), digest_size=12).hexdigest()
+            self._name = f"{self.label}@{digest}"
+        return self._name
+
+    def identity(self) -> tuple[Any, ...]:
+        """Return what decides about the answers: weights, adapters, and the options that change them."""
+        return self._identity(Artifact.digest)
+
+    def _identity(self, digest: Callable[[Artifact], str]) -> tuple[Any, ...]:
+        loras = tuple((name, digest(adapter)) for name, adapter in sorted(self.loras.items()))
+        options = tuple((name, repr(value)) for name, value in sorted(self.options.items()))
+        return self.library, digest(self.artifact), self.dtype, self.max_model_len, loras, options
+
+    def weights(self) -> str:
+        """Describe where the weights are."""
+        return f"each worker has an engine of its own for {self.label}"
+
+    def cost(self, prompt_tokens: int, completion_tokens: int) -> float:
+        """Return 0: what computes here has no price."""
+        return 0.0
+
+    @property
+    def order(self) -> str:
+        """The order in which waiting requests go in."""
+        return self.settings.order or ("prefix" if self.prefix_caching else "arrival")
+
+    def on_gpus(self, count: float | None) -> Self:
+        """Return the model with an engine for each group of so many GPUs."""
+        made = copy.copy(self)
+        made.gpus = max(1, math.ceil(count or 1))
+        return made
+
+    def check_value(self, name: str, value: Any) -> None:
+        """Refuse a value that makes no sense, for all rows or for one."""
+        super().check_value(name, value)
+        if name == "lora" and (not isinstance(value, str) or value not in self.loras):
+            known = ", ".join(self.loras) or f"none: give them by {self.noun}(…, loras={{'name': 'folder'}})"
+            raise ArgumentError(f"sampling={{'lora': {value!r}}}: the adapters here are {known}.")
+
+
+def _known_digest(artifact: Artifact) -> str:
+    """Return the digest that was taken last; takes it where there is none."""
+    return artifact.seen[-1] if artifact.seen else artifact.planned or artifact.digest()
+
+
+def _given_loras(value: Any) -> dict[str, Artifact]:
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping) or not all(isinstance(name, str) and name for name in value):
+        raise ArgumentError(f"loras={value!r:.80}: it takes folders by name, {{'legal': 'adapters/legal/'}}.")
+    return {
+        name: checked_folder(os.fspath(path), None, marker="adapter_config.json", trust_pickle=False)
+        for name, path in value.items()
+    }
+
+
+# ---------------------------------------------------------------- what all engines share
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRequest:
+    """A prompt in tokens, and how to go on with it. ``structure``: what ``StructuredOutputsParams`` takes.
+
+    ``messages``: a prompt with images, which the engine makes tokens of; then ``max_tokens`` may be missing.
+    """
+
+    tokens: list[int]
+    sampling: Mapping[str, Any]
+    structure: Mapping[str, Any] = field(default_factory=dict)
+    lora: str = ""
+    messages: Sequence[Mapping[str, Any]] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Generated:
+    """What an engine made of a request. ``cached``: how many tokens of the prompt it had from others.
+
+    ``first_token``: seconds until the first token, of those in the engine; 0 if it does not say. ``prompt``: the
+    tokens of a prompt with images; 0 for one whose tokens the engine was given.
+    """
+
+    text: str
+    finish_reason: str
+    tokens: int
+    cached: int = 0
+    first_token: float = 0.0
+    prompt: int = 0
+
+
+def context_too_long(prompt: int, answer: int, room: int) -> ContextTooLong:
+    """Return the error of a prompt for which the model has no room."""
+    return ContextTooLong(
+        f"the prompt has {prompt:,} tokens and the answer may have {answer:,}; the model takes {room:,}"
+    )
+
 
 SAMPLING = (
     "max_tokens", "max_completion_tokens", "temperature", "top_p", "top_k", "min_p", "repetition_penalty",
@@ -82,6 +291,7 @@ class VLLM(EngineModel):
     """
 
     library = "vllm"
+    engine = "vLLM"
     takes_images = True
     sampling_names = SAMPLING
     own_options = _VLLM_OPTIONS
@@ -108,5 +318,6 @@ class SGLang(EngineModel):
     """
 
     library = "sglang"
+    engine = "SGLang"
     sampling_names = tuple(name for name in SAMPLING if name != "bad_words")
     own_options = _SGLANG_OPTIONS

@@ -12,8 +12,8 @@ from typing import Any
 
 from headrace.annex.llm.client import FIRST_WAIT, LONGEST_WAIT, Client, Reply, Shorten
 from headrace.annex.llm.endpoint import Endpoint, Endpoints
-from headrace.annex.llm.hedge import HEDGED, Latencies, first_of
 from headrace.annex.llm.order import Slots, made_order
+from headrace.annex.llm.outliers import HEDGED, Latencies, first_of
 from headrace.annex.llm.refusals import ConnectionLost, Malformed, NoAnswer, RateLimited, ServerFailed
 from headrace.annex.llm.spending import Spending
 from headrace.annex.llm.template import text_of

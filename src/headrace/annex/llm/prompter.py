@@ -29,12 +29,12 @@ from headrace.annex.llm.answers import (
     why_requests,
     with_max_tokens,
 )
-from headrace.annex.llm.batches.rows import BatchAnswers, NotAsked, other_rows
+from headrace.annex.llm.batch_rows import BatchAnswers, NotAsked, other_rows
 from headrace.annex.llm.client import Client, Reply, Shorten
 from headrace.annex.llm.endpoint import Endpoint, Endpoints
 from headrace.annex.llm.limiter import own_folder
+from headrace.annex.llm.outliers import Guard, Runaway, script_of
 from headrace.annex.llm.refusals import BadRow, RowError
-from headrace.annex.llm.runaway import Guard, Runaway, script_of
 from headrace.annex.llm.spending import BYTES_PER_TOKEN, Spending, most_tokens, no_folder
 from headrace.annex.llm.store import Answer, AnswerStore, key_of
 from headrace.core.answered import Tokens

@@ -10,8 +10,8 @@ from typing import Any, Self
 
 import msgspec
 
-from headrace.annex.llm.hedge import has_lost
 from headrace.annex.llm.limiter import lasting_folder
+from headrace.annex.llm.outliers import has_lost
 from headrace.annex.llm.refusals import Again, BadRow, Doubtful, RowError
 from headrace.annex.llm.store import SILENT_SECONDS, AnswerStore, Caps, Spent
 from headrace.core.answered import Tokens

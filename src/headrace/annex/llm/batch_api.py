@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from headrace.annex.llm.batch_journal import BatchJournal, Part, PartState
 from headrace.annex.llm.batch_lines import (
     BatchLine,
     answered_line,
@@ -24,11 +25,15 @@ from headrace.annex.llm.batch_lines import (
     state_of,
     tokens_in,
 )
-from headrace.annex.llm.batches.anthropic import AnthropicBatches
-from headrace.annex.llm.batches.calls import PatientCalls
-from headrace.annex.llm.batches.journal import BatchJournal, Part, PartState
-from headrace.annex.llm.batches.openai import OpenAIBatches
-from headrace.annex.llm.batches.service import Batch, BatchService, LineOutcome, number_of
+from headrace.annex.llm.batch_services import (
+    AnthropicBatches,
+    Batch,
+    BatchService,
+    LineOutcome,
+    OpenAIBatches,
+    PatientCalls,
+    number_of,
+)
 from headrace.annex.llm.client import Client, NothingThere
 from headrace.annex.llm.refusals import Again, RowError
 from headrace.core import failpoints
