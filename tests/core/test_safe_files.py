@@ -21,7 +21,7 @@ AND = ["sources/rejected.py", "core/metric_states.py", "annex/databases/sink.py"
 # What these open lies in no output.
 ELSEWHERE = {
     "observers/record.py: os.open(self._path, flags | os.O_CLOEXEC | os.O_NONBLOCK, 384)",  # log=
-    "annex/report/page.py: (ASSETS / name).read_bytes()",
+    "annex/report/template.py: (ASSETS / name).read_bytes()",
     "output/places/folder.py: Path('/proc/locks').read_text()",
     "output/places/folder.py: self.root.mkdir(parents=True, exist_ok=True)",  # which may well be a link
     "output/places/notes.py: root.mkdir(parents=True, exist_ok=True)",  # the same

@@ -245,7 +245,7 @@ def _of_models(folder: Path) -> dict[str, Parser]:
 
 def _of_lists(folder: Path) -> dict[str, Parser]:
     from headrace.annex.cli.answer import UsageMistake
-    from headrace.annex.cli.manifest import paths_in
+    from headrace.annex.cli.texts import paths_in
 
     path = folder / "manifest"
     lines: list[Mapping[str, Any]] = [{"path": "a.csv"}, {"path": "b.csv", "size": 5}]

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 import headrace as hr
 from headrace.annex.cli import main
-from headrace.annex.report.values import cleaned
+from headrace.annex.report.template import cleaned
 from headrace.core.events import CallRetried, RunStarted
 from headrace.core.terminal import encodable, json_visible, one_line, say, visible
 from headrace.core.warn import warn

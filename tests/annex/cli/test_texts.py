@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import headrace as hr
-from headrace.annex.cli import manifest, texts
+from headrace.annex.cli import texts
 from headrace.annex.cli.answer import UsageMistake
-from headrace.annex.cli.writes import WRITTEN, Output
+from headrace.annex.cli.flags import WRITTEN, Output
 from headrace.readers import by_name
 
 from .test_predict import rows_of
@@ -37,7 +37,7 @@ def test_manifests(
     (place / name).write_text(text)
     expected = [str(place / "trips" / f"{i}.parquet") for i in (0, 1)]
     monkeypatch.chdir("/")  # paths are relative to the manifest
-    assert manifest.paths_in(place / name) == expected
+    assert texts.paths_in(place / name) == expected
     monkeypatch.chdir(place)
     assert headrace("predict", "fares:Fare", "--manifest", name, "-i", "km", "-o", "out").code == 0
     assert len(rows_of(place / "out")) == 200
@@ -56,9 +56,9 @@ def test_manifests(
 def test_manifests_that_make_no_sense(place: Path, text: str, told: str) -> None:
     (place / "list").write_text(text)
     with pytest.raises(UsageMistake, match=told):
-        manifest.paths_in(place / "list")
+        texts.paths_in(place / "list")
     with pytest.raises(UsageMistake, match="No such file"):
-        manifest.paths_in(place / "nothing")
+        texts.paths_in(place / "nothing")
 
 
 def test_formats_are_told_by_names(place: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import headrace as hr
-from headrace.annex.cli.estimate import _data, _text
+from headrace.annex.cli.before import _estimate_data, _estimate_text
 from headrace.dataset.estimate import estimate
 from headrace.dataset.estimate_tokens import Mean, Range, TokenUse, mean_of
 from headrace.testing import FakeLLMServer
@@ -25,9 +25,10 @@ def test_tokens_and_their_price_are_those_of_the_answers(monkeypatch, tmp_path):
         assert found.read == Range(250, 250, 250)
         assert found.written == Range(350, 350, 350)
         assert found.spent.likely == pytest.approx((250 + 2 * 350) / 1e6)
-        assert _data(found, None)["tokens_out"] == {"low": 350, "likely": 350, "high": 350}
+        assert _estimate_data(found, None)["tokens_out"] == {"low": 350, "likely": 350, "high": 350}
         assert any(
-            line.split() == ["tokens", "250", "in,", "350", "out"] for line in _text(found, None).splitlines()
+            line.split() == ["tokens", "250", "in,", "350", "out"]
+            for line in _estimate_text(found, None).splitlines()
         )
         dropped = asked.drop_columns(["answer_prompt_tokens"])
         free = rows.prompt("{text}", hr.llm.Endpoint(server.url, "m")).with_options(

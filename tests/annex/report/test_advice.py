@@ -26,10 +26,9 @@ import headrace as hr
 from annex.cli.conftest import headrace, place  # noqa: F401 - fixtures
 from headrace.annex.report import advice as advising
 from headrace.annex.report.advice import Advice, advice
-from headrace.annex.report.comparison import sentence
 from headrace.annex.report.facts import Facts, History, facts, history
 from headrace.annex.report.follow import Follower
-from headrace.annex.report.page import page
+from headrace.annex.report.page import page, sentence
 from headrace.core.work import Ledger
 from headrace.engines.local.memory import own
 from headrace.observers import run_parts

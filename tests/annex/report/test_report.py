@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from headrace.annex.report import figures
 from headrace.annex.report import page as pages
+from headrace.annex.report import running
 from headrace.annex.report.facts import Facts, History, RejectedSample, facts, history
 from headrace.annex.report.follow import RunStatus
 from headrace.annex.report.page import comparison_page, page
@@ -138,10 +138,10 @@ def test_it_stays_small_however_big_the_run(tmp_path: Path) -> None:
     assert (tmp_path / "events").stat().st_size < 5 << 20
     _, _, text = made(found)
     assert len(text.encode()) < 3_000_000
-    timeline = figures.timeline(found)
+    timeline = running.timeline_figure(found)
     assert timeline is not None and timeline["all"] == 1001
-    assert len(timeline["workers"]) <= figures.TRACKS
-    assert len(timeline["stretches"]) <= figures.SPANS
+    assert len(timeline["workers"]) <= running.TRACKS
+    assert len(timeline["stretches"]) <= running.SPANS
 
 
 def line(at: float, event: str, **fields: Any) -> dict[str, Any]:
@@ -172,7 +172,7 @@ def test_time_stands_still_between_two_drivers() -> None:
     assert found.seconds == 5.0 + 3.5
     assert found.progress[-1] == (7.5, 1000, 10)
     assert [driver.error for driver in found.drivers] == [None, ""]
-    figure = figures.throughput(found)
+    figure = running.throughput_figure(found)
     assert figure is not None and figure["resumed"] == [5.0]
     done = sum((end - start) * rate for start, end, rate, _ in figure["points"])
     assert done == pytest.approx(1000, rel=0.01)

@@ -12,26 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from headrace.annex.cli import answer as answers
-from headrace.annex.cli import (
-    clean,
-    compare,
-    demo,
-    estimate,
-    failures,
-    look,
-    predict,
-    publish,
-    rejected,
-    report,
-    resume,
-    run_batch,
-    runs,
-    sql,
-    status,
-    verify,
-    watch,
-)
+from headrace.annex.cli import before, demo, outputs, predict, resume, run_batch, runs
 from headrace.annex.cli.answer import (
     CLOSED_PIPE,
     DONE,
@@ -45,12 +26,19 @@ from headrace.annex.cli.answer import (
     UsageMistake,
     answer_of,
     as_interrupts,
+    close,
     code_of,
     code_of_interrupt,
+    complain,
+    described,
+    hint,
+    in_flags,
+    show,
+    show_script,
+    wants_debug,
 )
 from headrace.annex.cli.flags import flat
 from headrace.annex.cli.help import COMMANDS, OURS, HelpCommand, HelpGroup
-from headrace.annex.cli.texts import in_flags
 from headrace.core.process import hold_standard_streams
 from headrace.core.terminal import say
 from headrace.errors import HeadraceError, nearest
@@ -104,45 +92,33 @@ def _program(
     context.obj = debug
 
 
-def _add(
-    panel: str | None,
-    function: Callable[..., Answer | int],
-    examples: str,
-    group: typer.Typer = app,
-    *,
-    bare: bool = False,
-    also: dict[str, Any] | None = None,
-) -> None:
-    """Make a function a command: its docstring is its help, which it shows unless it goes ``bare`` of arguments."""
-    epilog = "Examples\n" + examples.rstrip()
-    command = group.command(
-        cls=HelpCommand, rich_help_panel=panel, epilog=epilog, no_args_is_help=not bare, context_settings=also
-    )
-    OURS[function.__name__.replace("_", "-")] = function
-    command(flat(function))
+def _add(panel: str, functions: Sequence[Callable[..., Answer | int]]) -> None:
+    """Make functions of this package commands. The docstring of each is its help, and its module has its examples."""
+    for function in functions:
+        name = function.__name__
+        module = sys.modules[function.__module__]
+        command = app.command(
+            cls=HelpCommand,
+            rich_help_panel=panel,
+            epilog="Examples\n" + getattr(module, f"{name.upper()}_EXAMPLES").rstrip(),
+            no_args_is_help=name not in _BARE,
+            context_settings=predict.SQL_NAMES if name == "sql" else None,
+        )
+        OURS[name.replace("_", "-")] = function
+        command(flat(function))
 
 
-_add("Run", demo.demo, demo.EXAMPLES, bare=True)
-_add("Run", predict.predict, predict.PREDICT_EXAMPLES)
-_add("Run", predict.run, predict.RUN_EXAMPLES)
-_add("Run", sql.sql, sql.EXAMPLES, also=sql.NAMES)
-_add("Run", resume.resume, resume.EXAMPLES)
-_add("Run", resume.join, resume.JOIN_EXAMPLES)
-_add("Run", run_batch.run_batch, run_batch.EXAMPLES)
-_add("Before a run", look.inspect, look.INSPECT_EXAMPLES)
-_add("Before a run", look.explain, look.EXPLAIN_EXAMPLES)
-_add("Before a run", estimate.estimate, estimate.EXAMPLES)
-_add("During a run", watch.watch, watch.EXAMPLES)
-_add("During a run", status.status, status.EXAMPLES)
-_add("After a run", runs.runs, runs.EXAMPLES)
-_add("After a run", report.report, report.EXAMPLES)
-_add("After a run", verify.verify, verify.EXAMPLES)
-_add("After a run", rejected.rejected, rejected.EXAMPLES)
-_add("After a run", resume.retry_rejected, resume.RETRY_EXAMPLES)
-_add("After a run", publish.publish, publish.PUBLISH_EXAMPLES)
-_add("After a run", publish.discard, publish.DISCARD_EXAMPLES)
-_add("After a run", compare.compare, compare.EXAMPLES)
-_add("After a run", clean.clean, clean.EXAMPLES)
+_BARE = ("demo",)
+"""Commands that do something without any argument; others show their help."""
+
+_add(
+    "Run",
+    [demo.demo, predict.predict, predict.run, predict.sql, resume.resume, resume.join, run_batch.run_batch],
+)
+_add("Before a run", [before.inspect, before.explain, before.estimate])
+_add("During a run", [runs.watch, runs.status])
+_add("After a run", [runs.runs, runs.report, outputs.verify, outputs.rejected, resume.retry_rejected])
+_add("After a run", [outputs.publish, outputs.discard, outputs.compare, outputs.clean])
 
 
 def carry_out(argv: Sequence[str]) -> int:
@@ -153,7 +129,7 @@ def carry_out(argv: Sequence[str]) -> int:
     end = argv.index(name) + 1 if of_package else argv.index("--") if "--" in argv else len(argv)
     options = argv[:end]  # the words behind are for a script, or for a package's command
     writer = OutputWriter(as_json="--json" in options)
-    debug = failures.wants_debug("--debug" in options)
+    debug = wants_debug("--debug" in options)
     with writer.redirected(), _warnings_as_lines(), as_interrupts():
         try:
             answer = _of_package(name, list(argv[end:])) if of_package else _answered(list(argv), options)
@@ -169,7 +145,7 @@ def carry_out(argv: Sequence[str]) -> int:
             return _closed_pipe()
         except OSError as error:
             writer.close()
-            failures.complain(
+            complain(
                 f"The result could not be printed: {error.strerror}. The command itself was carried out."
             )
             return answer.code or FAILED
@@ -214,7 +190,7 @@ def _failed(error: BaseException, *, debug: bool) -> Answer:
     if isinstance(error, SystemExit):
         code = error.code if isinstance(error.code, int) else DONE if error.code is None else FAILED
         if isinstance(error.code, str):
-            failures.complain(error.code)
+            complain(error.code)
         return Answer(code, {"status": "done" if code == DONE else "failed", "exit_code": code})
     if isinstance(error, KeyboardInterrupt | typer.Abort):
         code = code_of_interrupt(error)
@@ -224,25 +200,25 @@ def _failed(error: BaseException, *, debug: bool) -> Answer:
             typer.echo(error.format_message())
         else:
             text, command = _usage(error)
-            failures.complain(text)
-            failures.hint(command)
+            complain(text)
+            hint(command)
         code = USAGE
     elif isinstance(error, ScriptFailed):
         assert error.__cause__ is not None
         error = error.__cause__
-        failures.show_script(error, debug=debug)
+        show_script(error, debug=debug)
         code = FAILED
     elif isinstance(error, HeadraceError):
-        failures.show(error, debug=debug)
+        show(error, debug=debug)
         if isinstance(error, UsageMistake) and error.command:
-            failures.hint(error.command)
+            hint(error.command)
         code = code_of(error)
     else:
-        failures.show(error, debug=True)
-        failures.complain("This is a bug in Headrace: please report it with the lines above.")
+        show(error, debug=True)
+        complain("This is a bug in Headrace: please report it with the lines above.")
         code = FAILED
     status = "unpublished" if code == UNPUBLISHED else "failed"
-    return Answer(code, {"status": status, "exit_code": code, "error": failures.described(error)})
+    return Answer(code, {"status": status, "exit_code": code, "error": described(error)})
 
 
 _CLICK: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
@@ -269,7 +245,7 @@ def _warnings_as_lines() -> Any:
             message: Any, category: Any, filename: str, lineno: int, file: Any = None, line: Any = None
         ) -> None:
             if category is UserWarning and file is None:
-                failures.complain(str(message))
+                complain(str(message))
             else:
                 shown(message, category, filename, lineno, file, line)
 
@@ -279,5 +255,5 @@ def _warnings_as_lines() -> Any:
 
 def _closed_pipe() -> int:
     """End without a message, also when Python flushes its streams: nobody reads the output any more."""
-    answers.discard(sys.stdout)
+    close(sys.stdout)
     return CLOSED_PIPE

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace.annex.cli.answer import DONE, REJECTS, Answer, UsageMistake, answer_of, wants_json
-from headrace.annex.cli.texts import in_flags, in_shell
+from headrace.annex.cli.answer import DONE, REJECTS, Answer, UsageMistake, answer_of, in_flags, wants_json
+from headrace.annex.cli.texts import in_shell
 from headrace.core.terminal import say, size_of
 from headrace.session import invocation
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-EXAMPLES = """\
+DEMO_EXAMPLES = """\
   headrace demo
   headrace demo my-demo/ --rows 10000000     long enough to kill it, and to give the command again
 """

@@ -1,26 +1,42 @@
-"""`headrace predict` and `headrace run`: a model over files, or a job that a script describes."""
+"""`headrace predict`, `run` and `sql`: a model over files, the job of a script, a query; and how it ended."""
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace.annex.cli import outcome
-from headrace.annex.cli.answer import FAILED, Answer, Stopped, UsageMistake, code_of, code_of_interrupt
-from headrace.annex.cli.failures import complain
-from headrace.annex.cli.flags import Flags
+from headrace.annex.cli.answer import (
+    DONE,
+    FAILED,
+    REJECTS,
+    UNPUBLISHED,
+    Answer,
+    Stopped,
+    UsageMistake,
+    code_of,
+    code_of_interrupt,
+    complain,
+)
+from headrace.annex.cli.flags import Flags, Output
 from headrace.annex.cli.prediction import Prediction
 from headrace.annex.cli.scripts import Script, check_outside_output, script_at
-from headrace.annex.cli.writes import Output
+from headrace.annex.cli.texts import output_of
+from headrace.core.terminal import size_of
 from headrace.errors import HeadraceError
+from headrace.readers import by_name
 from headrace.session import invocation
+from headrace.version import __version__
 
 if TYPE_CHECKING:
+    from headrace.core.work import Ledger
+    from headrace.dataset.dataset import Dataset
     from headrace.result import Result
+
 
 PREDICT_EXAMPLES = """\
   headrace predict fare.onnx trips/ -o fares/ --inputs km,hour --output fare
@@ -36,11 +52,11 @@ RUN_EXAMPLES = """\
   headrace run job.py -- --day 2026-11-21
 """
 
-Out = Annotated[
+Target = Annotated[
     Path,
     typer.Option("--out", "-o", metavar="OUT", help="The folder or address to write to.", show_default=False),
 ]
-MaybeOut = Annotated[
+MaybeTarget = Annotated[
     Path | None,
     typer.Option(
         "--out",
@@ -52,7 +68,7 @@ MaybeOut = Annotated[
 ]
 
 
-def predict(what: Prediction, *, out: Out, output: Output, flags: Flags) -> Answer:
+def predict(what: Prediction, *, out: Target, output: Output, flags: Flags) -> Answer:
     """Run a model over files: every row gets the model's result, and lands in OUT.
 
     Killed at any moment and given again, the command goes on where it stopped: no row is lost, none is done twice.
@@ -72,7 +88,7 @@ def run(
         list[str] | None, typer.Argument(metavar="[-- ARGS]", help="What the script finds in sys.argv.")
     ] = None,
     *,
-    out: MaybeOut = None,
+    out: MaybeTarget = None,
     output: Output,
     flags: Flags,
 ) -> Answer:
@@ -142,6 +158,76 @@ def _called(main: Callable[[], Any]) -> Any:
         raise ScriptFailed from error
 
 
+SQL_EXAMPLES = """\
+  headrace sql 'SELECT * FROM rides JOIN zones USING (zone)' --rides rides/ --zones zones.csv -o joined/
+  headrace sql 'SELECT zone, avg(fare) FROM fares GROUP BY zone' --fares fares/
+"""
+SQL_NAMES = {"allow_extra_args": True, "ignore_unknown_options": True}
+
+
+def sql(
+    context: typer.Context,
+    query: Annotated[str, typer.Argument(metavar="QUERY", help="One SELECT.", show_default=False)],
+    *,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", "-o", metavar="OUT", help="The folder or address to write to.", show_default=False
+        ),
+    ] = None,
+    rows: Annotated[int, typer.Option("--rows", metavar="N", min=1, help="Without OUT: show N rows.")] = 20,
+    query_engine: Annotated[
+        str, typer.Option("--query-engine", metavar="NAME", help="duckdb or polars. Default: duckdb.")
+    ] = "duckdb",
+    output: Output,
+    flags: Flags,
+) -> Answer:
+    """Answer a query over files, and write its rows to OUT, or show the first of them.
+
+    Each table that the query names is an option of its name: --rides 'rides/*.parquet'. It may be given more than
+    once, for several paths. DuckDB answers the query; its result is written as every output is.
+    """
+
+    def data() -> Dataset:
+        from headrace.annex.queries.queried import sql as queried
+
+        given = {
+            name: by_name.dataset_of(paths, by_name.format_of(paths), {})
+            for name, paths in _tables(context.args).items()
+        }
+        return queried(query, query_engine=query_engine, **given).with_options(**flags.options())
+
+    if out is None:
+        from headrace.core.tables import rows_table
+
+        sample, schemas = data()._first(rows)
+        text = rows_table(sample, schemas).text(size_of(sys.stdout)[0])
+        told = {"sample": sample}
+        return Answer(DONE, {"command": "sql", "status": "done", "exit_code": DONE, **told}, text)
+
+    return answered("sql", lambda: output.write_dataset(data(), out), out, output)
+
+
+def _tables(words: list[str]) -> dict[str, list[str]]:
+    """Return the paths of each table, from ``--name PATH`` and ``--name=PATH``."""
+    found: dict[str, list[str]] = {}
+    left = iter(words)
+    for word in left:
+        name, sign, path = word.removeprefix("--").partition("=")
+        name = name.replace("-", "_")
+        if not word.startswith("--") or not name.isidentifier():
+            raise UsageMistake(f"{word}: after the query come tables, such as --rides PATH.", "headrace sql")
+        given = path if sign else next(left, None)
+        if not given:
+            raise UsageMistake(f"--{name}: it takes a path, as a table that the query names.", "headrace sql")
+        found.setdefault(name, []).append(given)
+    return found
+
+
+# ----------------------------------------------------------------
+# How a run ended, in the plain values of ``--json`` and ``--stats``.
+
+
 def answered(command: str, work: Callable[[], object], out: Path | None, output: Output) -> Answer:
     """Do the work of a command; answer, and write the stats, however it ends."""
     present = invocation.current()
@@ -153,7 +239,7 @@ def answered(command: str, work: Callable[[], object], out: Path | None, output:
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else 0 if error.code is None else FAILED
         if isinstance(error.code, str) or code:
-            data = {"command": command, **outcome.of_failure(error, code or FAILED, out, present.opened)}
+            data = {"command": command, **of_failure(error, code or FAILED, out, present.opened)}
             output.leave_stats(data)
             raise Stopped(data) from error
     except (Exception, KeyboardInterrupt) as error:
@@ -162,7 +248,7 @@ def answered(command: str, work: Callable[[], object], out: Path | None, output:
             code = code_of(error, begun=present.opened is not None)
         elif isinstance(error, KeyboardInterrupt):
             code = code_of_interrupt(error)
-        data = {"command": command, **outcome.of_failure(error, code, out, present.opened)}
+        data = {"command": command, **of_failure(error, code, out, present.opened)}
         output.leave_stats(data)
         raise Stopped(data) from error
     answer = _answer(command, present.results)
@@ -172,8 +258,88 @@ def answered(command: str, work: Callable[[], object], out: Path | None, output:
 
 def _answer(command: str, results: list[Result]) -> Answer:
     if len(results) == 1:
-        return Answer(outcome.code_for(*results), {"command": command, **outcome.of_result(results[0])})
-    code = outcome.code_for(*results)
-    runs = [outcome.of_result(result) for result in results]
+        return Answer(code_for(*results), {"command": command, **of_result(results[0])})
+    code = code_for(*results)
+    runs = [of_result(result) for result in results]
     status = "done with rejects" if code else "done"
     return Answer(code, {"command": command, "status": status, "exit_code": code, "outputs": runs})
+
+
+def code_for(*results: Result) -> int:
+    """Return the exit code of runs that were carried out."""
+    return REJECTS if any(result.rejected for result in results) else DONE
+
+
+def of_result(result: Result) -> dict[str, Any]:
+    """Return the fields of a result. ``completion_stats`` has the words of managed batch services."""
+    from headrace.core.work import REJECTED
+    from headrace.result import Metrics
+    from headrace.session.metric_results import reported
+
+    ledger = result.ledger
+    metrics = result.metrics if isinstance(result.metrics, Metrics) else Metrics(result.metrics, notes={})
+    return {
+        "status": "done with rejects" if result.rejected else "done",
+        "exit_code": code_for(result),
+        "output": str(result.path),
+        "run": result.run,
+        **_counts(ledger, incomplete=0),
+        "files": result.files,
+        "bytes": result.bytes,
+        "seconds": round(result.seconds, 3),
+        "resumed": result.resumed,
+        "rejected_folder": os.path.join(result.path, REJECTED) if result.rejected else None,
+        "left_out": list(result.left_out),
+        "report": str(result.report),
+        "metrics": {},
+        **reported(metrics),
+        "headrace": __version__,
+    }
+
+
+def of_failure(
+    error: BaseException, code: int, output: Path | None, opened: tuple[Path | str, str] | None
+) -> dict[str, Any]:
+    """Return what is known when a run did not end well: what of it is in the output for good.
+
+    ``opened`` is the run that the command worked on; what others have left in the output is none of its doing.
+    """
+    committed = _committed(opened)
+    status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+    return {
+        "status": "unpublished" if code == UNPUBLISHED else status,
+        "exit_code": code,
+        "output": output_of(output) if output is not None else None,
+        **committed,
+        "headrace": __version__,
+    }
+
+
+def _committed(opened: tuple[Path | str, str] | None) -> dict[str, Any]:
+    from headrace.errors import HeadraceError
+    from headrace.output.places.place import looked_at
+    from headrace.output.runs import load
+
+    if opened is None:
+        return {}
+    try:
+        with looked_at(opened[0]) as output:
+            run = load(output.root, opened[1])
+        state = run.state
+    except (HeadraceError, OSError):
+        return {}
+    ledger = state.ledger
+    planned = sum(shard.rows for shard in run.shards) if run.counted else None
+    incomplete = None if planned is None else max(0, planned - ledger.read)
+    return {"run": run.name, **_counts(ledger, incomplete=incomplete)}
+
+
+def _counts(ledger: Ledger, *, incomplete: int | None) -> dict[str, Any]:
+    return {
+        "rows": {name: getattr(ledger, name) for name in ("read", "written", "rejected", "nulled")},
+        "completion_stats": {
+            "successful_count": ledger.written - ledger.nulled,
+            "failed_count": ledger.rejected + ledger.nulled,
+            "incomplete_count": incomplete,
+        },
+    }

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace.annex.cli import manifest, models, texts
+from headrace.annex.cli import texts
 from headrace.annex.cli.answer import UsageMistake
+from headrace.annex.cli.scripts import model_of
+from headrace.annex.cli.texts import paths_in
 from headrace.core.files.formats import FORMATS
 from headrace.plan.requirements import COMPARED, from_text
 from headrace.readers import by_name
@@ -263,7 +265,7 @@ class Prediction:
     def dataset(self) -> Dataset:
         """Return the dataset: what is read, the model, the metrics."""
         data = self.source()
-        model, given = models.model_of(
+        model, given = model_of(
             self.model,
             {name: texts.value_of(text) for name, text in self._assigned(self.model_option).items()},
             sha256=self.sha256,
@@ -306,7 +308,7 @@ class Prediction:
         if self.manifest is not None:
             if paths:
                 raise UsageMistake("Give either inputs or --manifest, not both.")
-            paths = manifest.paths_in(self.manifest)
+            paths = paths_in(self.manifest)
         if not paths:
             raise UsageMistake(
                 "There is no input: name files or folders after the model, or give --manifest FILE."

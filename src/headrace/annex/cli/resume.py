@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace.annex.cli.answer import DONE, REJECTS, Answer, UsageMistake, answer_of
+from headrace.annex.cli.answer import DONE, REJECTS, Answer, UsageMistake, answer_of, in_flags
 from headrace.annex.cli.scripts import check_outside_output
-from headrace.annex.cli.texts import in_flags, in_shell, output_of
+from headrace.annex.cli.texts import in_shell, output_of
 from headrace.core.files.paths import absolute
 from headrace.core.files.storage import output_at
 from headrace.core.terminal import say
@@ -22,7 +22,7 @@ from headrace.session import invocation
 if TYPE_CHECKING:
     from headrace.output.runs import SavedRun
 
-EXAMPLES = """\
+RESUME_EXAMPLES = """\
   headrace resume fares/
   headrace resume fares/ --dry-run                    only show the command
   headrace resume fares/ --workers 8
@@ -34,7 +34,7 @@ JOIN_EXAMPLES = """\
   headrace join /shared/fares/ --workers 8
 """
 
-RETRY_EXAMPLES = """\
+RETRY_REJECTED_EXAMPLES = """\
   headrace rejected fares/ --to repaired.csv
   headrace retry-rejected fares/ --fix repaired.csv      once it was edited
   headrace retry-rejected fares/ --on-change continue    the code was corrected
@@ -42,7 +42,7 @@ RETRY_EXAMPLES = """\
 
 _MAY = ("predict", "run", "sql")
 
-Out = Annotated[Path, typer.Argument(metavar="OUT", help="An output folder.", show_default=False)]
+Folder = Annotated[Path, typer.Argument(metavar="OUT", help="An output folder.", show_default=False)]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the command, and do nothing.")]
 Workers = Annotated[
     str | None,
@@ -57,14 +57,14 @@ OnChange = Annotated[
         show_default=False,
     ),
 ]
-Json = Annotated[
+JsonAgain = Annotated[
     bool, typer.Option("--json", help="As for the command that is carried out: one JSON object.")
 ]
 
 
 def retry_rejected(
     context: typer.Context,
-    out: Out,
+    out: Folder,
     *,
     fix: Annotated[
         Path | None,
@@ -78,14 +78,14 @@ def retry_rejected(
     dry_run: DryRun = False,
     workers: Workers = None,
     on_change: OnChange = "refuse",
-    json: Json = False,
+    json: JsonAgain = False,
 ) -> Answer | int:
     """Try the rejected rows of an output again, and no others: those that succeed get their places.
 
     The command that OUT was written with is given again, with --refresh rejected; `headrace resume` says how it is
     read, and what is refused. Rows that fail again stay rejected. --require asks again.
     """
-    root = _output(out)
+    root = _folder_of(out)
     again = (
         "run that program again; its write_… verb tries rejected rows again by the options refresh and fix"
     )
@@ -100,12 +100,12 @@ def retry_rejected(
 
 def resume(
     context: typer.Context,
-    out: Out,
+    out: Folder,
     *,
     dry_run: DryRun = False,
     workers: Workers = None,
     on_change: OnChange = "refuse",
-    json: Json = False,
+    json: JsonAgain = False,
 ) -> Answer | int:
     """Go on with a run that was killed or failed: the command that OUT was written with is given again.
 
@@ -116,7 +116,7 @@ def resume(
     from headrace.output.places.place import place_at
     from headrace.output.verify_tables import gone
 
-    root = _output(out)
+    root = _folder_of(out)
     run = _last_run(root)
     if run.finished and run.standing(root) and not gone(place_at(root), run):
         code = REJECTS if run.state.ledger.rejected else DONE
@@ -135,14 +135,19 @@ def resume(
 
 
 def join(
-    context: typer.Context, out: Out, *, dry_run: DryRun = False, workers: Workers = None, json: Json = False
+    context: typer.Context,
+    out: Folder,
+    *,
+    dry_run: DryRun = False,
+    workers: Workers = None,
+    json: JsonAgain = False,
 ) -> Answer | int:
     """Work on an output that other machines write (--fleet): the command of the first of them is given here, too.
 
     `headrace resume` says how it is read, and what is refused. The folder in which it was given, and what it names,
     have to be here by the same paths.
     """
-    root = _output(out)
+    root = _folder_of(out)
     folder = root / HOME / FLEET
     if not folder.is_dir():
         raise UsageMistake(
@@ -178,7 +183,7 @@ def _carry_out(
         return answer_of(context.find_root().command, argv)
 
 
-def _output(out: Path) -> Path:
+def _folder_of(out: Path) -> Path:
     """Return the folder of an output whose command may be carried out."""
     return Path(
         output_at(output_of(out)).on_disk(

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from headrace.annex.llm.endpoint import Endpoint
     from headrace.annex.llm.engines import VLLM
 
-EXAMPLES = """\
+RUN_BATCH_EXAMPLES = """\
   headrace run-batch -i in.jsonl -o out.jsonl --endpoint http://localhost:8000/v1
   headrace run-batch -i in.jsonl -o out.jsonl --vllm qwen3-8b/
   headrace run-batch -i in.jsonl -o out.jsonl --endpoint https://api.openai.com/v1 --api-key-env OPENAI_API_KEY

@@ -1,17 +1,34 @@
-"""`headrace runs`: all outputs below a place, or all runs of one."""
+"""How runs are, or were: `headrace status` and `watch`, `runs` of a place, and the `report` of one."""
 
 from __future__ import annotations
 
+import contextlib
 import shutil
+import sys
+import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.annex.cli.answer import DONE, Answer, UsageMistake
+from headrace.annex.cli.answer import DONE, FAILED, UNPUBLISHED, Answer, UsageMistake, in_flags, wants_json
+from headrace.annex.cli.outputs import Out
 from headrace.annex.cli.texts import output_of
+from headrace.core.human import duration, plural
+from headrace.core.tables import Table
+from headrace.core.terminal import one_line, say, size_of
+from headrace.errors import HeadraceError
 
-EXAMPLES = """\
+if TYPE_CHECKING:
+    from rich.console import Group
+
+    from headrace.annex.fleet.board import FleetView
+    from headrace.annex.report.facts import Facts, History
+    from headrace.annex.report.follow import Follower, RunStatus
+    from headrace.output.places.place import Place
+
+
+RUNS_EXAMPLES = """\
   headrace runs predictions/                       how is each output there?
   headrace runs predictions/fares/                 one output: all its runs
   headrace runs s3://bucket/ --report runs.html    as a page, with charts
@@ -57,3 +74,286 @@ def runs(
             ) from error
         data["report"], text = str(path), f"{text}\n\nreport: {path}"
     return Answer(DONE, {**data, "runs": found.data()}, text)
+
+
+STATUS_EXAMPLES = """\
+  headrace status fares/
+  headrace status fares/ --watch       Ctrl-C ends the display, not the run
+  headrace status fares/ --json | jq .rows_per_second
+"""
+
+_LINES = 10.0  # seconds between two looks where there is no terminal
+
+
+def status(
+    out: Out,
+    *,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on until the run has ended.")] = False,
+) -> Answer:
+    """Say how the run in an output is: rows, speed, time left, workers, memory, failed rows.
+
+    May be asked at any time, from any terminal. Exit code 0: complete, or under way; 1: it ended and is not complete,
+    so the same command, run again, goes on from there; or files, or the table with its rows, are gone since; 4: it is
+    complete, and not published, as a requirement was not met. Where machines work together (--fleet), it lists them.
+    """
+    from headrace.annex.fleet.board import fleet_of
+    from headrace.annex.report.follow import Follower
+
+    fleet = fleet_of(output_of(out))
+    if fleet is not None:
+        return _of_fleet(output_of(out), fleet)
+    follower = Follower(output_of(out))
+    found = follower.poll()
+    if watch and not found.ended:
+        found = _watched(follower, found, shown=not wants_json())
+    return answer_of_status("status", found)
+
+
+def answer_of_status(command: str, found: RunStatus) -> Answer:
+    """Return how a run is, as the answer of a command."""
+    code = DONE if found.facts.status in ("complete", "under way") and not found.gone else FAILED
+    code = UNPUBLISHED if found.facts.status == "unpublished" else code
+    data = found.data()
+    first = {"command": command, "status": data["status"], "exit_code": code}
+    return Answer(code, {**first, **data}, _status_text(found))
+
+
+def _of_fleet(out: str, fleet: FleetView) -> Answer:
+    """Say what each of many machines has done of an output, which is complete when none is left."""
+    from headrace.annex.report.follow import Follower
+
+    machines = []
+    for name, place in fleet.machines.items():
+        with contextlib.suppress(HeadraceError):  # it has just begun, or all is complete meanwhile
+            found = Follower(place).poll()
+            at_work = found.facts.status == "under way"
+            state = "ended" if name in fleet.ended else "at work" if at_work else "gone"
+            speed = round(found.state.speed(time.time())) if at_work else 0
+            if at_work or found.state.rows:
+                machines.append((name, state, found.state.rows, speed))
+    rows, speed = sum(each[2] for each in machines), sum(each[3] for each in machines)
+    workers = sum(each[1] == "at work" for each in machines)
+    status = f"under way, by {plural(workers, 'machine')}" if workers else "being completed"
+    if not workers and not fleet.completes:
+        status = "not complete, and no machine works; the same command goes on"
+    of = "" if fleet.rows < 0 else f" of {fleet.rows:,}"
+    lines = [
+        ("status", status),
+        ("slices", f"{fleet.taken:,} of {fleet.slices:,} taken"),
+        ("rows", f"{rows:,}{of} read" + (f", {speed:,} a second" if speed else "")),
+    ]
+    left = (fleet.rows - rows) / speed if speed and fleet.rows > rows else 0.0
+    if left:
+        lines.append(("left", f"about {duration(left)}"))
+    cells = [(name, state, f"{rows:,}", f"{speed:,}") for name, state, rows, speed in machines]
+    table = Table(("machine", "state", "rows", "rows/s"), cells, numbers={2, 3}).text()
+    shown = [*Table((), lines).text().splitlines(), *([""] * bool(cells)), *table.splitlines() * bool(cells)]
+    code = DONE if workers or fleet.completes else FAILED
+    names = ("machine", "state", "rows", "rows_per_second")
+    data = {
+        "command": "status",
+        "status": "under way" if code == DONE else "not complete",
+        "exit_code": code,
+        "slices": {"all": fleet.slices, "taken": fleet.taken},
+        "rows": rows,
+        "rows_per_second": speed,
+        "seconds_left": round(left) if left else None,
+        "machines": [dict(zip(names, each, strict=True)) for each in machines],
+    }
+    return Answer(code, data, "\n".join([out, *(f"  {line}".rstrip() for line in shown)]))
+
+
+def _status_text(found: RunStatus) -> str:
+    driver = found.state.last
+    typed = driver.described.resume if driver is not None and driver.described is not None else ""
+    words = in_flags if typed.startswith("headrace ") else str  # as it was told where it ran
+    lines = [(name, words(told) if name == "status" else told) for name, told in found.lines()]
+    return "\n".join([found.facts.output, *(f"  {line}" for line in Table((), lines).text().splitlines())])
+
+
+def _watched(follower: Follower, found: RunStatus, *, shown: bool) -> RunStatus:
+    """Follow a run until it has ended, or until Ctrl-C."""
+    try:
+        if shown and sys.stdout.isatty():
+            return _live(follower, found)
+        due = 0.0
+        while not found.ended:
+            if shown and time.monotonic() >= due:
+                say(f"{_status_text(found)}\n", sys.stdout)
+                due = time.monotonic() + _LINES
+            time.sleep(follower.pause)
+            found = follower.poll()
+    except KeyboardInterrupt:
+        found = follower.poll()
+    return found
+
+
+def _live(follower: Follower, found: RunStatus) -> RunStatus:
+    from rich.live import Live
+
+    with Live(_drawn(found), refresh_per_second=4, transient=True) as live:
+        while not found.ended:
+            live.update(_drawn(found))
+            time.sleep(follower.pause)
+            found = follower.poll()
+    return found
+
+
+def _drawn(found: RunStatus) -> Group:
+    from rich.console import Group
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table.grid(padding=(0, 2))
+    for name, words in found.lines():
+        table.add_row(Text(name, style="dim"), Text(one_line(words)))
+    bar = Table.grid()
+    bar.add_row(ProgressBar(total=1.0, completed=found.state.share or 0.0, width=60))
+    return Group(Text(one_line(found.facts.output), style="bold"), bar, table)
+
+
+WATCH_EXAMPLES = """\
+  headrace watch fares/
+  headrace watch fares/ --open                    in a browser
+  headrace watch s3://bucket/fares/               a run on another machine
+  ssh -L 8900:127.0.0.1:8900 box headrace watch fares/ --port 8900
+"""
+
+
+def watch(
+    out: Out,
+    *,
+    port: Annotated[
+        int,
+        typer.Option("--port", metavar="N", min=0, max=65535, help="Serve it there. Default: a free port."),
+    ] = 0,
+    open_browser: Annotated[bool, typer.Option("--open", help="Open it in a browser.")] = False,
+) -> Answer:
+    """Serve the page of a run while it goes on, until it has ended.
+
+    The page shows rows, speed, workers, failed rows and what was written, always up to date. It is served to this
+    machine alone, at an address that ends with a token. Ctrl-C ends the page, not the run. Exit codes are those of
+    `headrace status`.
+    """
+    from headrace.annex.report.facts import History
+    from headrace.annex.report.follow import Follower
+    from headrace.annex.report.live import Pages, Server
+
+    follower = Follower(output_of(out), kind=History)
+    found = follower.poll()
+    if not found.ended:
+        try:
+            server = Server(Pages(follower), port)
+        except OSError as error:
+            raise UsageMistake(
+                f"No page can be served at port {port}: {error.strerror}. Without --port, a free one is taken.",
+                "headrace watch",
+            ) from error
+        with contextlib.closing(server), contextlib.suppress(KeyboardInterrupt):
+            say(f"{server.address}\nCtrl-C ends the page, not the run.", sys.stderr)
+            if open_browser:
+                import webbrowser
+
+                webbrowser.open(server.address)
+            while not server.pages.page()[1]:
+                time.sleep(server.pages.pause)
+        found = follower.poll()
+    return answer_of_status("watch", found)
+
+
+_REJECTED_FILES = 5  # files of rejected rows that are looked into
+
+REPORT_EXAMPLES = """\
+  headrace report fares/                          where is it? (made anew)
+  headrace report fares/ --open                   in a browser
+  headrace report fares/ --values --to page.html  with some of the rejected rows
+  headrace report before/ after/                  two runs side by side
+"""
+
+
+def report(
+    out: Out,
+    other: Annotated[
+        Path | None,
+        typer.Argument(metavar="[OUT2]", help="Another, to compare the first with.", show_default=False),
+    ] = None,
+    *,
+    to: Annotated[
+        Path | None,
+        typer.Option("--to", metavar="FILE", help="Put it there instead of beside the run's record."),
+    ] = None,
+    values: Annotated[
+        bool, typer.Option("--values", help="Show some of the rejected rows, with their values.")
+    ] = False,
+    open_browser: Annotated[bool, typer.Option("--open", help="Open it in a browser.")] = False,
+) -> Answer:
+    """Make the report of a run anew, and print where it is: one page, which needs no network.
+
+    Every run leaves one when it ends; a run that was killed, or that goes on, has none until it is asked for. With
+    two outputs, the page compares their runs, and the terminal shows the same in tables; it lies beside the record of
+    the second.
+    """
+    from headrace.annex.report import writing
+    from headrace.output.names import REPORT
+
+    root, folder, (history, facts) = _read_run(out, values=values)
+    name, page = REPORT, b""
+    if other is not None:
+        first = history, facts
+        root, folder, (history, facts) = _read_run(other, values=values)
+        name, page = writing.COMPARISON, writing.render_comparison(first, (history, facts))
+    if to is None and folder is None:
+        raise UsageMistake(
+            f"{root} is in a store: say where to write the page, with --to FILE.", "headrace report"
+        )
+    place = to.expanduser().absolute() if to is not None else Path(folder or "", name)
+    try:
+        writing.write(place, page or writing.render(history, facts))
+    except OSError as error:
+        raise UsageMistake(
+            f"The report cannot be written to {place}: {error.strerror}.", "headrace report"
+        ) from error
+    text = str(place)
+    if other is not None:
+        from headrace.annex.report.page import in_words
+
+        text = f"{in_words(first, (history, facts), size_of(sys.stdout)[0])}\n\n{text}"
+    if open_browser:
+        import webbrowser
+
+        if not webbrowser.open(place.as_uri()):
+            text += "\nNo browser was found to open it."
+    data = {
+        "command": "report",
+        "status": facts.status,
+        "exit_code": DONE,
+        "output": root,
+        "run": facts.run,
+    }
+    return Answer(DONE, {**data, "report": str(place)}, text)
+
+
+def _read_run(out: Path, *, values: bool) -> tuple[str, Path | None, tuple[History, Facts]]:
+    """Return an output's name, the folder of its run unless it is in a store, and what is known of it."""
+    from headrace.annex.report import writing
+    from headrace.output.places.place import looked_at
+
+    with looked_at(output_of(out)) as output:
+        folder = writing.folder_of(output.root)
+        if output.copied:
+            _copy_rejected(output)
+        alive = output.writer() is not None
+        found = writing.read(output.root, folder, alive=alive, values=values, output=output.name)
+        return output.name, None if output.copied else folder, found
+
+
+def _copy_rejected(output: Place) -> None:
+    """Copy some of the rejected rows of an output in a store, for the report."""
+    from headrace.core.work import REJECTED
+
+    (output.root / REJECTED).mkdir()
+    rejected = sorted(name for name in output.listed(REJECTED) if name.startswith(f"{REJECTED}/part-"))
+    for name in rejected[:_REJECTED_FILES]:
+        with output.opened(name) as path:
+            path.rename(output.root / REJECTED / name.rpartition("/")[2])

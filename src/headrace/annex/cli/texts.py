@@ -1,17 +1,19 @@
-"""Values that command lines give as text: names, assignments, values, metrics. Nothing is ever evaluated."""
+"""Values that command lines give as text: names, values, metrics, lists of inputs. None is evaluated."""
 
 from __future__ import annotations
 
 import ast
 import csv
+import json
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from headrace.annex.cli.answer import UsageMistake
+from headrace.core.files.model_files import from_json
 from headrace.errors import nearest
 
 
@@ -42,58 +44,6 @@ def value_of(text: str) -> Any:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError, MemoryError, RecursionError):
         return text
-
-
-_FLAGS = tuple(
-    name
-    for line in (
-        "batch_format batch_size batch_size_bytes batch_timeout concurrency durability engine incremental inputs",
-        "keep limit max_errors max_in_flight max_retries memory memory_limit mode num_cpus num_gpus on_change",
-        "on on_error output progress refresh replace retry_on shard_rows show_data trust_pickle workers",
-    )
-    for name in line.split()
-)
-_KEYWORDS = re.compile(  # not those of a call, which is for a script, nor those after -O, which are as typed
-    rf"(?<![\w(])(?<!-O )({'|'.join(_FLAGS)})=('[^']*'|\[[^]]*\]|-?\w+(?:\.\w+)*|…)?"
-)
-_NAMES = re.compile(rf"(?<![-\w.(=])(?<!-O )({'|'.join(name for name in _FLAGS if '_' in name)})\b(?!=)")
-_REJECTED = re.compile(r"(?:hr\.)?read_rejected\((['\"])(.*?)\1\)")
-_STORAGE = re.compile(r"storage_options=(\{[^}]*\})")
-_SWITCHES = {"True": "", "False": "no-"}
-
-
-def in_flags(message: str) -> str:
-    """Return a message with what one would write in a script as the flags of the command line.
-
-    >>> in_flags("fix it, and run again with on_change='continue'.")
-    'fix it, and run again with --on-change continue.'
-    >>> in_flags("batch_size=0: it takes a number; lower num_gpus, or give replace=True.")
-    '--batch-size 0: it takes a number; lower --num-gpus, or give --replace.'
-    >>> in_flags("rejected rows: hr.read_rejected('/my fares')")
-    "rejected rows: headrace rejected '/my fares'"
-    """
-    message = _REJECTED.sub(lambda found: f"headrace rejected {shlex.quote(found[2])}", message)
-    message = _STORAGE.sub(r'--read storage_options="\1"', message)
-    text = _NAMES.sub(lambda found: f"--{_dashed(found[1])}", _KEYWORDS.sub(_as_flag, message))
-    for python, shell in (
-        ("neither True nor False", "neither true nor false"),
-        ("True or False", "true or false"),
-    ):
-        text = text.replace(python, shell)
-    return text
-
-
-def _as_flag(found: re.Match[str]) -> str:
-    name, value = _dashed(found[1]), found[2] or ""
-    if value in _SWITCHES:
-        return f"--{_SWITCHES[value]}{name}"
-    if value.startswith("["):
-        value = ",".join(part.strip(" '") for part in value[1:-1].split(","))
-    return f"--{name} {shlex.quote(value.strip(chr(39))) if value not in ('', '…') else value}".rstrip()
-
-
-def _dashed(name: str) -> str:
-    return name.replace("_", "-")
 
 
 def in_shell(words: Sequence[str]) -> str:
@@ -217,3 +167,83 @@ def output_of(path: Path) -> str:
     ('s3://bucket/out', 'out')
     """
     return re.sub(r"^([A-Za-z][A-Za-z0-9+.-]+):/(?=[^/])", r"\1://", os.fspath(path))
+
+
+# ----------------------------------------------------------------
+# A manifest: a file that lists the inputs, in the form of batch services. Its paths are relative to its folder. It is
+# - text, one path per line; lines that begin with ``#`` are comments
+# - or JSON, a list of paths; its first entry may be ``{"prefix": "folder/"}``, which stands before all others
+# - or JSON lines, objects with one of the fields ``path``, ``file``, ``uri``, ``url`` or ``input``
+# - or CSV with a header, one of whose columns has such a name; else the first column counts
+
+_FIELDS = ("path", "file", "uri", "url", "input")
+
+
+def paths_in(manifest: Path) -> list[str]:
+    """Return the paths that a manifest lists, absolute, in its order."""
+    try:
+        text = manifest.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "it is not text"
+        raise UsageMistake(f"The manifest {manifest} cannot be read: {why}.") from error
+    found = list(_listed(manifest, text))
+    if not found:
+        raise UsageMistake(f"The manifest {manifest} lists no input.")
+    folder = manifest.resolve().parent
+    return [path if "://" in path else os.path.join(folder, os.path.expanduser(path)) for path in found]
+
+
+def _listed(manifest: Path, text: str) -> Iterator[str]:
+    if manifest.suffix.lower() == ".csv":
+        yield from _of_csv(manifest, text)
+    elif text.lstrip()[:1] == "[":
+        yield from _of_list(manifest, text)
+    elif text.lstrip()[:1] == "{":
+        for number, line in enumerate(text.splitlines(), 1):
+            if line.strip():
+                yield _of_entry(_parsed(line, f"The manifest {manifest}, line {number},"), manifest)
+    else:
+        lines = (line.strip() for line in text.splitlines())
+        yield from (line for line in lines if line and not line.startswith("#"))
+
+
+def _of_list(manifest: Path, text: str) -> Iterator[str]:
+    prefix = ""
+    for number, entry in enumerate(_parsed(text, f"The manifest {manifest}")):
+        if number == 0 and isinstance(entry, dict) and set(entry) == {"prefix"}:
+            prefix = str(entry["prefix"])
+        else:
+            yield prefix + _of_entry(entry, manifest)
+
+
+def _of_entry(entry: Any, manifest: Path) -> str:
+    if isinstance(entry, str) and entry:
+        return entry
+    if isinstance(entry, dict):
+        for field in _FIELDS:
+            if isinstance(entry.get(field), str) and entry[field]:
+                return str(entry[field])
+    raise UsageMistake(
+        f"The manifest {manifest} has an entry that names no file: {json.dumps(entry)[:80]}. An entry is a path, or "
+        f"an object with a field {' or '.join(map(repr, _FIELDS[:2]))}."
+    )
+
+
+def _of_csv(manifest: Path, text: str) -> Iterator[str]:
+    rows = csv.reader(text.splitlines())
+    header = next(rows, [])
+    chosen = next(
+        (i for name in _FIELDS for i, each in enumerate(header) if each.strip().lower() == name), None
+    )
+    if chosen is None and header and header[0].strip():
+        yield header[0].strip()  # no header, then
+    for row in rows:
+        if len(row) > (chosen or 0) and row[chosen or 0].strip():
+            yield row[chosen or 0].strip()
+
+
+def _parsed(text: str, where: str) -> Any:
+    try:
+        return from_json(text)
+    except ValueError as error:
+        raise UsageMistake(f"{where} is no JSON: {error}.") from error

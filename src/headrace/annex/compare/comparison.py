@@ -200,11 +200,11 @@ class Comparison:
     @property
     def report(self) -> str:
         """The page about it, as HTML; raises ``MissingLibrary`` where Headrace was installed without its reports."""
-        pages = annex("report.differences")
+        pages = annex("report.page")
         if pages is None:
             raise MissingLibrary("Comparison.report: this installation of Headrace has no reports.")
         lines = [_line(name, each) for name, each in self.columns.items()]
-        page: bytes = pages.page(self.data(), self.sentence, _HEAD, lines, self.judgements())
+        page: bytes = pages.differences_page(self.data(), self.sentence, _HEAD, lines, self.judgements())
         return page.decode()
 
     def write_report(self, path: str | os.PathLike[str]) -> Path:

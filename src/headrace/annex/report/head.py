@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from headrace.annex.report.advice import Advice, advice
 from headrace.annex.report.facts import Facts, History
-from headrace.annex.report.values import Value, tile
+from headrace.annex.report.template import Value, tile
 from headrace.core.human import clock, count, duration, per_second, percent, plural, size
 from headrace.observers.progress_text import rows_in_all
 from headrace.observers.time_spent import Part, StageTime, all_parts, stage_times

@@ -29,7 +29,7 @@ from headrace.output.places.folder import Folder
 from headrace.version import __version__
 
 if TYPE_CHECKING:
-    from headrace.annex.report.values import Value
+    from headrace.annex.report.template import Value
     from headrace.core.tables import Table
 
 HOST = "127.0.0.1"
@@ -134,7 +134,7 @@ class Pages:
             "state": "ended" if status.ended else "under way",
             "controls": None if status.ended else self._controls(history),
         }
-        return page(history, known, made=time.time(), version=__version__, live=live, predictions=predictions)
+        return page(history, known, made=time.time(), version=__version__, live=live, written=predictions)
 
     def _controls(self, history: History) -> Value:
         """Return what one may ask of the run, and what was asked."""

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from headrace.annex.report.comparison import flat
-from headrace.annex.report.metrics import number as number_words
-from headrace.annex.report.values import Value, chart, plain, table
+from headrace.annex.report.page import flat
+from headrace.annex.report.results import number as number_words
+from headrace.annex.report.template import Value, chart, plain, table
 from headrace.core.events import RequirementsAsked
 from headrace.core.human import duration, plural
 from headrace.core.tables import Table
@@ -205,7 +205,7 @@ class Runs:
 
     def write_report(self, path: str | os.PathLike[str]) -> Path:
         """Write a page with the table, and each metric over time; return its path. Raises ``OSError``."""
-        from headrace.annex.report.page import plain_page
+        from headrace.annex.report.template import plain_page
         from headrace.annex.report.writing import write
 
         place = Path(path).expanduser().absolute()

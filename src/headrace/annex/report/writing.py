@@ -61,10 +61,11 @@ def assets_loaded() -> Iterator[None]:
 
 def _load_assets() -> None:
     with contextlib.suppress(Exception):  # the page raises it again when it is needed
-        from headrace.annex.report import page
+        import headrace.annex.report.page  # noqa: F401
+        from headrace.annex.report import template
         from headrace.observers import record_reader
 
-        page.load_assets()
+        template.load_assets()
         record_reader.prepare()
 
 

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from headrace.annex.telemetry.told import figures_of, parameters_of
+from headrace.annex.telemetry import figures_of, parameters_of
 from headrace.core.arguments import known_arguments
 from headrace.core.events import Event, MetricsCounted, RequirementsAsked, RunFinished, RunStarted
 from headrace.core.files.storage import storage_at

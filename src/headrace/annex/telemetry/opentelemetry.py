@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from headrace.annex.telemetry.told import figures_of, parameters_of
+from headrace.annex.telemetry import figures_of, parameters_of
 from headrace.core.arguments import known_arguments
 from headrace.core.events import (
     CallRetried,

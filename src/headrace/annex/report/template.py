@@ -1,12 +1,22 @@
-"""The plain values that the page's template knows: tables, tiles, charts. Whatever is in them is text, not HTML."""
+"""What the template of pages is given: plain values, whose words are text and not HTML; and the page made of them."""
 
 from __future__ import annotations
 
+import binascii
+import hashlib
+import os
+import time
 from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
 from typing import Any
 
+from headrace.core.cards import engine, rendered
 from headrace.core.terminal import visible
 
+ASSETS = Path(__file__).parent / "assets"
+TEMPLATE = Path(__file__).parent / "page.html"
+MOST_BYTES = 3_000_000
 MOST_ROWS = 300  # of a table
 
 Value = dict[str, Any]
@@ -63,3 +73,54 @@ def cleaned(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [cleaned(each) for each in value]
     return value
+
+
+# ----------------------------------------------------------------
+# The page: one file that loads nothing from elsewhere.
+
+
+def plain_page(value: Value, *, made: float, version: str) -> bytes:
+    """Return a page of ``title``, ``place``, ``sentence``, ``sections`` and ``figures``, as UTF-8.
+
+    Instead of ``place`` it may have ``runs_compared``.
+    """
+    return made_page({"runs_compared": (), **value, "head": ""}, 0, made, version)
+
+
+def made_page(value: Value, unread_lines: int, made: float, version: str) -> bytes:
+    """Return a page; where it would be too big, without its biggest parts."""
+    at = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(made))
+    unread = f"{unread_lines:,}" if unread_lines else ""
+    value = cleaned({"live": None, **value, "made": at, "version": version, "unread": unread})
+    while len(text := render(value)) > MOST_BYTES:
+        biggest = max(value["sections"], key=lambda each: len(repr(each[1])))
+        if biggest[1] == "left out":
+            break
+        biggest[1] = "left out"
+    return text
+
+
+def render(page: Value) -> bytes:
+    """Return the page of a plain value, as UTF-8; all words in it are escaped by the template's engine."""
+    place = os.urandom(16).hex()  # of style and script, which need not go through the engine
+    made = rendered(TEMPLATE, page=page, policy=f"'sha256-{_hash()}'", place=place).encode()
+    head, body, end = made.split(place.encode())
+    return b"".join([head, _asset("report.css"), body, b"<script>", _asset("report.js"), b"</script>", end])
+
+
+def load_assets() -> None:
+    """Read the files that are part of every page, and the template."""
+    _hash()
+    _asset("report.css")
+    engine(TEMPLATE)
+
+
+@cache
+def _asset(name: str) -> bytes:
+    return (ASSETS / name).read_bytes()
+
+
+@cache
+def _hash() -> str:
+    """Return the hash by which the page's policy allows the script."""
+    return binascii.b2a_base64(hashlib.sha256(_asset("report.js")).digest(), newline=False).decode()
