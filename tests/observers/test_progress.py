@@ -27,8 +27,8 @@ from headrace.core.events import (
 from headrace.core.work import Fault, Faults, Ledger, Timings
 from headrace.observers.live_lines import ForgivingStream, LiveLines
 from headrace.observers.progress import Progress, TerminalView
-from headrace.observers.progress_text import progress_line
 from headrace.observers.run_state import RunState
+from headrace.observers.words import progress_line
 from headrace.session.event_bus import EventBus
 from observers.histories import described
 

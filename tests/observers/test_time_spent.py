@@ -11,7 +11,7 @@ from headrace.core.events import RunFinished, RunStarted, StageDescribed, Worked
 from headrace.core.work import Ledger, Timings
 from headrace.observers.run_parts import WorkSum
 from headrace.observers.run_state import RunState
-from headrace.observers.time_spent import all_parts, findings, stage_times, told
+from headrace.observers.summary import all_parts, findings, stage_times, told
 from observers.histories import described
 
 STAGES = StageDescribed("f → predict(Net)", 2, ("f", "predict(Net)"))

@@ -15,7 +15,8 @@ from headrace.core.cards import rendered
 from headrace.core.events import BatchShrunk, Event, PoolWaits, RunFinished, RunStarted, WorkerRetired
 from headrace.core.terminal import in_notebook, one_line, say
 from headrace.observers.live_lines import ForgivingStream, LiveLines, text_stream
-from headrace.observers.progress_text import (
+from headrace.observers.run_state import RunState
+from headrace.observers.words import (
     SteadyTimeLeft,
     fields,
     fitting,
@@ -25,7 +26,6 @@ from headrace.observers.progress_text import (
     share_text,
     stage_texts,
 )
-from headrace.observers.run_state import RunState
 
 _log = logging.getLogger("headrace")
 

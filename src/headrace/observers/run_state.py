@@ -42,8 +42,16 @@ from headrace.core.events import (
     WorkerRetired,
 )
 from headrace.core.work import Faults
-from headrace.observers.model_use import ModelUse
-from headrace.observers.pace import LATE, WINDOW, Pace, Unit, is_near_the_end, sized, time_of_the_last
+from headrace.observers.pace import (
+    LATE,
+    WINDOW,
+    ModelUse,
+    Pace,
+    Unit,
+    is_near_the_end,
+    sized,
+    time_of_the_last,
+)
 from headrace.observers.run_parts import (
     LONGEST,
     TIMES,

@@ -30,7 +30,7 @@ from headrace.errors import (
     TooManyErrors,
     data_hidden,
 )
-from headrace.observers.time_spent import findings
+from headrace.observers.summary import findings
 from headrace.options import RunOptions
 from headrace.output.runs import begin_record
 from headrace.plan import compile as compiler

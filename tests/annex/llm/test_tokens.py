@@ -12,11 +12,10 @@ from headrace.core.answered import Answered, Tokens, answered_from, both
 from headrace.core.events import ModelAsked, RunStarted, ShardCommitted
 from headrace.core.work import Ledger, Timings
 from headrace.errors import SpendingCapReached
-from headrace.observers.model_text import model_data, summary_lines
-from headrace.observers.model_use import ModelUse
-from headrace.observers.progress_text import progress_line, progress_object
+from headrace.observers.pace import ModelUse
 from headrace.observers.prometheus import families
 from headrace.observers.run_state import RunState
+from headrace.observers.words import model_data, progress_line, progress_object, summary_lines
 from headrace.testing import FakeLLMServer
 
 

@@ -37,13 +37,12 @@ from headrace.core.events import (
 )
 from headrace.core.human import count, duration, size
 from headrace.core.work import Fault, Faults, Ledger, Timings
-from headrace.observers.progress_text import progress_line
 from headrace.observers.record import MOST, Record
 from headrace.observers.record_reader import lines_of, replay
 from headrace.observers.run_parts import bottleneck
 from headrace.observers.run_state import RunState, memory_of
-from headrace.observers.summary import stage_lines
-from headrace.observers.time_spent import findings, stage_times
+from headrace.observers.summary import findings, stage_lines, stage_times
+from headrace.observers.words import progress_line
 from headrace.session.event_bus import EventBus
 from observers.histories import Time, described
 

@@ -16,7 +16,7 @@ from headrace.core.events import StageDescribed
 from headrace.core.human import count, duration, percent, plural, size
 from headrace.observers.run_parts import StageState
 from headrace.observers.run_state import DIVIDED, LOST, RETIRED
-from headrace.observers.time_spent import stage_times
+from headrace.observers.summary import stage_times
 
 _LONG = 2.0  # seconds: a shorter run is no basis for advice on speed
 _LEAST, _LEAST_SECONDS = 0.1, 1.0  # of the time, and in all: what gains less is not worth a change

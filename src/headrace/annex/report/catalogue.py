@@ -22,9 +22,8 @@ from headrace.core.stores.options import Options, checked
 from headrace.core.warn import warn
 from headrace.core.work import HOME, SUCCESS
 from headrace.errors import HeadraceError, NothingMatched
-from headrace.observers.output_runs import OutputRun, runs_in
 from headrace.observers.record import EVENTS
-from headrace.observers.record_reader import lines_of, replay
+from headrace.observers.record_reader import OutputRun, lines_of, replay, runs_in
 from headrace.observers.run_state import RunState
 from headrace.output.places.folder import Folder
 from headrace.output.places.place import Place
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from headrace.output.places.place import Place
 
 
+# ----------------------------------------------------------------
 # The outputs below a folder or an address: on a disk its folders are walked, in a store one listing is read.
 
 _LAST = "\U0010ffff"  # behind all names

@@ -16,8 +16,7 @@ from headrace.core.events import (
     WorkerReady,
 )
 from headrace.core.work import Faults, Ledger
-from headrace.observers.output_runs import OutputRun
-from headrace.observers.record_reader import Line, ledger_of, listed, replay, table, whole
+from headrace.observers.record_reader import Line, OutputRun, ledger_of, listed, replay, table, whole
 from headrace.observers.run_parts import CommitSum, ProgressSample, WorkSum
 from headrace.observers.run_state import Folded, RunState
 

@@ -21,21 +21,19 @@ from headrace.core.files import safe_files
 from headrace.core.human import clock, duration, per_second, percent, plural, size
 from headrace.core.stores.options import Options
 from headrace.errors import HeadraceError
-from headrace.observers.model_text import (
+from headrace.observers.record import EVENTS
+from headrace.observers.record_reader import lines_of, replay, run_lines, runs_in
+from headrace.observers.run_state import RunState, memory_of
+from headrace.observers.summary import all_parts, stage_times, told
+from headrace.observers.words import (
     answer_words,
     cost_words,
     model_data,
     paid_words,
+    rows_in_all,
     share_words,
     speed_words,
 )
-from headrace.observers.output_runs import lines_of as lines_of_runs
-from headrace.observers.output_runs import runs_in
-from headrace.observers.progress_text import rows_in_all
-from headrace.observers.record import EVENTS
-from headrace.observers.record_reader import lines_of, replay
-from headrace.observers.run_state import RunState, memory_of
-from headrace.observers.time_spent import all_parts, stage_times, told
 from headrace.output.layout import HOME
 from headrace.output.names import REPORT
 from headrace.output.places.place import Place, looked_at
@@ -313,7 +311,7 @@ class RunStatus:
         ]
         if incidents:
             found.append(("trouble", ", ".join(incidents)))
-        found += lines_of_runs(self.facts.runs)
+        found += run_lines(self.facts.runs)
         if self.ended and self.report:
             found.append(("report", str(self.report)))
         return found

@@ -10,8 +10,8 @@ from headrace.annex.report.advice import Advice, advice
 from headrace.annex.report.facts import Facts, History
 from headrace.annex.report.template import Value, tile
 from headrace.core.human import clock, count, duration, per_second, percent, plural, size
-from headrace.observers.progress_text import rows_in_all
-from headrace.observers.time_spent import Part, StageTime, all_parts, stage_times
+from headrace.observers.summary import Part, StageTime, all_parts, stage_times
+from headrace.observers.words import rows_in_all
 
 _FIRST = 3  # pieces of advice in the head; more of them stand below
 _KEPT = r" What was finished before is kept in [^\n]*$"  # as the verdict says

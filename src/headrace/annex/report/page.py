@@ -29,7 +29,7 @@ from headrace.annex.report.template import Value, made_page, plain, plain_page, 
 from headrace.core.events import RunDescribed
 from headrace.core.human import count, duration, per_second, percent, row_text, size
 from headrace.core.tables import Table
-from headrace.observers.time_spent import all_parts, stage_times
+from headrace.observers.summary import all_parts, stage_times
 from headrace.version import __version__
 
 _FIGURES_BYTES = 1_500_000

@@ -10,8 +10,8 @@ from headrace.annex.report.template import Value, chart, plain, share_bar, table
 from headrace.core.answered import Answered
 from headrace.core.human import count, duration, percent, plural, size
 from headrace.core.tables import Picture, Table, Words
-from headrace.observers.model_text import model_data, money
 from headrace.observers.summary import terms
+from headrace.observers.words import model_data, money
 
 _MOST = 24  # charts
 _TILES = 6  # fields of a metric that are tiles; more of them are a table

@@ -20,7 +20,7 @@ from headrace.core.events import RequirementsAsked
 from headrace.core.human import duration, plural
 from headrace.core.tables import Table
 from headrace.core.terminal import one_line, wrapped
-from headrace.observers.model_text import money
+from headrace.observers.words import money
 from headrace.output.run_list import time_text
 from headrace.version import __version__
 

@@ -15,8 +15,9 @@ from headrace.annex.report.template import Value, chart, plain, table
 from headrace.core.human import clock, count, duration, per_second, percent, plural, size
 from headrace.observers.pace import WINDOW, done_by
 from headrace.observers.run_parts import Driver
-from headrace.observers.time_spent import StageTime, stage_times
+from headrace.observers.summary import StageTime, stage_times
 
+# ----------------------------------------------------------------
 # The data of each chart: plain values, and no more points than can be seen.
 
 POINTS = 300  # of a series

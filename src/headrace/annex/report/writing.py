@@ -17,8 +17,8 @@ import msgspec
 from headrace.core.files import safe_files
 from headrace.core.work import REJECTED, Ledger
 from headrace.errors import HeadraceError, NothingMatched, nearest
-from headrace.observers.output_runs import runs_in
 from headrace.observers.record import EVENTS
+from headrace.observers.record_reader import runs_in
 from headrace.output.layout import HOME, QUERIES
 from headrace.output.names import REPORT, run_of
 from headrace.output.runs import success_of
