@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from headrace.annex.report import page as pages
 from headrace.annex.report import running
+from headrace.annex.report import template as templates
 from headrace.annex.report.facts import Facts, History, RejectedSample, facts, history
 from headrace.annex.report.follow import RunStatus
 from headrace.annex.report.page import comparison_page, page
@@ -128,7 +128,7 @@ def test_the_template_is_one_of_jinja2_too(tmp_path: Path, monkeypatch: pytest.M
     def rendered(template: Path, **values: Any) -> str:
         return str(env.from_string(template.read_text()).render(values))
 
-    monkeypatch.setattr(pages, "rendered", rendered)
+    monkeypatch.setattr(templates, "rendered", rendered)
     theirs = Reader(page(found, known, made=1e6, version="0.1.0").decode())
     assert (theirs.tags, theirs.text) == (ours.tags, ours.text)
 
