@@ -1,8 +1,7 @@
 # The calls are those of ray-project/ray, doc/source/ray-core/doc_code/ray-dag.py.
+from headrace.compat import ray
 from headrace.compat.ray.dag.input_node import InputNode
 from headrace.compat.ray.dag.output_node import MultiOutputNode
-
-from headrace.compat import ray
 
 
 @ray.remote

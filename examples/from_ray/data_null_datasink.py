@@ -1,9 +1,9 @@
 # The calls are those of ray-project/ray, release/nightly_tests/dataset/heterogeneous_memory_batch_inference.py.
 import numpy as np
-from headrace.compat.ray.data._internal.execution.interfaces import TaskContext
 
 from headrace.compat import ray
 from headrace.compat.ray.data import DataContext
+from headrace.compat.ray.data._internal.execution.interfaces import TaskContext
 from headrace.compat.ray.data.datasource import Datasink
 
 

@@ -1,10 +1,10 @@
 # The calls are those of ray-project/ray, doc/source/data/doc_code/preprocessors.py.
 import numpy as np
 import pandas as pd
-from headrace.compat.ray.data.preprocessors.scaler import StandardScaler
 
 from headrace.compat import ray
 from headrace.compat.ray.data.preprocessors import Chain, Concatenator, MinMaxScaler, SimpleImputer
+from headrace.compat.ray.data.preprocessors.scaler import StandardScaler
 
 first = ray.data.range(4)
 second = ray.data.from_items([{"id": n} for n in range(4, 8)])

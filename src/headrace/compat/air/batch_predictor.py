@@ -6,17 +6,16 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from headrace.compat.air.preprocessing import Preprocessing, preparing_method
-from headrace.compat.air.scored_data import Prepared, given_data
-from headrace.compat.air.scoring_functions import (
+from headrace.compat.air.scored_data import Prepared, Preprocessing, given_data, preparing_method
+from headrace.compat.air.scoring import (
     BATCH_SIZE,
     OUTPUT,
     FunctionScoring,
+    ModelScoring,
     bounds,
     named_options,
     needs_of,
 )
-from headrace.compat.air.scoring_models import ModelScoring
 from headrace.core.arguments import known_arguments, unframed
 from headrace.errors import ArgumentError, NotOffered, UnknownArgument, nearest
 from headrace.plan.parameters import given_batch_bytes, given_batch_size, given_names

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn, TypeVar
 
-from headrace.compat.air.preprocessing import Preprocessing, preparing_method
+from headrace.compat.air.scored_data import Preprocessing, preparing_method
 from headrace.core.arguments import Unsupported, known_arguments
 from headrace.core.files.artifacts import require
 from headrace.errors import ArgumentError, ModelError, NotOffered, nearest

@@ -2,16 +2,144 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from headrace.compat.air.preprocessing import Preprocessing
 from headrace.core.files.formats import data_format
+from headrace.core.human import short_repr
 from headrace.dataset.dataset import Dataset
-from headrace.errors import ArgumentError, ColumnExists, unknown_column
+from headrace.errors import ArgumentError, BadReturn, ColumnExists, unknown_column
+
+# A checkpoint's preprocessor, of whatever library, as a function of batches.
+
+Form = Literal["numpy", "pandas", "pyarrow"]
+FORMATS = ("numpy", "pandas", "pyarrow")
+
+
+class Preprocessing:
+    """Prepares batches as a preprocessor does; for ``Dataset.map_batches``.
+
+    A preprocessor has the method ``transform_batch(batch)``, as Ray's do; or ``transform(frame)``, as scikit-learn's
+    do; or it is a function of a batch. Batches are DataFrames, unless its ``batch_format`` or its
+    ``preferred_batch_format()`` says ``"numpy"`` or ``"pyarrow"``. Raises ``ArgumentError`` for anything else.
+
+    >>> import pandas as pd
+    >>> Preprocessing(lambda frame: frame * 2)(pd.DataFrame({"x": [1, 2]}))["x"].tolist()
+    [2, 4]
+    """
+
+    def __init__(self, preprocessor: Any) -> None:
+        self._preprocessor = preprocessor
+        self._method = preparing_method(preprocessor)
+        self.batch_format = _format_of(preprocessor)
+        name = getattr(preprocessor, "__qualname__", type(preprocessor).__name__).rpartition(".")[2]
+        self.__qualname__ = self.__name__ = f"preprocessor {name}"
+
+    def __call__(self, batch: Any) -> Any:
+        batch = _in_form(batch, self.batch_format)
+        if self._method == "transform":
+            return _transformed(self._preprocessor, batch)
+        call = self._preprocessor if self._method is None else self._preprocessor.transform_batch
+        made = call(batch)
+        if not (isinstance(made, Mapping) or hasattr(made, "columns") or hasattr(made, "schema")):
+            raise BadReturn(
+                f"{self.__qualname__} returned {type(made).__name__}: it has to return a DataFrame, a dict of arrays "
+                "or an Arrow table, with names for its columns"
+            )
+        return made
+
+
+def preparing_method(preprocessor: Any) -> str | None:
+    """Return which method prepares a batch; None if the preprocessor itself is called.
+
+    >>> from sklearn.preprocessing import StandardScaler
+    >>> preparing_method(StandardScaler()), preparing_method(len)
+    ('transform', None)
+    """
+    if isinstance(preprocessor, type):
+        raise ArgumentError(
+            f"preprocessor={preprocessor.__name__} is a class: give an object of it, {preprocessor.__name__}(…)."
+        )
+    for name in ("transform_batch", "transform"):
+        if callable(getattr(preprocessor, name, None)):
+            return name
+    if callable(preprocessor):
+        return None
+    raise ArgumentError(
+        f"preprocessor={short_repr(preprocessor)}: it takes an object with transform_batch(batch) or "
+        "transform(frame), such as a fitted transformer of scikit-learn, or a function of a batch."
+    )
+
+
+def _format_of(preprocessor: Any) -> Form:
+    """Return the batches that a preprocessor wants: by its attribute, by its method, else DataFrames."""
+    wanted = getattr(preprocessor, "batch_format", None)
+    preferred = getattr(preprocessor, "preferred_batch_format", None)
+    if wanted is None and callable(preferred):
+        wanted = preferred()
+    wanted = getattr(wanted, "value", wanted)
+    if wanted in (None, "arrow"):  # Ray's word; its preprocessors take frames, too
+        return "pandas"
+    form: Form = wanted
+    if form not in FORMATS:
+        raise ArgumentError(
+            f"A preprocessor wants batches as {form!r}; it may be one of {', '.join(FORMATS)}."
+        )
+    return form
+
+
+def _in_form(batch: Any, batch_format: str) -> Any:
+    """Return a batch in the form that a preprocessor wants; arrays are its own, as it may write to them."""
+    if isinstance(batch, dict):
+        if batch_format != "pandas":
+            return {name: array.copy() for name, array in batch.items()}
+        import pandas as pd
+
+        return pd.DataFrame(
+            {name: array if array.ndim == 1 else list(array) for name, array in batch.items()}
+        )
+    if batch_format == "numpy" and hasattr(batch, "iloc"):
+        return {str(name): batch[name].to_numpy(copy=True) for name in batch.columns}
+    return batch
+
+
+def _transformed(transformer: Any, frame: Any) -> Any:
+    """Return a frame with what a transformer makes of its columns; columns that it was not fitted to stay."""
+    import pandas as pd
+
+    fitted = getattr(transformer, "feature_names_in_", None)
+    names = list(frame.columns) if fitted is None else [str(name) for name in fitted]
+    missing = [name for name in names if name not in frame.columns]
+    if missing:
+        raise BadReturn(
+            f"preprocessor {type(transformer).__name__} was fitted to the columns {', '.join(names)}, and the data "
+            f"have no {', '.join(missing)}"
+        )
+    made = transformer.transform(frame[names])
+    if not hasattr(made, "columns"):
+        made = made.toarray() if hasattr(made, "toarray") else made
+        made = pd.DataFrame(made, columns=_names_after(transformer, names, made), index=frame.index)
+    rest = frame.drop(columns=[name for name in names if name not in made.columns])
+    return rest.assign(**{str(name): made[name].to_numpy() for name in made.columns})
+
+
+def _names_after(transformer: Any, names: list[str], made: Any) -> list[str]:
+    """Return what the columns of a transformer's array are called, by what scikit-learn says."""
+    after = getattr(transformer, "get_feature_names_out", None)
+    if callable(after):
+        takes = "input_features" in inspect.signature(after).parameters
+        return [str(name) for name in (after(names) if takes else after())]
+    if getattr(made, "ndim", 1) == 2 and made.shape[1] == len(names):
+        return names
+    raise BadReturn(
+        f"preprocessor {type(transformer).__name__} returned an array without names for its columns: let it return a "
+        "DataFrame, by set_output(transform='pandas') in scikit-learn"
+    )
+
 
 DATA = "data"  # the only column of an array
 _TABLES = ("parquet", "csv", "tsv", "json")

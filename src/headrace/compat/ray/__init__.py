@@ -18,6 +18,8 @@ import importlib
 import sys
 from typing import Any
 
+import cloudpickle as cloudpickle
+
 from headrace.compat.ray.calls import (
     DynamicObjectRefGenerator,
     cancel,
@@ -28,14 +30,14 @@ from headrace.compat.ray.calls import (
     put,
     wait,
 )
-from headrace.compat.ray.context import get_runtime_context
-from headrace.compat.ray.offered import missing
+from headrace.compat.ray.offered import missing, named_modules
 from headrace.compat.ray.remote import ObjectRef, ObjectRefGenerator, remote
 from headrace.compat.ray.session import (
     LoggingConfig,
     available_resources,
     cluster_resources,
     get_gpu_ids,
+    get_runtime_context,
     init,
     is_initialized,
     nodes,
@@ -68,31 +70,38 @@ __all__ = [
     "wait",
 ]
 
-_MODULES = (
-    "actor",
-    "air",
-    "cloudpickle",
-    "dag",
-    "data",
-    "exceptions",
-    "experimental",
-    "runtime_env",
-    "train",
-    "util",
-)
-
-
-sys.modules.update(
-    {
-        f"{__name__}.types": sys.modules[__name__],
-        f"{__name__}.remote_function": sys.modules[remote.__module__],
-        f"{__name__}._raylet": sys.modules[__name__],
-    }
-)
+# Ray's modules by ours, where the names differ.
+_ROOMS = {
+    "": "types _raylet",
+    "calls": "actor",
+    "remote": "remote_function",
+    "predictors": "air air.checkpoint train train.batch_predictor train.hf_transformers train.huggingface "
+    "train.lightgbm train.predictor train.sklearn train.tensorflow train.torch train.xgboost data.preprocessor",
+    "around": "runtime_env",
+    "counted": "experimental experimental.tqdm_ray util.metrics",
+    "pools": "util.actor_pool util.joblib util.multiprocessing util.queue",
+    "placement": "util.placement_group util.scheduling_strategies",
+    "util": "util.state",
+    "dag": "dag.input_node dag.output_node",
+    "exceptions": "data.exceptions",
+    "data": "data.dataset data.iterator data._internal data._internal.execution",
+    "data.aggregate": "data.grouped_data",
+    "data.block": "data.datatype data.extensions data._internal.execution.interfaces "
+    "data._internal.delegating_block_builder",
+    "data.context": "data.checkpoint",
+    "data.datasource": "data.datasource.datasource data.datasource.datasink data.datasource.file_based_datasource "
+    "data.datasource.file_datasink data.datasource.filename_provider data.datasource.partitioning",
+    "data.preprocessors": "data.preprocessors.scaler data.preprocessors.encoder data.preprocessors.imputer "
+    "data.preprocessors.chain data.preprocessors.concatenator data.preprocessors.discretizer "
+    "data.preprocessors.tokenizer data.preprocessors.vectorizer",
+}
+named_modules(__name__, _ROOMS)
+sys.modules[f"{__name__}.cloudpickle"] = cloudpickle
+_MODULES = ("dag", "data", "exceptions", "util")  # ours have Ray's names
 
 
 def __getattr__(name: str) -> Any:
     """Import a part when it is first used, as Ray does; raise for what is not offered."""
     if name in _MODULES:
         return importlib.import_module(f"{__name__}.{name}")
-    raise missing("ray", name, [*__all__, *_MODULES])
+    raise missing("ray", name, [*__all__, *_MODULES, "air", "train"])

@@ -161,3 +161,21 @@ def _limited(method: Any, group: str | None, most: int) -> Any:
             return method(self, *args, **kwargs)
 
     return called
+
+
+# Ray's ``ray.runtime_env``.
+
+
+class RuntimeEnv(dict[str, Any]):
+    """A ``runtime_env`` as a dict with these keys.
+
+    >>> RuntimeEnv(env_vars={"MODE": "batch"})
+    {'env_vars': {'MODE': 'batch'}}
+    """
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__({name: value for name, value in given.items() if value is not None})
+
+
+class RuntimeEnvConfig(RuntimeEnv):
+    """How long to wait until an environment is set up; there is nothing to wait for."""

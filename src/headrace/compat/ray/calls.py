@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future
 from concurrent.futures import wait as wait_for
-from typing import Any
+from typing import Any, NoReturn
 
 from headrace.annex.tasks import ActorHandle, CallFuture, Ref
 from headrace.annex.tasks.actors import METHOD_OPTIONS
@@ -20,7 +20,7 @@ from headrace.compat.ray.exceptions import as_ray_raises
 from headrace.compat.ray.offered import OPTIONS, not_offered
 from headrace.compat.ray.session import session
 from headrace.engines.references import read_only
-from headrace.errors import ArgumentError, UnknownArgument
+from headrace.errors import ArgumentError, EngineError, UnknownArgument
 
 
 def put(value: Any, *, _owner: Any = None) -> Ref[Any]:
@@ -128,6 +128,13 @@ def cancel(ref: Any, *, force: bool = False, recursive: bool = True) -> None:
     if not isinstance(ref, (CallFuture, InnerFuture, ResultStream)):
         raise ArgumentError(f"ray.cancel({ref!r}): it takes what a call of remote() returned.")
     ref.cancel(force, recursive)
+
+
+def exit_actor() -> NoReturn:
+    """End the actor whose method calls this; calls that wait raise ``RayActorError``."""
+    if TaskHost.current is None or not TaskHost.current.is_actor:
+        raise EngineError("exit_actor() ends the actor whose method calls it: this is none.")
+    raise SystemExit
 
 
 def get_actor(name: str, namespace: str | None = None) -> ActorHandle:

@@ -5,7 +5,6 @@ Each node is one call of ``remote``; what a node is bound to is the reference th
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -156,7 +155,3 @@ class MultiOutputNode(DAGNode):
 
     def _make(self, made: dict[DAGNode, Any], given: Any) -> Any:
         return _filled(self._args[0], made, given)
-
-
-# Ray has a module for each.
-sys.modules |= {f"{__name__}.{name}": sys.modules[__name__] for name in ("input_node", "output_node")}

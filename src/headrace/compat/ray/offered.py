@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
 from typing import Any
 
 from headrace.core.arguments import Unsupported
@@ -18,6 +20,7 @@ _NO_INSIGHT = "there is no cluster to look at; ray.cluster_resources() has what 
 REASONS = {
     "address": "all runs on this machine, without a cluster to join",
     "experimental": _OFFLINE,
+    **dict.fromkeys(("list_objects", "list_tasks", "summarize_tasks"), "calls that are over are not kept"),
     "nodes": _NO_INSIGHT,
     "placement_group": _ONE_MACHINE,
     "queue": "the program directs actors and calls: submit what is to be done from there",
@@ -63,6 +66,42 @@ def not_offered(name: str, known: Sequence[str] = (), why: str = "") -> NotOffer
 def missing(module: str, name: str, known: Sequence[str], why: str = "") -> AttributeError:
     """Return the error for a module's ``__getattr__``; Python makes its own ``ImportError`` of it for ``import``."""
     return AttributeError(name) if name.startswith("__") else not_offered(f"{module}.{name}", known, why)
+
+
+class _Named(ModuleType):
+    """A module by Ray's name, whose names stand in a module of ours, which is loaded when one is asked for."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        own = importlib.import_module(self.__dict__["room"])
+        if not hasattr(own, name):
+            known = [each for each in vars(own) if not each.startswith("_")]
+            raise missing(self.__name__.replace("headrace.compat.", ""), name, known)
+        return getattr(own, name)
+
+    def __reduce__(self) -> Any:
+        return importlib.import_module, (self.__name__,)
+
+
+def named_modules(package: str, rooms: Mapping[str, str]) -> None:
+    """Let modules of Ray be imported from ``package``: for each of ours, the names that its parts have in Ray."""
+    for room, names in rooms.items():
+        for name in names.split():
+            made = _Named(f"{package}.{name}")
+            made.__dict__["room"] = f"{package}.{room}".rstrip(".")
+            sys.modules[made.__name__] = made
+    for module in (package, *(name for name, made in [*sys.modules.items()] if isinstance(made, _Named))):
+        vars(sys.modules[module]).update(parts_of(module))
+
+
+def parts_of(module: str) -> dict[str, ModuleType]:
+    """Return the named modules right below a module, by their last names."""
+    below = f"{module}."
+    named = {
+        name.removeprefix(below): made for name, made in [*sys.modules.items()] if name.startswith(below)
+    }
+    return {name: made for name, made in named.items() if isinstance(made, _Named) and "." not in name}
 
 
 _HOMES = {"BatchPredictor": "headrace.compat.air.batch_predictor"}

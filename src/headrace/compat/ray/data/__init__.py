@@ -10,26 +10,24 @@ from enum import Enum
 from typing import Any, Unpack
 
 import headrace
-from headrace.compat.ray import exceptions
 from headrace.compat.ray.calls import get, put
 from headrace.compat.ray.data import aggregate as aggregate
 from headrace.compat.ray.data import block as block
 from headrace.compat.ray.data import datasource as datasource
-from headrace.compat.ray.data import datatype as datatype
 from headrace.compat.ray.data import expressions as expressions
-from headrace.compat.ray.data import extensions as extensions
-from headrace.compat.ray.data import grouped_data as grouped_data
 from headrace.compat.ray.data import preprocessors as preprocessors
 from headrace.compat.ray.data.arguments import (
     ITERATORS,
     PLACED,
     WRITERS,
+    Pairs,
     adding,
     iterating,
     placed,
     write_sql,
 )
-from headrace.compat.ray.data.checkpoint import CheckpointConfig as CheckpointConfig
+from headrace.compat.ray.data.block import Schema
+from headrace.compat.ray.data.context import CheckpointConfig as CheckpointConfig
 from headrace.compat.ray.data.context import DataContext
 from headrace.compat.ray.data.context import ExecutionOptions as ExecutionOptions
 from headrace.compat.ray.data.context import ExecutionResources as ExecutionResources
@@ -38,11 +36,9 @@ from headrace.compat.ray.data.datasource import Datasink as Datasink
 from headrace.compat.ray.data.datasource import Datasource as Datasource
 from headrace.compat.ray.data.datasource import ReadTask as ReadTask
 from headrace.compat.ray.data.datasource import RowBasedFileDatasink as RowBasedFileDatasink
-from headrace.compat.ray.data.pairs import Pairs
-from headrace.compat.ray.data.preprocessor import Preprocessor as Preprocessor
 from headrace.compat.ray.data.reading import FileShuffleConfig, adapted
-from headrace.compat.ray.data.schema import Schema
-from headrace.compat.ray.offered import names_of_headrace
+from headrace.compat.ray.offered import names_of_headrace, parts_of
+from headrace.compat.ray.predictors import Preprocessor as Preprocessor
 from headrace.compat.ray.session import without_counted_gpus
 from headrace.core.arguments import known_arguments, unframed
 from headrace.core.human import row_text
@@ -208,7 +204,7 @@ class Dataset(headrace.Dataset):
     def groupby(self, key: Any, num_partitions: int | None = None) -> Any:
         """Return the rows in groups, which take an ``AggregateFn`` of yours, too."""
         made = super().groupby(key, num_partitions)
-        return aggregate.Groups(made._dataset, made._keys, made._schema)
+        return aggregate.GroupedData(made._dataset, made._keys, made._schema)
 
     def aggregate(self, *aggs: Any) -> dict[str, Any]:
         """Return numbers about all rows, by name."""
@@ -440,13 +436,5 @@ def set_progress_bars(enabled: bool) -> bool:
     return bool(before)
 
 
-# Modules of Ray's that are rooms of this one.
-_ROOMS = {
-    sys.modules[__name__]: ("dataset", "iterator", "_internal", "_internal.execution"),
-    block: ("_internal.execution.interfaces", "_internal.delegating_block_builder"),
-    exceptions: ("exceptions",),
-}
-for _room, _names in _ROOMS.items():
-    sys.modules.update({f"{__name__}.{each}": _room for each in _names})
-
+globals().update(parts_of(__name__))
 __getattr__ = names_of_headrace("ray.data", {name: name for name in _STRATEGIES} | _READERS, _adapted)

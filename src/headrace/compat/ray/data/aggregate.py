@@ -18,8 +18,8 @@ from headrace.aggregate import Quantile as Quantile
 from headrace.aggregate import Std as Std
 from headrace.aggregate import Sum as Sum
 from headrace.aggregate import Unique as Unique
+from headrace.annex.queries import grouped
 from headrace.annex.queries.aggregates import Aggregate, OfValues
-from headrace.annex.queries.grouped import GroupedData
 from headrace.errors import ArgumentError
 
 
@@ -158,7 +158,7 @@ def _is_null(state: Any) -> bool:
     return state is None or (isinstance(state, float) and state != state)
 
 
-class Groups(GroupedData):
+class GroupedData(grouped.GroupedData):
     """Groups that take ``AggregateFn``, too."""
 
     def aggregate(self, *aggs: Any) -> Any:

@@ -1,9 +1,16 @@
-"""Ray's ``ray.data.block``: tables by the names that custom datasources and datasinks use."""
+"""Tables, schemas, types and columns of tensors, by the names of Ray's ``ray.data.block`` and its neighbours."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 
 Block = Any  # a table of Arrow or a DataFrame
 AggType = AggOutputType = KeyType = T = U = DataBatch = Any  # words of Ray's annotations
@@ -171,3 +178,158 @@ class DelegatingBlockBuilder:
     def num_rows(self) -> int:
         """How many rows it has."""
         return len(self._rows)
+
+
+# Ray's ``ray.data.Schema``.
+
+
+class Schema:
+    """Names and types of columns; ``base_schema`` is the Arrow schema, whose methods are here, too.
+
+    >>> from headrace.compat import ray
+    >>> print(ray.data.from_items([{"text": "spam", "number": 0}]).schema())
+    Column  Type
+    ------  ----
+    text    string
+    number  int64
+    """
+
+    def __init__(self, base_schema: pa.Schema) -> None:
+        self.base_schema = base_schema
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the columns."""
+        return list(self.base_schema.names)
+
+    @property
+    def types(self) -> list[pa.DataType]:
+        """Their Arrow types."""
+        return list(self.base_schema.types)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "base_schema":
+            raise AttributeError(name)
+        return getattr(self.base_schema, name)
+
+    def __eq__(self, other: object) -> bool:
+        base = other.base_schema if isinstance(other, Schema) else other
+        return bool(self.base_schema == base)
+
+    def __hash__(self) -> int:
+        return hash(self.base_schema)
+
+    def __repr__(self) -> str:
+        wide = max(map(len, (*self.names, "Column")))
+        rows = [
+            ("Column", "Type"),
+            ("------", "----"),
+            *zip(self.names, map(_shown, self.types), strict=True),
+        ]
+        return "\n".join(f"{name:<{wide}}  {type_}" for name, type_ in rows)
+
+
+def _shown(kind: Any) -> str:
+    """Return a type's name; those of tensors as Ray names them."""
+    import pyarrow as pa
+
+    from headrace.core.arrow.ragged import RaggedTensorType
+
+    shape, inner = [], kind
+    while pa.types.is_fixed_size_list(inner):
+        shape.append(inner.list_size)
+        inner = inner.value_type
+    if isinstance(kind, pa.FixedShapeTensorType):
+        shape, inner = list(kind.shape), kind.value_type
+    if shape:
+        return f"ArrowTensorTypeV2(shape={tuple(shape)}, dtype={inner})"
+    if isinstance(kind, RaggedTensorType):
+        return f"ArrowVariableShapedTensorType(ndim={kind.ndim}, dtype={kind.value_type})"
+    return str(kind)
+
+
+# Ray's ``ray.data.datatype``: types by name, for ``cast``.
+
+_NAMES = (
+    "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64", "string",
+    "bool", "binary",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class DataType:
+    """An Arrow type by Ray's name.
+
+    >>> DataType.float32().to_arrow_dtype()
+    DataType(float)
+    >>> DataType.list(DataType.int64()).to_arrow_dtype()
+    ListType(list<item: int64>)
+    """
+
+    arrow: pa.DataType
+
+    @classmethod
+    def from_arrow(cls, arrow_type: pa.DataType) -> DataType:
+        """Return an Arrow type as one of these."""
+        return cls(arrow_type)
+
+    @classmethod
+    def from_numpy(cls, numpy_dtype: Any) -> DataType:
+        """Return the type that NumPy's has in Arrow."""
+        import pyarrow as pa
+
+        return cls(pa.from_numpy_dtype(numpy_dtype))
+
+    @classmethod
+    def list(cls, value_type: DataType) -> DataType:
+        """Return the type of lists."""
+        import pyarrow as pa
+
+        return cls(pa.list_(value_type.arrow))
+
+    def to_arrow_dtype(self) -> pa.DataType:
+        """Return the Arrow type."""
+        return self.arrow
+
+
+def _named(name: str) -> DataType:
+    import pyarrow as pa
+
+    return DataType(pa.type_for_alias(name))
+
+
+for _name in _NAMES:
+    setattr(DataType, _name, staticmethod(partial(_named, _name)))  # DataType.int32()
+
+
+class TensorArray:
+    """A column of tensors for a DataFrame: an array with one array per row, which is what a tensor is in a cell here.
+
+    >>> import numpy as np
+    >>> column = TensorArray(np.zeros((2, 3, 4)))
+    >>> column.shape, column[0].shape
+    ((2,), (3, 4))
+    """
+
+    def __new__(cls, values: Any) -> Any:
+        """Return the column; ``values`` is an array of shape (n, k…), or n arrays."""
+        column = np.empty(len(values), object)
+        for row, value in enumerate(values):
+            column[row] = np.asarray(value)
+        return column
+
+
+class ArrowTensorArray:
+    """A column of tensors of one shape for a table."""
+
+    @staticmethod
+    def from_numpy(array: Any) -> pa.Array:
+        """Return Arrow's own column of tensors for an array of shape (n, k…).
+
+        >>> import numpy as np
+        >>> ArrowTensorArray.from_numpy(np.zeros((2, 3))).type.shape
+        [3]
+        """
+        import pyarrow as pa
+
+        return pa.FixedShapeTensorArray.from_numpy_ndarray(np.ascontiguousarray(array))

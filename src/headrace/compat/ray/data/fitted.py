@@ -12,7 +12,7 @@ import numpy as np
 import headrace
 from headrace.accumulators.base import Metric
 from headrace.accumulators.columns import ColumnMax, ColumnMean, ColumnMin, ColumnStd
-from headrace.compat.ray.data.preprocessor import Preprocessor
+from headrace.compat.ray.predictors import Preprocessor
 from headrace.errors import ArgumentError
 
 if TYPE_CHECKING:

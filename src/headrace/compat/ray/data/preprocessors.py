@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from headrace.compat.air.preprocessing import FORMATS, Form, Preprocessing, preparing_method
-from headrace.compat.ray.data.preprocessor import Preprocessor
+from headrace.compat.air.scored_data import FORMATS, Form, Preprocessing, preparing_method
 from headrace.compat.ray.offered import missing
+from headrace.compat.ray.predictors import Preprocessor
 from headrace.errors import ArgumentError, BadReturn
 
 __all__ = ["BatchMapper", "Chain", "Preprocessor", "TorchVisionPreprocessor"]
@@ -147,19 +146,6 @@ def _together(images: list[Any]) -> Any:
     made = np.empty(len(images), object)
     made[:] = images
     return made
-
-
-for _name in (
-    "scaler",
-    "encoder",
-    "imputer",
-    "chain",
-    "concatenator",
-    "discretizer",
-    "tokenizer",
-    "vectorizer",
-):
-    sys.modules[f"{__name__}.{_name}"] = sys.modules[__name__]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,23 +1,22 @@
-"""Ray's ``ray.util``."""
+"""Ray's ``ray.util``, and its ``state``: actors and the one node. Calls that are over are not kept."""
 
 from __future__ import annotations
 
 import copyreg
-import importlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from headrace.compat.ray.calls import get, wait
-from headrace.compat.ray.offered import missing
-from headrace.compat.ray.session import session
-from headrace.compat.ray.util.actor_pool import ActorPool
-from headrace.compat.ray.util.placement_group import (
+from headrace.compat.ray.offered import missing, parts_of
+from headrace.compat.ray.placement import (
     get_current_placement_group,
     get_placement_group,
     placement_group,
     placement_group_table,
     remove_placement_group,
 )
+from headrace.compat.ray.pools import ActorPool
+from headrace.compat.ray.session import nodes, session
 
 __all__ = [
     "ActorPool",
@@ -35,8 +34,7 @@ __all__ = [
     "register_serializer",
     "remove_placement_group",
 ]
-
-_MODULES = ("joblib", "metrics", "multiprocessing", "queue", "scheduling_strategies", "state")
+globals().update(parts_of(__name__))
 
 
 def as_completed(refs: Sequence[Any], *, chunk_size: int = 10, yield_obj_refs: bool = False) -> Iterator[Any]:
@@ -108,7 +106,29 @@ def inspect_serializability(base_obj: Any, name: str | None = None, **_: Any) ->
     return True, set()
 
 
+def list_actors(filters: Sequence[tuple[str, str, Any]] = (), **_: Any) -> list[dict[str, Any]]:
+    """Describe the actors that live; ``filters`` such as ``("state", "=", "ALIVE")``."""
+    core = session()._core
+    names = {id(actor._life): name for name, actor in core._names.items()}
+    made = [
+        {"name": names.get(id(life), ""), "state": "ALIVE", "class_name": life._construction.label}
+        for life in list(core.dispatcher._actors)
+        if life.alive
+    ]
+    return [
+        each
+        for each in made
+        if all((each.get(key) == value) == (sign == "=") for key, sign, value in filters)
+    ]
+
+
+def list_nodes(**_: Any) -> list[dict[str, Any]]:
+    """Describe the one machine."""
+    return [
+        {"node_id": node["NodeID"], "state": "ALIVE", "node_ip": node["NodeManagerAddress"]}
+        for node in nodes()
+    ]
+
+
 def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return importlib.import_module(f"{__name__}.{name}")
-    raise missing("ray.util", name, [*__all__, *_MODULES])
+    raise missing("ray.util", name, __all__)

@@ -1,15 +1,21 @@
-"""Ray's ``ray.util.multiprocessing``: the pool of the standard library, whose calls run on the executor."""
+"""Ray's pools and queues: ``ray.util.multiprocessing``, ``joblib``, ``queue`` and ``ActorPool``, on the executor."""
 
 from __future__ import annotations
 
+import asyncio
+import builtins
 import functools
 import multiprocessing
+import queue
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from headrace.compat.ray.calls import cancel, get, wait
-from headrace.compat.ray.remote import RemoteFunction
+import headrace
+from headrace.compat.ray.calls import cancel, get, kill, wait
+from headrace.compat.ray.exceptions import as_ray_raises
+from headrace.compat.ray.remote import ActorClass, RemoteFunction
 from headrace.compat.ray.session import cluster_resources, init, is_initialized
+from headrace.errors import ArgumentError
 
 TimeoutError = multiprocessing.TimeoutError
 
@@ -197,3 +203,183 @@ def _call_each(begin: tuple[int, Any, tuple[Any, ...]], function: Any, calls: Se
         _begun.add(pool)
         initializer(*initargs)
     return [function(*args, **kwargs) for args, kwargs in calls]
+
+
+# Ray's ``ray.util.joblib``: joblib's calls run on the executor.
+
+
+def register_ray() -> None:
+    """Let ``joblib.parallel_backend("ray")`` use the executor.
+
+    >>> register_ray()
+    """
+    import joblib
+    from joblib._parallel_backends import ParallelBackendBase
+
+    class RayBackend(ParallelBackendBase):  # type: ignore[misc]
+        supports_retrieve_callback = True
+        supports_timeout = True
+
+        def effective_n_jobs(self, n_jobs: int) -> int:
+            cores = max(1, int(cluster_resources().get("CPU", 1)))
+            return cores if n_jobs is None or n_jobs < 0 else max(1, min(n_jobs, cores))
+
+        def submit(self, func: Any, callback: Any = None) -> Any:
+            future = RemoteFunction(_call, {}).remote(func).future()
+            if callback is not None:
+                future.add_done_callback(callback)
+            return future
+
+        def retrieve_result_callback(self, out: Any) -> Any:
+            return out.result()
+
+    joblib.register_parallel_backend("ray", RayBackend)
+
+
+def _call(function: Any) -> Any:
+    return function()
+
+
+# Ray's ``ray.util.queue``: a queue that lives in an actor.
+
+Empty, Full = queue.Empty, queue.Full
+
+
+class _Queue:
+    """What lives in the actor."""
+
+    def __init__(self, maxsize: int) -> None:
+        self._items: asyncio.Queue[Any] = asyncio.Queue(maxsize)
+
+    async def put(self, items: Sequence[Any], timeout: float | None, whole: bool) -> bool:
+        """Put the items; say whether there was room within ``timeout`` seconds. ``whole``: for all, or for none."""
+        room = self._items.maxsize - self._items.qsize()
+        if whole and self._items.maxsize and room < len(items):
+            return False
+        try:
+            for item in items:
+                if timeout == 0:
+                    self._items.put_nowait(item)
+                else:
+                    await asyncio.wait_for(self._items.put(item), timeout)
+        except (builtins.TimeoutError, asyncio.QueueFull):
+            return False
+        return True
+
+    async def get(self, count: int, timeout: float | None) -> list[Any] | None:
+        """Return so many items, or None if they do not come within ``timeout`` seconds."""
+        try:
+            if timeout == 0:
+                return (
+                    [self._items.get_nowait() for _ in range(count)] if count <= self._items.qsize() else None
+                )
+            return [await asyncio.wait_for(self._items.get(), timeout) for _ in range(count)]
+        except builtins.TimeoutError:
+            return None
+
+    async def qsize(self) -> int:
+        """How many items there are."""
+        return self._items.qsize()
+
+
+class Queue:
+    """A queue that may be passed to calls; ``queue.Full`` and ``queue.Empty`` are its errors.
+
+    >>> from headrace.compat import ray
+    >>> items = Queue(maxsize=3)
+    >>> items.put("a")
+    >>> items.get(), items.empty()
+    ('a', True)
+    >>> ray.shutdown()
+    """
+
+    def __init__(self, maxsize: int = 0, actor_options: Mapping[str, Any] | None = None) -> None:
+        self.maxsize = maxsize
+        self.actor = ActorClass(_Queue, {"num_cpus": 0, **(actor_options or {})}).remote(max(0, maxsize))
+
+    def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
+        """Put an item; ``Full`` if there is no room within ``timeout`` seconds, or at once without ``block``."""
+        self._put([item], _waiting(block, timeout))
+
+    def put_nowait(self, item: Any) -> None:
+        """Put an item; ``Full`` if there is no room."""
+        self._put([item], 0)
+
+    def put_nowait_batch(self, items: Sequence[Any]) -> None:
+        """Put all items, or ``Full``."""
+        self._put(list(items), 0)
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        """Take the next item; ``Empty`` if none comes within ``timeout`` seconds, or at once without ``block``."""
+        return self._get(1, _waiting(block, timeout))[0]
+
+    def get_nowait(self) -> Any:
+        """Take the next item; ``Empty`` if there is none."""
+        return self._get(1, 0)[0]
+
+    def get_nowait_batch(self, num_items: int) -> list[Any]:
+        """Take so many items; ``Empty`` if there are fewer."""
+        return self._get(num_items, 0)
+
+    async def put_async(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
+        """``put``, awaited."""
+        if not await self.actor.put.remote([item], _waiting(block, timeout), False):
+            raise Full
+
+    async def get_async(self, block: bool = True, timeout: float | None = None) -> Any:
+        """``get``, awaited."""
+        found = await self.actor.get.remote(1, _waiting(block, timeout))
+        if found is None:
+            raise Empty
+        return found[0]
+
+    def qsize(self) -> int:
+        """How many items there are."""
+        return int(get(self.actor.qsize.remote()))
+
+    size = qsize
+
+    def __len__(self) -> int:
+        return self.qsize()
+
+    def empty(self) -> bool:
+        """Whether there are none."""
+        return self.qsize() == 0
+
+    def full(self) -> bool:
+        """Whether there is no room."""
+        return 0 < self.maxsize <= self.qsize()
+
+    def shutdown(self, force: bool = False, grace_period_s: int = 5) -> None:
+        """End it; what is left in it is lost."""
+        kill(self.actor)
+
+    def _put(self, items: list[Any], timeout: float | None) -> None:
+        if not get(self.actor.put.remote(items, timeout, len(items) > 1)):
+            raise Full
+
+    def _get(self, count: int, timeout: float | None) -> list[Any]:
+        found = get(self.actor.get.remote(count, timeout))
+        if found is None:
+            raise Empty
+        return list(found)
+
+
+def _waiting(block: bool, timeout: float | None) -> float | None:
+    if timeout is not None and timeout < 0:
+        raise ArgumentError(f"timeout={timeout!r}: it takes seconds, zero or more.")
+    return timeout if block else 0
+
+
+class RayActorPool(headrace.ActorPool):
+    """``headrace.ActorPool``, of actors that there are; what a call raised is a ``RayTaskError``, too."""
+
+    def _wait_for(self, *args: Any) -> Any:
+        try:
+            return super()._wait_for(*args)
+        except Exception as error:
+            raised = as_ray_raises(error)
+            raise raised from raised.__cause__
+
+
+ActorPool = RayActorPool  # by Ray's name

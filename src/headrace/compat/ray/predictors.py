@@ -1,0 +1,172 @@
+"""Ray's ``ray.train`` and ``ray.air``, as far as they predict: names of predictors, and what your own are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from headrace.compat.air.scored_data import Form, Preprocessing, preparing_method
+from headrace.compat.ray.offered import names_of_headrace
+from headrace.errors import ArgumentError
+
+
+class Predictor:
+    """The base of predictors of one's own: subclasses have ``from_checkpoint``, and one of two methods.
+
+    ``_predict_pandas(frame, **kwargs)`` gets a DataFrame, ``_predict_numpy(arrays, **kwargs)`` a dict of arrays. For
+    ``BatchPredictor.from_checkpoint(checkpoint, cls)``.
+
+    >>> import pandas as pd
+    >>> from headrace.compat.ray.train.batch_predictor import BatchPredictor
+    >>> class Times(Predictor):
+    ...     def __init__(self, factor):
+    ...         super().__init__()
+    ...         self.factor = factor
+    ...     @classmethod
+    ...     def from_checkpoint(cls, checkpoint):
+    ...         return cls(checkpoint["factor"])
+    ...     def _predict_pandas(self, frame):
+    ...         return frame * self.factor
+    >>> BatchPredictor.from_checkpoint({"factor": 2}, Times).predict(pd.DataFrame({"x": [1, 2]}))["x"].tolist()
+    [2, 4]
+    """
+
+    def __init__(self, preprocessor: Any = None) -> None:
+        """``preprocessor``: what ``predict`` lets the data pass through before; ``ArgumentError`` for what cannot."""
+        self.set_preprocessor(preprocessor)
+
+    def get_preprocessor(self) -> Any:
+        """Return the preprocessor, or None."""
+        return self._preprocessor
+
+    def set_preprocessor(self, preprocessor: Any) -> None:
+        """Let another prepare the data, or none."""
+        self._prepare = None if preprocessor is None else Preprocessing(preprocessor)
+        self._preprocessor = preprocessor
+
+    _preprocessor: Any = None
+    _prepare: Preprocessing | None = None
+
+    @classmethod
+    def from_checkpoint(cls, checkpoint: Any, **kwargs: Any) -> Predictor:
+        """Make the predictor; subclasses say how."""
+        raise NotImplementedError(f"{cls.__name__} has no from_checkpoint")
+
+    @classmethod
+    def preferred_batch_format(cls) -> str:
+        """Return which batches the class works on."""
+        return "pandas" if cls._predict_numpy is Predictor._predict_numpy else "numpy"
+
+    def predict(self, data: Any, **kwargs: Any) -> Any:
+        """Return the predictions for a DataFrame or a dict of arrays."""
+        if self._prepare is not None:
+            data = self._prepare(data)
+        method = self._predict_numpy if isinstance(data, dict) else self._predict_pandas
+        return method(data, **kwargs)
+
+    def _predict_pandas(self, data: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError(f"{type(self).__name__} has no _predict_pandas")
+
+    def _predict_numpy(self, data: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError(f"{type(self).__name__} has no _predict_numpy")
+
+
+class Checkpoint:
+    """Values by name, for the ``from_checkpoint`` of a predictor of one's own, and what prepares its data.
+
+    >>> checkpoint = Checkpoint.from_dict({"factor": 2})
+    >>> checkpoint.to_dict()["factor"], checkpoint.get_preprocessor()
+    (2, None)
+    """
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        if not isinstance(values, Mapping):
+            raise ArgumentError(
+                f"Checkpoint.from_dict takes a dict of values by name, not {type(values).__name__}."
+            )
+        self._values = dict(values)
+        self._preprocessor = self._values.pop("_preprocessor", None)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Checkpoint:
+        """Hold values."""
+        return cls(data)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the values."""
+        return dict(self._values)
+
+    def get_preprocessor(self) -> Any:
+        """Return what prepares the data, or None."""
+        return self._preprocessor
+
+    def set_preprocessor(self, preprocessor: Any) -> None:
+        """Let another prepare the data, or none."""
+        if preprocessor is not None:
+            preparing_method(preprocessor)
+        self._preprocessor = preprocessor
+
+    def __repr__(self) -> str:
+        return f"Checkpoint({', '.join(self._values)})"
+
+
+class Preprocessor:
+    """Base of these, and of your own: ``_fit(dataset)`` sets attributes, ``_transform_pandas(frame)`` uses them.
+
+    >>> import pandas as pd
+    >>> class Twice(Preprocessor):
+    ...     def _transform_pandas(self, df):
+    ...         return df * 2
+    >>> Twice().transform_batch(pd.DataFrame({"x": [1]}))["x"].tolist()
+    [2]
+    """
+
+    _is_fittable = False
+    batch_format: Form = "pandas"
+
+    def fit(self, dataset: Any) -> Any:
+        """Learn from a dataset, in one pass; return this preprocessor."""
+        if type(self)._fit is not Preprocessor._fit:
+            self._fit(dataset)
+        return self
+
+    def transform(self, dataset: Any, **_: Any) -> Any:
+        """Return the prepared dataset, lazily."""
+        return dataset.map_batches(Preprocessing(self), batch_format=self.batch_format)
+
+    def fit_transform(self, dataset: Any, **_: Any) -> Any:
+        """Learn from a dataset, and return it prepared."""
+        return self.fit(dataset).transform(dataset)
+
+    def transform_batch(self, batch: Any) -> Any:
+        """Return a prepared batch."""
+        if type(self)._transform_numpy is not Preprocessor._transform_numpy and isinstance(batch, dict):
+            return self._transform_numpy(batch)
+        return self._transform_pandas(batch.copy())
+
+    def preferred_batch_format(self) -> str:
+        """Return which batches it wants."""
+        own = type(self)._transform_pandas is Preprocessor._transform_pandas
+        return (
+            "numpy"
+            if own and type(self)._transform_numpy is not Preprocessor._transform_numpy
+            else self.batch_format
+        )
+
+    def _fit(self, dataset: Any) -> Any:
+        return self
+
+    def _transform_pandas(self, df: Any) -> Any:
+        raise NotImplementedError
+
+    def _transform_numpy(self, np_data: Any) -> Any:
+        raise NotImplementedError
+
+
+_LIBRARIES = ("Torch", "Sklearn", "XGBoost", "LightGBM", "Transformers")
+_OURS = {"HuggingFace": "Transformers", "Tensorflow": "Keras"} | {name: name for name in _LIBRARIES}
+_NAMES = {
+    f"{name}{what}": f"{ours}{what}" for name, ours in _OURS.items() for what in ("Checkpoint", "Predictor")
+}
+
+__getattr__ = names_of_headrace("ray.train", {"BatchPredictor": "BatchPredictor", **_NAMES})

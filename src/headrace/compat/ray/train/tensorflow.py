@@ -1,8 +1,0 @@
-"""Ray's ``ray.train.tensorflow``, as far as it predicts."""
-
-from headrace.compat.ray.offered import names_of_headrace
-
-__getattr__ = names_of_headrace(
-    "ray.train.tensorflow",
-    {"TensorflowCheckpoint": "KerasCheckpoint", "TensorflowPredictor": "KerasPredictor"},
-)

@@ -1,5 +1,0 @@
-"""Ray's ``ray.train.xgboost``, as far as it predicts."""
-
-from headrace.compat.ray.offered import names_of_headrace
-
-__getattr__ = names_of_headrace("ray.train.xgboost", ("XGBoostCheckpoint", "XGBoostPredictor"))
