@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from headrace.accumulators import *
     from headrace.annex.compare import Comparison as Comparison
     from headrace.annex.compare import compare as compare
-    from headrace.annex.databases.readers import *
+    from headrace.annex.databases.source import *
     from headrace.annex.formats.readers import *
     from headrace.annex.lakes.readers import *
     from headrace.annex.media.readers import *

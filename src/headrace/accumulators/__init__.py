@@ -14,14 +14,11 @@ if TYPE_CHECKING:
     from headrace.accumulators.by import By
     from headrace.accumulators.classes import Accuracy, CohenKappa, ConfusionMatrix, PrecisionRecallF1
     from headrace.accumulators.differences import Differences
-    from headrace.accumulators.moments import Count, Mean, MinMax, Sum, Variance
+    from headrace.accumulators.moments import MAE, MSE, R2, Count, Mean, MinMax, Sum, Variance
     from headrace.accumulators.probabilities import BrierScore, Calibration, LogLoss
-    from headrace.accumulators.ranking import AUROC, AveragePrecision
-    from headrace.accumulators.regression import MAE, MSE, R2
-    from headrace.accumulators.retrieval import NDCG, RecallAtK
-    from headrace.accumulators.sketches import DistinctCount, Histogram, Quantiles
+    from headrace.accumulators.ranking import AUROC, NDCG, AveragePrecision, RecallAtK
+    from headrace.accumulators.sketches import DistinctCount, Histogram, Quantiles, TopK
     from headrace.accumulators.texts import ExactMatch, JSONFields, TokenF1
-    from headrace.accumulators.top import TopK
     from headrace.accumulators.torch_metrics import TorchMetric
 
 __all__ = [
@@ -60,14 +57,11 @@ _MODULES = {
     "by": "By",
     "classes": "Accuracy CohenKappa ConfusionMatrix PrecisionRecallF1",
     "differences": "Differences",
-    "moments": "Count Mean MinMax Sum Variance",
+    "moments": "Count MAE MSE Mean MinMax R2 Sum Variance",
     "probabilities": "BrierScore Calibration LogLoss",
-    "ranking": "AUROC AveragePrecision",
-    "regression": "MAE MSE R2",
-    "retrieval": "NDCG RecallAtK",
-    "sketches": "DistinctCount Histogram Quantiles",
+    "ranking": "AUROC AveragePrecision NDCG RecallAtK",
+    "sketches": "DistinctCount Histogram Quantiles TopK",
     "texts": "ExactMatch JSONFields TokenF1",
-    "top": "TopK",
     "torch_metrics": "TorchMetric",
 }
 METRICS: Table[type[Any]] = Table(

@@ -9,8 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from headrace.accumulators import curves
-from headrace.accumulators.base import Array, Metric, Nan, codes_of, in_order, plain_key
+from headrace.accumulators.base import Array, Metric, Nan, codes_of, confusion_table, in_order, plain_key
 from headrace.accumulators.exact import SCALE, as_float, fixed_by, from_state, ratio, to_state
 from headrace.errors import ArgumentError, BadInput, nearest
 
@@ -74,7 +73,7 @@ class ConfusionMatrix(Metric):
     def chart(self) -> dict[str, Any] | None:
         """Return the matrix of the most frequent classes."""
         found = ConfusionMatrix.result(self)
-        return curves.confusion(found["labels"], found["matrix"])
+        return confusion_table(found["labels"], found["matrix"])
 
     def _number(self, mass: int) -> int | float:
         return mass >> SCALE if self.weight is None else as_float(mass)

@@ -905,7 +905,7 @@ class AccumulatorParts:
         return ""
 
     def chart(self) -> Mapping[str, Any] | None:
-        """Return plain data that the report draws: see ``headrace.accumulators.curves``."""
+        """Return plain data that the report draws: see ``headrace.accumulators.base``."""
         return None
 
 

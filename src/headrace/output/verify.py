@@ -176,7 +176,7 @@ class _Verifier:
         self._check_files(threads, on_file)
         notes: list[str] = []
         about, place = self._shape.get("sink") or {}, str(self._output.at())
-        compactions = annex("lakes.delta.compactions") if about.get("kind") == "Delta table" else None
+        compactions = annex("lakes.delta.table") if about.get("kind") == "Delta table" else None
         if compactions is not None:
             self._findings, compacted = compactions.without_compacted(
                 place, self._options, self._files, self._findings

@@ -20,7 +20,7 @@ _MODULES = {
     "readers.numpy": "read_numpy",
     "annex.formats.readers": "read_avro read_orc read_tfrecords read_webdataset",
     "annex.media.readers": "read_audio read_pdf read_video",
-    "annex.databases.readers": "read_sql",
+    "annex.databases.source": "read_sql",
     "annex.lakes.readers": "read_delta read_iceberg read_lance",
 }
 FUNCTIONS = {name: f"headrace.{module}" for module, names in _MODULES.items() for name in names.split()}

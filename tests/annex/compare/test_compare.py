@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 
 import headrace as hr
 from headrace.accumulators.differences import Differences
-from headrace.annex.compare.labels import Judged
-from headrace.annex.compare.measure import Measure
+from headrace.annex.compare.measure import Judged, Measure
 from headrace.core.arrow.batch import column_taken
 from headrace.core.arrow.same import kind_of
 

@@ -109,7 +109,7 @@ def test_a_table_of_commits_that_somebody_drops(postgresql: Store, tmp_path: Pat
 
 
 def test_a_copy_has_no_connection(postgresql: Store, opened: Opened) -> None:
-    from headrace.annex.databases.addresses import parse
+    from headrace.annex.databases.connections import parse
 
     connections = opening.Connections()
     transaction = connections.begun(parse(postgresql.uri, "write_sql"))

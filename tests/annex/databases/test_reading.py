@@ -15,7 +15,7 @@ import pytest
 
 import headrace as hr
 from annex.databases.conftest import Store
-from headrace.annex.databases.addresses import parse
+from headrace.annex.databases.connections import parse
 from headrace.annex.databases.source import SqlSource
 from headrace.errors import (
     ArgumentError,

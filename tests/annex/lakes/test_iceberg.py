@@ -14,9 +14,8 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.types import LongType
 
 import headrace as hr
-from headrace.annex.lakes.iceberg.catalog import Catalog
 from headrace.annex.lakes.iceberg.sink import IcebergTable
-from headrace.annex.lakes.iceberg.source import IcebergSource
+from headrace.annex.lakes.iceberg.source import Catalog, IcebergSource
 from headrace.core.ports import Source
 from headrace.errors import (
     ArgumentError,

@@ -15,8 +15,8 @@ import pytest
 
 import headrace as hr
 from annex.lakes.growing import PLAIN, hundred, rows
-from headrace.annex.lakes.lance.parts import LancePart
 from headrace.annex.lakes.lance.sink import LanceTable
+from headrace.annex.lakes.lance.table import LancePart
 from headrace.core import failpoints
 from headrace.errors import (
     ArgumentError,

@@ -1,6 +1,5 @@
 """Two sets of rows side by side: what is the same, what changed, and by how much."""
 
-from headrace.annex.compare.comparing import compare
-from headrace.annex.compare.comparison import Comparison
+from headrace.annex.compare.comparing import Comparison, compare
 
 __all__ = ["Comparison", "compare"]

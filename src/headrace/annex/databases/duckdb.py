@@ -12,8 +12,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.annex.databases.addresses import Database, quoted_name
-from headrace.annex.databases.connections import Column, file_state, inexact, refuse_twice, unread
+from headrace.annex.databases.connections import (
+    Column,
+    Database,
+    file_state,
+    inexact,
+    quoted_name,
+    refuse_twice,
+    unread,
+)
 from headrace.annex.databases.transactions import Refused, keyed, quoted_table, undone
 from headrace.core.install import install_hint
 from headrace.errors import MissingLibrary, SourceError

@@ -6,8 +6,7 @@ import contextlib
 import time
 from typing import Any
 
-from headrace.annex.databases.addresses import Database
-from headrace.annex.databases.connections import Connection
+from headrace.annex.databases.connections import Connection, Database
 from headrace.annex.databases.transactions import Transaction
 
 

@@ -9,10 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as pt
 
-from headrace.annex.databases.addresses import Database, quoted_name
-from headrace.annex.databases.connections import Column, inexact, refuse_twice, unread
-from headrace.annex.databases.transactions import Refused, keyed, quoted_table, undone
-from headrace.annex.databases.types import as_sent
+from headrace.annex.databases.connections import Column, Database, inexact, quoted_name, refuse_twice, unread
+from headrace.annex.databases.transactions import Refused, as_sent, keyed, quoted_table, undone
 from headrace.core.install import install_hint
 from headrace.errors import MissingLibrary, SinkError, SourceError
 

@@ -13,19 +13,25 @@ from typing import ClassVar
 
 import pyarrow as pa
 
-from headrace.annex.databases.table import TableOfDatabase, converted
+from headrace.annex.databases.table import (
+    Presence,
+    TableOfDatabase,
+    Upsert,
+    check_key,
+    converted,
+    count_up_to,
+)
 from headrace.annex.databases.transactions import (
     COMMITS,
     Refused,
     Transaction,
     forget,
+    from_files,
     make_commits,
     note,
     noted_parts,
     quoted_table,
 )
-from headrace.annex.databases.types import from_files
-from headrace.annex.databases.upsert import Presence, Upsert, check_key, count_up_to
 from headrace.core import failpoints
 from headrace.core.files import safe_files
 from headrace.core.human import plural

@@ -11,8 +11,14 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
-from headrace.annex.databases.addresses import Database, quoted_name
-from headrace.annex.databases.connections import Column, file_state, refuse_twice, unread
+from headrace.annex.databases.connections import (
+    Column,
+    Database,
+    file_state,
+    quoted_name,
+    refuse_twice,
+    unread,
+)
 from headrace.annex.databases.transactions import Refused, quoted_table, undone
 from headrace.errors import SourceError
 

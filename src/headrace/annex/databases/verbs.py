@@ -16,7 +16,7 @@ from headrace.plan.parameters import given_folder
 from headrace.plan.write_options import WriteOptions
 
 if TYPE_CHECKING:
-    from headrace.annex.databases.addresses import Database
+    from headrace.annex.databases.connections import Database
     from headrace.core.stores.options import Options
     from headrace.options import Mode
     from headrace.output.verify_tables import Reached
@@ -113,7 +113,7 @@ class DatabaseWriteVerbs(WriteVerbs):
                 f"{nearest(asked, list(_MODES))}"
             )
         matched = _key(asked, key)
-        from headrace.annex.databases.addresses import parse
+        from headrace.annex.databases.connections import parse
 
         database = parse(uri, "write_sql")
         folder = given_folder(f"{table}-in-{_name(database)}-output" if output is None else output)
@@ -133,7 +133,7 @@ class DatabaseWriteVerbs(WriteVerbs):
 
 def saved(about: Mapping[str, Any], parts: FileSink, _: Options, reached: Reached) -> TableOfFiles | str:
     """Return the table that a plan describes, with its files; or why there is none."""
-    from headrace.annex.databases.addresses import parse
+    from headrace.annex.databases.connections import parse
     from headrace.annex.databases.sink import SqlTable
 
     address = str(about["database"])

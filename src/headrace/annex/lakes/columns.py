@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from headrace.annex.lakes.filling import Filling, P, Pieces, by_name, pieces_of
 from headrace.annex.lakes.sink import LakeTable
-from headrace.annex.lakes.types import footers
+from headrace.annex.lakes.tables import footers
 from headrace.core.human import plural
 from headrace.core.ports import Sink, Source
 from headrace.core.table_changes import Lost

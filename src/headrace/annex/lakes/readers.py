@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from headrace.annex.lakes.places import given_table
+from headrace.annex.lakes.tables import given_table
 from headrace.core.arguments import known_arguments
 from headrace.core.stores.options import checked
 from headrace.dataset.dataset import Dataset
@@ -158,8 +158,7 @@ def read_iceberg(
     >>> hr.read_iceberg("shop.numbers", catalog=lake, row_filter="id > 1").take_all()
     [{'id': 2}]
     """
-    from headrace.annex.lakes.iceberg.catalog import Catalog, given_identifier
-    from headrace.annex.lakes.iceberg.source import IcebergSource
+    from headrace.annex.lakes.iceberg.source import Catalog, IcebergSource, given_identifier
 
     if snapshot_id is not None and as_of is not None:
         raise ArgumentError(

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Unpack, cast
 
-from headrace.annex.lakes.places import given_output, given_table, place_of, within
+from headrace.annex.lakes.tables import given_output, given_table, place_of, within
 from headrace.core.arguments import known_arguments
 from headrace.dataset.writes import WriteVerbs
 from headrace.errors import ArgumentError
@@ -122,8 +122,7 @@ class LakeWriteVerbs(WriteVerbs):
             )
 
         def table() -> LakeTable:
-            from headrace.annex.lakes.delta.columns import DeltaNewColumns
-            from headrace.annex.lakes.delta.sink import DeltaTable
+            from headrace.annex.lakes.delta.sink import DeltaNewColumns, DeltaTable
             from headrace.annex.lakes.sink import free_folder
             from headrace.sinks.files import FileSink
             from headrace.sinks.parquet import Parquet
@@ -212,7 +211,7 @@ class LakeWriteVerbs(WriteVerbs):
         >>> hr.read_iceberg("shop.numbers", catalog=lake).count()
         6
         """
-        from headrace.annex.lakes.iceberg.catalog import Catalog, given_identifier
+        from headrace.annex.lakes.iceberg.source import Catalog, given_identifier
 
         if mode not in _MODES:
             raise ArgumentError(
@@ -224,8 +223,7 @@ class LakeWriteVerbs(WriteVerbs):
         _check_where("write_iceberg", where, mode)
 
         def table() -> LakeTable:
-            from headrace.annex.lakes.iceberg.columns import IcebergNewColumns
-            from headrace.annex.lakes.iceberg.sink import IcebergTable, location_of
+            from headrace.annex.lakes.iceberg.sink import IcebergNewColumns, IcebergTable, location_of
             from headrace.annex.lakes.sink import free_folder
             from headrace.sinks.files import FileSink
             from headrace.sinks.parquet import Parquet
@@ -414,9 +412,8 @@ def saved(
     adds = about["mode"] == ADD_COLUMNS
     how |= {"where": about.get("where")} if adds else {}
     if about["kind"] == "Iceberg table":
-        from headrace.annex.lakes.iceberg.catalog import Catalog
-        from headrace.annex.lakes.iceberg.columns import IcebergNewColumns
-        from headrace.annex.lakes.iceberg.sink import IcebergTable, location_of
+        from headrace.annex.lakes.iceberg.sink import IcebergNewColumns, IcebergTable, location_of
+        from headrace.annex.lakes.iceberg.source import Catalog
 
         if reached.catalog is None:
             return "give catalog= (--catalog on a command line), the catalogue of the table"
@@ -426,8 +423,7 @@ def saved(
         parts = replace(parts, storage_options={**known, **dict(options)})
         kind = IcebergNewColumns if adds else IcebergTable
         return kind(parts, identifier=identifier, catalog=catalog, location=location, **how)
-    from headrace.annex.lakes.delta.columns import DeltaNewColumns
-    from headrace.annex.lakes.delta.sink import DeltaTable
+    from headrace.annex.lakes.delta.sink import DeltaNewColumns, DeltaTable
     from headrace.annex.lakes.lance.columns import LanceNewColumns
     from headrace.annex.lakes.lance.sink import LanceTable
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pyarrow.types as pt
 
-from headrace.annex.queries.duckdb_types import plain, quoted
+from headrace.annex.queries.duckdb import plain, quoted
 from headrace.core.tables import type_text
 from headrace.errors import ArgumentError, nearest, unknown_column
 

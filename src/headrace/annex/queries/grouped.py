@@ -17,7 +17,7 @@ from headrace.annex.queries.aggregates import (
     Sum,
     given_aggregates,
 )
-from headrace.annex.queries.duckdb_types import quoted
+from headrace.annex.queries.duckdb import quoted
 from headrace.annex.queries.engines import engine_named
 from headrace.core.arguments import known_arguments, unframed
 from headrace.errors import ArgumentError, NotOffered, nearest

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 import msgspec
 
 from headrace.annex.queries.engines import Input, Query, QueryEngine, Work
-from headrace.annex.queries.packing import pack, packed_schema
+from headrace.annex.queries.map_groups import pack, packed_schema
 from headrace.core import failpoints
 from headrace.core.events import InputMade
 from headrace.core.files import safe_files

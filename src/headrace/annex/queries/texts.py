@@ -1,4 +1,4 @@
-"""Pieces of the texts of verbs, and what ``repartition`` and ``train_test_split`` ask an engine for."""
+"""Texts of queries that verbs ask: joins, ``repartition``, ``train_test_split``, and pieces of the others."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.types as pt
 
-from headrace.annex.queries.duckdb_types import plain, quoted
-from headrace.errors import ArgumentError, unknown_column
+from headrace.annex.queries.duckdb import plain, quoted, sql_type
+from headrace.core.tables import type_text
+from headrace.errors import ArgumentError, nearest, unknown_column
 from headrace.plan.parameters import given_names, given_number
 
 if TYPE_CHECKING:
@@ -106,3 +107,132 @@ def drawn_by(label: str, seed: Any) -> str:
     if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool)):
         raise ArgumentError(f"{label}: seed={seed!r} is not a whole number.")
     return f"md5_number_lower(_row::VARCHAR || ':{seed or 0}')"
+
+
+# ---------------------------------------------------------------- joins
+
+Side = tuple[pa.Schema, "str | None"]
+"""The columns of one of the datasets, and what is put behind the names of those that both have."""
+
+_JOINS = {
+    "inner": "INNER",
+    "left_outer": "LEFT",
+    "right_outer": "RIGHT",
+    "full_outer": "FULL",
+    "left_semi": "SEMI",
+    "left_anti": "ANTI",
+    "right_semi": "SEMI",
+    "right_anti": "ANTI",
+    "left": "LEFT",
+    "right": "RIGHT",
+    "outer": "FULL",
+    "semi": "SEMI",
+    "anti": "ANTI",
+}
+
+
+def join(how: Any, join_type: Any, on: Any, right_on: Any, left: Side, right: Side) -> tuple[str, str]:
+    """Return what messages call a join, and its text: of the datasets ``data`` and ``other``.
+
+    Raises ``ArgumentError`` and ``UnknownColumn`` for what cannot be joined.
+    """
+    kind = _join_kind(how, join_type)
+    if on is None:
+        raise ArgumentError("join: on= names the columns that have to be the same, such as on='id'.")
+    keys = given_names("join: on", on)
+    theirs = keys if right_on is None else given_names("join: right_on", right_on)
+    if len(keys) != len(theirs):
+        raise ArgumentError(f"join: on= has {len(keys)} columns and right_on= {len(theirs)}.")
+    label = f"join(on={list(keys)}, how={kind!r})"
+    for key, their in zip(keys, theirs, strict=True):
+        for asking, name, (schema, _) in ((label, key, left), (f"{label}, on the right,", their, right)):
+            if name not in schema.names:
+                raise unknown_column(asking, name, schema.names)
+        a, b = left[0].field(key).type, right[0].field(their).type
+        if not _comparable(a, b):
+            raise ArgumentError(
+                f"{label}: column {key!r} is {type_text(a)} here and {their!r} is {type_text(b)} in the other, "
+                "so that values would have to change to be compared. Make them of one type in a step before, as with "
+                f"with_column({key!r}, hr.col({key!r}).cast(…))."
+            )
+    made = _JOINS[kind]
+    first, second = ("other", "data") if kind in ("right_semi", "right_anti") else ("data", "other")
+    pairs = " AND ".join(f"data.{quoted(a)} = other.{quoted(b)}" for a, b in zip(keys, theirs, strict=True))
+    columns = f"{first}.*"
+    if made not in ("SEMI", "ANTI"):
+        columns = ", ".join(
+            _joined_columns(label, made, (left[0], keys, left[1]), (right[0], theirs, right[1]))
+        )
+    return label, f"SELECT {columns} FROM {first} {made} JOIN {second} ON {pairs}"
+
+
+def _join_kind(how: Any, join_type: Any) -> str:
+    if how is not None and join_type is not None and how != join_type:
+        raise ArgumentError(
+            f"join: how={how!r} and join_type={join_type!r} say the same thing; give one of them."
+        )
+    kind = getattr(how if how is not None else join_type, "value", how if how is not None else join_type)
+    kind = "inner" if kind is None else kind
+    if kind not in _JOINS:
+        raise ArgumentError(f"join: how={kind!r} is none of {', '.join(_JOINS)}.{nearest(str(kind), _JOINS)}")
+    return str(kind)
+
+
+def _comparable(one: pa.DataType, other: pa.DataType) -> bool:
+    """Say whether values of two types can be compared as they are."""
+    a, b = plain(one), plain(other)
+    return sql_type(a) == sql_type(b) or any(
+        test(a) and test(b) for test in (pt.is_integer, pt.is_floating, pt.is_decimal)
+    )
+
+
+def _joined_columns(
+    label: str,
+    kind: str,
+    left: tuple[pa.Schema, Sequence[str], str | None],
+    right: tuple[pa.Schema, Sequence[str], str | None],
+) -> list[str]:
+    (schema, keys, suffix), (other, theirs, other_suffix) = left, right
+    partner = dict(zip(keys, theirs, strict=True))
+    behind = [name for name in other.names if name not in theirs]
+    twice = [name for name in behind if name in schema.names]
+    if twice and not suffix and not other_suffix:
+        raise ArgumentError(
+            f"{label}: both datasets have a column {twice[0]!r}. Give left_suffix= or right_suffix=, such as "
+            "right_suffix='_right', rename it, or drop it before."
+        )
+    columns = {}
+    for name in schema.names:
+        text = _nullable(label, "data", schema.field(name), kind in ("RIGHT", "FULL"))
+        if name in partner and kind in ("RIGHT", "FULL"):
+            text = f"coalesce({text}, other.{quoted(partner[name])})"
+        columns[f"{name}{suffix or ''}" if name in twice and name not in partner else name] = text
+    for name in behind:
+        made = f"{name}{other_suffix or ''}" if name in twice else name
+        if made in columns:
+            raise ArgumentError(
+                f"{label}: two columns would be called {made!r}. Choose another suffix, or rename one of them before."
+            )
+        columns[made] = _nullable(label, "other", other.field(name), kind in ("LEFT", "FULL"))
+    return [f"{text} AS {quoted(name)}" for name, text in columns.items()]
+
+
+def _nullable(label: str, side: str, field: pa.Field, may_be_null: bool) -> str:
+    """Return a column; a vector that may be null becomes a list, as pyarrow reads no null vector from Parquet."""
+    text, kind = f"{side}.{quoted(field.name)}", plain(field.type)
+    if not may_be_null or not _has_vectors(kind):
+        return text
+    if pt.is_fixed_size_list(kind) and not _has_vectors(kind.value_type):
+        return f"{text}::{sql_type(kind.value_type)}[]"
+    raise ArgumentError(
+        f"{label}: rows without a partner would have null in column {field.name!r}, {type_text(field.type)}, and no "
+        "null of this type can be read from Parquet. Leave the column out before, or join with how='inner'."
+    )
+
+
+def _has_vectors(kind: pa.DataType) -> bool:
+    """Say whether a list of a fixed size is in a type."""
+    return bool(
+        pt.is_fixed_size_list(kind)
+        or (pt.is_nested(kind) and any(_has_vectors(kind.field(i).type) for i in range(kind.num_fields)))
+    )

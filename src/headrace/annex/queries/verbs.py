@@ -73,7 +73,7 @@ class QueryVerbs(DatasetBase):
         >>> rides.join(zones, on="zone", how="left").sort("zone").take_all()
         [{'zone': 1, 'fare': 5.0, 'name': 'Harbour'}, {'zone': 9, 'fare': 7.5, 'name': None}]
         """
-        from headrace.annex.queries.joins import join
+        from headrace.annex.queries.texts import join
 
         if not isinstance(ds, DatasetBase):
             raise ArgumentError(

@@ -17,9 +17,19 @@ import pyarrow as pa
 from headrace.annex.lakes.columns import AddsColumns, check_new
 from headrace.annex.lakes.delta.table import storage
 from headrace.annex.lakes.filling import AT_ONCE, BLOCK, NewRows, Pieces, filled
-from headrace.annex.lakes.lance.parts import LancePart, data_of, path_of, prefix, walked
 from headrace.annex.lakes.lance.sink import PARTS, RUN, LanceTable
-from headrace.annex.lakes.lance.table import library, opened, operation_of, said, told
+from headrace.annex.lakes.lance.table import (
+    LancePart,
+    data_of,
+    library,
+    opened,
+    operation_of,
+    path_of,
+    prefix,
+    said,
+    told,
+    walked,
+)
 from headrace.core import failpoints
 from headrace.core.files import safe_files
 from headrace.core.files.safe_files import sync_fd

@@ -14,7 +14,7 @@ import msgspec
 import pyarrow as pa
 
 from headrace.annex.lakes.delta.table import storage
-from headrace.annex.lakes.lance.parts import (
+from headrace.annex.lakes.lance.table import (
     DATA,
     LanceEncoder,
     LancePart,
@@ -22,12 +22,15 @@ from headrace.annex.lakes.lance.parts import (
     data_of,
     fragments_of,
     kind_of,
+    library,
+    opened,
     path_of,
     prefix,
+    said,
+    told,
 )
-from headrace.annex.lakes.lance.table import library, opened, said, told
-from headrace.annex.lakes.places import within
 from headrace.annex.lakes.sink import Columns, LakeTable
+from headrace.annex.lakes.tables import within
 from headrace.core.files import safe_files
 from headrace.core.files.safe_files import sync_fd, sync_folder
 from headrace.core.files.staged import StagedStream
