@@ -16,7 +16,7 @@ import pytest
 
 import headrace as hr
 from headrace.errors import HeadraceError, InputChanged
-from headrace.output import input_marks
+from headrace.output import inputs
 from headrace.plan.physical import SavedPlan
 
 FILES = 4
@@ -233,7 +233,7 @@ def test_outputs_of_earlier_versions_open(source: Path, tmp_path: Path) -> None:
 def test_many_files_are_not_compared_by_content_and_a_warning_says_so(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(input_marks, "MOST_DIGESTS", 3)
+    monkeypatch.setattr(inputs, "MOST_DIGESTS", 3)
     write(source, tmp_path / "out")
     assert write(source, tmp_path / "out").resumed
     touched(source / "0.parquet")

@@ -17,8 +17,7 @@ from headrace.core.files.formats import FORMATS, WRITTEN
 from headrace.core.ports import Format
 from headrace.errors import ArgumentError, PlanChanged, SinkError
 from headrace.plan.write_options import OF_RUNS, FolderOptions, OutputOptions
-from headrace.sinks.arrow import ArrowEncoder
-from headrace.sinks.files import FileSink
+from headrace.sinks.files import ArrowEncoder, FileSink
 from headrace.sinks.parquet import Parquet
 
 

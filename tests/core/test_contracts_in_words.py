@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import headrace.testing
-from headrace.testing.expect import check, same
+from headrace.testing.steps import check, same
 
 TESTING = Path(headrace.testing.__file__).parent
 SUITES = [

@@ -16,7 +16,7 @@ from headrace.core.files import safe_files
 PACKAGE = Path(headrace.__file__).parent
 IN_OUTPUTS = ["driver", "worker", "output", "session", "sinks", "observers"]
 IN_OUTPUTS += ["annex/formats", "annex/lakes", "annex/report"]
-AND = ["sources/rejected.py", "core/metric_states.py", "annex/databases/sink.py"]
+AND = ["sources/memory.py", "core/metric_states.py", "annex/databases/sink.py"]
 
 # What these open lies in no output.
 ELSEWHERE = {
@@ -24,10 +24,10 @@ ELSEWHERE = {
     "annex/report/template.py: (ASSETS / name).read_bytes()",
     "output/places/folder.py: Path('/proc/locks').read_text()",
     "output/places/folder.py: self.root.mkdir(parents=True, exist_ok=True)",  # which may well be a link
-    "output/places/notes.py: root.mkdir(parents=True, exist_ok=True)",  # the same
+    "output/publishing.py: root.mkdir(parents=True, exist_ok=True)",  # the same
     "output/places/lease.py: Path('/proc/sys/kernel/random/boot_id').read_text()",
     "output/places/lease.py: Path(f'/proc/{pid}/stat').read_text()",
-    "annex/formats/webdataset/sink.py: tarfile.open(fileobj=stream, mode='w', format=tarfile.PAX_FORMAT)",
+    "annex/formats/webdataset/members.py: tarfile.open(fileobj=stream, mode='w', format=tarfile.PAX_FORMAT)",
     "worker/fast_road.py: value.copy()",  # an array
     "session/rejected_file.py: open(whole, 'w', encoding='utf-8', newline='')",  # the user's own file
     "session/rejected_file.py: open(path, encoding='utf-8-sig', newline='')",

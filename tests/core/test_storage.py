@@ -10,8 +10,7 @@ import headrace
 from headrace.core.files.storage import InStore, given, output_at, signed_alike, storage_at
 from headrace.errors import ArgumentError, SourceError, StoreFailed
 from headrace.output.places.place import place_at
-from headrace.sinks.arrow import Arrow
-from headrace.sinks.files import FileSink
+from headrace.sinks.files import Arrow, FileSink
 
 PACKAGE = Path(headrace.__file__).parent
 ADDRESS = "s3://bucket/in/x.csv"

@@ -16,8 +16,8 @@ import pytest
 
 from headrace.core import answered, work
 from headrace.core.files.input_files import Mark
-from headrace.output import journal_records
-from headrace.output.journal_frames import HEAD, frames
+from headrace.output import journal_state
+from headrace.output.journal import HEAD, frames
 from headrace.plan.physical import InputVersion
 from museum.make import made
 
@@ -169,8 +169,8 @@ def marks(found: dict[str, list[tuple[str, Path]]]) -> list[dict[str, Any]]:
 
 def check_success(marks: list[dict[str, Any]]) -> None:
     assert keys(marks) == listed("`_SUCCESS`: field") - {"cost"}
-    assert {mark["format"] for mark in marks} == {journal_records.FORMAT}
-    assert "This is format 1." in PAGE and journal_records.FORMAT == 1
+    assert {mark["format"] for mark in marks} == {journal_state.FORMAT}
+    assert "This is format 1." in PAGE and journal_state.FORMAT == 1
     assert keys(run for mark in marks for run in mark["runs"]) == listed("An entry of `runs`: field")
     ledgers = [mark["ledger"] for mark in marks]
     assert keys(ledgers) == listed("The `ledger`: field") - {"answered"}
@@ -205,7 +205,7 @@ def check_rejected_rows(found: dict[str, list[tuple[str, Path]]]) -> None:
 
 def check_journal(found: dict[str, list[tuple[str, Path]]]) -> None:
     known = lists("The journal: record")
-    kinds = {each.__struct_config__.tag: each for each in get_args(journal_records.Record)}
+    kinds = {each.__struct_config__.tag: each for each in get_args(journal_state.Record)}
     assert known == {tag: [*kind.__struct_fields__] for tag, kind in kinds.items()}
     seen: dict[str, set[int]] = defaultdict(set)
     files = [path.read_bytes() for _, path in found["_headrace/<run>/journal"]]

@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from headrace.core.work import Remainder, Shard, Split
 from headrace.driver.scheduler import Scheduler
 from headrace.driver.shards import DEFAULT_ROWS, MAX_PARTS, parts_of, split_off
-from headrace.output.journal_records import Divided
+from headrace.output.journal_state import Divided, divided
 from headrace.output.names import is_part
-from headrace.output.saved_plan import divided
 from headrace.plan.physical import SavedPlan
 from headrace.worker.reading import SplitReader
 

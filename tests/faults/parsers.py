@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.errors import HeadraceError
-from headrace.output.journal_frames import HEAD
+from headrace.output.journal import HEAD
 from predictors import fuzzing, seeds
 
 from . import tampering
@@ -113,7 +113,7 @@ def _written(path: Path, then: Callable[[], Any]) -> Callable[[bytes], Any]:
 def _of_outputs(folder: Path) -> dict[str, Parser]:
     from headrace.observers import record_reader
     from headrace.observers.run_state import RunState
-    from headrace.output import journal, names, runs, saved_plan
+    from headrace.output import journal, layout, names, runs
     from headrace.session import invocation
 
     folder.mkdir()
@@ -146,7 +146,7 @@ def _of_outputs(folder: Path) -> dict[str, Parser]:
     return {
         "journal": Parser(_written(scratch / "journal", of_journal), found("journal"), damaged=_framed),
         "plan": Parser(
-            _written(scratch / "plan", lambda: saved_plan.read_plan_at(scratch)),
+            _written(scratch / "plan", lambda: layout.read_plan_at(scratch)),
             plans,
             share=3.0,
             damaged=_with_its_hash,

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from headrace.errors import HeadraceError
-from headrace.output.journal_frames import HEAD, MAGIC
+from headrace.output.journal import HEAD, MAGIC
 from headrace.session.invocation import COMMAND
 
 from .job import Job, make_input

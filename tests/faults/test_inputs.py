@@ -15,7 +15,7 @@ import pytest
 from headrace.dataset.dataset import Dataset
 from headrace.errors import HeadraceError, InputChanged
 from headrace.result import Result
-from headrace.sources.binary import BinarySource
+from headrace.sources.lines import BinarySource
 from headrace.sources.parquet.source import ParquetSource
 
 from .invariants import check, parts, rows_of, stamps

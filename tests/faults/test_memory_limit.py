@@ -19,7 +19,7 @@ from faults import job as jobs
 from faults.invariants import assert_unlocked, rows_of
 from headrace.engines.local.memory import own
 from headrace.errors import OutOfMemory
-from headrace.output import journal, journal_records
+from headrace.output import journal, journal_state
 
 pytestmark = pytest.mark.usefixtures("no_template")  # workers have what a run imports, and no more
 
@@ -88,7 +88,7 @@ def check(output: Path, rows: int) -> None:
 def divisions(output: Path) -> int:
     run = (output / "_headrace" / "current").read_text().strip()
     path = output / "_headrace" / run / "journal"
-    return sum(isinstance(note, journal_records.Divided) for note in journal.read(path).notes())
+    return sum(isinstance(note, journal_state.Divided) for note in journal.read(path).notes())
 
 
 @pytest.mark.parametrize(("files", "workers"), [(1, 1), pytest.param(2, 2, marks=pytest.mark.soak)])

@@ -10,8 +10,7 @@ import pytest
 from headrace.core.ports import Sink
 from headrace.core.work import Shard, Task
 from headrace.errors import HeadraceError, OutputWriteFailed
-from headrace.output.layout import open_output
-from headrace.output.saved_plan import read_plan
+from headrace.output.layout import open_output, read_plan
 from headrace.sinks.files import FileSink
 from headrace.sinks.parquet import Parquet
 

@@ -21,11 +21,10 @@ from headrace.errors import OutputWriteFailed
 from headrace.output import commit as committing
 from headrace.output import journal as journals
 from headrace.output.commit import ShardCommitter
-from headrace.output.journal_records import Reached, Revision, Swapping
-from headrace.output.layout import open_output
+from headrace.output.journal_state import Reached, Revision, Swapping
+from headrace.output.layout import open_output, read_plan
+from headrace.output.mending import replace_shards, replacing
 from headrace.output.recover import begin, recover
-from headrace.output.refresh import replace_shards, replacing
-from headrace.output.saved_plan import read_plan
 from headrace.plan.physical import InputVersion, SavedPlan
 from headrace.sinks.files import FileSink
 from headrace.sinks.parquet import Parquet

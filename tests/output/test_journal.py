@@ -19,7 +19,7 @@ from headrace.core.work import CommitRecord, Ledger, StagedFile, Timings
 from headrace.errors import JournalDamaged, OutputWriteFailed
 from headrace.output import journal as journals
 from headrace.output.journal import MAGIC, Journal
-from headrace.output.journal_records import Finished, Opened, Record, Revision, Revoked, Settled, Swapping
+from headrace.output.journal_state import Finished, Opened, Record, Revision, Revoked, Settled, Swapping
 from headrace.version import __version__
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import headrace as hr
 from headrace.result import Result
-from headrace.testing import TargetContract, targets
+from headrace.testing import TargetContract, sinks
 from servers import server  # noqa: F401 - fixtures
 
 
@@ -185,7 +185,7 @@ class OfOtherDatabase(OfDatabase):
 
     @pytest.fixture(autouse=True)
     def fewer_points(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(targets, "POINTS", ("journal.synced", "finish.success"))
+        monkeypatch.setattr(sinks, "POINTS", ("journal.synced", "finish.success"))
 
 
 class TestDuckdb(OfOtherDatabase):

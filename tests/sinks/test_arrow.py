@@ -6,7 +6,7 @@ import io
 
 import pyarrow as pa
 
-from headrace.sinks.arrow import ArrowEncoder
+from headrace.sinks.files import ArrowEncoder
 
 
 def words(values: list[str | None]) -> pa.Array:

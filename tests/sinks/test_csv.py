@@ -14,8 +14,8 @@ from hypothesis import given, settings
 
 from headrace.core.ports import Sink
 from headrace.errors import ArgumentError, SinkError
-from headrace.sinks.csv import Csv
 from headrace.sinks.files import FileSink
+from headrace.sinks.text import Csv
 from headrace.testing.sinks import SCHEMA, FormatContract, bound, published, rows, task
 
 from .tables import PLAIN, SCALARS, batches_of, tables

@@ -20,7 +20,7 @@ from headrace.core.arrow.ragged import RaggedTensorType
 from headrace.core.arrow.values import column_from
 from headrace.core.ports import Sink
 from headrace.errors import ArgumentError, SinkError
-from headrace.sinks import parquet, parquet_limits
+from headrace.sinks import parquet
 from headrace.sinks.files import FileSink
 from headrace.sinks.parquet import Parquet
 from headrace.testing.sinks import SCHEMA, FormatContract, bound, published, rows, task
@@ -118,7 +118,7 @@ def test_a_column_that_parquet_cannot_hold_is_named(tmp_path: Path) -> None:
         sink.check_schema(pa.schema([("fine", pa.int8()), ("mixed", union)]))
 
 
-@pytest.mark.skipif(parquet_limits.null_vectors_can_be_read(), reason="this pyarrow reads null vectors")
+@pytest.mark.skipif(parquet.null_vectors_can_be_read(), reason="this pyarrow reads null vectors")
 def test_a_null_vector_is_refused_rather_than_written_unreadably(tmp_path: Path) -> None:
     vector = pa.list_(pa.float32(), 2)
     sink = bound(FileSink(str(tmp_path), Parquet()), tmp_path)
@@ -154,7 +154,7 @@ def test_what_could_not_be_read_back_as_it_was_is_refused(
         FileSink(str(tmp_path), Parquet()).check_schema(pa.schema([("embedding", kind)]))
 
 
-@pytest.mark.skipif(parquet_limits.null_vectors_can_be_read(), reason="this pyarrow reads null vectors")
+@pytest.mark.skipif(parquet.null_vectors_can_be_read(), reason="this pyarrow reads null vectors")
 def test_a_null_among_ragged_tensors_is_refused_with_what_to_write_instead(tmp_path: Path) -> None:
     sink = bound(FileSink(str(tmp_path), Parquet()), tmp_path)
     boxes = pa.record_batch({"boxes": column_from([np.ones((2, 4)), None, np.zeros((0, 4))])})
@@ -214,7 +214,7 @@ def test_neither_pandas_nor_datasets_are_imported(tmp_path: Path) -> None:
     from headrace.core.work import Shard, Task
     from headrace.sinks.files import FileSink
     from headrace.sinks.parquet import Parquet
-    from headrace.sinks.csv import Csv
+    from headrace.sinks.text import Csv
     from headrace.sinks.json import Json
     offsets = pa.py_buffer(bytes([0, 0, 0, 0, 1, 0, 0, 0, 3, 0, 0, 0]))
     text = pa.StringArray.from_buffers(2, offsets, pa.py_buffer(b'a"b'))

@@ -24,9 +24,9 @@ from headrace.output.names import check_names
 from headrace.output.places.place import place_at
 from headrace.output.publishing import Publisher
 from headrace.sinks import dividing
-from headrace.sinks.csv import Csv
 from headrace.sinks.files import FileSink
 from headrace.sinks.parquet import Parquet
+from headrace.sinks.text import Csv
 
 RUN = "k3f9a2xq"
 HOSTILE = [

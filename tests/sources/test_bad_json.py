@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from crossed import crossed
 from headrace.errors import UnreadableFile
-from headrace.sources.json.lines import DEEPEST, TooDeep, refuse_deep
+from headrace.sources.json.layout import DEEPEST, TooDeep, refuse_deep
 from headrace.sources.json.source import JsonSource
 from headrace.testing.sources import read_all, read_sound, read_told
 

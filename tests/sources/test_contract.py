@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from headrace.core.ports import Source
-from headrace.sources.binary import BinarySource
 from headrace.sources.csv.source import CsvSource
 from headrace.sources.json.source import JsonSource
+from headrace.sources.lines import BinarySource
 from headrace.sources.memory import MemorySource
 from headrace.sources.parquet.source import ParquetSource
 from headrace.sources.range import RangeSource

@@ -14,12 +14,11 @@ from headrace.core.files.input_files import check_unchanged
 from headrace.core.files.storage import storage_at
 from headrace.core.ports import Source
 from headrace.errors import ArgumentError, InputChanged, NothingMatched, UnreadableFile
-from headrace.sources.binary import BinarySource
 from headrace.sources.csv.source import CsvSource
-from headrace.sources.files import given_paths
+from headrace.sources.file_source import given_paths
 from headrace.sources.images.source import ImageSource
 from headrace.sources.json.source import JsonSource
-from headrace.sources.lines import TextSource
+from headrace.sources.lines import BinarySource, TextSource
 from headrace.sources.parquet.source import ParquetSource
 
 NAMES = [

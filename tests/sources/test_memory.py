@@ -248,7 +248,7 @@ def test_sources_leave_pandas_and_datasets_alone(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text('{"a": [1, {"b": 2}]}\n'.replace("1, ", ""))
     code = f"""
 import pickle, sys
-import headrace.readers.files, headrace.sources.binary, headrace.sources.csv.source
+import headrace.readers.files, headrace.sources.lines, headrace.sources.csv.source
 import headrace.sources.json.source, headrace.sources.range
 from headrace.sources.parquet.source import ParquetSource
 assert "pyarrow" not in sys.modules and "numpy" not in sys.modules
@@ -258,7 +258,7 @@ for source in (
     ParquetSource({str(tmp_path)!r}),
     headrace.sources.csv.source.CsvSource({str(tmp_path)!r}),
     headrace.sources.json.source.JsonSource({str(tmp_path)!r}),
-    headrace.sources.binary.BinarySource({str(tmp_path)!r}, include_paths=True),
+    headrace.sources.lines.BinarySource({str(tmp_path)!r}, include_paths=True),
     headrace.sources.range.RangeSource(3),
     MemorySource(table_from_items([{{"a": 1, "b": "x"}}]), "from_items"),
 ):

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from headrace.errors import UnreadableFile
 from headrace.sources.csv.source import CsvSource
 from headrace.sources.json.source import JsonSource
-from headrace.sources.records import QuoteNeverClosed, RecordScanner, newline_cuts, quoted_cuts
+from headrace.sources.text import QuoteNeverClosed, RecordScanner, newline_cuts, quoted_cuts
 from headrace.testing.sources import read_all, read_sound
 
 QUICK = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))

@@ -160,7 +160,7 @@ def test_ranges_are_let_go_of_in_any_order(bucket):
     content = bytes(random.Random(1).randbytes(5_000))
     path = bucket.put("a.bin", content)
     hr.read_binary_files(path)
-    from headrace.sources.binary import BinarySource
+    from headrace.sources.lines import BinarySource
 
     source = BinarySource(path)
     source.splits()

@@ -24,7 +24,7 @@ from headrace.errors import (
     StoreFailed,
     UnreadableFile,
 )
-from headrace.sources.binary import BinarySource
+from headrace.sources.lines import BinarySource
 from headrace.sources.parquet.source import ParquetSource
 from stores.conftest import KEY, SECRET
 

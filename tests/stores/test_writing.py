@@ -25,7 +25,7 @@ from headrace.errors import (
 from headrace.output.layout import open_output
 from headrace.output.places import lease, store_parts
 from headrace.output.places import store as store_place
-from headrace.output.places.numbered import NumberedObjects
+from headrace.output.places.lease import NumberedObjects
 from stores import outputs
 from stores.conftest import KEY, SECRET
 from stores.proxy import at_first

@@ -17,7 +17,7 @@ from PIL import Image
 
 import headrace as hr
 from headrace.errors import InputChanged
-from headrace.sources.binary import BinarySource
+from headrace.sources.lines import BinarySource
 from headrace.worker.reading import InputCheck
 
 ROWS = 500

@@ -28,7 +28,7 @@ from headrace.core.work import Split
 from headrace.engines.inline import InlinePool
 from headrace.errors import StepError
 from headrace.output import journal as journals
-from headrace.output.journal_records import Lowered
+from headrace.output.journal_state import Lowered
 from headrace.plan.functions import Function
 from headrace.plan.steps.map_batches import MapBatches
 from headrace.plan.steps.predict import Model, Predict

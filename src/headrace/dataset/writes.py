@@ -220,7 +220,7 @@ class WriteVerbs(DatasetBase):
         Examples
         --------
         >>> import tempfile, headrace as hr
-        >>> from headrace.sinks.arrow import Arrow
+        >>> from headrace.sinks.files import Arrow
         >>> from headrace.sinks.files import FileSink
         >>> data = hr.range(3).with_options(engine="inline", progress=False)
         >>> data.write_to(FileSink(f"{tempfile.mkdtemp()}/out", Arrow())).rows

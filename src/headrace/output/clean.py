@@ -12,9 +12,9 @@ import msgspec
 from headrace.core.files import safe_files
 from headrace.core.metric_states import STATES, side_files
 from headrace.core.uploading.names import PARTS
-from headrace.core.work import FLEET, NOTES, REJECTED
+from headrace.core.work import FLEET, HOME, NOTES, REJECTED, SUCCESS
 from headrace.errors import ForeignOutput, JournalDamaged, RunLocked
-from headrace.output.layout import HOME, QUERIES, SUCCESS, Output
+from headrace.output.layout import QUERIES, Output
 from headrace.output.names import parts_there
 from headrace.output.places.place import Place, looked_at, place_at
 from headrace.output.revealing import LAKES

@@ -17,13 +17,11 @@ from headrace.core.metric_states import STATES, side_files
 from headrace.core.ports import Moment, Sink
 from headrace.core.work import CommitRecord, Durability, Shard
 from headrace.output import journal as journals
-from headrace.output import journal_records as notes
-from headrace.output.journal_state import JournalState
-from headrace.output.layout import Output
+from headrace.output import journal_state as notes
+from headrace.output.journal_state import JournalState, RunTotals, predecessors
+from headrace.output.layout import Output, write_plan
+from headrace.output.publishing import remove_unlisted, sync_folder
 from headrace.output.revealing import Revealing, bind_sink, with_files_of
-from headrace.output.run_list import RunTotals
-from headrace.output.saved_plan import predecessors, write_plan
-from headrace.output.small_files import remove_unlisted, sync_folder
 from headrace.plan.physical import InputVersion, SavedPlan
 
 

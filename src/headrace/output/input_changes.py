@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeAlias
 
 from headrace.core.arrow.output_schema import describe_difference
+from headrace.core.asked import why_not
 from headrace.core.human import plural
 from headrace.core.ports import Source
 from headrace.core.warn import warn
-from headrace.core.work import Shard, Split
+from headrace.core.work import CommitRecord, Shard, Split
 from headrace.errors import ArgumentError, InputChanged, PlanChanged
 from headrace.output.commit import ShardCommitter
-from headrace.output.input_versions import further_version
-from headrace.output.refresh import files_in, older_shards, revoke_unread
-from headrace.output.saved_plan import successors
+from headrace.output.inputs import InputFile, files_in, files_to_read, further_version
+from headrace.output.journal_state import successors
 from headrace.output.seen_keys import check_kinds, key_step
+from headrace.plan.identity import unrecognised
 from headrace.plan.logical import Plan
 from headrace.plan.partitioning import Partitioning
-
-InputFile: TypeAlias = tuple[str, int, int]
 
 
 def check_incremental(plan: Plan, files: Sequence[InputFile], mode: str) -> None:
@@ -253,12 +251,6 @@ def _refuse_lost(
             )
 
 
-def files_to_read(source: Source, committer: ShardCommitter) -> set[int]:
-    """Return the numbers of the files that shards which are still to do read."""
-    done = () if committer.state.finished else committer.plan.shards
-    return files_in(source, (shard for shard in done if not committer.state.done[shard.index]))
-
-
 def _refuse_rewritten(source: Source, committer: ShardCommitter, changed: set[int]) -> None:
     """Refuse files that are others than those whose rows are in the output, or that had none."""
     others = sorted(changed - files_to_read(source, committer))
@@ -345,3 +337,58 @@ def _insert_in_order(
 def _file_of(source: Source, split: Split) -> int:
     """Return the number of the first file that a split reads; -1 if it reads none, as of a table in memory."""
     return next(iter(source.files_of(split)), -1)
+
+
+# ------------------------------------------------------------ rows that other code made
+
+
+def check_refresh(plan: Plan, code: Mapping[str, str], *, incremental: bool, on_change: str) -> None:
+    """Refuse where ``refresh="changed"`` has no meaning: it could not tell what changed, or which rows to make."""
+    if plan.sink is not None and plan.sink.target is not None:
+        asked = "refresh='changed'"
+        raise ArgumentError(f"{asked}: {why_not(asked, 'database' if plan.sink.target.by_part else 'delta')}")
+    if not incremental or on_change != "continue":
+        other = "without incremental=True" if not incremental else f"with on_change={on_change!r}"
+        raise ArgumentError(
+            f"refresh='changed' {other}: it is for incremental outputs, and makes the rows again that older code "
+            "made. Write write_…(out, incremental=True, refresh='changed')."
+        )
+    limit = next((step for step in plan.steps if step.row_limit is not None), None)
+    if limit is not None:
+        raise ArgumentError(
+            f"refresh='changed' with {limit.label()}: which rows it lets through depends on all before them, so some "
+            "cannot be made again alone. Use mode='overwrite'."
+        )
+    if unknown := unrecognised(code):
+        raise PlanChanged(
+            f"refresh='changed' cannot tell whether {unknown[0]} is what the rows were made with, and would make all "
+            "rows again on each run. Give the step version='…': it is then recognised by that text."
+        )
+
+
+def older_shards(
+    source: Source, committer: ShardCommitter, code: Mapping[str, str], gone: Collection[str]
+) -> list[CommitRecord]:
+    """Return the records of shards that other code made, and whose input files are all there."""
+    state, plan = committer.state, committer.plan
+    others = {number for number, known in state.codes.items() if known != code}
+    if not others:
+        return []
+    return [
+        record
+        for record in committer.committed()
+        if record.revision in others
+        and record.shard < len(plan.shards)
+        and not any(plan.files[file][0] in gone for file in files_in(source, [plan.shards[record.shard]]))
+    ]
+
+
+def revoke_unread(committer: ShardCommitter, older: Sequence[CommitRecord]) -> list[CommitRecord]:
+    """Take those back that no complete output has; return the others, which stay until new ones can replace them."""
+    if committer.state.finished:
+        return list(older)
+    first = committer.state.runs[-1].shard if committer.revealing.aside else 0
+    unread = [record for record in older if record.shard >= first]
+    if unread:
+        committer.revoke_unread(unread)
+    return [record for record in older if record.shard < first]

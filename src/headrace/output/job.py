@@ -12,7 +12,7 @@ from headrace.core.work import Durability, Shard
 from headrace.errors import REFUSALS, HeadraceError
 from headrace.output.commit import ShardCommitter
 from headrace.output.layout import Output
-from headrace.output.small_files import remove_tree
+from headrace.output.publishing import remove_tree
 from headrace.plan.logical import Plan
 from headrace.plan.partitioning import Partitioning
 

@@ -1,4 +1,4 @@
-"""What an output holds, wherever it lies, and which run is in force.
+"""What an output holds, wherever it lies, which run is in force, and its saved plan.
 
 ::
 
@@ -26,23 +26,34 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import re
 from collections.abc import Collection, Container, Iterator
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from headrace.core import failpoints
 from headrace.core.files import safe_files
 from headrace.core.files.safe_files import write_failed
 from headrace.core.stores.options import Options
 from headrace.core.uploading.names import PARTS
-from headrace.core.work import FLEET, NOTES, REJECTED
-from headrace.core.work import HOME as HOME
-from headrace.core.work import SUCCESS as SUCCESS
+from headrace.core.work import FLEET, HOME, NOTES, REJECTED, SUCCESS
 from headrace.errors import ForeignOutput, JournalDamaged
-from headrace.output.names import check_run, first_names, is_part, parts_there, read_pointer, run_of
+from headrace.output.names import (
+    check_run,
+    first_names,
+    is_part,
+    other_version,
+    parts_there,
+    read_pointer,
+    run_of,
+)
 from headrace.output.places.place import Place, place_at
-from headrace.output.small_files import foreign_entry, remove_tree
+from headrace.output.publishing import foreign_entry, remove_tree
+from headrace.plan.physical import SavedPlan
 
 _ADDED = re.compile(r"more-\d+(/|$)")  # outputs that programs for Ray have added beside the rows
 
@@ -236,3 +247,62 @@ class Output:
         empty = self.current() is None and self.next() is None
         made = safe_files.is_folder(self.queries) and any(map(safe_files.is_folder, self.queries.iterdir()))
         self.place.close(forget=forget and empty and not made)
+
+
+# ------------------------------------------------------------ saved plans
+
+
+def sealed(data: bytes) -> bytes:
+    """Return bytes with their hash in front."""
+    return hashlib.sha256(data).digest() + data
+
+
+def unsealed(data: bytes) -> bytes | None:
+    """Return the bytes behind their hash; None if that is another one.
+
+    >>> unsealed(sealed(b"plan")), unsealed(sealed(b"plan")[:-1])
+    (b'plan', None)
+    """
+    return data[32:] if hashlib.sha256(data[32:]).digest() == data[:32] else None
+
+
+def write_plan(output: Output, plan: SavedPlan, *, named: bool = True) -> None:
+    """Save a run's plan, sealed. ``named`` False: the caller syncs its folder."""
+    output.save(plan.run, "plan", sealed(plan.encode()), named=named)
+
+
+def read_plan(output: Output, run: str) -> SavedPlan:
+    """Read a run's saved plan; a damaged one is refused."""
+    return read_plan_at(output.folder(run))
+
+
+def read_plan_at(folder: Path) -> SavedPlan:
+    """Read the saved plan in a run's folder."""
+    path = folder / "plan"
+    try:
+        data = safe_files.content(path)
+    except OSError as error:
+        raise JournalDamaged(_unreadable_plan(f"cannot be read: {error.strerror}", str(path))) from error
+    plan = unsealed(data)
+    if plan is None:
+        raise JournalDamaged(_unreadable_plan("is damaged", str(path)))
+    try:
+        return SavedPlan.decode(plan)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        what = f"The saved plan {path} is of a form"
+        raise JournalDamaged(other_version(what, _writer(plan))) from error
+
+
+def _writer(data: bytes) -> str | None:
+    """Return the version that says it wrote a plan, if it can be read so far."""
+    known: Any = None
+    with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
+        known = msgspec.msgpack.decode(data)
+    return known.get("headrace") if isinstance(known, dict) else None
+
+
+def _unreadable_plan(how: str, path: str) -> str:
+    return (
+        f"The saved plan {path} {how}. Without it, it is not known which rows are in which file, so nothing was "
+        "changed. Restore the file from a copy, or write to a new folder."
+    )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import chain
@@ -26,11 +26,13 @@ from headrace.core.rejected import ERROR_FIELDS
 from headrace.core.work import CommitRecord, Faults, Ledger, Shard, StagedFile, Task
 from headrace.errors import LedgerMismatch, OutputSchemaChanged, UnreadableFile
 from headrace.output.commit import ShardCommitter
+from headrace.output.journal_state import Revoked, RunEntry, successors
 from headrace.output.names import place_of
-from headrace.output.remeasure import bytes_of
+from headrace.output.revealing import bind_sink
+from headrace.output.verification import bytes_of
 from headrace.plan.accounts import mismatch, wrong_in_record
-from headrace.sinks.arrow import Arrow
-from headrace.sources.rejected import table_of
+from headrace.sinks.files import Arrow
+from headrace.sources.memory import table_of
 
 _REASON = ("_error", "_error_type", "_step")
 
@@ -133,6 +135,56 @@ def mended(
 def keeps_order(sink: Sink) -> bool:
     """Say whether rows that are read from one file after the other come in the order of the input."""
     return sink.target is None and not sink.partition_by
+
+
+# ------------------------------------------------------------ in the places of others
+
+
+def replacing(committer: ShardCommitter, shards: Sequence[int]) -> tuple[Sink, dict[int, Shard]]:
+    """Return the sink for records that take the places of those of some shards, and the shard of each.
+
+    Where readers have seen a shard, that is a further one; else it is the same.
+    """
+    output, plan, runs, unread = (
+        committer.output,
+        committer.plan,
+        committer.state.runs,
+        _first_unread(committer),
+    )
+    output.make(plan.run)
+    if runs[-1].ended:
+        runs = [*runs, RunEntry(len(runs) + 1, 0, 0.0, 0)]
+    found = {shard: plan.shards[shard] for shard in shards if shard >= unread}
+    found |= successors(plan.shards, [shard for shard in shards if shard < unread])
+    return bind_sink(committer.sink, output, plan, committer.durability, runs), found
+
+
+def replace_shards(committer: ShardCommitter, records: Mapping[int, CommitRecord]) -> None:
+    """Let records, of what ``replacing`` returned, take the places of those of shards: all of them, or none."""
+    committer.gated = True  # they are hidden until all of it is looked at
+    state, unread = committer.state, _first_unread(committer)
+    again = [record for record in committer.committed() if record.shard in records and record.shard >= unread]
+    seen = successors(committer.plan.shards, [shard for shard in records if shard < unread])
+    try:
+        committer.note(*(Revoked(record.shard) for record in again), synced=False)
+        if seen:
+            committer.grow((), list(seen.values()), list(seen), together=True)
+        state.recount(record for record in committer.committed() if record not in again)
+        for record in records.values():
+            committer.accept(record)
+        committer.revealing.publisher.arrive()
+        committer.commit_accepted()
+    except BaseException:
+        committer.abandon()
+        raise
+    state.recount(committer.committed())
+    kept = {file for record in records.values() for file in record.files}
+    committer.revealing.publisher.drop(file for record in again for file in record.files if file not in kept)
+
+
+def _first_unread(committer: ShardCommitter) -> int:
+    unread = committer.revealing.aside and not committer.state.finished
+    return committer.state.runs[-1].shard if unread else len(committer.plan.shards)
 
 
 # ------------------------------------------------------------ files

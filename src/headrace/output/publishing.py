@@ -1,4 +1,4 @@
-"""What becomes of a committed shard's files: brought to their place, journalled, then revealed.
+"""Files of an output: small ones, and those of committed shards, brought to their place, journalled, then revealed.
 
 *When* they are revealed is one value of a run, its ``Moment``. How files come to where readers find them is the
 place's: a folder renames them, see here; a store uploads and copies them, see ``places/store_parts.py``.
@@ -6,21 +6,88 @@ place's: a folder renames them, see here; a store uploads and copies them, see `
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from concurrent.futures import Future, wait
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Protocol
 
 from headrace.core import failpoints
 from headrace.core.files import hive, safe_files
 from headrace.core.files.safe_files import write_failed
 from headrace.core.ports import Sink
 from headrace.core.uploading.names import is_uploaded
-from headrace.core.work import SUCCESS, CommitRecord, StagedFile
-from headrace.output.small_files import sync_folder
+from headrace.core.work import HOME, SUCCESS, CommitRecord, StagedFile
+from headrace.errors import ForeignOutput
+
+# ------------------------------------------------------------ small files, and folders
+
+
+def remove_tree(folder: Path) -> None:
+    """Remove a folder with all that is in it, as far as it can be removed."""
+    try:
+        folder.rmdir()
+    except OSError:
+        import shutil  # imports five compression modules, and most folders are empty by then
+
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def remove_unlisted(folder: Path, named: Container[str]) -> None:
+    """Remove what is in a folder, if it is there, and no record names it: its attempt was never committed."""
+    for path in folder.iterdir() if safe_files.is_folder(folder) else ():
+        if path.name not in named:
+            remove_any(path)
+
+
+def remove_any(path: Path) -> None:
+    """Remove a file, or a folder with all that is in it, where only Headrace writes."""
+    if safe_files.is_folder(path):
+        remove_tree(path)
+    else:
+        remove_file(path)
+
+
+def write_whole(path: Path, data: bytes, *, named: bool = True) -> None:
+    """Write a small file so that a reader, a crash or a loss of power leaves all of it or nothing.
+
+    ``named`` False: the caller syncs its folder.
+    """
+    try:
+        safe_files.write(path, data)
+        failpoints.hit("plan.written")
+    except OSError as error:
+        raise write_failed(error, path, "write") from error
+    if named:
+        sync_folder(path.parent)
+
+
+def sync_folder(path: Path) -> None:
+    """Make the names in a folder survive a loss of power, where the file system has such a call."""
+    try:
+        safe_files.sync_folder(path)
+    except OSError as error:
+        raise write_failed(error, path, "sync") from error
+
+
+def remove_file(path: Path) -> None:
+    """Remove a file, if it is there."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise write_failed(error, path, "remove") from error
+
+
+def foreign_entry(error: safe_files.NotOurs) -> ForeignOutput:
+    """Return the error for an entry of an output that no run has made."""
+    return ForeignOutput(
+        f"{error.filename} is not opened: {error.strerror}. Headrace would write and remove files in another place, "
+        "so nothing was touched: remove it, or choose another output."
+    )
+
 
 FileState = Literal["published", "staged", "missing"]
 
@@ -166,3 +233,74 @@ def _size(path: str | Path) -> int:
         return safe_files.size(path)
     except OSError as error:
         raise write_failed(error, path, "look at") from error
+
+
+# ------------------------------------------------------------ notes
+
+
+HELD = "held"
+"""Whoever holds an output surely lives: nobody has to look whether it gives signs of life."""
+
+
+class Notes(Protocol):
+    """The files of one folder of an output, by their names in it. What was added never changes."""
+
+    def add(self, name: str, data: bytes) -> bool:
+        """Add a file; False if one of that name is there, with other bytes."""
+        ...
+
+    def read(self, name: str) -> bytes | None:
+        """Return what a file has; None if there is none."""
+        ...
+
+    def names(self) -> list[str]:
+        """Return the names of all files."""
+        ...
+
+
+class FolderNotes:
+    """Files of a folder of this machine, or of one that all machines see."""
+
+    def __init__(self, root: Path, folder: str) -> None:
+        self._folder = root / HOME / folder
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+            safe_files.make_folder(root / HOME, 0o700)
+            for each in reversed([self._folder, *self._folder.parents][: len(Path(folder).parts)]):
+                safe_files.make_folder(each, 0o700)
+        except OSError as error:
+            raise write_failed(error, self._folder, "make") from error
+
+    def add(self, name: str, data: bytes) -> bool:
+        """Write it under another name, and link it: the link fails where there is a file."""
+        path = self._folder / name
+        made = self._folder / f".{name}-{os.urandom(6).hex()}{safe_files.TEMPORARY}"
+        try:
+            safe_files.create(made, data)
+            failpoints.hit("note.add")
+            try:
+                os.link(made, path)
+            except FileExistsError:
+                return self.read(name) == data
+            finally:
+                os.unlink(made)
+            sync_folder(self._folder)
+        except FileNotFoundError:  # the fleet is over, and its folder is gone
+            return False
+        except OSError as error:
+            raise write_failed(error, path, "write") from error
+        failpoints.hit("note.added")
+        return True
+
+    def read(self, name: str) -> bytes | None:
+        """Read the file."""
+        with contextlib.suppress(FileNotFoundError):
+            return safe_files.content(self._folder / name)
+        return None
+
+    def names(self) -> list[str]:
+        """List the folder."""
+        try:
+            return [name for name in os.listdir(self._folder) if not name.startswith(".")]
+        except FileNotFoundError:
+            return []

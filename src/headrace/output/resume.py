@@ -18,36 +18,18 @@ from headrace.core.arrow.output_schema import describe_difference
 from headrace.core.files import safe_files
 from headrace.core.ports import Sink
 from headrace.core.warn import warn
-from headrace.core.work import FLEET, HOME, NOTES
+from headrace.core.work import FLEET, HOME, NOTES, SUCCESS
 from headrace.errors import NothingMatched
-from headrace.output import input_marks, refusals
-from headrace.output.apart import check_apart
+from headrace.output import inputs, refusals
 from headrace.output.commit import ShardCommitter
-from headrace.output.input_changes import (
-    InputFile,
-    check_incremental,
-    files_to_read,
-    reconcile,
-)
-from headrace.output.input_versions import (
-    for_further_runs,
-    is_of_further_runs,
-    is_same_but_position,
-    reach,
-    since,
-    version_of,
-)
+from headrace.output.input_changes import check_incremental, check_refresh, reconcile
 from headrace.output.job import Job, OpenRequest
 from headrace.output.journal import Contents
-from headrace.output.journal_records import Revision
-from headrace.output.journal_state import JournalState
-from headrace.output.layout import SUCCESS, Output, new_run_name, open_output
+from headrace.output.journal_state import JournalState, Revision
+from headrace.output.layout import Output, new_run_name, open_output, read_plan
 from headrace.output.names import AHEAD
-from headrace.output.recover import begin, peek, recover
-from headrace.output.refresh import check_refresh
-from headrace.output.saved_plan import read_plan
+from headrace.output.recover import begin, check_in_table, peek, recover
 from headrace.output.seen_keys import check_keys
-from headrace.output.tables import check_in_table
 from headrace.plan import compile as compiler
 from headrace.plan.identity import code_of_plan, is_of_input, shape_of, unrecognised
 from headrace.plan.logical import Plan
@@ -62,7 +44,7 @@ def open_job(plan: Plan, request: OpenRequest) -> Job:
     if plan.sink.target is not None:
         plan.sink.target.check_source(described)
     files = plan.source.files()
-    check_apart(plan.sink.root, described.get("paths", ()), files)
+    refusals.check_apart(plan.sink.root, described.get("paths", ()), files)
     output = open_output(plan.sink.root, plan.sink.storage.options)
     try:
         with output.place.naming():
@@ -78,7 +60,9 @@ def open_job(plan: Plan, request: OpenRequest) -> Job:
 class _JobOpener:
     """Opens an output: ``job`` decides between a new run, a resumed one and an error."""
 
-    def __init__(self, plan: Plan, output: Output, files: list[InputFile], request: OpenRequest) -> None:
+    def __init__(
+        self, plan: Plan, output: Output, files: list[inputs.InputFile], request: OpenRequest
+    ) -> None:
         sink, given = plan.sink, plan.source
         assert sink is not None
         self._output = output
@@ -114,14 +98,14 @@ class _JobOpener:
             described = msgspec.json.decode(saved.shape)["source"]
             if saved.input is not None and not self._further:
                 versions = len(self._peek(current)[1].versions)
-                self._further = is_of_further_runs(saved, described, versions)
+                self._further = inputs.is_of_further_runs(saved, described, versions)
         if self._further:
-            plan = for_further_runs(plan)
+            plan = inputs.for_further_runs(plan)
         elif saved is not None:
             source = plan.source.as_planned(described)
             plan = plan if source is plan.source else replace(plan, source=source)
         shape = shape_of(plan)
-        if self._further and saved is not None and is_same_but_position(saved, described, plan.source):
+        if self._further and saved is not None and inputs.is_same_but_position(saved, described, plan.source):
             shape["source"] = described  # of the version that it was begun from
         self._shape = encoded(shape)
         return plan
@@ -230,7 +214,7 @@ class _JobOpener:
             saved, state, contents = self._peek(run)
             unfinished = (not state.finished or run == swapped) and not state.hidden
             same = saved.shape == self._shape and state.code == self.code
-            same = same and saved.files == input_marks.as_they_are(saved, self._files)
+            same = same and saved.files == inputs.as_they_are(saved, self._files)
             same = same and (next(contents.in_force(), None) is not None or self._is_as_planned(saved))
             if (
                 unfinished
@@ -298,7 +282,7 @@ class _JobOpener:
     def _is_as_planned(self, saved: SavedPlan) -> bool:
         """Say whether a run would be planned now as it was: its files are the same, and its shards."""
         self._prepare()
-        if saved.files != input_marks.as_they_are(saved, self._files):
+        if saved.files != inputs.as_they_are(saved, self._files):
             return False
         divided = any(shard.name for shard in saved.shards)  # which took time to find out
         return divided or saved.shards == self._request.partitioning.shards(self._plan.source)
@@ -350,7 +334,7 @@ class _JobOpener:
             warn(f"This run cannot be resumed, as {what} cannot be compared: give the step version='…'.")
         files = self._files if request.lists_input else []
         saved = new_plan(plan, request, self.code, files)
-        input_marks.note(plan.source, saved)
+        inputs.note(plan.source, saved)
         pointer = "next" if request.gated or self._output.current() is not None else "current"
         committer = begin(self._output, saved, self._sink, durability=request.durability, pointer=pointer)
         return Job(plan, self._output, committer, resumed=False)
@@ -374,12 +358,14 @@ class _JobOpener:
             partitioning = request.partitioning if grows else None
             plan, files = self._plan, self._files
             if self._further and plan.source.position():
-                to_read = files_to_read(plan.source, committer)
+                to_read = inputs.files_to_read(plan.source, committer)
                 incremental, refresh = request.incremental, request.refresh
-                plan = since(plan, committer, to_read, partitioning, incremental=incremental, refresh=refresh)
+                plan = inputs.since(
+                    plan, committer, to_read, partitioning, incremental=incremental, refresh=refresh
+                )
                 files = plan.source.files()
             planned = committer.plan
-            files = input_marks.as_they_are(planned, files, warns=True)
+            files = inputs.as_they_are(planned, files, warns=True)
             plan = reconcile(
                 plan,
                 committer,
@@ -390,10 +376,10 @@ class _JobOpener:
             )
             if request.gated and not (state.finished or committer.revealing.aside):  # some parts were gone
                 raise refusals.seen_too_early(self._output)
-            input_marks.mark(plan.source, committer, planned, files)
-            input_marks.note(plan.source, committer.plan)
+            inputs.mark(plan.source, committer, planned, files)
+            inputs.note(plan.source, committer.plan)
             if self._further:
-                reach(committer, plan)
+                inputs.reach(committer, plan)
             if state.code != self.code and 0 in state.done and not state.finished:
                 committer.note(Revision(state.revision + 1, self.code))
         except BaseException:
@@ -402,7 +388,9 @@ class _JobOpener:
         return Job(plan, self._output, committer, resumed=True, interrupted=interrupted)
 
 
-def new_plan(plan: Plan, request: OpenRequest, code: dict[str, str], files: list[InputFile]) -> SavedPlan:
+def new_plan(
+    plan: Plan, request: OpenRequest, code: dict[str, str], files: list[inputs.InputFile]
+) -> SavedPlan:
     """Return the plan of a run that begins, as it is to be saved; ``files`` are those of its input."""
     target = None if plan.sink is None else plan.sink.target
     return SavedPlan(
@@ -414,9 +402,9 @@ def new_plan(plan: Plan, request: OpenRequest, code: dict[str, str], files: list
         time.time(),
         request.version,
         compiler.unchanged_metrics(plan.steps),
-        version_of(plan.source),
+        inputs.version_of(plan.source),
         "" if target is None else target.table_there(),
-        input_marks.marks_of(files),
+        inputs.marks_of(files),
     )
 
 

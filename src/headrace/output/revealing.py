@@ -10,10 +10,9 @@ from headrace.core.arrow.batch import schema_from
 from headrace.core.failures import errors_of_publishing
 from headrace.core.ports import Moment, Sink, Target
 from headrace.core.work import CommitRecord, Durability, StagedFile
-from headrace.output.journal_state import JournalState
+from headrace.output.journal_state import JournalState, RunEntry
 from headrace.output.layout import Output
 from headrace.output.names import is_of
-from headrace.output.run_list import RunEntry
 from headrace.plan.physical import SavedPlan
 
 DATABASE = "table"  # kinds of sinks

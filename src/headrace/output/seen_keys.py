@@ -33,7 +33,7 @@ from headrace.core.ports import Source
 from headrace.core.work import Split
 from headrace.errors import ArgumentError, BadInput, InputChanged, JournalDamaged, PlanChanged, UnknownColumn
 from headrace.output.commit import ShardCommitter
-from headrace.output.run_list import RunEntry, run_at
+from headrace.output.journal_state import RunEntry, run_at
 from headrace.plan.logical import Plan
 from headrace.plan.steps.selection import Unseen
 

@@ -1,16 +1,39 @@
-"""What ``verify`` says of an output."""
+"""What ``verify`` says of an output, and how it measures parts, metrics and tables again.
+
+Metrics only if they are Headrace's own: others would need their code to be executed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeGuard
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeGuard
 
+import msgspec
+
+from headrace.core.arrow.batch import schema_from
+from headrace.core.door import annex, loaded
+from headrace.core.files import safe_files
+from headrace.core.files.formats import FORMATS
+from headrace.core.human import plural
+from headrace.core.metric_states import merged, plain
+from headrace.core.ports import Accumulator, Target
+from headrace.core.stores.options import Options
 from headrace.core.terminal import one_line
+from headrace.core.work import StagedFile
+from headrace.errors import HeadraceError
+from headrace.output.places.place import Place
+from headrace.output.revealing import DATABASE, LAKES, TABLES, parts_of
+from headrace.output.runs import SavedRun
 
 if TYPE_CHECKING:
     from headrace.core.work import Ledger
+    from headrace.output.places.place import Place
+    from headrace.output.runs import SavedRun
+    from headrace.sinks.files import TableOfFiles
+
 
 Verdict = Literal["good", "damaged", "unpublished", "unfinished", "running"]
 
@@ -128,3 +151,259 @@ def steps_of(ledger: Ledger) -> Iterator[tuple[int, ...]]:
 def verbs(shape: dict[str, Any]) -> set[str]:
     """Return the verbs of a plan."""
     return {step.get("verb", "") for step in shape.get("steps", ())}
+
+
+# ------------------------------------------------------------ measured again
+
+
+_CHUNK = 1 << 20
+WRONG = (HeadraceError, IndexError, ValueError, msgspec.MsgspecError)
+
+
+def bytes_of(path: Path) -> tuple[int, int]:
+    """Return a file's size and CRC-32, by reading all of it."""
+    size = crc = 0
+    with safe_files.file(path) as file:
+        while chunk := file.read(_CHUNK):
+            size += len(chunk)
+            crc = zlib.crc32(chunk, crc)
+    return size, crc
+
+
+def rows_of(path: Path, name: str, sink: Mapping[str, Any]) -> int | None:
+    """Count the rows of a file that is whole, as its format does; None for a format that is not ours."""
+    kind = str(sink.get("kind")).lower()
+    found = FORMATS.get(kind) if kind in FORMATS.ours else None
+    writer = "" if found is None else found.writer
+    if name.endswith(".arrow"):
+        writer = "headrace.sinks.files:Arrow"
+    rows: int | None = loaded(writer).rows_in(path, sink) if writer else None
+    return rows
+
+
+class Remeasured(NamedTuple):
+    """Metrics that were merged again, what is wrong with them, and which were not checked, or even computed again."""
+
+    results: dict[str, Any] | None = None
+    findings: tuple[Finding, ...] = ()
+    unchecked: tuple[str, ...] = ()
+    recounted: tuple[str, ...] = ()
+
+
+def remeasured(run: SavedRun, output: Place, recorded: Any, *, whole: bool) -> Remeasured:
+    """Merge the metric states of all shards again, compute metrics from the files, and compare with ``_SUCCESS``.
+
+    ``recorded``: what that says. ``whole``: nothing is wrong with the files.
+    """
+    shape = msgspec.json.decode(run.plan.shape)
+    steps = shape.get("steps", ())
+    planned = {name: each for step in steps for name, each in (step.get("metrics") or {}).items()}
+    if not isinstance(recorded, dict) or recorded.keys() != planned.keys():
+        has = sorted(recorded) if isinstance(recorded, dict) else recorded
+        return Remeasured(findings=(_wrong(f"it has metrics {has!r}, and the plan {sorted(planned)}."),))
+    if not planned:
+        return Remeasured()
+    results: dict[str, Any] = {}
+    findings: list[Finding] = []
+    unchecked, recounted = list[str](), list[str]()
+    for i, name in enumerate(recorded):
+        metric = _metric_from(planned[name])
+        if metric is None:
+            unchecked.append(name)
+            continue
+        try:
+            results[name] = again = _merged(run, i, name, metric)
+            if recorded[name] != again:
+                findings.append(
+                    _wrong(f"{name} is {recorded[name]!r}, and the journal's states give {again!r}.")
+                )
+            elif (
+                whole
+                and not findings
+                and _is_in_the_files(run, output, shape.get("sink") or {}, name, metric)
+            ):
+                found = _counted(metric, [output.root / file.name for file in parts_of(run.in_order())])
+                if found == again:
+                    recounted.append(name)
+                else:
+                    findings.append(_wrong(f"{name} is {again!r}, and the rows in the files give {found!r}."))
+        except WRONG as error:
+            findings.append(_wrong(f"{name} cannot be merged again: {error}"))
+    return Remeasured(results, tuple(findings), tuple(unchecked), tuple(recounted))
+
+
+def _wrong(message: str) -> Finding:
+    return Finding("metrics", "_SUCCESS", message)
+
+
+def _is_in_the_files(
+    run: SavedRun, output: Place, sink: Mapping[str, Any], name: str, metric: Accumulator
+) -> bool:
+    """Say whether the columns of a metric are in the output as they were when it counted them."""
+    if sink.get("kind") != "Parquet" or name not in run.plan.unchanged_metrics:
+        return False
+    if output.copied or run.state.schema is None:  # they would be fetched once more
+        return False
+    names = schema_from(run.state.schema).names
+    return set(metric.columns) <= set(names) - set(sink.get("partition_by", ()))
+
+
+def _merged(run: SavedRun, number: int, name: str, metric: Accumulator) -> Any:
+    """Return a metric's result by the states of all shards, in plain values; ``number`` is its place in them."""
+    records = (record for record in run.in_order() if record.states)
+    totals = merged([(name, metric)], ((record.states[number],) for record in records), run.folder)
+    return _plain(totals[0])
+
+
+def _counted(metric: Accumulator, files: Sequence[Path]) -> Any:
+    """Return a metric's result by the rows in Parquet files, which have its columns; in plain values."""
+    import pyarrow.parquet as pq
+
+    total = metric.empty()
+    for path in files:
+        with safe_files.file(path) as opened, pq.ParquetFile(opened) as file:
+            for batch in file.iter_batches(columns=list(total.columns), use_threads=False):
+                total.update(batch)
+    return _plain(total)
+
+
+def _plain(total: Accumulator) -> Any:
+    return msgspec.json.decode(msgspec.json.encode(plain(total.result())))
+
+
+def _metric_from(shape: Any) -> Any:
+    """Return one of Headrace's metrics from its description; None for any other."""
+    import inspect
+
+    from headrace.accumulators import METRICS
+
+    kind: Any = shape.get("kind") if isinstance(shape, dict) else None
+    cls = METRICS.get(kind) if kind in METRICS.ours and kind != "TorchMetric" else None
+    if cls is None:
+        return None
+    settings = {name: value for name, value in shape.items() if name != "kind"}
+    if kind == "By":
+        settings["metric"] = _metric_from(settings.get("metric"))
+        if settings["metric"] is None:
+            return None
+    taken = inspect.signature(cls.__init__).parameters
+    try:
+        metric = cls(**{name: value for name, value in settings.items() if name in taken})
+    except (HeadraceError, TypeError):
+        return None
+    described = msgspec.json.decode(msgspec.json.encode(metric.describe(), enc_hook=str))
+    return metric if described == shape else None
+
+
+# ------------------------------------------------------------ rows of a table
+
+
+Findings = list[Finding]
+
+_OPENED_BY = {
+    DATABASE: "databases.verbs",
+    **dict.fromkeys(LAKES, "lakes.verbs"),
+}  # modules with a function `saved`
+
+
+class Reached(NamedTuple):
+    """What opens a table that an output is in, as the caller gave it: its catalogue, or the database's address."""
+
+    catalog: str | Mapping[str, Any] | None = None
+    uri: str | None = None
+
+
+def in_table(
+    about: Mapping[str, Any], place: str, options: Options, run: SavedRun, reached: Reached
+) -> tuple[Findings, list[str]]:
+    """Look whether a table has the rows of each run of an output; return what it has not, and notes.
+
+    ``about``: what the plan says of the sink. Of a run that is not finished, a database may have rows already.
+    """
+    kind = about.get("kind")
+    if kind not in TABLES or not (run.finished or kind == DATABASE):
+        return [], []
+    findings, notes = [], []
+    try:
+        target = _target_of(about, place, options, run, reached)
+        if isinstance(target, str):
+            return [], [f"it was not checked whether the table has the rows: {target}"]
+        for name, parts in _parts_by_run(target, run):
+            found = target.rows_lost(parts, (), name)
+            if found is not None and (found.left == "unknown" or found.by_run):
+                notes.append(found.why)
+            elif found is not None:
+                findings.append(Finding("table", name, f"{found.why}."))
+    except HeadraceError as error:
+        notes.append(f"it could not be checked whether the table has the rows: {error}")
+    return findings, notes
+
+
+def gone(output: Place, run: SavedRun, options: Options = ()) -> str:
+    """Say what is gone of a finished output, as far as names, sizes and tables tell; "" if nothing is.
+
+    No part is read, and no row of a database is compared: ``verify`` does.
+    """
+    about = msgspec.json.decode(run.plan.shape).get("sink") or {}
+    files = [file for record in run.records for file in record.files]
+    missing = [file for file in files if output.size_of(file.name) != file.size]
+    if about.get("kind") not in TABLES:
+        if not missing:
+            return ""
+        others = f", {missing[0].name} the first" if len(missing) > 1 else f": {missing[0].name}"
+        return (
+            f"{len(missing):,} of {plural(len(files), 'file')} {'is' if len(missing) == 1 else 'are'} gone, or of "
+            f"another size{others}"
+        )
+    try:
+        target = _target_of(about, str(output.at()), options, run, Reached())
+        if isinstance(target, str):
+            return ""
+        for name, parts in _parts_by_run(target, run):
+            found = target.gone(parts, [file for file in parts if file in missing], name)
+            if found is not None and found.left != "unknown" and not found.by_run:
+                return found.why
+    except HeadraceError:  # the table cannot be looked at from here
+        return ""
+    return ""
+
+
+def _parts_by_run(target: Target, run: SavedRun) -> Iterator[tuple[str, Sequence[StagedFile]]]:
+    """Yield the name and the parts of each run that the table must have; of a database, of all runs at once."""
+    if target.by_part:
+        parts = [file for file in parts_of(run.records) if file.rows]
+        yield run.name, parts if run.finished else target.has_parts(parts)
+        return
+    for name in (entry.name(run.name) for entry in run.state.runs):
+        yield name, parts_of(run.records, name)
+
+
+def _target_of(
+    about: Mapping[str, Any], place: str, options: Options, run: SavedRun, reached: Reached
+) -> Target | str:
+    """Return what looks into the table of a run; or why nothing does."""
+    found = table_of(about, place, options, reached)
+    if isinstance(found, str):
+        return found
+    assert found is not None
+    staging = str(run.folder / "staging")
+    return found.of(found.files.bind(run=run.name, staging=staging, digits=0, durability="process"))
+
+
+def table_of(
+    about: Mapping[str, Any], place: str, options: Options, reached: Reached
+) -> TableOfFiles | str | None:
+    """Return the table that a plan describes, with its files at ``place``; None if it describes files alone.
+
+    Or why there is none: no server is connected to because an output names it.
+    """
+    if about.get("kind") not in TABLES:
+        return None
+    from headrace.sinks.files import FileSink
+    from headrace.sinks.parquet import Parquet
+
+    parts = FileSink(
+        place, Parquet(), storage_options=options, partition_by=tuple(about.get("partition_by", ()))
+    )
+    opened = annex(_OPENED_BY[about["kind"]])
+    return opened.saved(about, parts, options, reached) if opened else "its annex is not there"

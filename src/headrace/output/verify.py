@@ -23,10 +23,9 @@ from headrace.core.human import plural
 from headrace.core.stores.options import Options, checked
 from headrace.core.work import REJECTED, StagedFile
 from headrace.errors import JournalDamaged
+from headrace.output.journal_state import manifest_entry
 from headrace.output.names import is_part
 from headrace.output.places.place import Place, looked_at
-from headrace.output.remeasure import Remeasured, bytes_of, remeasured, rows_of
-from headrace.output.run_list import manifest_entry
 from headrace.output.runs import (
     SavedRun,
     check_is_output,
@@ -36,8 +35,20 @@ from headrace.output.runs import (
     pointer,
     success_of,
 )
-from headrace.output.verification import Finding, Verdict, Verification, are_steps, steps_of, verbs
-from headrace.output.verify_tables import Reached, in_table
+from headrace.output.verification import (
+    Finding,
+    Reached,
+    Remeasured,
+    Verdict,
+    Verification,
+    are_steps,
+    bytes_of,
+    in_table,
+    remeasured,
+    rows_of,
+    steps_of,
+    verbs,
+)
 from headrace.plan.accounts import is_counted, wrong_in_record
 from headrace.plan.parameters import given_folder
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.core.files.formats import FORMATS, data_format
 from headrace.errors import ArgumentError, NothingMatched, nearest
-from headrace.sources.files import given_paths
+from headrace.sources.file_source import given_paths
 
 if TYPE_CHECKING:
     from headrace.dataset.dataset import Dataset

@@ -13,7 +13,7 @@ from headrace.core.arguments import known_arguments
 from headrace.dataset.dataset import Dataset
 from headrace.plan import ray_arguments
 from headrace.readers.options import READ_CSV, READ_JSON, warn_of_unfinished
-from headrace.sources.files import PathArgument
+from headrace.sources.file_source import PathArgument
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -210,7 +210,7 @@ def read_binary_files(
     >>> hr.read_binary_files(folder).take_all()
     [{'bytes': b'abc'}]
     """
-    from headrace.sources.binary import BinarySource
+    from headrace.sources.lines import BinarySource
 
     warn_of_unfinished(paths)
     return Dataset.from_source(
@@ -375,7 +375,7 @@ def read_rejected(
     [{'item': 'two', '_error_type': 'ValueError', '_row': 1}]
     """
     from headrace.core.stores.options import checked
-    from headrace.output.rejected import rejected_rows
+    from headrace.output.runs import rejected_rows
     from headrace.sources.memory import MemorySource
 
     return Dataset.from_source(MemorySource(rejected_rows(output, checked(storage_options)), "rejected"))

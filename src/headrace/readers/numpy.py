@@ -9,7 +9,7 @@ from headrace.core.arguments import known_arguments
 from headrace.dataset.dataset import Dataset
 from headrace.plan import ray_arguments
 from headrace.readers.options import warn_of_unfinished
-from headrace.sources.files import PathArgument
+from headrace.sources.file_source import PathArgument
 
 __all__ = ["read_numpy"]
 

@@ -12,7 +12,7 @@ from headrace.core.work import HOME, SUCCESS
 from headrace.errors import ArgumentError
 from headrace.plan import ray_arguments
 from headrace.plan.ray_arguments import READ
-from headrace.sources.files import PathArgument, given_paths
+from headrace.sources.file_source import PathArgument, given_paths
 
 _SAME_NAME = (
     "column_names", "encoding", "skip_rows", "delimiter", "column_types", "null_values", "strings_can_be_null",

@@ -14,7 +14,7 @@ from headrace.dataset.dataset import Dataset
 from headrace.errors import ArgumentError
 from headrace.plan import ray_arguments
 from headrace.readers.options import warn_of_unfinished
-from headrace.sources.files import PathArgument
+from headrace.sources.file_source import PathArgument
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -88,8 +88,8 @@ def read_parquet(
     [{'y': 3}, {'y': 4}]
     """
     from headrace.plan.expressions import fields_of
+    from headrace.sources.file_source import PATH
     from headrace.sources.parquet.source import ParquetSource
-    from headrace.sources.path_column import PATH
 
     warn_of_unfinished(paths)
 

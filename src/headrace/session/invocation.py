@@ -65,7 +65,7 @@ class Invocation(msgspec.Struct):
     def record(self, folder: Path, root: Path | str) -> None:
         """Write the command into a run's folder; the latest one counts."""
         self.opened = (root, folder.name)
-        from headrace.output.small_files import write_whole
+        from headrace.output.publishing import write_whole
 
         cwd, output = (
             os.path.realpath(self.cwd or here()),

@@ -13,11 +13,11 @@ from headrace.core.door import annex
 from headrace.core.events import Event, MetricsCounted, RequirementsAsked, RunFinished, RunStarted
 from headrace.core.human import plural
 from headrace.core.table_changes import position_text, taken_in
+from headrace.core.work import HOME
 from headrace.observers.pace import LAST_SHARDS
 from headrace.observers.record_reader import listed
-from headrace.output.layout import HOME
+from headrace.output.inputs import files_in
 from headrace.output.names import REPORT
-from headrace.output.refresh import files_in
 from headrace.output.runs import success_of
 from headrace.output.seen_keys import key_step
 from headrace.result import Metrics, Result
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from headrace.output.job import Job
+    from headrace.output.journal_state import RunEntry
     from headrace.output.layout import Output
-    from headrace.output.run_list import RunEntry
 
 
 def started(job: Job, workers: int) -> RunStarted:

@@ -23,8 +23,8 @@ from headrace.core.files import safe_files
 from headrace.core.files.storage import storage_at
 from headrace.core.stores.addresses import without_secrets, without_secrets_in
 from headrace.core.terminal import encodable
+from headrace.output.journal_state import RunEntry, digest_of, time_text
 from headrace.output.names import LINEAGE
-from headrace.output.run_list import RunEntry, digest_of, time_text
 from headrace.session import provenance
 from headrace.version import __version__
 

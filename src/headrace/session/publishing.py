@@ -25,13 +25,12 @@ from headrace.core.uploading.names import PARTS, is_uploaded, uploaded_name
 from headrace.core.work import HOME
 from headrace.errors import ArgumentError, HeadraceError, MissingLibrary, PlanError, RequirementNotMet
 from headrace.observers.record import EVENTS, Record
-from headrace.output.layout import open_output
+from headrace.output.layout import open_output, read_plan
 from headrace.output.names import REPORT
 from headrace.output.recover import peek, recover
 from headrace.output.revealing import with_files_of
 from headrace.output.runs import check_is_output, load, success_of
-from headrace.output.saved_plan import read_plan
-from headrace.output.verify_tables import Reached, table_of
+from headrace.output.verification import Reached, table_of
 from headrace.plan.parameters import given_folder
 from headrace.plan.requirements import compared
 from headrace.result import Metrics, Result

@@ -34,9 +34,8 @@ from headrace.core.work import Shard
 from headrace.errors import ArgumentError, InputChanged
 from headrace.options import RunOptions
 from headrace.output.job import OpenRequest
-from headrace.output.mending import Aside, Retried, keeps_order, mended
+from headrace.output.mending import Aside, Retried, keeps_order, mended, replace_shards, replacing
 from headrace.output.names import place_of
-from headrace.output.refresh import replace_shards, replacing
 from headrace.output.resume import open_job
 from headrace.plan.logical import Plan
 from headrace.plan.partitioning import Partitioning
@@ -44,9 +43,8 @@ from headrace.plan.steps.selection import Unseen
 from headrace.plan.steps.union import union_in
 from headrace.session.context import RunContext
 from headrace.session.rejected_file import PLACE, places_of, repaired_rows
-from headrace.sinks.arrow import Arrow, ArrowEncoder
-from headrace.sinks.files import FileSink
-from headrace.sources.rejected import RejectedSource, table_of
+from headrace.sinks.files import Arrow, ArrowEncoder, FileSink
+from headrace.sources.memory import RejectedSource, table_of
 from headrace.version import __version__
 
 if TYPE_CHECKING:

@@ -450,7 +450,7 @@ def _save_source_columns(job: Job) -> None:
     from headrace.core.arrow.batch import schema_bytes
     from headrace.core.arrow.objects import TEXTS, without_objects
     from headrace.core.rejected import COLUMNS
-    from headrace.output.small_files import write_whole
+    from headrace.output.publishing import write_whole
 
     place = job.output.folder(job.committer.plan.run) / COLUMNS
     write_whole(place, schema_bytes(without_objects(job.plan.source.schema(), TEXTS)))

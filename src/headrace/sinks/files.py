@@ -8,12 +8,15 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self, cast
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, ClassVar, Self, cast
 
 import pyarrow as pa
 
+from headrace.core.arrow.values import one_value
 from headrace.core.asked import why_not
 from headrace.core.failures import is_foreign
+from headrace.core.files import safe_files
 from headrace.core.files.formats import PART_SUFFIX
 from headrace.core.files.staged import StagedStream
 from headrace.core.files.storage import Storage, output_at, storage_at
@@ -21,7 +24,6 @@ from headrace.core.ports import Encoder, Format, JoinedEncoder, Sink, Target, Wr
 from headrace.core.stores.options import Options, checked_for_output
 from headrace.core.work import REJECTED, Durability, StagedFile, Task
 from headrace.errors import ArgumentError, SinkError, nearest
-from headrace.sinks.arrow import Arrow
 from headrace.sinks.dividing import (
     Division,
     Folders,
@@ -33,6 +35,64 @@ from headrace.sinks.dividing import (
 
 if TYPE_CHECKING:
     from headrace.core.parquet.chunks import Chunks
+
+
+# ------------------------------------------------------------ Arrow's own files: rejected rows are always such
+
+
+@dataclass(frozen=True)
+class Arrow(Format):
+    """A file has one dictionary for each column, to which later batches may add; those of row groups differ."""
+
+    kind: ClassVar[str] = "Arrow"
+    suffix: ClassVar[str] = "arrow"
+
+    def open(self, stream: StagedStream, schema: pa.Schema) -> ArrowEncoder:
+        return ArrowEncoder(stream, schema)
+
+    def rows_back(self, path: Path) -> Iterator[pa.RecordBatch]:
+        with pa.BufferReader(safe_files.mapped(path)) as file:
+            reader = pa.ipc.open_file(file)
+            yield from (reader.get_batch(i) for i in range(reader.num_record_batches))
+
+    @classmethod
+    def rows_in(cls, path: Path, described: Mapping[str, Any]) -> int:
+        with pa.BufferReader(safe_files.mapped(path)) as file:
+            reader = pa.ipc.open_file(file)
+            return sum(reader.get_batch(i).num_rows for i in range(reader.num_record_batches))
+
+
+class ArrowEncoder:
+    """Writes batches at once."""
+
+    def __init__(self, stream: StagedStream | IO[bytes], schema: pa.Schema) -> None:
+        options = pa.ipc.IpcWriteOptions(emit_dictionary_deltas=True)
+        self._writer = pa.ipc.new_file(stream, schema, options=options)
+        self._last: dict[int, pa.Array] = {}  # column → no rows, with the dictionary as it was written
+        self._rows = 0
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        for number, column in enumerate(batch.columns):
+            if pa.types.is_dictionary(column.type):
+                batch = batch.set_column(number, batch.schema.field(number), self._extended(number, column))
+        self._writer.write_batch(batch)
+        self._rows += batch.num_rows
+
+    def _extended(self, number: int, column: pa.Array) -> pa.Array:
+        """Return a column with the dictionary that was written, and behind it what is new."""
+        if number in self._last:
+            column = pa.chunked_array([self._last[number], column]).unify_dictionaries().chunk(1)
+        elif not len(column.dictionary):  # Arrow adds nothing to one without values
+            column = pa.DictionaryArray.from_arrays(
+                column.indices, one_value(column.type.value_type), ordered=column.type.ordered
+            )
+        self._last[number] = column.slice(0, 0)
+        return column
+
+    def close(self) -> int:
+        self._writer.close()
+        return self._rows
+
 
 Divide = Callable[[Folders, pa.Schema], Division]
 
@@ -47,7 +107,7 @@ class FileSink:
     The folder and the staging folder exist before ``open`` and ``publish`` are called: the driver makes them
     when it takes the lock, and a worker that outlived its driver must not bring them back.
 
-    >>> from headrace.sinks.csv import Csv
+    >>> from headrace.sinks.text import Csv
     >>> FileSink("out", Csv(), max_rows_per_file=1000).describe()["max_rows_per_file"]
     1000
     """

@@ -1,20 +1,140 @@
-"""Parts as JSON lines."""
+"""Parts as JSON lines, and columns as JSON text."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
+import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
 
 from headrace.core.files.formats import compressed_suffixes
 from headrace.core.files.staged import StagedStream
 from headrace.core.ports import Encoder
 from headrace.sinks.files import probe_columns
-from headrace.sinks.jsontext import encode_object
-from headrace.sinks.text import Lined, join, put, unpacked
+from headrace.sinks.text import TEXT, Lined, fill, join, literal, put, unpacked
+
+# ------------------------------------------------------------ columns as text, in Arrow's own loops
+
+
+_ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t"}
+_CONTROL = re.compile("[\x00-\x1f]")
+
+
+def encode(values: pa.Array) -> pa.Array:
+    """Return one JSON text for each value, ``null`` for nulls; raises ``ArrowNotImplementedError``."""
+    return fill(_encode(values), "null")
+
+
+def encode_object(names: Sequence[str], columns: Sequence[pa.Array]) -> pa.Array:
+    """Return one JSON object for each row."""
+    pieces: list[pa.Array | str] = []
+    for i, (name, column) in enumerate(zip(names, columns, strict=True)):
+        key = msgspec.json.encode(name).decode()
+        pieces += ["{" if i == 0 else ",", f"{key}:", encode(column)]
+    return join(*pieces, "}")
+
+
+def _encode(values: pa.Array) -> pa.Array:
+    kind = values.type
+    if isinstance(kind, pa.FixedShapeTensorType):
+        return _encode(_nested(values.storage, kind.shape))
+    if isinstance(values, pa.ExtensionArray):
+        return _encode(values.storage)
+    if pt.is_dictionary(kind):
+        return _encode(values.dictionary).take(values.indices)
+    if pt.is_floating(kind):
+        return _float(values)
+    if pt.is_boolean(kind) or pt.is_integer(kind) or pt.is_null(kind) or pt.is_duration(kind):
+        return (values.cast(pa.int64()) if pt.is_duration(kind) else values).cast(TEXT)
+    if pt.is_string(kind) or pt.is_large_string(kind) or pt.is_string_view(kind):
+        return _string(values.cast(TEXT))
+    if pt.is_timestamp(kind):
+        return _timestamp(values)
+    if pt.is_date(kind) or pt.is_time(kind) or pt.is_decimal(kind):
+        return join('"', values.cast(TEXT), '"')
+    if pt.is_struct(kind) and kind.num_fields:
+        return _only_valid(encode_object([field.name for field in kind], values.flatten()), values)
+    if pt.is_map(kind) and pt.is_string(kind.key_type):
+        pairs = values.cast(pa.list_(pa.struct([("k", kind.key_type), ("v", kind.item_type)])))
+        keys, items = pairs.flatten().flatten()  # ``values.keys`` forgets that ``values`` is a slice
+        return _listed(pairs, join(encode(keys), ":", encode(items)), "{", "}")
+    if pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind):
+        return _listed(values, encode(values.flatten()), "[", "]")
+    raise pa.ArrowNotImplementedError(f"JSON has no form for {kind}")
+
+
+def _float(values: pa.Array) -> pa.Array:
+    """Encode floats so that 1.0 stays one for readers that guess types; NaN and infinities become null."""
+    text = values.cast(TEXT)
+    text = pc.if_else(pc.match_substring_regex(text, "[.en]"), text, join(text, ".0"))
+    return pc.if_else(pc.is_finite(values), text, _null())
+
+
+def _timestamp(values: pa.Array) -> pa.Array:
+    """Encode as ISO 8601 to the last digit of the unit; times with a zone as UTC, marked Z."""
+    if values.type.tz is not None:
+        values = values.cast(pa.timestamp(values.type.unit, "UTC"))
+    text = pc.replace_substring(values.cast(TEXT), " ", "T", max_replacements=1)
+    return join('"', text, '"')
+
+
+def _string(text: pa.Array) -> pa.Array:
+    if _any(pc.match_substring_regex(text, r'[\\"\x00-\x1f]')):
+        for char, escape in _ESCAPES.items():
+            text = pc.replace_substring(text, char, escape)
+        control = pc.match_substring_regex(text, r"[\x00-\x1f]")
+        if _any(control):
+            text = pc.replace_with_mask(text, control, _escaped(text.filter(control)))
+    return join('"', text, '"')
+
+
+def _escaped(text: pa.Array) -> pa.Array:
+    """Escape the control characters that have no short form; rare, so in plain Python."""
+    escaped = [_CONTROL.sub(lambda m: f"\\u{ord(m[0]):04x}", value) for value in text.to_pylist()]
+    return pa.array(escaped, TEXT)
+
+
+def _listed(values: pa.Array, items: pa.Array, start: str, stop: str) -> pa.Array:
+    """Join the texts of all ``items`` list by list; ``values`` says how long each is and which are null."""
+    lengths = pc.coalesce(pc.list_value_length(values).cast(pa.int64()), _zero()[0])
+    offsets = pa.concat_arrays([_zero(), pc.cumulative_sum(lengths)])
+    joined = pc.binary_join(pa.LargeListArray.from_arrays(offsets, items), literal(","))
+    return _only_valid(join(start, joined, stop), values)
+
+
+def _nested(storage: pa.FixedSizeListArray, shape: Sequence[int]) -> pa.Array:
+    """Return flat tensors as lists of lists of their shape."""
+    items = storage.values
+    for size in reversed(shape[1:]):
+        items = pa.FixedSizeListArray.from_arrays(items, size)
+    items = items.slice(storage.offset * shape[0], len(storage) * shape[0])
+    return pa.FixedSizeListArray.from_arrays(items, shape[0], mask=storage.is_null())
+
+
+def _only_valid(text: pa.Array, values: pa.Array) -> pa.Array:
+    return pc.if_else(values.is_valid(), text, _null()) if values.null_count else text
+
+
+def _any(flags: pa.Array) -> bool:
+    return bool(pc.any(flags).as_py())
+
+
+@cache
+def _null() -> pa.Scalar:
+    return pa.nulls(1, TEXT)[0]
+
+
+@cache
+def _zero() -> pa.Array:
+    return pa.Array.from_buffers(pa.int64(), 1, [None, pa.py_buffer(bytes(8))])
+
 
 _ROWS = 8192
 

@@ -3,26 +3,98 @@
 from __future__ import annotations
 
 import io
+import os
 from abc import abstractmethod
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Generic, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Generic, Self, TypeAlias, TypeGuard, TypeVar
 
 from headrace.core.files.input_files import FileState, InputFile, Mark, check_unchanged
-from headrace.core.files.storage import signed_alike, storage_at
+from headrace.core.files.storage import Storage, given, signed_alike, storage_at
 from headrace.core.ports import Bad, Source
 from headrace.core.row_keys import Keys, Location, Numbers, file_keys, keyed, row_keys
 from headrace.core.stores.objects import contents
 from headrace.core.stores.options import checked, with_anonymous
 from headrace.core.work import Split
-from headrace.errors import ArgumentError, NothingMatched
-from headrace.sources.files import PathArgument, given_paths
+from headrace.errors import ArgumentError, NothingMatched, SchemaMismatch
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from headrace.sources.folder_columns import FolderColumns
+    from headrace.sources.schemas import FolderColumns
+
+
+# ------------------------------------------------------------ the column with the path
+
+
+# ``read_parquet`` asks for the name alone, before the first worker starts: Arrow is imported where it is used.
+
+PATH = "path"
+
+
+def schema_with_path(schema: pa.Schema) -> pa.Schema:
+    """Return the schema with the column ``path`` at its end; a file may have none of that name."""
+    if PATH in schema.names:
+        raise SchemaMismatch(
+            f"include_paths=True adds a column {PATH!r}, and the files have one of that name. Leave that column out "
+            "with columns=[…], or read without include_paths."
+        )
+    import pyarrow as pa
+
+    return schema.append(pa.field(PATH, pa.string()))
+
+
+def with_path(
+    batches: Iterator[pa.RecordBatch], columns: Sequence[str] | None, path: str
+) -> Iterator[pa.RecordBatch]:
+    """Yield the batches of one file with its path in each row, where ``columns`` (None: all) has it."""
+    import pyarrow as pa
+
+    from headrace.core.arrow.values import column_from
+
+    known = column_from([path])
+    for batch in batches:
+        if columns is not None and PATH not in columns:
+            yield batch
+            continue
+        if len(known) < batch.num_rows:
+            known = column_from([path] * batch.num_rows)
+        names = [*batch.schema.names, PATH] if columns is None else list(columns)
+        own = {field.name: (field, batch.column(i)) for i, field in enumerate(batch.schema)}
+        own[PATH] = pa.field(PATH, pa.string()), known.slice(0, batch.num_rows)
+        yield pa.RecordBatch.from_arrays(
+            [own[name][1] for name in names], schema=pa.schema([own[name][0] for name in names])
+        )
+
+
+# ------------------------------------------------------------ path arguments
+
+
+PathArgument: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]]"
+
+
+def given_paths(paths: PathArgument) -> list[Storage]:
+    """Return what path arguments stand for: full paths, with their patterns as they are, and addresses."""
+    listed: list[object] = list(paths) if _is_several(paths) else [paths]
+    if not listed:
+        raise ArgumentError("The list of input paths is empty; give at least one file, folder or pattern.")
+    return [given(_text(path), "The input path") for path in listed]
+
+
+def _is_several(paths: object) -> TypeGuard[Sequence[object]]:
+    return isinstance(paths, Sequence) and not isinstance(paths, (str, bytes))
+
+
+def _text(path: object) -> str:
+    if not isinstance(path, (str, os.PathLike)):
+        raise ArgumentError(f"An input path is a string, an os.PathLike, or a list of these, not {path!r}.")
+    text = os.fspath(path)
+    if not isinstance(text, str):
+        raise ArgumentError(f"An input path is text, not {text!r}; decode it with os.fsdecode first.")
+    if not text:
+        raise ArgumentError("An input path is empty; use '.' for the current folder.")
+    return text
 
 
 Inspected = TypeVar("Inspected")
@@ -93,7 +165,6 @@ class FileSource(Source, Generic[Inspected]):
             self._states_read.popitem(last=False)
         if not self._adds_path:
             return self._with_folders(split, columns, batch_rows, bad)
-        from headrace.sources.path_column import PATH, with_path
 
         own = None if columns is None else [name for name in columns if name != PATH]
         return with_path(self._with_folders(split, own, batch_rows, bad), columns, self.file(split.file).path)
@@ -117,7 +188,6 @@ class FileSource(Source, Generic[Inspected]):
         """Return the schema of what ``read`` gives, if that of ``read_rows`` is this one."""
         if not self._adds_path:
             return schema
-        from headrace.sources.path_column import schema_with_path
 
         return schema_with_path(schema)
 

@@ -22,8 +22,7 @@ from headrace.core.stores.objects import open_binary
 from headrace.core.work import Split
 from headrace.errors import UnreadableFile
 from headrace.sources import text
-from headrace.sources.records import newline_cuts
-from headrace.sources.signatures import not_text, refuse_other_formats
+from headrace.sources.text import newline_cuts, not_text, refuse_other_formats
 
 _BLOCK = 1 << 20
 _LONGEST = (1 << 31) - 1  # what the offsets of a string column can count

@@ -1,9 +1,11 @@
-"""Data that is already in this process."""
+"""Data that is already in this process, and rows that a run has set aside."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -23,12 +25,13 @@ from headrace.core.arrow.pandas_frames import frame_batch
 from headrace.core.arrow.ragged import as_ragged, joinable
 from headrace.core.arrow.ragged import joined as one_schema
 from headrace.core.arrow.values import ConversionError, column_from, from_columns, from_rows
+from headrace.core.files import safe_files
 from headrace.core.human import short_repr
 from headrace.core.ports import Bad, Source
 from headrace.core.row_keys import Location
 from headrace.core.warn import warn_of_pickling
 from headrace.core.work import Split
-from headrace.errors import ArgumentError
+from headrace.errors import ArgumentError, UnreadableFile
 from headrace.sources.range import in_batches, row_ranges, rows_of_a_split
 from headrace.sources.schemas import conform, select
 
@@ -246,3 +249,48 @@ def joined(tables: Sequence[pa.Table], verb: str) -> pa.Table:
                 f"{short_repr(str(other.schema))}."
             )
     return pa.concat_tables([first, *others]) if others else first
+
+
+# ------------------------------------------------------------ rejected rows
+
+
+def table_of(path: Path, name: Path | str = "") -> pa.Table:
+    """Read the rejected rows in a file, which is mapped, not copied; ``name`` is what messages call it."""
+    try:
+        with pa.BufferReader(safe_files.mapped(path)) as file:
+            table = pa.ipc.open_file(file).read_all()
+        table.validate(full=True)  # in a damaged file, a wrong offset would be followed out of it
+        return table
+    except (OSError, pa.ArrowException) as error:
+        raise UnreadableFile(
+            f"{name or path} cannot be read: {error}. It holds rejected rows of a run."
+        ) from error
+
+
+class RejectedSource(MemorySource):
+    """Rejected rows in a file, with the columns of their source; those of each shard are one split.
+
+    The file is mapped wherever it is read, and does not travel.
+    """
+
+    def __init__(self, path: Path, ends: Sequence[int], forms: Mapping[str, str]) -> None:
+        self._given = path, tuple(ends), dict(forms)
+        super().__init__(table_of(path), "rejected rows")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), self._given
+
+    def describe(self) -> dict[str, Any]:
+        """Return a hash of the file, and where the rows of a shard end."""
+        path, ends, _ = self._given
+        digest = hashlib.blake2b(safe_files.mapped(path), digest_size=16)
+        return {"kind": "rejected rows", "content": digest.hexdigest(), "ends": list(ends)}
+
+    def forms(self) -> Mapping[str, str]:
+        """Return the forms that functions have seen before."""
+        return self._given[2]
+
+    def splits_in_batches(self, rows: int) -> list[Split]:
+        """Return a split for each shard."""
+        bounds = pairwise((0, *self._given[1]))
+        return [Split(0, start, end, end - start, first=start) for start, end in bounds]

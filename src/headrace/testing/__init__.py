@@ -17,17 +17,14 @@ from typing import TYPE_CHECKING, Any
 from headrace.testing.fakes import FakeClock, FakeEngine, FakePool, failpoints
 
 if TYPE_CHECKING:
-    from headrace.testing.accumulators import AccumulatorContract
     from headrace.testing.engines import EngineContract
-    from headrace.testing.llm_engine import SimulatedLLMEngine, SimulatedPrefixCache
+    from headrace.testing.fakes import SimulatedLLMEngine, SimulatedPrefixCache
     from headrace.testing.llm_server import FakeLLMServer
     from headrace.testing.places import PlaceContract
-    from headrace.testing.predictors import PredictorContract
-    from headrace.testing.sinks import FormatContract
+    from headrace.testing.predictors import PredictorContract, SubmittingPredictorContract
+    from headrace.testing.sinks import FormatContract, TargetContract
     from headrace.testing.sources import SourceContract
-    from headrace.testing.steps import StepContract
-    from headrace.testing.submitting import SubmittingPredictorContract
-    from headrace.testing.targets import TargetContract
+    from headrace.testing.steps import AccumulatorContract, StepContract
 
 __all__ = [
     "AccumulatorContract",
@@ -49,18 +46,18 @@ __all__ = [
 ]
 
 _HOMES = {
-    "AccumulatorContract": "accumulators",
+    "AccumulatorContract": "steps",
     "EngineContract": "engines",
     "FakeLLMServer": "llm_server",
     "FormatContract": "sinks",
     "PlaceContract": "places",
     "PredictorContract": "predictors",
-    "SimulatedLLMEngine": "llm_engine",
-    "SimulatedPrefixCache": "llm_engine",
+    "SimulatedLLMEngine": "fakes",
+    "SimulatedPrefixCache": "fakes",
     "SourceContract": "sources",
     "StepContract": "steps",
-    "SubmittingPredictorContract": "submitting",
-    "TargetContract": "targets",
+    "SubmittingPredictorContract": "predictors",
+    "TargetContract": "sinks",
 }
 
 

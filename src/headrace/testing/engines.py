@@ -20,7 +20,7 @@ from headrace.core.arrow.batch_formats import to_numpy
 from headrace.core.engine_ports import Engine, Pool, PoolSpec, WorkerContext
 from headrace.core.work import BlockRef, BlocksFreed
 from headrace.errors import WorkerDied
-from headrace.testing.expect import check, same
+from headrace.testing.steps import check, same
 
 WITHIN = 30.0
 

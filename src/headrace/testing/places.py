@@ -23,13 +23,13 @@ from headrace.core.work import (
 )
 from headrace.errors import ForeignOutput, RunLocked
 from headrace.output import journal as journals
-from headrace.output.journal_records import Opened
+from headrace.output.journal_state import Opened
 from headrace.output.layout import new_run_name
 from headrace.output.places.place import Place
 from headrace.output.publishing import Publisher
 from headrace.sinks.files import FileSink
 from headrace.sinks.parquet import Parquet
-from headrace.testing.expect import check, same
+from headrace.testing.steps import check, same
 
 
 class PlaceContract:

@@ -15,7 +15,7 @@ from headrace.core.ports import Bad, Source
 from headrace.core.row_keys import Location
 from headrace.core.work import Split
 from headrace.errors import InputChanged, SourceError, UnknownColumn
-from headrace.testing.expect import check, same
+from headrace.testing.steps import check, same
 
 
 def read_all(

@@ -16,10 +16,9 @@ from headrace.core.work import StagedFile
 from headrace.errors import ForeignOutput, HeadraceError, JournalDamaged, RunLocked
 from headrace.output import clean as cleaning
 from headrace.output.journal import Journal
-from headrace.output.journal_records import Revoked
-from headrace.output.layout import open_output
+from headrace.output.journal_state import Revoked
+from headrace.output.layout import open_output, read_plan
 from headrace.output.recover import peek
-from headrace.output.saved_plan import read_plan
 
 Headrace = Callable[..., Any]
 

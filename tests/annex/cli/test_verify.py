@@ -210,8 +210,8 @@ def test_rows_are_counted_from_the_files(
 
 
 def test_ends_of_lines_in_quotes_are_no_rows(place: Path) -> None:
-    from headrace.output.remeasure import rows_of
-    from headrace.sinks.csv import count_lines
+    from headrace.output.verification import rows_of
+    from headrace.sinks.text import count_lines
 
     out = made(place, "csv")
     assert rows_of(first_part(out), "x.csv", {"kind": "csv", "header": True}) == 99

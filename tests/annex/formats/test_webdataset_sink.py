@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import headrace as hr
-from headrace.annex.formats.webdataset.sink import WebDataset
+from headrace.annex.formats.webdataset.members import WebDataset
 from headrace.errors import PlanChanged, SinkError
 from headrace.sinks.files import FileSink
 from headrace.sources.range import RangeSource

@@ -150,7 +150,7 @@ def rejected(
     columns; Parquet has.
     """
     from headrace.core.human import plural
-    from headrace.output.rejected import rejected_rows
+    from headrace.output.runs import rejected_rows
     from headrace.session.rejected_file import save
 
     root = output_of(out)

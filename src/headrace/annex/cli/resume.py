@@ -114,7 +114,7 @@ def resume(
     somebody else may have written. A run that is complete is left alone.
     """
     from headrace.output.places.place import place_at
-    from headrace.output.verify_tables import gone
+    from headrace.output.verification import gone
 
     root = _folder_of(out)
     run = _last_run(root)

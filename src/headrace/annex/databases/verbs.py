@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from headrace.annex.databases.connections import Database
     from headrace.core.stores.options import Options
     from headrace.options import Mode
-    from headrace.output.verify_tables import Reached
+    from headrace.output.verification import Reached
     from headrace.result import Result
     from headrace.sinks.files import FileSink, TableOfFiles
 

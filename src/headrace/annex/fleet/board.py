@@ -1,6 +1,6 @@
 """What the machines of a fleet tell one another, and what follows from it. Only ``fleet_of`` reads.
 
-All of it stands in notes of the output, which are only ever added (``output/places/notes.py``):
+All of it stands in notes of the output, which are only ever added (``output/publishing.py``):
 
 - ``plan``: the shards, and how many of them each slice has. The first machine writes it.
 - ``claim-00017-0``: slice 17 is that machine's. Of all who want to write it one is first.
@@ -27,9 +27,9 @@ import msgspec
 from headrace.core.stores.options import Options
 from headrace.core.work import FLEET, HOME, NOTES, Shard
 from headrace.errors import JournalDamaged
+from headrace.output.layout import sealed, unsealed
 from headrace.output.places.place import looked_at
 from headrace.output.runs import is_output
-from headrace.output.saved_plan import sealed, unsealed
 from headrace.plan.physical import SavedPlan
 
 PLAN, SCHEMA = "plan", "schema"

@@ -29,16 +29,15 @@ from headrace.annex.fleet.board import (
 from headrace.core import failpoints
 from headrace.core.work import FLEET, HOME, MoreShards, RunInterrupted, Shard
 from headrace.errors import HeadraceError, RunLocked
-from headrace.output import input_marks
+from headrace.output import inputs
 from headrace.output.job import Job, OpenRequest
-from headrace.output.layout import Output, new_run_name, open_output
+from headrace.output.layout import Output, new_run_name, open_output, read_plan
 from headrace.output.places import lease
-from headrace.output.places.notes import HELD, Notes
 from headrace.output.places.place import looked_at, place_at
+from headrace.output.publishing import HELD, Notes
 from headrace.output.recover import recover
 from headrace.output.resume import open_job
 from headrace.output.runs import current_run
-from headrace.output.saved_plan import read_plan
 from headrace.plan.logical import Plan
 from headrace.plan.partitioning import Partitioning
 
@@ -87,7 +86,7 @@ class Fleet:
     def __init__(self, plan: Plan, request: OpenRequest, fleet: FleetPlan, notes: Notes) -> None:
         self.plan, self.request, self.fleet, self.notes = plan, request, fleet, notes
         self.board = Board(fleet, notes.read)
-        input_marks.note(plan.source, fleet.plan)  # which the runs of machines do not repeat
+        inputs.note(plan.source, fleet.plan)  # which the runs of machines do not repeat
         self._signs: dict[str, tuple[str, float]] = {}  # of life, and since when there was no other
         self._quiet = (
             0,

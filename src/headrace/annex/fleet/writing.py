@@ -27,11 +27,11 @@ from headrace.errors import (
     RunLocked,
 )
 from headrace.options import RunOptions
-from headrace.output import input_marks
+from headrace.output import inputs
 from headrace.output.job import Job, OpenRequest
 from headrace.output.layout import open_output
-from headrace.output.places.notes import Notes
 from headrace.output.places.place import looked_at, place_at
+from headrace.output.publishing import Notes
 from headrace.output.resume import encoded, new_plan, open_job
 from headrace.output.runs import SavedRun, current_run, pointer
 from headrace.plan import compile as compiler
@@ -180,7 +180,7 @@ def _checked(plan: Plan, data: bytes, code: dict[str, str]) -> FleetPlan:
             "touched: give all machines the same code and the same model, or give the step version='…' if only the "
             f"code looks different. If all are to begin again with other code, remove {where} first."
         )
-    if saved.files != input_marks.as_they_are(saved, plan.source.files()):
+    if saved.files != inputs.as_they_are(saved, plan.source.files()):
         raise InputChanged(
             f"The input is not the same as when the machines that write {where} began. Nothing was touched: restore "
             "the files, or write to another place."

@@ -13,8 +13,7 @@ from headrace.core.row_keys import Location
 from headrace.core.stores.objects import open_binary
 from headrace.core.work import Split
 from headrace.errors import UnreadableFile
-from headrace.sources.file_source import FileSource
-from headrace.sources.files import PathArgument
+from headrace.sources.file_source import FileSource, PathArgument
 
 if TYPE_CHECKING:
     import pyarrow as pa

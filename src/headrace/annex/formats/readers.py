@@ -10,7 +10,7 @@ from headrace.dataset.dataset import Dataset
 from headrace.errors import ArgumentError
 from headrace.plan import ray_arguments
 from headrace.readers.options import warn_of_unfinished
-from headrace.sources.files import PathArgument
+from headrace.sources.file_source import PathArgument
 
 if TYPE_CHECKING:
     import pyarrow as pa

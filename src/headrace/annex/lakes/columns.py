@@ -76,9 +76,9 @@ def begun(files: Sink) -> Mapping[str, Any]:
 
     The table has the new columns by now, if that run was killed after its commit, or has finished.
     """
+    from headrace.output.layout import read_plan_at
     from headrace.output.places.place import looked_at
     from headrace.output.runs import pointer
-    from headrace.output.saved_plan import read_plan_at
 
     with contextlib.suppress(NothingMatched), looked_at(files.root, files.storage.options) as place:
         run = pointer(place.root, "next") or pointer(place.root, "current")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from headrace.annex.lakes.sink import LakeTable
     from headrace.core.stores.options import Options
     from headrace.options import Mode
-    from headrace.output.verify_tables import Reached
+    from headrace.output.verification import Reached
     from headrace.result import Result
     from headrace.sinks.files import FileSink, TableOfFiles
 
@@ -326,8 +326,7 @@ class LakeWriteVerbs(WriteVerbs):
             from headrace.annex.lakes.lance.sink import LanceTable
             from headrace.annex.lakes.lance.table import check_writer
             from headrace.annex.lakes.sink import free_folder
-            from headrace.sinks.arrow import Arrow
-            from headrace.sinks.files import FileSink
+            from headrace.sinks.files import Arrow, FileSink
 
             check_writer()
             folder = within(place, name)

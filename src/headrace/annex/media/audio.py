@@ -13,10 +13,9 @@ from headrace.core.ports import Bad
 from headrace.core.process import decoding
 from headrace.core.work import Split
 from headrace.errors import HeadraceError, UnreadableFile
-from headrace.sources.file_source import WholeFileSource, content, fetched
-from headrace.sources.files import PathArgument
+from headrace.sources.file_source import PathArgument, WholeFileSource, content, fetched
 from headrace.sources.images.options import BATCH_BYTES, whole_number
-from headrace.sources.signatures import another_reader
+from headrace.sources.text import another_reader
 
 if TYPE_CHECKING:
     import numpy as np

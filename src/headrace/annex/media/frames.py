@@ -21,7 +21,7 @@ from headrace.annex.media.containers import lacking, missing_bytes
 from headrace.core.files.input_files import InputFile
 from headrace.core.stores.objects import open_binary
 from headrace.errors import HeadraceError, UnreadableFile
-from headrace.sources.signatures import another_reader
+from headrace.sources.text import another_reader
 
 # Those of them that open no other files.
 _DEMUXERS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,flv,asf,ogg,mxf"

@@ -16,10 +16,9 @@ from headrace.core.process import decoding
 from headrace.core.row_keys import Location
 from headrace.core.work import Split
 from headrace.errors import HeadraceError, UnreadableFile
-from headrace.sources.file_source import FileSource, content, fetched
-from headrace.sources.files import PathArgument
+from headrace.sources.file_source import FileSource, PathArgument, content, fetched
 from headrace.sources.images.options import BATCH_BYTES, MAX_PIXELS, whole_number
-from headrace.sources.signatures import another_reader
+from headrace.sources.text import another_reader
 
 if TYPE_CHECKING:
     import pyarrow as pa

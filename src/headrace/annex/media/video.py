@@ -15,8 +15,7 @@ from headrace.core.process import decoding
 from headrace.core.row_keys import Location
 from headrace.core.work import Split
 from headrace.errors import ArgumentError, UnreadableFile
-from headrace.sources.file_source import FileSource
-from headrace.sources.files import PathArgument
+from headrace.sources.file_source import FileSource, PathArgument
 from headrace.sources.images.options import BATCH_BYTES, image_size, whole_number
 
 if TYPE_CHECKING:

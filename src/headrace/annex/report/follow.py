@@ -20,6 +20,7 @@ from headrace.annex.report.writing import committed_in, folder_of, number_in
 from headrace.core.files import safe_files
 from headrace.core.human import clock, duration, per_second, percent, plural, size
 from headrace.core.stores.options import Options
+from headrace.core.work import HOME
 from headrace.errors import HeadraceError
 from headrace.observers.record import EVENTS
 from headrace.observers.record_reader import lines_of, replay, run_lines, runs_in
@@ -34,7 +35,6 @@ from headrace.observers.words import (
     share_words,
     speed_words,
 )
-from headrace.output.layout import HOME
 from headrace.output.names import REPORT
 from headrace.output.places.place import Place, looked_at
 from headrace.output.runs import load, success_of, unreadable_success
@@ -137,7 +137,7 @@ def _silent(record: Path) -> float:
 
 def _gone(output: Place, folder: Path) -> str:
     """Say what is gone of the output that ``_SUCCESS`` speaks of; "" if nothing is, or nobody can tell."""
-    from headrace.output.verify_tables import gone  # only where a run has ended
+    from headrace.output.verification import gone
 
     try:
         run = load(output.root, folder.name)

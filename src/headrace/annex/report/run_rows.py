@@ -21,7 +21,7 @@ from headrace.core.human import duration, plural
 from headrace.core.tables import Table
 from headrace.core.terminal import one_line, wrapped
 from headrace.observers.words import money
-from headrace.output.run_list import time_text
+from headrace.output.journal_state import time_text
 from headrace.version import __version__
 
 if TYPE_CHECKING:

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from headrace.core.files import safe_files
-from headrace.core.work import REJECTED, Ledger
+from headrace.core.work import HOME, REJECTED, Ledger
 from headrace.errors import HeadraceError, NothingMatched, nearest
 from headrace.observers.record import EVENTS
 from headrace.observers.record_reader import runs_in
-from headrace.output.layout import HOME, QUERIES
+from headrace.output.layout import QUERIES
 from headrace.output.names import REPORT, run_of
 from headrace.output.runs import success_of
 from headrace.version import __version__

@@ -46,7 +46,7 @@ _OURS = {
         DataFormat(
             "parquet", (".parquet", ".pq", ".parq"), "read_parquet", writer="headrace.sinks.parquet:Parquet"
         ),
-        DataFormat("csv", (".csv",), "read_csv", compressible=True, writer="headrace.sinks.csv:Csv"),
+        DataFormat("csv", (".csv",), "read_csv", compressible=True, writer="headrace.sinks.text:Csv"),
         DataFormat("tsv", (".tsv",), "read_csv", {"delimiter": "\t"}, compressible=True),
         DataFormat(
             "json",
@@ -69,7 +69,7 @@ _OURS = {
             "webdataset",
             (".tar", ".tgz"),
             "read_webdataset",
-            writer="headrace.annex.formats.webdataset.sink:WebDataset",
+            writer="headrace.annex.formats.webdataset.members:WebDataset",
             compressible=True,
         ),
         DataFormat(

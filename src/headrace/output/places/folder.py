@@ -19,9 +19,12 @@ from headrace.core.work import FLEET, HOME, REJECTED, Durability, StagedFile
 from headrace.errors import ForeignOutput, OutputWriteFailed, RunLocked
 from headrace.output.journal import Contents, Journal
 from headrace.output.names import check_foreign
-from headrace.output.places.notes import HELD, FolderNotes, Notes
-from headrace.output.publishing import FolderPublisher, Publisher
-from headrace.output.small_files import (
+from headrace.output.publishing import (
+    HELD,
+    FolderNotes,
+    FolderPublisher,
+    Notes,
+    Publisher,
     foreign_entry,
     remove_file,
     remove_tree,

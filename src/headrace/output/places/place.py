@@ -16,8 +16,7 @@ from headrace.core.uploading.names import Uploads
 from headrace.core.work import Durability, StagedFile
 from headrace.output.journal import Contents, Journal
 from headrace.output.places.folder import Folder
-from headrace.output.places.notes import Notes
-from headrace.output.publishing import Publisher
+from headrace.output.publishing import Notes, Publisher
 
 
 class Place(Protocol):

@@ -32,15 +32,11 @@ from headrace.core.uploading.names import PARTS, Uploads, of_machine
 from headrace.core.uploading.uploader import LocalFolder
 from headrace.core.work import HOME, SUCCESS, Durability, StagedFile
 from headrace.errors import HeadraceError, NothingMatched, RunLocked
-from headrace.output.journal import Contents, Journal
-from headrace.output.journal_frames import MAGIC
+from headrace.output.journal import MAGIC, Contents, Journal
 from headrace.output.names import REPORT, check_foreign, read_pointer
-from headrace.output.places.lease import LOCK, Lease, sign_of, writer_of
-from headrace.output.places.notes import Notes
-from headrace.output.places.numbered import NumberedObjects, StoreNotes
+from headrace.output.places.lease import LOCK, Lease, NumberedObjects, StoreNotes, sign_of, writer_of
 from headrace.output.places.store_parts import StorePublisher
-from headrace.output.publishing import Publisher
-from headrace.output.small_files import remove_tree
+from headrace.output.publishing import Notes, Publisher, remove_tree
 
 _POINTERS = ("current", "next")
 _SMALL = re.compile(rf"(?!(?:events|openlineage)-\d)[A-Za-z0-9_-][A-Za-z0-9_.-]*|{STATES}/[0-9a-f]{{64}}")

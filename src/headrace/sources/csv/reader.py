@@ -17,11 +17,17 @@ from headrace.core.stores.objects import open_binary
 from headrace.core.work import Split
 from headrace.errors import UnreadableFile
 from headrace.sources import text
-from headrace.sources.bisection import Bisection, raise_fault
 from headrace.sources.csv.format import CsvFormat
-from headrace.sources.csv.layout import never_closed, scanned
-from headrace.sources.csv.options import convert_options, explained, parse_options, read_options, row_of
-from headrace.sources.exact import unrounded
+from headrace.sources.csv.layout import (
+    convert_options,
+    explained,
+    never_closed,
+    parse_options,
+    read_options,
+    row_of,
+    scanned,
+)
+from headrace.sources.exact import Bisection, raise_fault, unrounded
 from headrace.sources.schemas import conform, read_guarded, select
 
 if TYPE_CHECKING:

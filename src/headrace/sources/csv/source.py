@@ -13,14 +13,13 @@ from headrace.core.row_keys import Location
 from headrace.core.work import Split
 from headrace.errors import ArgumentError
 from headrace.sources.csv.format import CsvFormat
-from headrace.sources.file_source import FileSource, block_of
-from headrace.sources.files import PathArgument
+from headrace.sources.file_source import FileSource, PathArgument, block_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from headrace.sources.csv.layout import CsvLayout
-    from headrace.sources.folder_columns import FolderColumns
+    from headrace.sources.schemas import FolderColumns
 
 
 class CsvSource(FileSource["CsvLayout"]):
@@ -176,7 +175,7 @@ class CsvSource(FileSource["CsvLayout"]):
         layout = csv_layout.inspect(files, self._format)
         if self._partitioning is None:
             return layout
-        from headrace.sources.folder_columns import FolderColumns
+        from headrace.sources.schemas import FolderColumns
 
         return replace(layout, folders=FolderColumns.of(files, layout.schema))
 

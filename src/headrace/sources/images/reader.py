@@ -25,7 +25,7 @@ from headrace.core.stores.objects import open_binary
 from headrace.errors import HeadraceError, UnreadableFile
 from headrace.sources.file_source import content, fetched
 from headrace.sources.images.options import ImageOptions, ImageSizes
-from headrace.sources.signatures import another_reader
+from headrace.sources.text import another_reader
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -12,8 +12,7 @@ from headrace.core.files.input_files import InputFile
 from headrace.core.ports import Bad
 from headrace.core.work import Split
 from headrace.errors import ArgumentError, nearest
-from headrace.sources.file_source import WholeFileSource
-from headrace.sources.files import PathArgument
+from headrace.sources.file_source import PathArgument, WholeFileSource
 from headrace.sources.images.options import MAX_PIXELS, MODES, ImageOptions, ImageSizes, image_size
 
 if TYPE_CHECKING:

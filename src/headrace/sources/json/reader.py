@@ -14,15 +14,14 @@ from headrace.core.ports import Bad
 from headrace.core.work import Split
 from headrace.errors import UnreadableFile
 from headrace.sources import text
-from headrace.sources.bisection import Bisection, raise_fault
-from headrace.sources.exact import large, rounded
-from headrace.sources.json import arrays
-from headrace.sources.json.lines import (
+from headrace.sources.exact import Bisection, large, raise_fault, rounded
+from headrace.sources.json.layout import (
     NullGuard,
     TooDeep,
     count_of,
     explained,
     fails,
+    lines_of,
     loaded,
     open_lines,
     open_stream,
@@ -85,7 +84,7 @@ def _batches(
 
 def _opened(path: str, split: Split, layout: JsonLayout) -> pa.NativeFile:
     if split.file in layout.arrays:
-        return pa.BufferReader(arrays.lines_of(path))
+        return pa.BufferReader(lines_of(path))
     return text.open_split(path, split)
 
 
@@ -181,7 +180,7 @@ def rows_before(path: str, split: Split, layout: JsonLayout) -> int:
 def _lines(path: str, split: Split, layout: JsonLayout) -> Iterator[bytes]:
     """Yield the bytes of a split in pieces of whole lines."""
     if split.file in layout.arrays:
-        return iter([arrays.lines_of(path)])
+        return iter([lines_of(path)])
     return text.pieces(text.tolerant_chunks(path, split), lambda data: data.rfind(b"\n") + 1)
 
 

@@ -12,14 +12,13 @@ from headrace.core.ports import Bad
 from headrace.core.row_keys import Location
 from headrace.core.work import Split
 from headrace.errors import ArgumentError
-from headrace.sources.file_source import FileSource, block_of
-from headrace.sources.files import PathArgument
+from headrace.sources.file_source import FileSource, PathArgument, block_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from headrace.sources.folder_columns import FolderColumns
     from headrace.sources.json.layout import JsonLayout
+    from headrace.sources.schemas import FolderColumns
 
 
 class JsonSource(FileSource["JsonLayout"]):
@@ -120,6 +119,6 @@ class JsonSource(FileSource["JsonLayout"]):
         layout = json_layout.inspect(files, self._given)
         if self._partitioning is None:
             return layout
-        from headrace.sources.folder_columns import FolderColumns
+        from headrace.sources.schemas import FolderColumns
 
         return replace(layout, folders=FolderColumns.of(files, layout.schema))

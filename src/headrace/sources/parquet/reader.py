@@ -15,9 +15,8 @@ from headrace.core.ports import Bad
 from headrace.core.stores.objects import ObjectReader, object_of
 from headrace.core.work import Split
 from headrace.errors import UnreadableFile
-from headrace.sources.folder_columns import constant
-from headrace.sources.parquet.nulls import no_footer
-from headrace.sources.schemas import conform, read_guarded, select
+from headrace.sources.parquet.files import no_footer
+from headrace.sources.schemas import conform, constant, read_guarded, select
 
 _UNEVEN = "columns do not have the same size"  # from Arrow's message
 SMALL_BYTES = 64 << 10  # of a file that is read at once

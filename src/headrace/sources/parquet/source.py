@@ -15,8 +15,7 @@ from headrace.core.ports import Bad
 from headrace.core.row_keys import Keys, Location, Numbers, row_keys
 from headrace.core.work import Split
 from headrace.errors import ArgumentError
-from headrace.sources.file_source import FileSource
-from headrace.sources.files import PathArgument
+from headrace.sources.file_source import FileSource, PathArgument
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -196,7 +195,7 @@ class ParquetSource(FileSource["ParquetLayout"]):
         """Return the file that a split lies in, and the columns that are read from it as they are there."""
         from headrace.core.parquet.chunks import MOST_FOOTERS, ChunkFile, ChunkObject
         from headrace.core.parquet.compact import NotUnderstood
-        from headrace.sources.path_column import PATH
+        from headrace.sources.file_source import PATH
 
         if split.stop < 0:
             raise NotUnderstood("its row groups are small, and are put together")

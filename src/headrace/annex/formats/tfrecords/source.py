@@ -15,9 +15,8 @@ from headrace.core.row_keys import Location
 from headrace.core.stores.objects import open_binary
 from headrace.core.work import Split
 from headrace.errors import ArgumentError, SchemaMismatch, UnreadableFile
-from headrace.sources.file_source import FileSource
-from headrace.sources.files import PathArgument
-from headrace.sources.signatures import another_reader
+from headrace.sources.file_source import FileSource, PathArgument
+from headrace.sources.text import another_reader
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -15,8 +15,7 @@ from headrace.core.row_keys import Location
 from headrace.core.stores.objects import open_binary
 from headrace.core.work import Split
 from headrace.errors import ArgumentError, UnreadableFile
-from headrace.sources.file_source import FileSource
-from headrace.sources.files import PathArgument
+from headrace.sources.file_source import FileSource, PathArgument
 
 if TYPE_CHECKING:
     import pyarrow as pa
