@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 import headrace as hr
 from bench import data, given, jobs, rounds
-from headrace.core.ports import Bad
+from headrace.core.source_ports import Bad
 from headrace.core.work import Split
 from headrace.sources.range import RangeSource
 

@@ -40,7 +40,7 @@ def not_ready(tag: str, repository: str, root: Path = ROOT) -> list[str]:
         missing.append(
             f"Source in pyproject.toml is not https://github.com/{repository}, which releases this."
         )
-    if not re.search(r'^DISTRIBUTION = "headrace"$', read("src/headrace/core/install.py"), re.MULTILINE):
+    if not re.search(r'^DISTRIBUTION = "headrace"$', read("src/headrace/core/door.py"), re.MULTILINE):
         missing.append(
             'DISTRIBUTION in core/install.py is not "headrace": messages would not name the index.'
         )

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from headrace.annex.tasks import Executor as Executor
     from headrace.annex.tasks import Ref as Ref
     from headrace.annex.tasks import connect as connect
-    from headrace.core.arrow.ragged import RaggedTensorType as RaggedTensorType
-    from headrace.core.ray_cluster import Ray as Ray
+    from headrace.core.arrow.forms import RaggedTensorType as RaggedTensorType
+    from headrace.core.option_values import Ray as Ray
     from headrace.dataset.dataset import Dataset as Dataset
     from headrace.options import RunOptions as RunOptions
     from headrace.output.verification import Verification as Verification
@@ -63,8 +63,8 @@ if TYPE_CHECKING:
     from headrace.session.publishing import publish as publish
 
 _HOMES = {
-    "headrace.core.arrow.ragged": ("RaggedTensorType",),
-    "headrace.core.ray_cluster": ("Ray",),
+    "headrace.core.arrow.forms": ("RaggedTensorType",),
+    "headrace.core.option_values": ("Ray",),
     "headrace.dataset.dataset": ("Dataset",),
     "headrace.options": ("RunOptions",),
     "headrace.output.verification": ("Verification",),

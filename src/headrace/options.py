@@ -9,10 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, cast, get_args, get_type_hints
 
+from headrace.core.door import completed
 from headrace.core.engine_ports import ENGINES, Engine, EngineName, EngineParts, EngineTraits
-from headrace.core.option_values import check, plain
-from headrace.core.ports import completed
-from headrace.core.ray_cluster import Ray, names_cluster
+from headrace.core.option_values import Ray, check, names_cluster, plain
 from headrace.core.work import Durability, OnError
 from headrace.errors import ArgumentError, UnknownArgument, nearest
 

@@ -82,6 +82,6 @@ class Result:
 
     def _repr_html_(self) -> str:
         """Show in a notebook the numbers, the metrics, some rejected rows and where the report is."""
-        from headrace.core.cards import result_html
+        from headrace.core.tables import result_html
 
         return result_html(self)

@@ -28,7 +28,7 @@ MODULES = {
         import pyarrow as pa
 
         from headrace.core.files.formats import DataFormat
-        from headrace.core.row_keys import Location
+        from headrace.core.source_ports import Location
         from headrace.core.work import Split
         from headrace.sources.file_source import FileSource
 
@@ -68,7 +68,7 @@ MODULES = {
     "target": '''
         from dataclasses import dataclass
 
-        from headrace.core.ports import Format
+        from headrace.core.target_ports import Format
         from headrace.sinks.files import FileSink
 
 

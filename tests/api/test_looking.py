@@ -15,8 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import headrace as hr
-from headrace.core.cards import card
-from headrace.core.tables import rows_table
+from headrace.core.tables import card, rows_table
 from headrace.core.terminal import visible, width
 from headrace.errors import ArgumentError
 

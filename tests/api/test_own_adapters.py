@@ -13,8 +13,8 @@ import pytest
 import headrace as hr
 from headrace.core.files.input_files import InputFile
 from headrace.core.files.staged import StagedStream
-from headrace.core.ports import Bad, Format, Moment, Target
-from headrace.core.row_keys import Location
+from headrace.core.source_ports import Bad, Location
+from headrace.core.target_ports import Format, Moment, Target
 from headrace.core.work import Split, StagedFile
 from headrace.errors import OutputWriteFailed, SinkError, SourceError
 from headrace.sinks.files import FileSink

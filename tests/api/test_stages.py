@@ -17,8 +17,7 @@ from PIL import Image
 
 import headrace as hr
 from crossed import crossed, sampled
-from headrace.core.devices import Devices
-from headrace.core.engine_ports import Capacity
+from headrace.core.engine_ports import Capacity, Devices
 from headrace.engines.local.memory import own
 from headrace.errors import (
     ArgumentError,

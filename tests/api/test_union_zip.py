@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import headrace as hr
-from headrace.core.ports import Source
+from headrace.core.source_ports import Source
 from headrace.errors import ArgumentError, ForeignOutput, InputChanged, OutputWriteFailed, SchemaMismatch
 from headrace.sources.csv.source import CsvSource
 from headrace.sources.memory import MemorySource

@@ -14,7 +14,7 @@ import pytest
 import headrace as hr
 from headrace.core.door import loaded
 from headrace.core.files.formats import FORMATS, WRITTEN
-from headrace.core.ports import Format
+from headrace.core.target_ports import Format
 from headrace.errors import ArgumentError, PlanChanged, SinkError
 from headrace.plan.write_options import OF_RUNS, FolderOptions, OutputOptions
 from headrace.sinks.files import ArrowEncoder, FileSink

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.core.devices import Devices, Seat
+from headrace.core.engine_ports import Devices, Seat
 
 SHARES = st.sampled_from([0.1, 0.25, 0.3, 1 / 3, 0.5, 0.6, 1, 1.5, 2, 3])
 

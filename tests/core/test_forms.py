@@ -12,7 +12,7 @@ from headrace.core.arrow.batch import schema_bytes, schema_from
 from headrace.core.arrow.batch_formats import rows_of, to_format, to_frame
 from headrace.core.arrow.forms import FLOAT, OBJECT, forms_in, mark_of, marked, without_marks
 from headrace.core.arrow.input_view import InputView
-from headrace.core.arrow.matrix import to_tensors
+from headrace.core.arrow.model_columns import to_tensors
 from headrace.core.arrow.values import from_result
 from headrace.errors import BadInput
 from headrace.plan.expressions import valid_fields

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.core.install import DISTRIBUTION, install_hint, library
+from headrace.core.door import DISTRIBUTION, install_hint, library
 from headrace.errors import MissingLibrary
 
 ROOT = Path(__file__).parents[2]
@@ -17,7 +17,7 @@ EXTRAS = set(re.findall(r"^([\w-]+) = \[", (ROOT / "pyproject.toml").read_text()
 
 def test_one_function_makes_the_words() -> None:
     written = [path.name for path, text in SOURCES.items() if re.search(r"pip install (?!--)", text)]
-    assert sorted(written) == ["install.py"]
+    assert sorted(written) == ["door.py"]
 
 
 def test_every_extra_is_there() -> None:

@@ -9,7 +9,7 @@ PROGRAM = """
 import threading
 import time
 
-from headrace.core.arrow.lent import lent
+from headrace.core.arrow.batch import lent
 
 taken = threading.Event()
 

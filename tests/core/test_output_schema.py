@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from headrace.core.arrow.batch import schema_bytes, schema_from
 from headrace.core.arrow.batch_formats import to_numpy
+from headrace.core.arrow.forms import RaggedTensorType
 from headrace.core.arrow.lossless import lossless
 from headrace.core.arrow.output_schema import conform, is_complete, merge
-from headrace.core.arrow.ragged import RaggedTensorType
 from headrace.core.arrow.values import column_from
 from headrace.errors import OutputSchemaChanged
 

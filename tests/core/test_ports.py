@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import headrace
-from headrace.core import engine_ports, ports
+from headrace.core import engine_ports, model_ports
 
 SOURCE = Path(headrace.__file__).parent
 PORTS = {
@@ -16,7 +16,12 @@ PORTS = {
     *("PredictorParts", "ObserverParts", "AccumulatorParts", "Engine", "Pool", "Place", "Publisher", "Log"),
     *("Storage", "ObjectPath"),
 }
-PARTS = (ports.PredictorParts, ports.ObserverParts, ports.AccumulatorParts, engine_ports.EngineParts)
+PARTS = (
+    model_ports.PredictorParts,
+    model_ports.ObserverParts,
+    model_ports.AccumulatorParts,
+    engine_ports.EngineParts,
+)
 PLAIN = {"close", "collect", "columns", "batch_format"}  # also of files, frames and Ray's preprocessors
 OPTIONAL = {name for parts in PARTS for name in vars(parts) if not name.startswith("_")} - PLAIN
 ALLOWED = {"core/stores/objects.py": {"isinstance(path, ObjectPath)"}}

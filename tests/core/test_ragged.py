@@ -14,8 +14,8 @@ from hypothesis.extra import numpy as npst
 
 from headrace.core.arrow.batch import concat, from_ipc, schema_bytes, schema_from, to_ipc
 from headrace.core.arrow.batch_formats import rows_of, to_format, to_frame, to_numpy
+from headrace.core.arrow.forms import RaggedTensorType, as_fixed, as_ragged, joinable, joined, ragged_column
 from headrace.core.arrow.input_view import InputView
-from headrace.core.arrow.ragged import RaggedTensorType, as_fixed, as_ragged, joinable, joined, ragged_column
 from headrace.core.arrow.values import column_from, from_result
 
 SHAPES = ((2, 3), (0, 4), (1, 2), (5, 1))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.core.uploading.uploader import LocalFolder
+from headrace.core.uploader import LocalFolder
 
 
 @pytest.fixture

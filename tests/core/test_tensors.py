@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from headrace.core.arrow.matrix import to_tensors
+from headrace.core.arrow.model_columns import to_tensors
 from headrace.core.arrow.values import column_from
 
 

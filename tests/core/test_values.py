@@ -20,9 +20,9 @@ from hypothesis.extra import numpy as npst
 
 from headrace.core.arrow.batch_formats import rows_of, to_format, to_numpy
 from headrace.core.arrow.columns import why_objects
+from headrace.core.arrow.forms import RaggedTensorType
 from headrace.core.arrow.input_view import InputView
 from headrace.core.arrow.objects import is_objects
-from headrace.core.arrow.ragged import RaggedTensorType
 from headrace.core.arrow.values import ConversionError, column_from, from_columns, from_result, from_rows
 
 NUMBERS = st.one_of(

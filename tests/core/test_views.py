@@ -18,8 +18,8 @@ import pytest
 import headrace
 from headrace.core.arrow import views
 from headrace.core.arrow.batch_formats import BatchFormat, to_numpy
+from headrace.core.arrow.forms import RaggedTensorType, ragged_column
 from headrace.core.arrow.layout import own
-from headrace.core.arrow.ragged import RaggedTensorType, ragged_column
 from headrace.core.arrow.values import from_result
 from headrace.core.arrow.views import make_rows_view, make_view, with_copies
 
@@ -173,7 +173,7 @@ def test_batches_are_shown_by_one_module_alone() -> None:
     allowed = {
         "core/arrow/batch_formats.py",
         "core/arrow/input_view.py",
-        "core/arrow/matrix.py",
+        "core/arrow/model_columns.py",
         "core/arrow/views.py",
         "core/arrow/widening.py",  # which makes new columns of the values
     }
@@ -184,7 +184,7 @@ def test_batches_are_shown_by_one_module_alone() -> None:
         "dataset/consumption.py",  # to_pandas, likewise
         "core/direct_predictor.py",  # what a model gave, which is nobody's input
     }
-    modules = {"headrace.core.arrow.batch_formats", "headrace.core.arrow.matrix"}
+    modules = {"headrace.core.arrow.batch_formats", "headrace.core.arrow.model_columns"}
     root = Path(headrace.__file__).parent
     found = set()
     for path in root.rglob("*.py"):

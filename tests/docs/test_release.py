@@ -116,7 +116,7 @@ def test_a_release_is_refused_until_all_that_it_says_is_true(tool: Any, tmp_path
     names = (
         *tool.ADDRESSES,
         "src/headrace/version.py",
-        "src/headrace/core/install.py",
+        "src/headrace/core/door.py",
         "CHANGELOG.md",
         "README.md",
     )
@@ -129,7 +129,7 @@ def test_a_release_is_refused_until_all_that_it_says_is_true(tool: Any, tmp_path
         text = (ROOT / name).read_text().replace("headrace.example/source", "github.com/acme/headrace")
         copy.write_text(re.sub(r"headrace\.example\b", "headrace.test", text))
     changes = {
-        "src/headrace/core/install.py": ('DISTRIBUTION = "."', 'DISTRIBUTION = "headrace"'),
+        "src/headrace/core/door.py": ('DISTRIBUTION = "."', 'DISTRIBUTION = "headrace"'),
         "CHANGELOG.md": ("## [Unreleased]", f"## [Unreleased]\n\n## [{version}] - 2026-12-01"),
         "README.md": ("is not on PyPI yet", "is on PyPI"),
     }

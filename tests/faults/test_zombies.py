@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from headrace.core.ports import Sink
+from headrace.core.target_ports import Sink
 from headrace.core.work import Shard, Task
 from headrace.errors import HeadraceError, OutputWriteFailed
 from headrace.output.layout import open_output, read_plan

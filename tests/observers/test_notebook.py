@@ -13,9 +13,8 @@ import pyarrow as pa
 import pytest
 
 import headrace as hr
-from headrace.core.cards import card
 from headrace.core.events import RunStarted, WorkerReady
-from headrace.core.tables import Link
+from headrace.core.tables import Link, card
 from headrace.observers.progress import progress_html
 from headrace.observers.run_state import RunState
 from headrace.sources.range import RangeSource

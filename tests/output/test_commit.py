@@ -15,7 +15,7 @@ import pytest
 
 from headrace.core import failpoints
 from headrace.core.arrow.batch import schema_bytes
-from headrace.core.ports import Moment, Sink, Target
+from headrace.core.target_ports import Moment, Sink, Target
 from headrace.core.work import CommitRecord, Ledger, Shard, StagedFile, Task
 from headrace.errors import OutputWriteFailed
 from headrace.output import commit as committing

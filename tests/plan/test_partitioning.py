@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import headrace as hr
-from headrace.core.ports import Source
+from headrace.core.source_ports import Source
 from headrace.core.work import Split
 from headrace.options import RunOptions
 from headrace.plan.compile import make_shards

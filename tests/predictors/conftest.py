@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.predictors import trial
+from headrace.core.files import artifacts
 from headrace.testing import PredictorContract
 
 OF_THE_PREDICTOR = {
@@ -42,4 +42,4 @@ def _untried(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     """Load files at once, as workers do: a trial before each of hundreds takes a second each. ``tried`` marks the
     others."""
     if request.node.get_closest_marker("tried") is None:
-        monkeypatch.setattr(trial, "is_worker", lambda: True)
+        monkeypatch.setattr(artifacts, "is_worker", lambda: True)

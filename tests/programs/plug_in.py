@@ -5,7 +5,7 @@ from pathlib import Path
 
 PACKAGE = '''
 import pyarrow as pa
-from headrace.core.row_keys import Location
+from headrace.core.source_ports import Location
 from headrace.core.work import Split
 from headrace.sources.file_source import FileSource
 from headrace.sources.schemas import select

@@ -12,7 +12,7 @@ import pyarrow.csv as pacsv
 import pytest
 from hypothesis import given, settings
 
-from headrace.core.ports import Sink
+from headrace.core.target_ports import Sink
 from headrace.errors import ArgumentError, SinkError
 from headrace.sinks.files import FileSink
 from headrace.sinks.text import Csv

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.core.ports import Sink
+from headrace.core.target_ports import Sink
 from headrace.errors import ArgumentError, SinkError
 from headrace.sinks.files import FileSink
 from headrace.sinks.json import Json

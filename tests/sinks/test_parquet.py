@@ -16,9 +16,9 @@ import pytest
 from hypothesis import given, settings
 
 import headrace as hr
-from headrace.core.arrow.ragged import RaggedTensorType
+from headrace.core.arrow.forms import RaggedTensorType
 from headrace.core.arrow.values import column_from
-from headrace.core.ports import Sink
+from headrace.core.target_ports import Sink
 from headrace.errors import ArgumentError, SinkError
 from headrace.sinks import parquet
 from headrace.sinks.files import FileSink

@@ -16,7 +16,7 @@ import pytest
 
 import headrace as hr
 from headrace.core.files import hive, safe_files
-from headrace.core.ports import Moment
+from headrace.core.target_ports import Moment
 from headrace.core.work import CommitRecord, Ledger, Shard, StagedFile, Task
 from headrace.errors import ArgumentError, ForeignOutput, JournalDamaged, SinkError, UnknownColumn
 from headrace.output.clean import leftovers, remove

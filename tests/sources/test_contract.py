@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from headrace.core.ports import Source
+from headrace.core.source_ports import Source
 from headrace.sources.csv.source import CsvSource
 from headrace.sources.json.source import JsonSource
 from headrace.sources.lines import BinarySource

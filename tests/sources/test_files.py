@@ -12,7 +12,7 @@ import pytest
 from headrace.core.files.hive import hive_values
 from headrace.core.files.input_files import check_unchanged
 from headrace.core.files.storage import storage_at
-from headrace.core.ports import Source
+from headrace.core.source_ports import Source
 from headrace.errors import ArgumentError, InputChanged, NothingMatched, UnreadableFile
 from headrace.sources.csv.source import CsvSource
 from headrace.sources.file_source import given_paths

@@ -20,8 +20,8 @@ from PIL import Image
 import headrace as hr
 from headrace.core.arrow.batch import one_array
 from headrace.core.arrow.batch_formats import to_numpy
-from headrace.core.arrow.ragged import RaggedTensorType
-from headrace.core.ports import Source
+from headrace.core.arrow.forms import RaggedTensorType
+from headrace.core.source_ports import Source
 from headrace.errors import ArgumentError, InputChanged, UnreadableFile
 from headrace.sources.images.source import MODES, ImageSource
 from headrace.testing.sources import SourceContract, read_all, read_sound

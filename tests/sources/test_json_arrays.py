@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import headrace as hr
-from headrace.core.ports import Source
+from headrace.core.source_ports import Source
 from headrace.errors import UnreadableFile
 from headrace.sources.json.source import JsonSource
 from headrace.testing.sources import SourceContract, read_told

@@ -13,7 +13,7 @@ import pytest
 
 import headrace as hr
 from headrace.core.arrow.batch_formats import to_numpy
-from headrace.core.arrow.ragged import RaggedTensorType
+from headrace.core.arrow.forms import RaggedTensorType
 from headrace.errors import ArgumentError
 from headrace.sources.memory import (
     MemorySource,

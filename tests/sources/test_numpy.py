@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import headrace as hr
-from headrace.core.ports import Source
+from headrace.core.source_ports import Source
 from headrace.errors import ArgumentError, SchemaMismatch, UnreadableFile
 from headrace.sources.numpy import NumpySource
 from headrace.testing.sources import SourceContract, read_all

@@ -20,7 +20,7 @@ from faults.job import FILES, ROWS, Job, make_input, workers_elsewhere
 from headrace.core import failpoints
 from headrace.core.stores import writing
 from headrace.core.stores.writing import StoreWriter
-from headrace.core.uploading.uploader import Uploader
+from headrace.core.uploader import Uploader
 from headrace.core.work import StagedFile
 from headrace.errors import OutputWriteFailed, RunLocked
 from headrace.output.clean import leftovers
@@ -203,7 +203,7 @@ def test_a_worker_that_was_taken_for_dead_changes_nothing(job, bucket, tmp_path)
             pass
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("headrace.core.uploading.uploader.Uploader", Sleeper)
+        patch.setattr("headrace.core.uploader.Uploader", Sleeper)
         run = job.here().run
     before = outputs.tags(bucket)
     (zombie,) = zombies

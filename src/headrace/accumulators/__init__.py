@@ -1,7 +1,7 @@
 """Metrics that count every row of a run once: for ``Dataset.accumulate`` and ``Dataset.evaluate``.
 
-Each fills the ``Accumulator`` port of ``headrace.core.ports``. Sums are exact, so the same rows give the same bits,
-in whatever order and however often a run was killed.
+Each fills the ``Accumulator`` port of ``headrace.core.model_ports``. Sums are exact, so the same rows give the same
+bits, in whatever order and however often a run was killed.
 """
 
 from __future__ import annotations

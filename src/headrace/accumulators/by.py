@@ -13,7 +13,8 @@ from headrace.accumulators.exact import SCALE, ExactSums, add_at, column
 from headrace.accumulators.moments import Averaged, Count, MinMax, Sum
 from headrace.core.arrow.batch import taken
 from headrace.core.arrow.batch_formats import to_numpy
-from headrace.core.ports import Accumulator, AccumulatorParts, completed, fills
+from headrace.core.door import completed, fills
+from headrace.core.model_ports import Accumulator, AccumulatorParts
 from headrace.errors import ArgumentError, BadInput
 
 # ---------------- many groups at once: they have numbers, from 0, and both kinds give the same to the bit

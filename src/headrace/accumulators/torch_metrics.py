@@ -146,7 +146,7 @@ def _merged(metric: Any, name: str, how: Any) -> str:
     raise ArgumentError(
         f"The state {name!r} of {type(metric).__name__} is merged by {known if how is not None else 'nothing'}, "
         f"which cannot be repeated shard by shard: states that merge by {', '.join(_MERGED)} can. Another metric, or "
-        "one of your own that fills headrace.core.ports.Accumulator, would do."
+        "one of your own that fills headrace.core.model_ports.Accumulator, would do."
     )
 
 

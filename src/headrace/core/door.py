@@ -8,18 +8,22 @@ is none of ours, once in a process, and imported when such a name is used.
 from __future__ import annotations
 
 import functools
+import importlib
 from collections.abc import Mapping
 from importlib import import_module
-from types import ModuleType
+from inspect import isfunction
+from types import MethodType, ModuleType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from headrace.core.terminal import one_line
-from headrace.errors import PackageUnusable
+from headrace.errors import MissingLibrary, PackageUnusable
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
+
 Found = TypeVar("Found")
+P = TypeVar("P")
 _PREFIX = "headrace."
 
 
@@ -164,3 +168,105 @@ def _installed() -> Mapping[str, Mapping[str, list[tuple[str, EntryPoint]]]]:
                 names = found.setdefault(entry.group.removeprefix(_PREFIX), {})
                 names.setdefault(entry.name, []).append((package, entry))
     return found
+
+
+class _Completed:
+    def __init__(self, value: Any, port: type) -> None:
+        self._value, self._port = value, port
+
+    def __getattr__(self, name: str) -> Any:
+        default = getattr(self._port, name)
+        if not isfunction(default):
+            return getattr(self._value, name, default)
+        found = getattr(self._value, name, None)
+        return found if callable(found) else MethodType(default, self)
+
+
+def completed(value: Any, port: type[P]) -> P:
+    """Return a value as its port has it: what it lacks is as the port says, whether it inherits from it or not.
+
+    >>> from headrace.core.model_ports import PredictorParts
+    >>> completed(None, PredictorParts).in_flight
+    2
+    """
+    return cast("P", _Completed(value, port))
+
+
+def lacking(value: Any, port: type) -> list[str]:
+    """Return what a value, or a class, has not of what a port asks for: of things that users and packages give.
+
+    >>> from headrace.core.model_ports import Observer
+    >>> lacking([], Observer)
+    ['on_event']
+    """
+    return [
+        name
+        for name, asked in vars(port).items()
+        if name[0] != "_"
+        and not (callable(getattr(value, name, None)) if isfunction(asked) else hasattr(value, name))
+    ]
+
+
+def fills(value: Any, port: type) -> bool:
+    """Say whether a value, or a class, has all that a port asks for.
+
+    >>> from headrace.core.source_ports import Source
+    >>> from headrace.sources.range import RangeSource
+    >>> fills(RangeSource(3), Source), fills("a path", Source)
+    (True, False)
+    """
+    return not lacking(value, port)
+
+
+# ---------------------------------------------------------------- libraries that are missing
+
+# What pip is given: the folder of a clone; "headrace" as soon as that name on the index is this project.
+DISTRIBUTION = "."
+
+
+def install_hint(extra: str) -> str:
+    """Return the command that installs an extra of this distribution, and where to run it.
+
+    >>> print(install_hint("torch"))
+    in a clone of Headrace, run: pip install ".[torch]"
+    """
+    command = f'pip install "{DISTRIBUTION}[{extra}]"'
+    return f"in a clone of Headrace, run: {command}" if DISTRIBUTION == "." else command
+
+
+_PACKAGES = {"libarchive": "libarchive-c", "smbclient": "smbprotocol"}  # by module; most are named alike
+
+
+def needed_by(what: str, error: ImportError) -> str:
+    """Return what to install for something that another library opens, and for which it could not import a module.
+
+    >>> print(needed_by("hf://", ModuleNotFoundError(name="huggingface_hub")))
+    hf:// needs the package huggingface_hub, which is not installed: pip install huggingface_hub
+    """
+    module: str = ""
+    cause: BaseException | None = error
+    while isinstance(cause, ImportError):
+        module = (cause.name or module).partition(".")[0]
+        cause = cause.__cause__ or cause.__context__
+    if not module:
+        return f"{what} needs a package that is not installed: {error}"
+    package = _PACKAGES.get(module, module)
+    return f"{what} needs the package {package}, which is not installed: pip install {package}"
+
+
+def library(verb: str, name: str, extra: str = "") -> Any:
+    """Import a library, or raise with the extra that installs it; default: the one of its name.
+
+    >>> library("to_x", "no_such_library")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ...
+    headrace.errors.MissingLibrary: to_x() needs no_such_library, which is not installed: in a clone of Headrace, ...
+    """
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        if error.name is None or error.name.partition(".")[0] != name.partition(".")[0]:
+            raise  # the library is here, but something that it needs is not
+        raise MissingLibrary(
+            f"{verb}() needs {name}, which is not installed: {install_hint(extra or name)}."
+        ) from None

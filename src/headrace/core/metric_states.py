@@ -12,7 +12,7 @@ from typing import Any
 from headrace.core import failpoints
 from headrace.core.failures import is_interrupt, name_of, words
 from headrace.core.files import safe_files
-from headrace.core.ports import Accumulator
+from headrace.core.model_ports import Accumulator
 from headrace.core.work import CommitRecord, Durability, SideFile
 from headrace.errors import (
     ArgumentError,

@@ -1,4 +1,4 @@
-"""What people read: the one place that writes to terminals and logs, and makes control characters visible there.
+"""What people read: the one place that writes to terminals and logs, warns, and shows control characters.
 
 A terminal obeys what is printed: some characters move its cursor, set its title, use its clipboard or turn text
 around. Rows, names of columns and files, and the words of exceptions may hold them, so they are shown as Python
@@ -11,6 +11,8 @@ import os
 import re
 import sys
 import unicodedata
+import warnings
+from itertools import count
 from typing import TextIO
 
 _UNSEEN = re.compile(
@@ -195,3 +197,26 @@ def _literal(match: re.Match[str]) -> str:
 def _json_literal(match: re.Match[str]) -> str:
     units = match[0].encode("utf-16-be", "surrogatepass")  # JSON writes characters as UTF-16 does
     return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
+
+
+# ---------------------------------------------------------------- warnings
+
+
+def warn(message: str, category: type[Warning] = UserWarning) -> None:
+    """Warn at the innermost frame that is not ours."""
+    for level in count(1):
+        try:
+            name = str(sys._getframe(level).f_globals.get("__name__", ""))
+        except ValueError:  # there is none
+            break
+        if name != "headrace" and not name.startswith("headrace."):
+            break
+    warnings.warn(visible(message), category, stacklevel=level + 1)
+
+
+def warn_of_pickling(column: str, kinds: str) -> None:
+    """Warn that a column of Python objects leaves its process; ``kinds`` names their types."""
+    warn(
+        f"Column {column!r} holds Python objects ({kinds}), which are pickled where they go from one process to "
+        "another. It is faster to make arrays or plain values of them in the step that makes them."
+    )

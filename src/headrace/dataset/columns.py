@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from headrace.core.arguments import known_arguments
 from headrace.core.door import annex
-from headrace.core.warn import warn
+from headrace.core.terminal import warn
 from headrace.dataset.base import DatasetBase
 from headrace.errors import ArgumentError, NotOffered, UnknownArgument
 from headrace.plan import ray_arguments

@@ -251,7 +251,7 @@ class ConsumptionVerbs(DatasetBase):
         tf.Tensor([0 1], shape=(2,), dtype=int64)
         tf.Tensor([2], shape=(1,), dtype=int64)
         """
-        from headrace.core.install import library
+        from headrace.core.door import library
         from headrace.interop.tensorflow import tf_batches
 
         size, tf = given_batch_size(batch_size), library("iter_tf_batches", "tensorflow", "keras")
@@ -351,7 +351,7 @@ class ConsumptionVerbs(DatasetBase):
         >>> hr.range(2).to_pandas(limit=10).shape
         (2, 1)
         """
-        from headrace.core.install import library
+        from headrace.core.door import library
 
         library("to_pandas", "pandas")
         from headrace.core.arrow.batch_formats import to_frame

@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from headrace.core.arguments import unframed
-from headrace.core.door import Table
+from headrace.core.door import Table, fills
 from headrace.core.files.formats import FORMATS
-from headrace.core.ports import Sink, Source, fills
+from headrace.core.source_ports import Source
+from headrace.core.target_ports import Sink
 from headrace.core.terminal import one_line
 from headrace.dataset.annex_verbs import AnnexVerbs
 from headrace.dataset.columns import ColumnVerbs
@@ -101,8 +102,9 @@ class Dataset(
         """
         if not is_source(source):
             raise ArgumentError(
-                f"from_source({source!r}): it takes an instance of a subclass of headrace.core.ports.Source, or of "
-                "headrace.sources.file_source.FileSource. read_parquet, read_csv, … take paths."
+                f"from_source({source!r}): it takes an instance of a subclass of "
+                "headrace.core.source_ports.Source, or of headrace.sources.file_source.FileSource. "
+                "read_parquet, read_csv, … take paths."
             )
         return cls(Plan(source), RunOptions.from_environment())
 

@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from headrace.core.events import Event, ShardCommitted
-from headrace.core.ports import Bad, Source
-from headrace.core.row_keys import Keys, Location, Numbers
+from headrace.core.source_ports import Bad, Keys, Location, Numbers, Source
 from headrace.core.work import Split
 from headrace.dataset.estimate_tokens import Range, TokenUse, token_use
 from headrace.engines.local import memory

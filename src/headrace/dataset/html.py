@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from headrace.core.cards import card
-from headrace.core.ports import Source
-from headrace.core.tables import Table, columns_table
+from headrace.core.source_ports import Source
+from headrace.core.tables import Table, card, columns_table
 from headrace.errors import HeadraceError
 from headrace.plan.compile import known_columns
 from headrace.plan.logical import Plan

@@ -115,8 +115,7 @@ class InspectionVerbs(DatasetBase):
             0
             1
         """
-        from headrace.core.cards import show
-        from headrace.core.tables import rows_table
+        from headrace.core.tables import rows_table, show
 
         show(rows_table(*self._first(given_rows("show", "limit", limit))))
 

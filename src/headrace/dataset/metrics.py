@@ -8,7 +8,8 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Self
 
-from headrace.core.ports import Accumulator, AccumulatorParts, completed
+from headrace.core.door import completed
+from headrace.core.model_ports import Accumulator, AccumulatorParts
 from headrace.dataset.base import DatasetBase
 from headrace.errors import ArgumentError
 from headrace.plan.steps.accumulate import Accumulate
@@ -188,4 +189,4 @@ def _way_out(value: object) -> str:
         return (
             ": it does not say which columns it reads. Use hr.TorchMetric(metric, inputs=['score', 'label'])"
         )
-    return ", such as hr.AUROC(label='y', score='p'), or an object that fills headrace.core.ports.Accumulator"
+    return ", such as hr.AUROC(label='y', score='p'), or an object that fills headrace.core.model_ports.Accumulator"

@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Unpack
 
 from headrace.core.arguments import known_arguments
-from headrace.core.door import loaded
+from headrace.core.door import fills, loaded
 from headrace.core.files.formats import FORMATS
-from headrace.core.ports import Sink, fills
 from headrace.core.process import importing
+from headrace.core.target_ports import Sink
 from headrace.dataset.base import DatasetBase
 from headrace.dataset.metrics import with_shadow
 from headrace.errors import ArgumentError

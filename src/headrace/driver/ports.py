@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import msgspec
 
 from headrace.core.events import Event
-from headrace.core.ports import ObserverParts
+from headrace.core.model_ports import ObserverParts
 from headrace.core.work import Block, BlockRef, CommitRecord, Shard, Task, TrailingRejects
 
 

@@ -7,8 +7,8 @@ from itertools import groupby, repeat
 
 import msgspec
 
-from headrace.core.windows import in_windows
 from headrace.core.work import ErrorReport, Remainder, Shard, Split
+from headrace.plan.partitioning import in_windows
 
 
 class ShardTable:

@@ -9,7 +9,7 @@ import pyarrow as pa
 from headrace.core.arrow.batch import from_ipc
 from headrace.core.arrow.objects import unpacked, with_own_objects
 from headrace.core.metric_states import States, merge
-from headrace.core.ports import Accumulator
+from headrace.core.model_ports import Accumulator
 from headrace.core.work import CommitRecord, Delivered, Faults, Ledger, Outcome, OutputBlocks, Shard, Timings
 
 

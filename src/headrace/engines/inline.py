@@ -8,8 +8,8 @@ from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from headrace.core.door import completed
 from headrace.core.engine_ports import EngineTraits, HostedParts, PoolSpec, WorkerContext
-from headrace.core.ports import completed
 from headrace.core.process import importing
 from headrace.core.work import BlockRef, BlocksFreed
 

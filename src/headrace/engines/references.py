@@ -114,7 +114,7 @@ class Ref(Generic[T]):
 
     def _repr_html_(self) -> str:
         """Show in a notebook how big the value is; it is not made for that."""
-        from headrace.core.cards import card
+        from headrace.core.tables import card
 
         bytes_ = getattr(self._holder, "size", None)
         known = [("size", size(bytes_))] if bytes_ is not None else []

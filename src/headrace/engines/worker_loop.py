@@ -15,8 +15,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, Protocol
 
+from headrace.core.door import completed
 from headrace.core.engine_ports import HostedParts, WorkerContext
-from headrace.core.ports import completed
 from headrace.core.process import ending_forks, flush_streams
 from headrace.engines.out_of_band_pickle import OutOfBandPickle
 from headrace.errors import HeadraceError, NotPicklable

@@ -12,10 +12,10 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.core.arrow.batch import one_array
+from headrace.core.arrow.forms import RaggedTensorType
 from headrace.core.arrow.objects import is_objects, kinds_of
-from headrace.core.arrow.ragged import RaggedTensorType
 from headrace.core.arrow.values import ConversionError, column_from
-from headrace.core.install import library
+from headrace.core.door import library
 from headrace.errors import ArgumentError, MissingLibrary
 
 # ---------------------------------------------------------------- to others

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from headrace.core.arrow.batch_formats import NUMPY_OF
-from headrace.core.install import library
+from headrace.core.door import library
 from headrace.errors import ArgumentError, unknown_column
 
 Batch = Mapping[str, np.ndarray[Any, Any]]

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.core.arrow.values import ConversionError, column_from, from_columns, from_rows
-from headrace.core.install import library
+from headrace.core.door import library
 from headrace.errors import ArgumentError
 
 # ---------------------------------------------------------------- to PyTorch

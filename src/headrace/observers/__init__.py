@@ -1,7 +1,7 @@
 """Observers: they watch a run and never decide anything.
 
 ``with_options(observers=[hr.observers.Log("runs.jsonl"), hr.observers.Prometheus(port=9100)])`` has some that are
-ready to use; ``headrace.core.ports.Observer`` says what one of your own needs.
+ready to use; ``headrace.core.model_ports.Observer`` says what one of your own needs.
 """
 
 from __future__ import annotations

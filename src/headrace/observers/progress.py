@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 from typing import Any, TextIO
 
-from headrace.core.cards import rendered
 from headrace.core.events import BatchShrunk, Event, PoolWaits, RunFinished, RunStarted, WorkerRetired
+from headrace.core.tables import rendered
 from headrace.core.terminal import in_notebook, one_line, say
 from headrace.observers.live_lines import ForgivingStream, LiveLines, text_stream
 from headrace.observers.run_state import RunState

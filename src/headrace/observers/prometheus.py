@@ -8,10 +8,9 @@ from typing import Any
 
 from headrace.core.answered import Answered
 from headrace.core.arguments import known_arguments
+from headrace.core.door import install_hint
 from headrace.core.events import Event, RunFinished, RunStarted
-from headrace.core.install import install_hint
-from headrace.core.terminal import one_line
-from headrace.core.warn import warn
+from headrace.core.terminal import one_line, warn
 from headrace.errors import ArgumentError
 from headrace.observers.run_state import LOST, RETIRED, RunState
 

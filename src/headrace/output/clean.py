@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import msgspec
 
 from headrace.core.files import safe_files
+from headrace.core.files.staged import PARTS
 from headrace.core.metric_states import STATES, side_files
-from headrace.core.uploading.names import PARTS
 from headrace.core.work import FLEET, HOME, NOTES, REJECTED, SUCCESS
 from headrace.errors import ForeignOutput, JournalDamaged, RunLocked
 from headrace.output.layout import QUERIES, Output

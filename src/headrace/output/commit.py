@@ -14,7 +14,7 @@ import msgspec
 
 from headrace.core import failpoints
 from headrace.core.metric_states import STATES, side_files
-from headrace.core.ports import Moment, Sink
+from headrace.core.target_ports import Moment, Sink
 from headrace.core.work import CommitRecord, Durability, Shard
 from headrace.output import journal as journals
 from headrace.output import journal_state as notes

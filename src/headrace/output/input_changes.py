@@ -8,8 +8,8 @@ from dataclasses import replace
 from headrace.core.arrow.output_schema import describe_difference
 from headrace.core.asked import why_not
 from headrace.core.human import plural
-from headrace.core.ports import Source
-from headrace.core.warn import warn
+from headrace.core.source_ports import Source
+from headrace.core.terminal import warn
 from headrace.core.work import CommitRecord, Shard, Split
 from headrace.errors import ArgumentError, InputChanged, PlanChanged
 from headrace.output.commit import ShardCommitter

@@ -13,9 +13,9 @@ from typing import Any, TypeAlias
 
 from headrace.core.files.input_files import UNMARKED, Mark, is_same_content, mark_of
 from headrace.core.human import plural
-from headrace.core.ports import Source
+from headrace.core.source_ports import Source
 from headrace.core.table_changes import HELD, Seen
-from headrace.core.warn import warn
+from headrace.core.terminal import warn
 from headrace.core.work import Shard
 from headrace.errors import ArgumentError, InputChanged, PlanChanged
 from headrace.output.commit import ShardCommitter

@@ -38,8 +38,8 @@ import msgspec
 from headrace.core import failpoints
 from headrace.core.files import safe_files
 from headrace.core.files.safe_files import write_failed
-from headrace.core.stores.options import Options
-from headrace.core.uploading.names import PARTS
+from headrace.core.files.staged import PARTS
+from headrace.core.stores.addresses import Options
 from headrace.core.work import FLEET, HOME, NOTES, REJECTED, SUCCESS
 from headrace.errors import ForeignOutput, JournalDamaged
 from headrace.output.names import (

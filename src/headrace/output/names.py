@@ -9,7 +9,7 @@ from typing import Protocol
 
 from headrace.core.files import hive, safe_files
 from headrace.core.files.formats import PART_SUFFIX
-from headrace.core.uploading.names import PARTS, is_uploaded, uploaded_name
+from headrace.core.files.staged import PARTS, is_uploaded, uploaded_name
 from headrace.core.work import HOME, REJECTED, CommitRecord, StagedFile
 from headrace.errors import ForeignOutput, JournalDamaged
 from headrace.version import __version__

@@ -18,8 +18,8 @@ from typing import ClassVar, Literal, Protocol
 from headrace.core import failpoints
 from headrace.core.files import hive, safe_files
 from headrace.core.files.safe_files import write_failed
-from headrace.core.ports import Sink
-from headrace.core.uploading.names import is_uploaded
+from headrace.core.files.staged import is_uploaded
+from headrace.core.target_ports import Sink
 from headrace.core.work import HOME, SUCCESS, CommitRecord, StagedFile
 from headrace.errors import ForeignOutput
 

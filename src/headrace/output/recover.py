@@ -15,8 +15,8 @@ from headrace.core import failpoints
 from headrace.core.files import safe_files
 from headrace.core.human import plural
 from headrace.core.metric_states import STATES, are_there, side_files
-from headrace.core.ports import Sink
-from headrace.core.warn import warn
+from headrace.core.target_ports import Sink
+from headrace.core.terminal import warn
 from headrace.core.work import CommitRecord, Durability, StagedFile
 from headrace.errors import OutputWriteFailed, SinkError
 from headrace.output import journal as journals

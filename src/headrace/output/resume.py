@@ -16,8 +16,8 @@ import msgspec
 from headrace.core.arrow.batch import schema_from
 from headrace.core.arrow.output_schema import describe_difference
 from headrace.core.files import safe_files
-from headrace.core.ports import Sink
-from headrace.core.warn import warn
+from headrace.core.target_ports import Sink
+from headrace.core.terminal import warn
 from headrace.core.work import FLEET, HOME, NOTES, SUCCESS
 from headrace.errors import NothingMatched
 from headrace.output import inputs, refusals

@@ -8,7 +8,7 @@ import msgspec
 
 from headrace.core.arrow.batch import schema_from
 from headrace.core.failures import errors_of_publishing
-from headrace.core.ports import Moment, Sink, Target
+from headrace.core.target_ports import Moment, Sink, Target
 from headrace.core.work import CommitRecord, Durability, StagedFile
 from headrace.output.journal_state import JournalState, RunEntry
 from headrace.output.layout import Output

@@ -29,7 +29,7 @@ from headrace.core.key_digests import (
     merged_keys,
     write_keys,
 )
-from headrace.core.ports import Source
+from headrace.core.source_ports import Source
 from headrace.core.work import Split
 from headrace.errors import ArgumentError, BadInput, InputChanged, JournalDamaged, PlanChanged, UnknownColumn
 from headrace.output.commit import ShardCommitter

@@ -19,8 +19,9 @@ from headrace.core.files import safe_files
 from headrace.core.files.formats import FORMATS
 from headrace.core.human import plural
 from headrace.core.metric_states import merged, plain
-from headrace.core.ports import Accumulator, Target
-from headrace.core.stores.options import Options
+from headrace.core.model_ports import Accumulator
+from headrace.core.stores.addresses import Options
+from headrace.core.target_ports import Target
 from headrace.core.terminal import one_line
 from headrace.core.work import StagedFile
 from headrace.errors import HeadraceError
@@ -107,8 +108,7 @@ class Verification:
 
     def _repr_html_(self) -> str:
         """Show in a notebook what was checked, and what is wrong."""
-        from headrace.core.cards import card
-        from headrace.core.tables import Table
+        from headrace.core.tables import Table, card
 
         first, *others = str(self).splitlines()
         others = others[len(self.findings) :]

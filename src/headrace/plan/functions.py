@@ -10,7 +10,8 @@ from typing import Any
 
 import msgspec
 
-from headrace.core.ports import Predictor, PredictorParts, completed, fills
+from headrace.core.door import completed, fills
+from headrace.core.model_ports import Predictor, PredictorParts
 from headrace.core.terminal import one_line
 from headrace.errors import ArgumentError
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from headrace.core.ports import Accumulator, Sink, Source
+from headrace.core.model_ports import Accumulator
+from headrace.core.source_ports import Source
+from headrace.core.target_ports import Sink
 from headrace.errors import PlanError
 from headrace.plan.requirements import Requirement
 from headrace.plan.steps.accumulate import Accumulate

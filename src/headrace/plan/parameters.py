@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from headrace.core.door import install_hint
 from headrace.core.human import given_bytes
-from headrace.core.install import install_hint
-from headrace.core.ray_cluster import check_ray_remote_args
+from headrace.core.option_values import check_ray_remote_args
 from headrace.errors import ArgumentError, MissingLibrary, UnknownArgument, nearest
 from headrace.plan.functions import Function, callable_name, is_async, is_async_generator
 from headrace.plan.steps.base import Remote, Resources

@@ -3,18 +3,44 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import groupby, pairwise
 
 import msgspec
 
-from headrace.core.ports import Source
-from headrace.core.windows import in_windows
+from headrace.core.source_ports import Source
 from headrace.core.work import Shard, Split
 from headrace.plan import compile as compiler
 from headrace.plan.physical import Stage
 from headrace.plan.steps.base import UNDECLARED, Step
 from headrace.plan.steps.union import paths_of, union_in
+
+
+def in_windows(splits: Sequence[Split], sizes: Iterable[int]) -> Iterator[tuple[Split, ...]]:
+    """Yield groups of so many rows, in order, and one of what is left. Of each split the rows have to be known.
+
+    A split that is in one group as a whole stays as it is.
+
+    >>> [[(split.low, split.high) for split in group] for group in in_windows([Split(0, 0, 1, 9)], [2, 4])]
+    [[(0, 2)], [(2, 6)], [(6, 9)]]
+    """
+    group: list[Split] = []
+    following = iter(sizes)
+    room = next(following, None)
+    for split in splits:
+        low, end = split.low, split.low + split.length
+        while room is not None and end - low > room:
+            if room:
+                group.append(msgspec.structs.replace(split, low=low, high=low + room))
+            yield tuple(group)
+            low += room
+            group, room = [], next(following, None)
+        group.append(split if low == split.low else msgspec.structs.replace(split, low=low, high=end))
+        if room is not None:
+            room -= end - low
+    if group:
+        yield tuple(group)
+
 
 MOST_ROWS = 65_536  # a common multiple of several sizes that is bigger than this is not sought
 READ_AGAIN = 4  # a split that two row ranges share is at most this part of one

@@ -8,8 +8,9 @@ from typing import Any
 import msgspec
 
 from headrace.core.files.input_files import Mark
-from headrace.core.ports import Sink, Source
-from headrace.core.uploading.names import Uploads
+from headrace.core.files.staged import Uploads
+from headrace.core.source_ports import Source
+from headrace.core.target_ports import Sink
 from headrace.core.work import Durability, OnError, Shard, Split
 from headrace.plan.steps.accumulate import Accumulate
 from headrace.plan.steps.base import Step

@@ -50,7 +50,7 @@ NO_VERBS = {
     "write_bigquery": f"{_DATABASE}.",
     "write_clickhouse": f"{_DATABASE}.",
     "write_datasink": "Ray's datasinks commit by other rules. A format of your own fills the port "
-    "headrace.core.ports.Format, a table of your own headrace.core.ports.Target.",
+    "headrace.core.target_ports.Format, a table of your own headrace.core.target_ports.Target.",
     "write_kafka": f"{_DATABASE}.",
     "write_mongo": f"{_DATABASE}.",
     "write_orc": f"{_FORMAT}: pyarrow.orc.write_table takes what pyarrow.parquet reads.",
@@ -164,7 +164,7 @@ NO_FUNCTIONS = {
     "read_databricks_tables": f"{_SERVER}.",
     "read_datasource": "Ray's datasources cut their input by other rules. Dataset.from_source takes whatever "
     "fills the "
-    "port headrace.core.ports.Source.",
+    "port headrace.core.source_ports.Source.",
     "read_delta_sharing_tables": f"{_SERVER}.",
     "read_hudi": f"{_NO_READER} its own library reads.",
     "read_kafka": f"{_SERVER}.",

@@ -8,8 +8,7 @@ from typing import Any
 
 import msgspec
 
-from headrace.core.devices import Devices
-from headrace.core.engine_ports import Capacity
+from headrace.core.engine_ports import Capacity, Devices
 from headrace.core.human import size
 from headrace.errors import ResourcesUnavailable
 from headrace.plan.logical import Plan

@@ -6,12 +6,10 @@ import os
 import sys
 from typing import Any, ClassVar, TypeVar
 
-from headrace.core.arrow.matrix import listed
+from headrace.core.arrow.model_columns import listed, shapes
 from headrace.core.direct_predictor import Direct
-from headrace.core.files.artifacts import Artifact, refuse_pickle, require, shortened
-from headrace.core.inputs import shapes
+from headrace.core.files.artifacts import Artifact, refuse_pickle, require, shortened, try_elsewhere
 from headrace.errors import ArgumentError, BadInput, ModelError, ModelUnreadable, nearest
-from headrace.predictors.trial import try_elsewhere
 
 E = TypeVar("E", bound="EstimatorPredictor")
 

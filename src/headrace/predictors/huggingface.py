@@ -11,8 +11,18 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from headrace.core.files.artifacts import Artifact, loading_call, refuse_pickle, shortened, threads
-from headrace.core.files.model_files import NotReadable, content, from_json, inside, walk
+from headrace.core.files.artifacts import (
+    Artifact,
+    NotReadable,
+    content,
+    from_json,
+    inside,
+    loading_call,
+    refuse_pickle,
+    shortened,
+    threads,
+    walk,
+)
 from headrace.errors import ArgumentError, HeadraceError, MissingLibrary, ModelUnreadable, UntrustedPickle
 
 _KINDS = ("model", "adapter_model")

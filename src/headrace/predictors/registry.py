@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from headrace.core.door import Table
-from headrace.core.ports import PredictorParts, completed
+from headrace.core.door import Table, completed
+from headrace.core.model_ports import PredictorParts
 
 # The order counts: a sentence transformer is a torch module, too, and a booster's estimator one of scikit-learn.
 _PREDICTORS = {

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from headrace.core.arguments import known_arguments
+from headrace.core.arrow.model_columns import texts
 from headrace.core.files.artifacts import Artifact
-from headrace.core.inputs import texts
 from headrace.errors import ArgumentError
 from headrace.predictors.huggingface import check_modules, json_in, tokenizer_content
 from headrace.predictors.text import TextPredictor

@@ -14,12 +14,10 @@ from typing import Any, Literal, cast
 import numpy as np
 
 from headrace.core.arguments import known_arguments
-from headrace.core.arrow.matrix import check_names, matrix
+from headrace.core.arrow.model_columns import Columns, check_names, matrix, shapes, texts
 from headrace.core.direct_predictor import directly
-from headrace.core.files.artifacts import Artifact, loading_call, require, shortened, threads
+from headrace.core.files.artifacts import Artifact, loading_call, names_in_zip, require, shortened, threads
 from headrace.core.files.formats import model_format
-from headrace.core.files.model_files import names_in_zip
-from headrace.core.inputs import Columns, shapes, texts
 from headrace.errors import ArgumentError, BadInput, ModelError, ModelUnreadable, UntrustedPickle
 from headrace.predictors.estimators import EstimatorPredictor
 

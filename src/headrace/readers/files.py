@@ -374,7 +374,7 @@ def read_rejected(
     >>> hr.read_rejected(f"{folder}/out").select_columns(["item", "_error_type", "_row"]).take_all()
     [{'item': 'two', '_error_type': 'ValueError', '_row': 1}]
     """
-    from headrace.core.stores.options import checked
+    from headrace.core.stores.addresses import checked
     from headrace.output.runs import rejected_rows
     from headrace.sources.memory import MemorySource
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from headrace.core.arguments import Translated, Unsupported
-from headrace.core.warn import warn
+from headrace.core.terminal import warn
 from headrace.core.work import HOME, SUCCESS
 from headrace.errors import ArgumentError
 from headrace.plan import ray_arguments

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from headrace.core.files import safe_files
-from headrace.core.ports import Ahead
+from headrace.core.model_ports import Ahead
 from headrace.driver.unwritten import InMemoryCommitter
 from headrace.output.names import AHEAD
 from headrace.plan import compile as compiler

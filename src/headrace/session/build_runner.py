@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from headrace.core.arrow.output_schema import merge
-from headrace.core.row_keys import Location
+from headrace.core.source_ports import Location
 from headrace.core.work import Faults, Ledger, Shard, Split
 from headrace.driver.block_tasks import BlockTasks
 from headrace.driver.loop import Runner

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from headrace.core.ports import Source
-from headrace.core.united import names_side_by_side
+from headrace.core.source_ports import Source, names_side_by_side
 from headrace.errors import ArgumentError
 from headrace.plan.compile import columns_at, known_columns
 from headrace.plan.logical import Plan

@@ -13,7 +13,7 @@ import msgspec
 from headrace.core.engine_ports import Engine, PoolSpec
 from headrace.core.files import safe_files
 from headrace.core.process import hold_standard_streams
-from headrace.core.warn import warn
+from headrace.core.terminal import warn
 from headrace.engines.driver_first import DriverFirstEngine
 from headrace.engines.local import memory
 from headrace.options import RunOptions
@@ -26,7 +26,7 @@ from headrace.session.execution_plan import ExecutionPlan
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from headrace.core.uploading.names import Uploads
+    from headrace.core.files.staged import Uploads
     from headrace.core.work import Shard
     from headrace.driver.block_tasks import BlockTasks
     from headrace.driver.loop import Runner

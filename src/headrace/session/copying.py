@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import groupby
 
 from headrace.core.failures import is_foreign
-from headrace.core.ports import NOT_COPIED
+from headrace.core.target_ports import NOT_COPIED
 from headrace.core.work import Shard
 from headrace.plan import compile as compiler
 from headrace.plan.logical import Plan

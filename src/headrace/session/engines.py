@@ -7,8 +7,8 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from headrace.core.door import install_hint
 from headrace.core.engine_ports import Capacity, Engine
-from headrace.core.install import install_hint
 from headrace.engines.local import machine
 from headrace.engines.local.engine import LocalEngine
 from headrace.engines.local.spawner import Starting

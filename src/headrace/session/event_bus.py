@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace.core.door import annex
+from headrace.core.door import annex, completed
 from headrace.core.events import Event
-from headrace.core.ports import ObserverParts, completed
+from headrace.core.model_ports import ObserverParts
 from headrace.driver.ports import NoObserver
 from headrace.errors import ArgumentError, nearest
 from headrace.observers.record import EVENTS, Log, Record
@@ -34,7 +34,7 @@ def steady_time() -> Callable[[], float]:
 class EventBus(NoObserver):
     """Adds every event to the state of the run, then hands it to every observer.
 
-    Observers have ``on_event``, and may have what is in ``core.ports.ObserverParts``.
+    Observers have ``on_event``, and may have what is in ``core.model_ports.ObserverParts``.
     """
 
     def __init__(self, observers: list[Any], *, clock: Callable[[], float] | None = None) -> None:

@@ -6,7 +6,9 @@ import contextlib
 from collections.abc import Sequence
 
 from headrace.core import human
-from headrace.core.ports import PredictorParts, Source, completed
+from headrace.core.door import completed
+from headrace.core.model_ports import PredictorParts
+from headrace.core.source_ports import Source
 from headrace.core.terminal import visible
 from headrace.core.work import Shard
 from headrace.engines.driver_first import PATIENCE

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from headrace.core.files import safe_files
-from headrace.core.files.paths import here
+from headrace.core.files.storage import here
 from headrace.errors import ArgumentError, PlanError
 from headrace.version import __version__
 

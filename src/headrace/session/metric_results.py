@@ -8,7 +8,7 @@ from typing import Any
 
 from headrace.core.files.artifacts import shortened
 from headrace.core.metric_states import plain
-from headrace.core.ports import Accumulator
+from headrace.core.model_ports import Accumulator
 from headrace.core.terminal import one_line, padded, width
 from headrace.errors import StepError
 from headrace.result import Metrics

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, Unpack
 import msgspec
 
 from headrace.core.arguments import unframed
-from headrace.core.files.paths import absolute
+from headrace.core.door import completed
+from headrace.core.files.storage import absolute
 from headrace.core.human import short_repr
-from headrace.core.ports import PredictorParts, completed
+from headrace.core.model_ports import PredictorParts
 from headrace.errors import ArgumentError, ModelUnreadable, UnknownArgument, nearest
 from headrace.plan.functions import Function, callable_name, is_async_generator, is_predictor
 from headrace.plan.parameters import (
@@ -33,7 +34,7 @@ from headrace.plan.steps.predict import Model, Predict
 from headrace.predictors.registry import MODELS, library_at, library_of
 
 if TYPE_CHECKING:
-    from headrace.core.ports import Predictor
+    from headrace.core.model_ports import Predictor
 
 _HUB_NAME = re.compile(r"([\w-]+/)?[\w-]+(\.\d[\w.-]*)?")
 

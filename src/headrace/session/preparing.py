@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from headrace.core.files import safe_files
 from headrace.core.files.safe_files import write_failed
-from headrace.core.ports import Preparation
+from headrace.core.source_ports import Preparation
 from headrace.engines.local import machine, memory
 from headrace.errors import ArgumentError
 from headrace.options import RunOptions

@@ -19,9 +19,9 @@ import msgspec
 from headrace.core.arguments import known_arguments
 from headrace.core.door import annex
 from headrace.core.events import Figure, RequirementsAsked
+from headrace.core.files.staged import PARTS, is_uploaded, uploaded_name
 from headrace.core.human import plural
-from headrace.core.stores.options import checked
-from headrace.core.uploading.names import PARTS, is_uploaded, uploaded_name
+from headrace.core.stores.addresses import checked
 from headrace.core.work import HOME
 from headrace.errors import ArgumentError, HeadraceError, MissingLibrary, PlanError, RequirementNotMet
 from headrace.observers.record import EVENTS, Record
@@ -38,7 +38,7 @@ from headrace.session import job_events, lineage
 from headrace.session.event_bus import EventBus
 
 if TYPE_CHECKING:
-    from headrace.core.stores.options import Options
+    from headrace.core.stores.addresses import Options
     from headrace.output.commit import ShardCommitter
     from headrace.output.job import Job
     from headrace.output.journal import Contents

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from headrace.core.warn import warn
+from headrace.core.terminal import warn
 from headrace.errors import data_hidden
 from headrace.options import RunOptions
 from headrace.plan import compile as compiler

@@ -24,12 +24,12 @@ from headrace.core.arrow.lossless import cast as lossless
 from headrace.core.arrow.objects import object_indices
 from headrace.core.arrow.values import ConversionError, from_result
 from headrace.core.arrow.views import make_view
+from headrace.core.failures import ERROR_FIELDS
 from headrace.core.files import safe_files
 from headrace.core.files.safe_files import KEPT
 from headrace.core.human import plural
-from headrace.core.ports import Format
-from headrace.core.rejected import ERROR_FIELDS
-from headrace.core.warn import warn
+from headrace.core.target_ports import Format
+from headrace.core.terminal import warn
 from headrace.core.work import Shard
 from headrace.errors import ArgumentError, InputChanged
 from headrace.options import RunOptions
@@ -48,7 +48,7 @@ from headrace.sources.memory import RejectedSource, table_of
 from headrace.version import __version__
 
 if TYPE_CHECKING:
-    from headrace.core.ports import Source
+    from headrace.core.source_ports import Source
     from headrace.output.commit import ShardCommitter
     from headrace.output.job import Job
 

@@ -16,8 +16,7 @@ from headrace.core.door import annex
 from headrace.core.files.safe_files import KEPT
 from headrace.core.human import plural
 from headrace.core.process import importing
-from headrace.core.terminal import fitting, in_notebook, say
-from headrace.core.warn import warn
+from headrace.core.terminal import fitting, in_notebook, say, warn
 from headrace.errors import (
     REFUSALS,
     ArgumentError,
@@ -49,7 +48,7 @@ from headrace.session.read import committed
 from headrace.version import __version__
 
 if TYPE_CHECKING:
-    from headrace.core.uploading.names import Uploads
+    from headrace.core.files.staged import Uploads
     from headrace.core.work import MoreShards, RunInterrupted
     from headrace.driver.scheduler import Scheduler
     from headrace.observers.progress import Progress
@@ -449,7 +448,7 @@ def _save_source_columns(job: Job) -> None:
     """Save the source's columns: `read_rejected` gives them although no row was rejected."""
     from headrace.core.arrow.batch import schema_bytes
     from headrace.core.arrow.objects import TEXTS, without_objects
-    from headrace.core.rejected import COLUMNS
+    from headrace.core.failures import COLUMNS
     from headrace.output.publishing import write_whole
 
     place = job.output.folder(job.committer.plan.run) / COLUMNS

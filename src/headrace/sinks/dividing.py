@@ -22,7 +22,7 @@ from headrace.core.arrow.batch_formats import to_numpy
 from headrace.core.files.hive import HIVE_NULL, folder_name
 from headrace.core.files.storage import Storage
 from headrace.core.human import count
-from headrace.core.ports import Writer
+from headrace.core.target_ports import Writer
 from headrace.core.work import StagedFile
 from headrace.errors import ArgumentError, SinkError, unknown_column
 

@@ -20,8 +20,8 @@ from headrace.core.files import safe_files
 from headrace.core.files.formats import PART_SUFFIX
 from headrace.core.files.staged import StagedStream
 from headrace.core.files.storage import Storage, output_at, storage_at
-from headrace.core.ports import Encoder, Format, JoinedEncoder, Sink, Target, Writer
-from headrace.core.stores.options import Options, checked_for_output
+from headrace.core.stores.addresses import Options, checked_for_output
+from headrace.core.target_ports import Encoder, Format, JoinedEncoder, Sink, Target, Writer
 from headrace.core.work import REJECTED, Durability, StagedFile, Task
 from headrace.errors import ArgumentError, SinkError, nearest
 from headrace.sinks.dividing import (

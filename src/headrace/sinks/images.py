@@ -13,10 +13,10 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.core.arrow.batch_formats import rows_of
-from headrace.core.arrow.ragged import RaggedTensorType
+from headrace.core.arrow.forms import RaggedTensorType
 from headrace.core.files.artifacts import require
 from headrace.core.files.staged import StagedStream
-from headrace.core.ports import Encoder, Format
+from headrace.core.target_ports import Encoder, Format
 from headrace.errors import SinkError
 from headrace.sinks.files import cannot_hold, choose
 

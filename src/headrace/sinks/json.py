@@ -16,7 +16,7 @@ import pyarrow.types as pt
 
 from headrace.core.files.formats import compressed_suffixes
 from headrace.core.files.staged import StagedStream
-from headrace.core.ports import Encoder
+from headrace.core.target_ports import Encoder
 from headrace.sinks.files import probe_columns
 from headrace.sinks.text import TEXT, Lined, fill, join, literal, put, unpacked
 

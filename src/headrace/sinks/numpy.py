@@ -18,7 +18,7 @@ from headrace.core.arrow.batch_formats import NUMPY_OF
 from headrace.core.files import safe_files
 from headrace.core.files.safe_files import write_failed
 from headrace.core.files.staged import StagedStream
-from headrace.core.ports import Encoder, Format
+from headrace.core.target_ports import Encoder, Format
 from headrace.errors import SinkError
 from headrace.sinks.files import cannot_hold
 

@@ -18,10 +18,10 @@ import pyarrow.types as pt
 
 from headrace.core.arrow.batch import with_present_values
 from headrace.core.arrow.batch_formats import is_nested, to_numpy
-from headrace.core.arrow.ragged import axes
+from headrace.core.arrow.forms import axes
 from headrace.core.files import safe_files
 from headrace.core.files.staged import StagedStream
-from headrace.core.ports import Format
+from headrace.core.target_ports import Format
 from headrace.errors import ArgumentError
 from headrace.sinks.files import cannot_hold, choose, probe_columns
 from headrace.sinks.parquet_joined import JoinedEncoder, OldTimes, parsed

@@ -10,9 +10,18 @@ import pyarrow as pa
 
 from headrace.core.files.staged import KeptBytes, StagedStream
 from headrace.core.parquet.chunks import ChunkFile, Chunks
-from headrace.core.parquet.footer import MAGIC, TAIL, Chunk, Column, Footer, parse, read_tail
-from headrace.core.parquet.joining import FooterJoiner, Placed
-from headrace.core.ports import Encoder
+from headrace.core.parquet.footer import (
+    MAGIC,
+    TAIL,
+    Chunk,
+    Column,
+    Footer,
+    FooterJoiner,
+    Placed,
+    parse,
+    read_tail,
+)
+from headrace.core.target_ports import Encoder
 from headrace.errors import SinkError
 
 MakeEncoder: TypeAlias = "Callable[[io.BytesIO, pa.Schema, int | None], Encoder]"

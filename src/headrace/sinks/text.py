@@ -22,7 +22,7 @@ import pyarrow.types as pt
 from headrace.core.files import safe_files
 from headrace.core.files.formats import compressed_suffixes
 from headrace.core.files.staged import KeptBytes, StagedStream
-from headrace.core.ports import Encoder, Format
+from headrace.core.target_ports import Encoder, Format
 from headrace.errors import ArgumentError
 from headrace.sinks.files import cannot_hold, choose, probe_columns
 

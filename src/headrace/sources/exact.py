@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.core.arrow.batch_formats import to_numpy
-from headrace.core.ports import Bad
+from headrace.core.source_ports import Bad
 from headrace.errors import SourceError, UnreadableFile
 
 _BEYOND = 2.0**53

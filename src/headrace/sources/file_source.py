@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Generic, Self, TypeAl
 
 from headrace.core.files.input_files import FileState, InputFile, Mark, check_unchanged
 from headrace.core.files.storage import Storage, given, signed_alike, storage_at
-from headrace.core.ports import Bad, Source
-from headrace.core.row_keys import Keys, Location, Numbers, file_keys, keyed, row_keys
+from headrace.core.source_ports import Bad, Keys, Location, Numbers, Source, file_keys, keyed, row_keys
+from headrace.core.stores.addresses import checked, with_anonymous
 from headrace.core.stores.objects import contents
-from headrace.core.stores.options import checked, with_anonymous
 from headrace.core.work import Split
 from headrace.errors import ArgumentError, NothingMatched, SchemaMismatch
 

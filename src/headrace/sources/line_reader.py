@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from headrace.core.arrow.batch import concat, empty_columns
 from headrace.core.files.input_files import InputFile
-from headrace.core.ports import Bad
+from headrace.core.source_ports import Bad
 from headrace.core.stores.objects import open_binary
 from headrace.core.work import Split
 from headrace.errors import UnreadableFile

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from headrace.core.files.formats import COMPRESSIONS
 from headrace.core.files.input_files import InputFile
-from headrace.core.ports import Bad
-from headrace.core.row_keys import Location
+from headrace.core.source_ports import Bad, Location
 from headrace.core.work import Split
 from headrace.errors import ArgumentError, UnreadableFile
 from headrace.sources.file_source import FileSource, PathArgument, WholeFileSource, block_of

@@ -12,7 +12,17 @@ import pyarrow as pa
 
 from headrace.core.arrow.batch_formats import is_tensor
 from headrace.core.arrow.columns import made_of_arrays
-from headrace.core.arrow.forms import ARRAYS, array_forms, forms_in, is_list, marked, without_marks
+from headrace.core.arrow.forms import (
+    ARRAYS,
+    array_forms,
+    as_ragged,
+    forms_in,
+    is_list,
+    joinable,
+    marked,
+    without_marks,
+)
+from headrace.core.arrow.forms import joined as one_schema
 from headrace.core.arrow.objects import (
     imported,
     kinds_of,
@@ -21,15 +31,11 @@ from headrace.core.arrow.objects import (
     objects_of,
     pickled_objects,
 )
-from headrace.core.arrow.pandas_frames import frame_batch
-from headrace.core.arrow.ragged import as_ragged, joinable
-from headrace.core.arrow.ragged import joined as one_schema
-from headrace.core.arrow.values import ConversionError, column_from, from_columns, from_rows
+from headrace.core.arrow.values import ConversionError, column_from, frame_batch, from_columns, from_rows
 from headrace.core.files import safe_files
 from headrace.core.human import short_repr
-from headrace.core.ports import Bad, Source
-from headrace.core.row_keys import Location
-from headrace.core.warn import warn_of_pickling
+from headrace.core.source_ports import Bad, Location, Source
+from headrace.core.terminal import warn_of_pickling
 from headrace.core.work import Split
 from headrace.errors import ArgumentError, UnreadableFile
 from headrace.sources.range import in_batches, row_ranges, rows_of_a_split

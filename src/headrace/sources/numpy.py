@@ -10,8 +10,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from headrace.core.files.formats import suffixes_read_by
 from headrace.core.files.input_files import InputFile
-from headrace.core.ports import Bad
-from headrace.core.row_keys import Location
+from headrace.core.source_ports import Bad, Location
 from headrace.core.stores.objects import open_binary
 from headrace.core.work import Split
 from headrace.errors import UnreadableFile

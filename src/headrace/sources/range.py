@@ -6,8 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from headrace.core.ports import Bad, Source
-from headrace.core.row_keys import Location
+from headrace.core.source_ports import Bad, Location, Source
 from headrace.core.work import Split
 from headrace.errors import ArgumentError
 

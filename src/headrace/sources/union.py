@@ -13,9 +13,7 @@ import msgspec
 from headrace.core.events import InputMade
 from headrace.core.files.input_files import Mark
 from headrace.core.files.safe_files import make_folder
-from headrace.core.ports import Bad, Preparation, Source
-from headrace.core.row_keys import Keys, Location, Numbers, row_keys
-from headrace.core.united import note_marks
+from headrace.core.source_ports import Bad, Keys, Location, Numbers, Preparation, Source, note_marks, row_keys
 from headrace.core.work import Split
 from headrace.errors import SchemaMismatch
 

@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from headrace.core.files.input_files import Mark
-from headrace.core.ports import Bad, Source
-from headrace.core.row_keys import Keys, Location, Numbers
-from headrace.core.united import names_side_by_side, note_marks
+from headrace.core.source_ports import Bad, Keys, Location, Numbers, Source, names_side_by_side, note_marks
 from headrace.core.work import Split
 from headrace.errors import ArgumentError
 

@@ -11,8 +11,8 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any
 
 from headrace.core import failpoints as points
+from headrace.core.door import completed
 from headrace.core.engine_ports import HostedParts, PoolSpec
-from headrace.core.ports import completed
 from headrace.core.work import BlockRef, Task
 from headrace.engines.inline import InlineBlocks
 from headrace.errors import WorkerDied

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
-from headrace.core.install import install_hint
+from headrace.core.door import install_hint
 from headrace.errors import MissingLibrary
 from headrace.testing.llm_batches import FakeBatches
 

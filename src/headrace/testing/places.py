@@ -9,7 +9,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from headrace.core.ports import Moment, Sink
+from headrace.core.target_ports import Moment, Sink
 from headrace.core.work import (
     HOME,
     REJECTED,

@@ -15,7 +15,8 @@ import pytest
 from headrace.core.arrow.batch import one_array
 from headrace.core.arrow.batch_formats import to_numpy
 from headrace.core.arrow.values import from_columns
-from headrace.core.ports import PredictorParts, completed
+from headrace.core.door import completed
+from headrace.core.model_ports import PredictorParts
 from headrace.dataset.dataset import Dataset
 from headrace.errors import BadInput
 from headrace.plan.fingerprint import fingerprint

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from headrace.core import failpoints as points
-from headrace.core.ports import Format, Moment, Sink
+from headrace.core.target_ports import Format, Moment, Sink
 from headrace.core.work import CommitRecord, Durability, Ledger, Shard, StagedFile, Task
 from headrace.errors import HeadraceError, OutputWriteFailed, RequirementNotMet
 from headrace.output.names import run_of

@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pytest
 
-from headrace.core.ports import Bad, Source
-from headrace.core.row_keys import Location
+from headrace.core.source_ports import Bad, Location, Source
 from headrace.core.work import Split
 from headrace.errors import InputChanged, SourceError, UnknownColumn
 from headrace.testing.steps import check, same

@@ -19,7 +19,7 @@ from headrace.core.arrow.widening import conform_to_read, with_columns
 from headrace.core.engine_ports import WorkerContext
 from headrace.core.events import RowsRead
 from headrace.core.metric_states import MOST_BYTES, stored
-from headrace.core.ports import JoinedWriter
+from headrace.core.target_ports import JoinedWriter
 from headrace.core.work import (
     AttemptLost,
     BlockMade,
@@ -59,7 +59,7 @@ from headrace.worker.staged_output import StagedOutput
 from headrace.worker.step_chain import StepChain
 
 if TYPE_CHECKING:
-    from headrace.core.uploading.uploader import Uploader
+    from headrace.core.uploader import Uploader
 
 UNDECIDED_BYTES = 64 << 20
 REPORT_SECONDS = 0.25

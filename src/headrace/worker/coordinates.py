@@ -8,8 +8,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from headrace.core.ports import Source
-from headrace.core.row_keys import row_range
+from headrace.core.source_ports import Source, row_range
 from headrace.core.work import Delivered, Reject, Shard, Split
 from headrace.errors import ShardFailed
 from headrace.worker.rows import Rows, RowSpan

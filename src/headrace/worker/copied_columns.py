@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.core.arrow.batch import empty_columns
-from headrace.core.ports import JoinedWriter
+from headrace.core.target_ports import JoinedWriter
 from headrace.core.work import Reject, Split
 from headrace.plan.physical import Program
 from headrace.worker.copy_choice import CopyChoice, choose_copied, typed_fields

@@ -14,7 +14,8 @@ from headrace.core.parquet import chunks
 from headrace.core.parquet.chunks import ChunkFile
 from headrace.core.parquet.compact import NotUnderstood
 from headrace.core.parquet.footer import INT96, Column, Footer
-from headrace.core.ports import Format, Source
+from headrace.core.source_ports import Source
+from headrace.core.target_ports import Format
 from headrace.core.work import Split
 from headrace.errors import SourceError
 

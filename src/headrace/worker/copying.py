@@ -14,7 +14,8 @@ from headrace.core.arrow.batch import concat, empty_columns, taken
 from headrace.core.arrow.objects import bytes_of
 from headrace.core.parquet.chunks import RowGroups
 from headrace.core.parquet.compact import NotUnderstood
-from headrace.core.ports import JoinedWriter, Source
+from headrace.core.source_ports import Source
+from headrace.core.target_ports import JoinedWriter
 from headrace.core.work import Split
 from headrace.errors import SourceError
 from headrace.worker.copy_choice import CopyChoice

@@ -9,7 +9,7 @@ import pyarrow as pa
 from headrace.core.arrow.batch import empty_columns
 from headrace.core.arrow.views import protected
 from headrace.core.metric_states import guarded
-from headrace.core.ports import Accumulator
+from headrace.core.model_ports import Accumulator
 from headrace.errors import StepError
 from headrace.plan.steps.accumulate import Accumulate
 from headrace.worker.rows import Rows

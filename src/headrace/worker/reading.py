@@ -13,7 +13,7 @@ import pyarrow as pa
 from headrace.core.arrow.batch import filtered
 from headrace.core.arrow.forms import marked
 from headrace.core.failures import errors_of_source, name_of, words
-from headrace.core.ports import Source
+from headrace.core.source_ports import Source
 from headrace.core.work import Fault, Reject, Split
 from headrace.errors import InputChanged, SourceError, UnreadableFile, data_hidden
 from headrace.plan.physical import Program

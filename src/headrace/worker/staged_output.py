@@ -16,10 +16,10 @@ import pyarrow as pa
 
 from headrace.core.arrow.batch import column_taken, one_batch, taken
 from headrace.core.arrow.objects import as_texts, is_objects
-from headrace.core.failures import errors_of_sink, opened
+from headrace.core.failures import ERROR_FIELDS, errors_of_sink, opened, rejected_schema
 from headrace.core.parquet.chunks import Chunks
-from headrace.core.ports import JoinedWriter, Sink, Source, Writer
-from headrace.core.rejected import ERROR_FIELDS, rejected_schema
+from headrace.core.source_ports import Source
+from headrace.core.target_ports import JoinedWriter, Sink, Writer
 from headrace.core.work import Reject, SideFile, Split, StagedFile, Task
 from headrace.plan.physical import Program
 from headrace.worker.coordinates import PlacesInPart
@@ -27,7 +27,7 @@ from headrace.worker.meter import Meter
 from headrace.worker.reading import InputCheck, SplitReader
 
 if TYPE_CHECKING:
-    from headrace.core.uploading.uploader import Uploader
+    from headrace.core.uploader import Uploader
 
 _DEPTH = 2  # batches that wait to be encoded
 REJECTED_ROWS = 4_096  # in a batch
@@ -38,7 +38,7 @@ def by_itself(program: Program) -> tuple[Uploader | None, Program]:
     uploads = program.uploads
     if uploads is None or program.sink is None or (uploads.sees and os.path.exists(uploads.sees)):
         return None, program
-    from headrace.core.uploading.uploader import Uploader
+    from headrace.core.uploader import Uploader
 
     uploader = Uploader(uploads)
     sink = program.sink.staged_in(uploader.staging)

@@ -13,7 +13,7 @@ from typing import Any
 from headrace.core.arrow.values import a
 from headrace.core.failures import first_line, is_interrupt, name_of, without_message, words
 from headrace.core.process import ending_forks
-from headrace.core.row_keys import Keys, Numbers
+from headrace.core.source_ports import Keys, Numbers
 from headrace.core.work import Split
 from headrace.errors import ArgumentError, HeadraceError, ModelError, StepError
 from headrace.plan.functions import Built, Function

@@ -17,7 +17,7 @@ import pytest
 
 import headrace as hr
 from headrace.annex.formats.avro.source import AvroSource
-from headrace.core.ports import Source
+from headrace.core.source_ports import Source
 from headrace.errors import UnreadableFile
 from headrace.testing.sources import SourceContract
 

@@ -11,7 +11,7 @@ from pyarrow import orc
 
 import headrace as hr
 from headrace.annex.formats.orc import OrcSource
-from headrace.core.ports import Source
+from headrace.core.source_ports import Source
 from headrace.errors import NothingMatched, SchemaMismatch, UnreadableFile
 from headrace.testing.sources import SourceContract
 

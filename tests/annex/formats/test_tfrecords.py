@@ -17,7 +17,7 @@ import headrace as hr
 from headrace.annex.formats.tfrecords import framing
 from headrace.annex.formats.tfrecords.sink import TFRecords
 from headrace.annex.formats.tfrecords.source import TFRecordSource
-from headrace.core.ports import Source
+from headrace.core.source_ports import Source
 from headrace.errors import ArgumentError, MissingLibrary, SchemaMismatch, SinkError, UnreadableFile
 from headrace.testing.sinks import FormatContract
 from headrace.testing.sources import SourceContract

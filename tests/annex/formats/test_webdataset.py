@@ -15,7 +15,7 @@ import pytest
 
 import headrace as hr
 from headrace.annex.formats.webdataset.source import WebDatasetSource
-from headrace.core.ports import Source
+from headrace.core.source_ports import Source
 from headrace.errors import ArgumentError, SchemaMismatch, UnreadableFile
 from headrace.testing.sources import SourceContract
 

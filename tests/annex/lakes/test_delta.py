@@ -23,7 +23,7 @@ from annex.lakes.growing import PLAIN, WRITTEN, hundred, rows, typed
 from crossed import sampled
 from headrace.annex.lakes.delta.sink import DeltaTable
 from headrace.annex.lakes.delta.source import DeltaSource
-from headrace.core.ports import Source
+from headrace.core.source_ports import Source
 from headrace.errors import (
     ArgumentError,
     InputChanged,

@@ -16,7 +16,7 @@ from pyiceberg.types import LongType
 import headrace as hr
 from headrace.annex.lakes.iceberg.sink import IcebergTable
 from headrace.annex.lakes.iceberg.source import Catalog, IcebergSource
-from headrace.core.ports import Source
+from headrace.core.source_ports import Source
 from headrace.errors import (
     ArgumentError,
     NothingMatched,

@@ -12,7 +12,7 @@ import pytest
 
 import headrace as hr
 from headrace.annex.lakes.lance.source import LanceSource
-from headrace.core.ports import Source
+from headrace.core.source_ports import Source
 from headrace.errors import (
     ArgumentError,
     MissingLibrary,

@@ -14,7 +14,7 @@ import pytest
 import headrace as hr
 from headrace.annex.media.audio import AudioSource
 from headrace.annex.media.containers import missing_bytes
-from headrace.core.ports import Source
+from headrace.core.source_ports import Source
 from headrace.errors import ArgumentError, MissingLibrary, UnreadableFile
 from headrace.testing.sources import SourceContract
 

@@ -13,7 +13,7 @@ import pytest
 import headrace as hr
 from annex.media.pdfs import document
 from headrace.annex.media.pdf import PdfSource
-from headrace.core.ports import Source
+from headrace.core.source_ports import Source
 from headrace.errors import ArgumentError, MissingLibrary, UnreadableFile
 from headrace.testing.sources import SourceContract
 

@@ -13,8 +13,8 @@ import pytest
 
 import headrace as hr
 from headrace.annex.media.video import VideoSource, video_options
-from headrace.core.arrow.ragged import RaggedTensorType
-from headrace.core.ports import Source
+from headrace.core.arrow.forms import RaggedTensorType
+from headrace.core.source_ports import Source
 from headrace.errors import ArgumentError, MissingLibrary, UnreadableFile
 from headrace.testing.sources import SourceContract, read_all
 

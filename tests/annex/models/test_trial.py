@@ -13,10 +13,9 @@ import pytest
 import headrace as hr
 from headrace.annex.models.lightgbm import LightGBMPredictor
 from headrace.annex.models.xgboost import XGBoostPredictor
-from headrace.core.files.artifacts import Artifact
-from headrace.core.files.model_files import NotReadable
+from headrace.core.files import artifacts
+from headrace.core.files.artifacts import Artifact, NotReadable
 from headrace.errors import ModelUnreadable, WorkerDied
-from headrace.predictors import trial
 from predictors import seeds
 from predictors.fuzzing import damaged
 
@@ -58,24 +57,24 @@ def test_what_ends_the_child_is_an_error_here(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, does: str, words: str
 ) -> None:
     (tmp_path / "m").write_bytes(b"m")
-    monkeypatch.setattr(trial, "SECONDS", 1 if does == "hang" else 60)
+    monkeypatch.setattr(artifacts, "TRIAL_SECONDS", 1 if does == "hang" else 60)
     with pytest.raises(NotReadable, match=words):
-        trial.try_elsewhere(Hostile(does), Artifact(str(tmp_path / "m")))
+        artifacts.try_elsewhere(Hostile(does), Artifact(str(tmp_path / "m")))
 
 
 def test_errors_of_the_library_are_left_to_this_process(tmp_path: Path) -> None:
     (tmp_path / "m").write_bytes(b"m")
-    trial.try_elsewhere(Hostile("raise"), Artifact(str(tmp_path / "m")))
+    artifacts.try_elsewhere(Hostile("raise"), Artifact(str(tmp_path / "m")))
 
 
 def test_a_file_is_tried_once_for_each_content(tmp_path: Path) -> None:
     (tmp_path / "m").write_bytes(b"m")
     artifact = Artifact(str(tmp_path / "m"))
-    trial.try_elsewhere(Hostile(""), artifact)
-    trial.try_elsewhere(Hostile("die"), artifact)
+    artifacts.try_elsewhere(Hostile(""), artifact)
+    artifacts.try_elsewhere(Hostile("die"), artifact)
     (tmp_path / "m").write_bytes(b"n")
     with pytest.raises(NotReadable):
-        trial.try_elsewhere(Hostile("die"), artifact)
+        artifacts.try_elsewhere(Hostile("die"), artifact)
 
 
 def in_a_circle(tmp_path: Path) -> Path:
@@ -89,7 +88,7 @@ def in_a_circle(tmp_path: Path) -> Path:
 
 
 def test_a_tree_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trial, "SECONDS", 5)
+    monkeypatch.setattr(artifacts, "TRIAL_SECONDS", 5)
     with pytest.raises(ModelUnreadable, match=r"did not end within 5 seconds|was ended by|cannot be read"):
         XGBoostPredictor(in_a_circle(tmp_path)).load()
 

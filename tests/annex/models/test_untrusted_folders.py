@@ -220,9 +220,9 @@ def test_the_digest_of_a_folder_reads_regular_files_only(whole: Path, tmp_path: 
 def test_a_link_to_the_whole_disk_comes_to_an_end(
     whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from headrace.core.files import model_files
+    from headrace.core.files import artifacts
 
-    monkeypatch.setattr(model_files, "_MOST_FILES", 500)
+    monkeypatch.setattr(artifacts, "_MOST_FILES", 500)
     shutil.copytree(whole, tmp_path / "m")
     (tmp_path / "m" / "more").symlink_to("/usr")
     with pytest.raises(ModelUnreadable, match="more than 500 files"):

@@ -15,8 +15,7 @@ import pyarrow.parquet as pq
 
 from headrace.core.files.input_files import InputFile
 from headrace.core.parquet.chunks import ChunkFile
-from headrace.core.parquet.footer import Footer, parse, read_tail
-from headrace.core.parquet.joining import FooterJoiner, Placed
+from headrace.core.parquet.footer import Footer, FooterJoiner, Placed, parse, read_tail
 
 
 def footer_of(data: bytes) -> bytes:

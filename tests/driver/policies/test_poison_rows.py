@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.core.events import WorkerRetired
-from headrace.core.row_keys import Location
+from headrace.core.source_ports import Location
 from headrace.core.work import PoisonRows, Split
 from headrace.driver.policies.poison_rows import UNWATCHED, PoisonRowDetector
 from headrace.driver.policy import EndWorker, Verdict, WorkerDeath

@@ -21,7 +21,7 @@ from headrace.annex.cli.flags import Flags
 from headrace.annex.cli.prediction import Prediction
 from headrace.annex.cli.scripts import script_at
 from headrace.core.files.formats import FORMATS
-from headrace.core.files.paths import absolute
+from headrace.core.files.storage import absolute
 from headrace.core.tables import Table, columns_table, rows_table
 from headrace.core.terminal import say, size_of
 from headrace.readers import by_name

@@ -152,7 +152,7 @@ class Flags:
 
     def options(self) -> dict[str, Any]:
         """Return the options that were given, by the names of ``RunOptions``."""
-        from headrace.core.ray_cluster import Ray
+        from headrace.core.option_values import Ray
         from headrace.options import RunOptions, option_from_text, ray_setting, ray_settings
         from headrace.session.event_bus import observers_from_text
 

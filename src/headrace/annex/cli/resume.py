@@ -12,8 +12,7 @@ import typer
 from headrace.annex.cli.answer import DONE, REJECTS, Answer, UsageMistake, answer_of, in_flags
 from headrace.annex.cli.scripts import check_outside_output
 from headrace.annex.cli.texts import in_shell, output_of
-from headrace.core.files.paths import absolute
-from headrace.core.files.storage import output_at
+from headrace.core.files.storage import absolute, output_at
 from headrace.core.terminal import say
 from headrace.core.work import FLEET, HOME
 from headrace.plan.write_options import OF_RUNS

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.annex.cli.answer import ScriptFailed, UsageMistake
-from headrace.core.files.paths import here
+from headrace.core.files.storage import here
 from headrace.errors import ArgumentError, ModelUnreadable, UntrustedPickle, nearest
 from headrace.plan.modules import file_of, with_parents
 from headrace.session import invocation

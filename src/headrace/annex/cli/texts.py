@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.annex.cli.answer import UsageMistake
-from headrace.core.files.model_files import from_json
+from headrace.core.files.artifacts import from_json
 from headrace.errors import nearest
 
 

@@ -12,12 +12,10 @@ from typing import TYPE_CHECKING, Any
 from headrace.annex.compare.measure import Measure
 from headrace.annex.compare.pairs import by_key, by_position, why_divided, why_not_by_position
 from headrace.annex.compare.rows import Rows, kind_read, of_run, opened
-from headrace.core import cards
 from headrace.core.arguments import known_arguments
-from headrace.core.door import annex
+from headrace.core.door import annex, library
 from headrace.core.human import percent, plural
-from headrace.core.install import library
-from headrace.core.tables import Table
+from headrace.core.tables import Table, card
 from headrace.core.terminal import one_line
 from headrace.errors import ArgumentError, MissingLibrary, OutputWriteFailed, UnknownColumn, nearest
 
@@ -165,7 +163,7 @@ class Comparison:
         ]
         rows = [_line(name, each) for name, each in self.columns.items()]
         tables = [Table(_HEAD, rows[:_SHOWN], f"{plural(len(rows), 'column')} in all")]
-        return cards.card(
+        return card(
             f"Comparison: {self.old}, {self.new}",
             [*facts, *(("judged", each) for each in self.judgements())],
             *tables,

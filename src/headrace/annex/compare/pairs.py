@@ -18,8 +18,8 @@ from headrace.annex.compare.rows import BATCH, OfParts, Rows
 from headrace.core.arrow.batch import mask_of
 from headrace.core.arrow.batch_formats import is_any_list, to_numpy
 from headrace.core.arrow.same import kind_of, plain, plain_type
+from headrace.core.door import library
 from headrace.core.human import plural
-from headrace.core.install import library
 from headrace.engines.local.machine import capacity
 from headrace.errors import ArgumentError
 from headrace.output.revealing import TABLES

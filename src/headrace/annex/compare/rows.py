@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from headrace.core.files import safe_files
 from headrace.core.files.formats import WRITTEN
 from headrace.core.files.storage import storage_at
-from headrace.core.stores.options import checked
+from headrace.core.stores.addresses import checked
 from headrace.dataset.dataset import Dataset
 from headrace.errors import ArgumentError, NothingMatched, PlanError
 from headrace.output.places.place import Place, looked_at

@@ -22,7 +22,7 @@ from headrace.annex.databases.connections import (
     unread,
 )
 from headrace.annex.databases.transactions import Refused, keyed, quoted_table, undone
-from headrace.core.install import install_hint
+from headrace.core.door import install_hint
 from headrace.errors import MissingLibrary, SourceError
 
 _INEXACT = re.compile(

@@ -11,7 +11,7 @@ import pyarrow.types as pt
 
 from headrace.annex.databases.connections import Column, Database, inexact, quoted_name, refuse_twice, unread
 from headrace.annex.databases.transactions import Refused, as_sent, keyed, quoted_table, undone
-from headrace.core.install import install_hint
+from headrace.core.door import install_hint
 from headrace.errors import MissingLibrary, SinkError, SourceError
 
 _PLAIN = {

@@ -35,9 +35,9 @@ from headrace.annex.databases.transactions import (
 from headrace.core import failpoints
 from headrace.core.files import safe_files
 from headrace.core.human import plural
-from headrace.core.ports import Moment, Sink
 from headrace.core.table_changes import Lost
-from headrace.core.warn import warn
+from headrace.core.target_ports import Moment, Sink
+from headrace.core.terminal import warn
 from headrace.core.work import StagedFile
 from headrace.errors import OutputExists, SinkError
 from headrace.output.names import is_of

@@ -12,8 +12,7 @@ from headrace.annex.databases import connections
 from headrace.annex.databases.connections import Column, Connection, Database, parse, quoted_name
 from headrace.annex.databases.opening import opened
 from headrace.core.arguments import known_arguments
-from headrace.core.ports import Bad, Source
-from headrace.core.row_keys import Location
+from headrace.core.source_ports import Bad, Location, Source
 from headrace.core.table_changes import Seen
 from headrace.core.work import Split
 from headrace.dataset.dataset import Dataset

@@ -33,7 +33,7 @@ from headrace.annex.databases.transactions import (
 )
 from headrace.core.files import safe_files
 from headrace.core.files.staged import StagedStream
-from headrace.core.ports import Encoder, Format
+from headrace.core.target_ports import Encoder, Format
 from headrace.core.work import StagedFile
 from headrace.errors import SinkError
 from headrace.sinks.files import TableOfFiles

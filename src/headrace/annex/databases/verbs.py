@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from headrace.core.arguments import known_arguments
-from headrace.core.ports import Sink
+from headrace.core.target_ports import Sink
 from headrace.dataset.writes import WriteVerbs
 from headrace.errors import ArgumentError, nearest
 from headrace.plan import ray_arguments
@@ -17,7 +17,7 @@ from headrace.plan.write_options import WriteOptions
 
 if TYPE_CHECKING:
     from headrace.annex.databases.connections import Database
-    from headrace.core.stores.options import Options
+    from headrace.core.stores.addresses import Options
     from headrace.options import Mode
     from headrace.output.verification import Reached
     from headrace.result import Result

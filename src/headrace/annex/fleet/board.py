@@ -24,7 +24,7 @@ from statistics import median
 
 import msgspec
 
-from headrace.core.stores.options import Options
+from headrace.core.stores.addresses import Options
 from headrace.core.work import FLEET, HOME, NOTES, Shard
 from headrace.errors import JournalDamaged
 from headrace.output.layout import sealed, unsealed

@@ -42,7 +42,7 @@ from headrace.plan.logical import Plan
 from headrace.plan.partitioning import Partitioning
 
 if TYPE_CHECKING:
-    from headrace.core.ports import Source
+    from headrace.core.source_ports import Source
     from headrace.sinks.files import FileSink
 
 

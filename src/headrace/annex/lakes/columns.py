@@ -14,9 +14,10 @@ from headrace.annex.lakes.filling import Filling, P, Pieces, by_name, pieces_of
 from headrace.annex.lakes.sink import LakeTable
 from headrace.annex.lakes.tables import footers
 from headrace.core.human import plural
-from headrace.core.ports import Sink, Source
+from headrace.core.source_ports import Source
 from headrace.core.table_changes import Lost
-from headrace.core.warn import warn
+from headrace.core.target_ports import Sink
+from headrace.core.terminal import warn
 from headrace.core.work import HOME, StagedFile
 from headrace.errors import ArgumentError, ColumnExists, NothingMatched, PlanError, SinkError
 from headrace.plan import compile as compiler

@@ -31,7 +31,8 @@ from headrace.worker.reading import SplitReader
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from headrace.core.ports import Sink, Source
+    from headrace.core.source_ports import Source
+    from headrace.core.target_ports import Sink
     from headrace.worker.rows import Rows
 
 BLOCK = 1 << 14  # rows

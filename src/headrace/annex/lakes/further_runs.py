@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from headrace.core.files.input_files import InputFile
-from headrace.core.ports import Source
+from headrace.core.source_ports import Source
 from headrace.core.table_changes import HELD, Change, Seen, new_files, not_there, older_version, other_table
-from headrace.core.warn import warn
+from headrace.core.terminal import warn
 from headrace.core.work import Split
 from headrace.errors import InputChanged, SourceError, StoreFailed, UnreadableFile
 from headrace.sources.file_source import FileSource

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.annex.lakes.tables import given_table
 from headrace.core.arguments import known_arguments
-from headrace.core.stores.options import checked
+from headrace.core.stores.addresses import checked
 from headrace.dataset.dataset import Dataset
 from headrace.errors import ArgumentError
 from headrace.plan import ray_arguments

@@ -14,9 +14,8 @@ import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from headrace.core.files.storage import given
-from headrace.core.ports import Sink
-from headrace.core.stores.addresses import parse_output, scheme_of
-from headrace.core.stores.options import with_anonymous
+from headrace.core.stores.addresses import parse_output, scheme_of, with_anonymous
+from headrace.core.target_ports import Sink
 from headrace.errors import ArgumentError, SourceError
 
 _SAME = (

@@ -18,7 +18,7 @@ from headrace.plan.write_options import LakeOptions
 if TYPE_CHECKING:
     from headrace.annex.lakes.columns import TableSource
     from headrace.annex.lakes.sink import LakeTable
-    from headrace.core.stores.options import Options
+    from headrace.core.stores.addresses import Options
     from headrace.options import Mode
     from headrace.output.verification import Reached
     from headrace.result import Result

@@ -47,7 +47,7 @@ from headrace.annex.llm.refusals import (
 )
 from headrace.annex.llm.spending import Bill, Spending
 from headrace.annex.llm.template import text_of
-from headrace.core.install import install_hint
+from headrace.core.door import install_hint
 from headrace.core.waiting import backoff, when_free
 from headrace.errors import EndpointRefused, MissingLibrary
 

@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from headrace.accumulators.texts import unfenced
 from headrace.annex.llm.refusals import InvalidAnswer
+from headrace.core.door import install_hint
 from headrace.core.failures import shortened
-from headrace.core.install import install_hint
 from headrace.errors import ArgumentError, MissingLibrary
 
 _INT64 = range(-(1 << 63), 1 << 63)

@@ -184,7 +184,7 @@ def _given_order(name: str, value: Any) -> str:
 
 
 def _given_folder(name: str, value: Any) -> str:
-    from headrace.core.files.paths import absolute
+    from headrace.core.files.storage import absolute
 
     if not isinstance(value, (str, os.PathLike)) or not os.fspath(value):
         raise ArgumentError(f"{name}={value!r}: it takes the path of a folder.")

@@ -9,8 +9,8 @@ from headrace.annex.media.containers import behind_tag, lacking, missing_bytes, 
 from headrace.core.files.artifacts import require
 from headrace.core.files.formats import suffixes_read_by
 from headrace.core.files.input_files import InputFile
-from headrace.core.ports import Bad
 from headrace.core.process import decoding
+from headrace.core.source_ports import Bad
 from headrace.core.work import Split
 from headrace.errors import HeadraceError, UnreadableFile
 from headrace.sources.file_source import PathArgument, WholeFileSource, content, fetched
@@ -107,7 +107,7 @@ class AudioSource(WholeFileSource[bool]):
         """Return the columns; shapes differ from row to row."""
         import pyarrow as pa
 
-        from headrace.core.arrow.ragged import RaggedTensorType
+        from headrace.core.arrow.forms import RaggedTensorType
 
         samples = pa.list_(pa.float32()) if self._how.mono else RaggedTensorType(pa.float32(), 2)
         fields = [pa.field("amplitude", samples), pa.field("sample_rate", pa.int64())]
@@ -187,7 +187,7 @@ def _column(samples: Sequence[Any], type_: pa.DataType) -> pa.Array:
     import numpy as np
     import pyarrow as pa
 
-    from headrace.core.arrow.ragged import RaggedTensorType, ragged_column
+    from headrace.core.arrow.forms import RaggedTensorType, ragged_column
 
     flat = np.concatenate([each.reshape(-1) for each in samples])
     if isinstance(type_, RaggedTensorType):

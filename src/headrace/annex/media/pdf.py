@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 from headrace.core.files.artifacts import require
 from headrace.core.files.formats import suffixes_read_by
 from headrace.core.files.input_files import InputFile
-from headrace.core.ports import Bad
 from headrace.core.process import decoding
-from headrace.core.row_keys import Location
+from headrace.core.source_ports import Bad, Location
 from headrace.core.work import Split
 from headrace.errors import HeadraceError, UnreadableFile
 from headrace.sources.file_source import FileSource, PathArgument, content, fetched
@@ -83,7 +82,7 @@ class PdfSource(FileSource[bool]):
     def _schema(self) -> pa.Schema:
         import pyarrow as pa
 
-        from headrace.core.arrow.ragged import RaggedTensorType
+        from headrace.core.arrow.forms import RaggedTensorType
 
         fields = [pa.field("page", pa.int64()), pa.field("text", pa.string())]
         if self._dpi is not None:
@@ -141,7 +140,7 @@ def _batch(pages: Sequence[_Page], start: int, target: pa.Schema) -> pa.RecordBa
     import pyarrow as pa
 
     from headrace.core.arrow.batch import empty_columns
-    from headrace.core.arrow.ragged import ragged_column
+    from headrace.core.arrow.forms import ragged_column
 
     if not len(target):
         return empty_columns(len(pages))

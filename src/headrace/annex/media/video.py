@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from headrace.core.files.artifacts import require
 from headrace.core.files.formats import suffixes_read_by
 from headrace.core.files.input_files import InputFile
-from headrace.core.ports import Bad
 from headrace.core.process import decoding
-from headrace.core.row_keys import Location
+from headrace.core.source_ports import Bad, Location
 from headrace.core.work import Split
 from headrace.errors import ArgumentError, UnreadableFile
 from headrace.sources.file_source import FileSource, PathArgument
@@ -84,7 +83,7 @@ class VideoSource(FileSource["tuple[Known | None, ...]"]):
         """Return the columns; reads the first frame of each file the first time."""
         import pyarrow as pa
 
-        from headrace.core.arrow.ragged import RaggedTensorType
+        from headrace.core.arrow.forms import RaggedTensorType
 
         sizes = {(each.height, each.width) for each in self.inspected() if each is not None}
         size = self._how.size or (sizes.pop() if len(sizes) == 1 else None)
@@ -130,7 +129,7 @@ class VideoSource(FileSource["tuple[Known | None, ...]"]):
     ) -> Iterator[pa.RecordBatch]:
         """Read the frames of a split; a batch ends early at 64 MiB."""
         from headrace.annex.media import frames
-        from headrace.core.arrow.ragged import RaggedTensorType
+        from headrace.core.arrow.forms import RaggedTensorType
         from headrace.sources.schemas import select
 
         file, own = self.file(split.file), self.schema()
@@ -219,7 +218,7 @@ class _Rows:
         import pyarrow as pa
 
         from headrace.core.arrow.batch import empty_columns
-        from headrace.core.arrow.ragged import RaggedTensorType, ragged_column
+        from headrace.core.arrow.forms import RaggedTensorType, ragged_column
 
         columns = []
         for field in self._target:

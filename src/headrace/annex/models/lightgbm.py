@@ -12,10 +12,9 @@ from typing import Any, Literal
 import numpy as np
 
 from headrace.core.arguments import known_arguments
-from headrace.core.arrow.matrix import check_names, listed, matrix
+from headrace.core.arrow.model_columns import check_names, listed, matrix
 from headrace.core.direct_predictor import directly
-from headrace.core.files.artifacts import Artifact, is_pickle, require, threads
-from headrace.core.files.model_files import NotReadable, open_regular
+from headrace.core.files.artifacts import Artifact, NotReadable, is_pickle, open_regular, require, threads
 from headrace.errors import ArgumentError, BadInput
 from headrace.predictors.estimators import BoosterPredictor, check_unknown_categories
 

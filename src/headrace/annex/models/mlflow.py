@@ -13,9 +13,8 @@ from typing import Any, Literal
 
 from headrace.annex.models.mlflow_files import read_mlmodel, short, signature_inputs, why_untrusted
 from headrace.core.arguments import known_arguments
-from headrace.core.arrow.matrix import check_names
+from headrace.core.arrow.model_columns import cast, check_names, features, shapes
 from headrace.core.files.artifacts import Artifact, loading_call, require
-from headrace.core.inputs import cast, features, shapes
 from headrace.errors import ArgumentError, BadInput, ModelError, ModelUnreadable, UntrustedPickle, nearest
 
 _URI = re.compile(r"(models|runs):/|[a-z][a-z0-9+.-]+://")

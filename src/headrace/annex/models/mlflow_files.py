@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from headrace.core.arrow.matrix import listed
-from headrace.core.files.artifacts import shortened
-from headrace.core.files.model_files import NotReadable, content, from_json
+from headrace.core.arrow.model_columns import listed
+from headrace.core.files.artifacts import NotReadable, content, from_json, shortened
 from headrace.errors import ModelUnreadable
 
 _PROVIDERS = ("CPUExecutionProvider", "CUDAExecutionProvider")

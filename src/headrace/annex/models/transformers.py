@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from headrace.core.arguments import Unsupported, known_arguments
+from headrace.core.arrow.model_columns import shapes, texts
 from headrace.core.direct_predictor import Direct, directly
 from headrace.core.files.artifacts import Artifact, loading_call
-from headrace.core.inputs import shapes, texts
 from headrace.errors import ArgumentError, BadInput, BadReturn, nearest
 from headrace.predictors.huggingface import json_in, tokenizer_content
 from headrace.predictors.text import TextPredictor, from_library

@@ -11,12 +11,10 @@ from typing import Any, Literal, cast
 import numpy as np
 
 from headrace.core.arguments import known_arguments
-from headrace.core.arrow.matrix import listed, matrix
+from headrace.core.arrow.model_columns import Columns, listed, matrix
 from headrace.core.direct_predictor import directly
-from headrace.core.files.artifacts import Artifact, is_pickle, shortened, threads
+from headrace.core.files.artifacts import Artifact, is_pickle, open_regular, shortened, threads
 from headrace.core.files.formats import model_format
-from headrace.core.files.model_files import open_regular
-from headrace.core.inputs import Columns
 from headrace.errors import ArgumentError, BadInput
 from headrace.predictors.estimators import BoosterPredictor, check_unknown_categories
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from headrace.annex.queries.engines import ROW, Answer, Input, Query, Work
-from headrace.core.install import install_hint, library
+from headrace.core.door import install_hint, library
 from headrace.core.terminal import one_line
 from headrace.errors import MissingLibrary, OutOfMemory, OutputWriteFailed, PlanError, SourceError, nearest
 

@@ -13,7 +13,7 @@ import pyarrow.types as pt
 
 from headrace.annex.queries.engines import ROW, Answer, Query, Work
 from headrace.core.arrow.batch import empty_batch
-from headrace.core.install import library
+from headrace.core.door import library
 from headrace.core.terminal import one_line
 from headrace.errors import OutputWriteFailed, PlanError, SourceError
 

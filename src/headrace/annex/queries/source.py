@@ -30,9 +30,8 @@ from headrace.core.events import InputMade
 from headrace.core.files import safe_files
 from headrace.core.files.safe_files import write_failed
 from headrace.core.human import plural
-from headrace.core.ports import Preparation, Source
-from headrace.core.row_keys import Keys, Location, Numbers, row_keys
-from headrace.core.warn import warn
+from headrace.core.source_ports import Keys, Location, Numbers, Preparation, Source, row_keys
+from headrace.core.terminal import warn
 from headrace.core.work import REJECTED, Split
 from headrace.dataset.dataset import Dataset
 from headrace.errors import ArgumentError, InputChanged, LedgerMismatch, SourceError

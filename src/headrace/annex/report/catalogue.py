@@ -18,8 +18,8 @@ from headrace.annex.report.writing import folder_of, folders_of
 from headrace.core.arguments import known_arguments
 from headrace.core.files import safe_files
 from headrace.core.files.storage import output_at
-from headrace.core.stores.options import Options, checked
-from headrace.core.warn import warn
+from headrace.core.stores.addresses import Options, checked
+from headrace.core.terminal import warn
 from headrace.core.work import HOME, SUCCESS
 from headrace.errors import HeadraceError, NothingMatched
 from headrace.observers.record import EVENTS

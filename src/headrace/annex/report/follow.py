@@ -19,7 +19,7 @@ from headrace.annex.report.facts import Facts, facts
 from headrace.annex.report.writing import committed_in, folder_of, number_in
 from headrace.core.files import safe_files
 from headrace.core.human import clock, duration, per_second, percent, plural, size
-from headrace.core.stores.options import Options
+from headrace.core.stores.addresses import Options
 from headrace.core.work import HOME
 from headrace.errors import HeadraceError
 from headrace.observers.record import EVENTS

@@ -22,8 +22,7 @@ from headrace.annex.report.page import page
 from headrace.annex.report.writing import rejected_samples
 from headrace.core.events import EVERY_ROW, Event, RunAsked, RunStarted
 from headrace.core.files import hive, safe_files
-from headrace.core.terminal import say
-from headrace.core.warn import warn
+from headrace.core.terminal import say, warn
 from headrace.output.names import ASKED, run_of
 from headrace.output.places.folder import Folder
 from headrace.version import __version__

@@ -254,7 +254,7 @@ class Runs:
 
     def _repr_html_(self) -> str:
         """Show the table in a notebook."""
-        from headrace.core.cards import card
+        from headrace.core.tables import card
 
         drawn = [msgspec.structs.replace(self.table(), note="; ".join(self._notes()))] if self._rows else []
         return card(f"{self.place}: {self.sentence}", (), *drawn)

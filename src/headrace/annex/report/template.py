@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from headrace.core.cards import engine, rendered
+from headrace.core.tables import engine, rendered
 from headrace.core.terminal import visible
 
 ASSETS = Path(__file__).parent / "assets"

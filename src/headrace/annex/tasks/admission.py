@@ -9,9 +9,9 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from headrace.core.devices import Devices, Seat
+from headrace.core.engine_ports import Devices, Seat
 from headrace.core.human import given_bytes, size
-from headrace.core.warn import warn
+from headrace.core.terminal import warn
 from headrace.errors import ArgumentError, UnknownArgument, nearest
 from headrace.plan.parameters import given_number
 

@@ -31,7 +31,7 @@ from headrace.annex.tasks.hosting.packing import not_picklable
 from headrace.annex.tasks.lanes import ExecutorWorkers
 from headrace.annex.tasks.requests import Requests, WorkerLine
 from headrace.annex.tasks.streams import Pieces
-from headrace.core.warn import warn
+from headrace.core.terminal import warn
 from headrace.engines.local import machine
 from headrace.engines.local.engine import LocalEngine
 from headrace.engines.local.spawner import Starting

@@ -17,7 +17,7 @@ from headrace.annex.tasks.hosting.packing import restored_error
 from headrace.annex.tasks.hosting.task_host import CallStopped
 from headrace.annex.tasks.lanes import ExecutorWorkers, Lanes, WorkerKind
 from headrace.annex.tasks.waits import Waits
-from headrace.core.devices import Seat
+from headrace.core.engine_ports import Seat
 from headrace.engines.pool import NotBegun
 from headrace.errors import (
     CallLost,

@@ -308,7 +308,7 @@ class Executor(StandardExecutor):
 
     def _repr_html_(self) -> str:
         """Show in a notebook what calls share, and whether any more are taken."""
-        from headrace.core.cards import card
+        from headrace.core.tables import card
 
         return card("Executor", self._facts())
 

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.annex.tasks.calls import TaskCall, send_ahead
 from headrace.annex.tasks.hosting.task_host import TaskHost
-from headrace.core.devices import Seat
-from headrace.core.engine_ports import PoolSpec
+from headrace.core.engine_ports import PoolSpec, Seat
 from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 
 from headrace.annex.telemetry import figures_of, parameters_of
 from headrace.core.arguments import known_arguments
+from headrace.core.door import library
 from headrace.core.events import Event, MetricsCounted, RequirementsAsked, RunFinished, RunStarted
 from headrace.core.files.storage import storage_at
-from headrace.core.install import library
 from headrace.core.stores.addresses import without_secrets_in
 from headrace.core.work import HOME
 from headrace.errors import ArgumentError

@@ -12,6 +12,7 @@ from typing import Any
 
 from headrace.annex.telemetry import figures_of, parameters_of
 from headrace.core.arguments import known_arguments
+from headrace.core.door import library
 from headrace.core.events import (
     CallRetried,
     Event,
@@ -22,7 +23,6 @@ from headrace.core.events import (
     Worked,
     WorkerLost,
 )
-from headrace.core.install import library
 from headrace.core.stores.addresses import without_secrets_in
 from headrace.observers.prometheus import Number, numbers
 from headrace.observers.run_state import RunState

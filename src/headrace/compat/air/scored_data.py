@@ -392,7 +392,7 @@ def _from_frame(frame: Any, columns: list[Any]) -> Any:
     import pyarrow as pa
 
     from headrace.core.arrow.layout import ConversionError
-    from headrace.core.arrow.pandas_frames import frame_batch
+    from headrace.core.arrow.values import frame_batch
 
     made = {name: _view(frame[name]) for name in columns}
     rest = [name for name, array in made.items() if array is None]

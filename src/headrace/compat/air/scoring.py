@@ -160,7 +160,7 @@ class NamedResults:
         self.__qualname__ = callable_name(function)
 
     def __call__(self, frame: Any, **options: Any) -> Any:
-        from headrace.core.results import flat, has_names
+        from headrace.core.arrow.model_columns import flat, has_names
 
         made = self._function(frame, **options)
         if made is None or isinstance(made, Iterator) or has_names(made):

@@ -20,7 +20,7 @@ from headrace.compat.ray.around import adapted, environment, in_environment, tri
 from headrace.compat.ray.calls import DynamicObjectRefGenerator
 from headrace.compat.ray.offered import OPTIONS, not_offered
 from headrace.compat.ray.session import named_resources, session, session_environment
-from headrace.core.warn import warn
+from headrace.core.terminal import warn
 from headrace.errors import ArgumentError, HeadraceError, UnknownArgument
 from headrace.plan.functions import callable_name
 

@@ -18,7 +18,7 @@ from headrace.annex.tasks.hosting.task_host import TaskHost
 from headrace.annex.tasks.hosting.worker_core import current_call
 from headrace.compat.ray.around import environment
 from headrace.compat.ray.offered import OPTIONS, REASONS, missing, not_offered
-from headrace.core.warn import warn
+from headrace.core.terminal import warn
 from headrace.engines.local import machine
 from headrace.errors import ArgumentError, EngineError
 

@@ -15,12 +15,12 @@ import pyarrow as pa
 
 from headrace.core.arrow import forms
 from headrace.core.arrow.batch import column_taken, one_array, with_present_values
+from headrace.core.arrow.forms import RaggedTensorType
 from headrace.core.arrow.objects import (
     exported,
     is_objects,
     objects_of,
 )
-from headrace.core.arrow.ragged import RaggedTensorType
 from headrace.errors import BadInput
 
 BatchFormat = Literal["numpy", "pandas", "pyarrow"]

@@ -16,31 +16,28 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.core.arrow.arrays import (
-    clock_times,
-    dates,
-    durations,
-    from_arrays,
-    from_ndarray,
-    from_parts,
-    instants,
-    number_type,
-)
 from headrace.core.arrow.batch import one_array
 from headrace.core.arrow.batch_formats import NUMPY_OF
-from headrace.core.arrow.forms import is_list
+from headrace.core.arrow.forms import as_ragged, is_list
 from headrace.core.arrow.layout import (
     ARROW_OF,
     ConversionError,
+    clock_times,
     copied,
+    dates,
+    durations,
     flat,
+    from_arrays,
+    from_ndarray,
+    from_parts,
     holes_of,
+    instants,
     joined,
+    number_type,
     whole_numbers,
     with_holes,
 )
 from headrace.core.arrow.objects import object_column
-from headrace.core.arrow.ragged import as_ragged
 
 _EXACT_FLOAT = 2**53
 _MISSING = frozenset({"NAType", "NaTType", "MaskedConstant"})  # of pandas and numpy, for None

@@ -1,8 +1,9 @@
-"""Arrow's own layouts, made from numpy arrays and Python values: buffers of numbers, bits, offsets and bytes."""
+"""Arrow's own layouts of numpy arrays and Python values: buffers of numbers, bits, offsets and bytes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import datetime
+from collections.abc import Callable, Sequence
 from itertools import repeat
 from operator import is_
 from typing import Any
@@ -12,6 +13,7 @@ import pyarrow as pa
 
 from headrace.core.arrow.batch import bitmap, mask_of
 from headrace.core.arrow.batch_formats import NUMPY_OF
+from headrace.core.arrow.forms import RaggedTensorType, ragged_column
 from headrace.core.arrow.objects import is_objects
 
 _UNITS = ("s", "ms", "us", "ns")
@@ -148,3 +150,247 @@ def is_fixed(array: np.ndarray[Any, Any]) -> bool:
             return False
         base = base.base
     return True
+
+
+# ---------------------------------------------------------------- arrays of numpy
+
+Array = np.ndarray[Any, Any]
+FromList = Callable[[Sequence[Any]], pa.Array]
+
+_NUMBERS_AND_TIMES = "biufMm"
+
+
+def from_ndarray(array: Array, from_list: FromList) -> pa.Array:
+    """Make a column of an array with one row per entry of its first axis; ``from_list`` takes what is no number."""
+    if array.ndim == 0:
+        raise ConversionError(f"a column has one value per row, but this is the single value {array!r}")
+    if array.dtype.names:
+        parts = [from_ndarray(array[name], from_list) for name in array.dtype.names]
+        return pa.StructArray.from_arrays(parts, names=list(array.dtype.names))
+    if array.dtype.kind in "OSUT":
+        return from_list(array.tolist())
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    values = _flat_masked(array) if is_masked(array) else flat(_own(np.asarray(array)).reshape(-1))
+    if array.ndim == 1:
+        return values
+    # By parts, as `from_arrays` cannot tell how many rows there are when a row has no values.
+    size = int(np.prod(array.shape[1:]))
+    storage = pa.Array.from_buffers(pa.list_(values.type, size), len(array), [None], children=[values])
+    if array.ndim == 2:
+        return storage
+    return pa.ExtensionArray.from_storage(pa.fixed_shape_tensor(values.type, array.shape[1:]), storage)
+
+
+def is_masked(array: Array) -> bool:
+    """Say whether the array has a mask, even if it masks nothing."""
+    return hasattr(array, "mask")
+
+
+def _own(array: Array) -> Array:
+    """Copy an array that its owner may fill again for the next batch, while this one still waits to be encoded.
+
+    Views of our own input are read-only and need no copy.
+    """
+    return np.ascontiguousarray(array) if is_fixed(array) else array.copy()
+
+
+def _flat_masked(array: Any) -> pa.Array:
+    """Lay out a masked array: what is masked becomes null."""
+    values, holes = np.ma.getdata(array).reshape(-1).copy(), np.ma.getmaskarray(array).reshape(-1)
+    if values.dtype.kind in "Mm":
+        values[holes] = "NaT"
+        return flat(values)
+    return with_holes(flat(values[:0]).type, values, holes)
+
+
+# ---------------------------------------------------------------- one array per row
+
+
+def from_arrays(values: Sequence[Array | None], from_list: FromList, *, ragged: bool = False) -> pa.Array:
+    """Make a column of arrays, one per row.
+
+    Arrays of one shape become a column of that shape. Others of one axis become lists, of more axes ragged tensors;
+    so do arrays without a value, as (0, 4) for "no boxes" is the shape of one row, not of a column. ``ragged`` says
+    that the shapes may differ, even if these do not.
+    """
+    present: Sequence[Any] = [value for value in values if value is not None]
+    shapes = {value.shape for value in present}
+    if shapes == {()}:
+        return from_list([None if value is None else value[()] for value in values])
+    axes = {len(shape) for shape in shapes}
+    if len(axes) > 1:
+        raise ConversionError(
+            f"its arrays have different numbers of axes ({_listed(shapes)}); give them the same number (`reshape`)"
+        )
+    if any(value.dtype.kind not in _NUMBERS_AND_TIMES for value in present):
+        return from_list([None if value is None else value.tolist() for value in values])
+    present = _alike(present)
+    (ndim,) = axes
+    masked = any(map(is_masked, present))
+    if len(shapes) == 1 and len(present) == len(values) and not ragged and 0 not in present[0].shape:
+        return from_ndarray(np.ma.stack(present) if masked else np.stack(present), from_list)
+    if ndim == 1:
+        joined: Array = (np.ma if masked else np).concatenate(present)
+        return from_parts(values, from_ndarray(joined, from_list))
+    if masked and any(np.ma.getmaskarray(value).any() for value in present):
+        raise ConversionError("its arrays have masks and different shapes; fill them first (`filled`)")
+    return _ragged(values, present, ndim)
+
+
+def _ragged(values: Sequence[Array | None], present: Sequence[Array], ndim: int) -> pa.Array:
+    if sum(value.size for value in present) >= 2**31:
+        raise ConversionError(
+            "its arrays hold more values together than one batch can count, 2,147,483,647; make smaller batches"
+        )
+    holes = holes_of(values)
+    shapes = np.zeros((len(values), ndim), np.int64)
+    shapes[~holes] = [value.shape for value in present]
+    numbers = flat(np.concatenate([np.asarray(value).reshape(-1) for value in present]))
+    return ragged_column(numbers, shapes, RaggedTensorType(numbers.type, ndim), holes)
+
+
+def _listed(shapes: set[tuple[int, ...]]) -> str:
+    shown = ", ".join(str(shape) for shape in sorted(shapes, key=lambda each: (len(each), each))[:4])
+    return shown + (", …" if len(shapes) > 4 else "")
+
+
+def _alike(arrays: Sequence[Array]) -> Sequence[Array]:
+    """Give arrays one dtype, in which every value stays what it is; or refuse."""
+    dtypes = {array.dtype for array in arrays}
+    if len(dtypes) == 1 and next(iter(dtypes)).isnative:
+        return arrays
+    kinds = {"n" if dtype.kind in "iuf" else dtype.kind for dtype in dtypes}
+    if len(kinds) > 1:
+        names = ", ".join(sorted(map(str, dtypes)))
+        raise ConversionError(
+            f"its arrays have dtypes that do not fit one Arrow type ({names}); convert them (`astype`)"
+        )
+    if kinds <= {"M", "m"}:
+        try:
+            unit = np.result_type(*dtypes)
+        except TypeError as error:
+            raise ConversionError("its durations mix months or years with other units") from error
+        return [exact_times(array, unit) for array in arrays]
+    dtype = number_type(arrays)
+    return [array.astype(dtype) for array in arrays]
+
+
+def number_type(arrays: Sequence[Array]) -> np.dtype[Any]:
+    """Return a dtype that holds the numbers of all arrays exactly; refuses if there is none.
+
+    >>> number_type([np.arange(3), np.array([0.5], np.float32)])
+    dtype('float64')
+    """
+    common = np.result_type(*{array.dtype for array in arrays})
+    native: np.dtype[Any] = common.newbyteorder("=")
+    if common.kind != "f":
+        return native
+    whole = [array for array in arrays if array.dtype.kind in "iu" and array.size]
+    if all(array.dtype.kind in "iu" for array in arrays):  # int64 and uint64: numpy would make floats of them
+        for dtype in (np.dtype(np.int64), np.dtype(np.uint64)):
+            limits = np.iinfo(dtype)
+            if all(limits.min <= int(array.min()) and int(array.max()) <= limits.max for array in whole):
+                return dtype
+        raise ConversionError("its integers are both negative and larger than 64 bits with a sign hold")
+    most = 2 ** (np.finfo(common).nmant + 1)
+    if any(int(array.max()) > most or int(array.min()) < -most for array in whole):
+        raise ConversionError(
+            f"its values do not fit one Arrow type (it mixes fractions with integers beyond {most:,}, which "
+            f"{common} would round)"
+        )
+    return native
+
+
+def from_parts(values: Sequence[Any], joined: pa.Array) -> pa.Array:
+    """Make a list column; ``joined`` are the values of all rows end to end."""
+    holes = holes_of(values)
+    positions = offsets_of([0 if value is None else len(value) for value in values])
+    small = positions[-1] < 2**31
+    list_array = pa.ListArray if small else pa.LargeListArray
+    offsets = flat(positions.astype(np.int32) if small else positions)
+    return list_array.from_arrays(offsets, joined, mask=flat(holes) if holes.any() else None)
+
+
+def instants(values: Sequence[Any]) -> pa.Array:
+    """Make a column of datetimes: Python's, numpy's, those of pandas; the finest unit among them holds for all.
+
+    A zone is that of the first; the others are the same instants in it.
+    """
+    kinds = set(map(type, values))
+    zones = [getattr(value, "tzinfo", None) for value in values if value is not None]
+    if any(zones) and not all(zones):
+        raise ConversionError("some of its datetimes have a time zone, and others have none")
+    if not any(zones) and kinds <= {datetime.datetime, type(None)}:
+        return flat_times(np.array(values, "datetime64[us]"))
+    made = flat_times(_joined([_instant(value) for value in values], "datetime64"))
+    if not any(zones):
+        return made
+    try:
+        zone = pa.lib.tzinfo_to_string(zones[0])
+    except (pa.ArrowException, ValueError, TypeError) as error:
+        raise ConversionError(f"the time zone {zones[0]!r} has no name for Arrow ({error})") from error
+    return made.view(pa.timestamp(made.type.unit, zone))
+
+
+def durations(values: Sequence[Any]) -> pa.Array:
+    """Make a column of durations: Python's, numpy's, those of pandas; the finest unit among them holds for all."""
+    if set(map(type, values)) <= {datetime.timedelta, type(None)}:
+        return flat_times(np.array(values, "timedelta64[us]"))
+    return flat_times(_joined([_duration(value) for value in values], "timedelta64"))
+
+
+def dates(values: Sequence[datetime.date | None]) -> pa.Array:
+    """Make a column of days."""
+    return flat_times(np.array(values, "datetime64[D]"))
+
+
+def clock_times(values: Sequence[datetime.time | None]) -> pa.Array:
+    """Make a column of times of day."""
+    if any(value is not None and value.tzinfo is not None for value in values):
+        raise ConversionError("its times of day have a time zone, which no Arrow type keeps")
+    micros = [0 if value is None else _micros(value) for value in values]
+    holes = np.array([value is None for value in values], np.bool_)
+    return with_holes(pa.time64("us"), np.array(micros, np.int64), holes)
+
+
+def _micros(value: datetime.time) -> int:
+    return ((value.hour * 60 + value.minute) * 60 + value.second) * 1_000_000 + value.microsecond
+
+
+def _instant(value: Any) -> Any:
+    if value is None:
+        return np.datetime64("NaT")
+    if isinstance(value, np.datetime64):
+        return value
+    if hasattr(value, "asm8"):  # of pandas: in its own unit, and in UTC if it has a zone
+        return value.asm8
+    if value.tzinfo is not None:
+        try:
+            value = value.astimezone(datetime.UTC).replace(tzinfo=None)
+        except OverflowError as error:
+            raise ConversionError("one of its datetimes lies outside the years 1 to 9999 in UTC") from error
+    return np.datetime64(value, "us")
+
+
+def _duration(value: Any) -> Any:
+    if value is None:
+        return np.timedelta64("NaT")
+    if isinstance(value, np.timedelta64):
+        return value
+    if hasattr(value, "asm8"):
+        return value.asm8
+    return np.timedelta64(value, "us")
+
+
+def _joined(values: Sequence[Any], kind: str) -> np.ndarray[Any, Any]:
+    units = {value.dtype for value in values} - {np.dtype(kind)}
+    if not units:
+        return np.array(values, kind)
+    try:
+        unit = np.result_type(*units)
+    except TypeError as error:
+        raise ConversionError("its durations mix months or years with other units") from error
+    if len(units) == 1:
+        return np.array(values, unit)
+    return np.array([exact_times(np.asarray(value, value.dtype), unit) for value in values], unit)

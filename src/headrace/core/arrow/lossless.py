@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.core.arrow.batch_formats import to_numpy
-from headrace.core.arrow.ragged import as_fixed, as_ragged, axes
+from headrace.core.arrow.forms import as_fixed, as_ragged, axes
 
 
 def lossless(source: pa.DataType, target: pa.DataType) -> bool:

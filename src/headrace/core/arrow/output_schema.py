@@ -10,11 +10,19 @@ import pyarrow as pa
 from headrace.core.arrow.batch import schema_bytes, schema_from
 from headrace.core.arrow.batch_formats import NUMPY_OF, is_tensor, to_numpy
 from headrace.core.arrow.columns import column_from, why_objects
-from headrace.core.arrow.forms import ARRAYS, is_list, mark_of, marked, without_marks
+from headrace.core.arrow.forms import (
+    ARRAYS,
+    RaggedTensorType,
+    axes,
+    is_list,
+    mark_of,
+    marked,
+    ragged_type,
+    without_marks,
+)
 from headrace.core.arrow.layout import ARROW_OF, with_holes
 from headrace.core.arrow.lossless import cast, filled, is_open
 from headrace.core.arrow.objects import is_objects, kinds_of, object_indices, objects_of
-from headrace.core.arrow.ragged import RaggedTensorType, axes, ragged_type
 from headrace.errors import BadReturn, OutputSchemaChanged, nearest
 
 _MADE_BY = {"float": "float32", "double": "float64", "halffloat": "float16", "bool": "bool_"}

@@ -25,7 +25,7 @@ from headrace.core.arrow.batch_formats import (
 )
 from headrace.core.arrow.input_view import InputRowsView, InputView
 from headrace.core.arrow.layout import own
-from headrace.core.arrow.matrix import to_model, to_tensors
+from headrace.core.arrow.model_columns import to_model, to_tensors
 
 Form = BatchFormat | Literal["rows"]
 

@@ -13,11 +13,10 @@ import pyarrow as pa
 
 from headrace.core.arrow.batch import empty_columns
 from headrace.core.arrow.batch_formats import python_columns
-from headrace.core.arrow.forms import ARRAYS, are_lists, is_list, marked
+from headrace.core.arrow.forms import ARRAYS, are_lists, as_ragged, is_list, marked, ragged_type
 from headrace.core.arrow.lossless import cast, filled, is_open
 from headrace.core.arrow.objects import OBJECTS, is_objects, object_column
 from headrace.core.arrow.output_schema import settled_cast
-from headrace.core.arrow.ragged import as_ragged, ragged_type
 
 Batches = Sequence[pa.RecordBatch]
 

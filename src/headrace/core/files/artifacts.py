@@ -1,17 +1,134 @@
-"""Model files: what is at a path, whether it is what it should be, and which libraries it takes to read it."""
+"""Model files: what is at a path, which libraries it takes, and whether it can be loaded without harm."""
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import hashlib
 import importlib.util
+import json
 import os
+import signal
+import stat
+import struct
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import IO, Any
 
-from headrace.core.files.model_files import NotReadable, open_regular, walk
-from headrace.core.files.paths import absolute
-from headrace.core.install import install_hint
+from headrace.core.door import install_hint
+from headrace.core.files.storage import absolute
+from headrace.core.human import size
+from headrace.core.process import become_worker, is_worker
 from headrace.errors import ArgumentError, MissingLibrary, ModelChanged, ModelUnreadable, UntrustedPickle
+
+# ---------------------------------------------------------------- limits, as anybody may have made a file
+
+MOST = 32 << 20
+"""Bytes of a configuration. The biggest that are known, indexes of sharded weights, have some 10 MB."""
+_MOST_FILES = 100_000
+_INFLATED = 256 << 20
+
+
+class NotReadable(ValueError):
+    """A file that is not what it should be; says why, as the end of a sentence."""
+
+
+def open_regular(path: str) -> IO[bytes]:
+    """Open a regular file, or one that a link leads to; never wait for a pipe, never read a device.
+
+    Raises ``NotReadable`` for all else, ``OSError`` if it cannot be opened.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise NotReadable("it is not a regular file")
+    return open(descriptor, "rb", buffering=0)
+
+
+def content(path: str, *, most: int = MOST) -> bytes:
+    """Return the bytes of a small file. Raises ``NotReadable`` if it is bigger than ``most``, or no file."""
+    with open_regular(path) as file:
+        return limited(file, most=most)
+
+
+def limited(file: IO[bytes], *, most: int = MOST) -> bytes:
+    """Read an open file, which may inflate while it is read, to its end; ``NotReadable`` beyond ``most`` bytes."""
+    made = bytearray()
+    while chunk := file.read(min(1 << 20, most + 1 - len(made))):
+        made += chunk
+        if len(made) > most:
+            raise NotReadable(f"it is bigger than {size(most)}, and no configuration is")
+    return bytes(made)
+
+
+def from_json(text: str | bytes) -> Any:
+    """Parse JSON. Raises ``NotReadable`` for what is none, and for what nests deeper than Python can follow.
+
+    >>> from_json("[" * 100_000)
+    Traceback (most recent call last):
+    ...
+    headrace.core.files.artifacts.NotReadable: it nests too deep
+    """
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise NotReadable("it nests too deep") from None
+    except ValueError as error:
+        raise NotReadable(str(error)) from error
+
+
+def inside(name: str) -> bool:
+    """Say whether a relative name stays in its folder, by its parts alone; links in it are not followed.
+
+    >>> [inside(name) for name in ("a/b", "../b", "/b", "a/../../b", "")]
+    [True, False, False, False, False]
+    """
+    parts = name.replace("\\", "/").split("/")
+    return bool(name) and not os.path.isabs(name) and os.pardir not in parts and "\0" not in name
+
+
+def walk(folder: str) -> Iterator[tuple[str, list[str]]]:
+    """Yield each folder with the names of its files: links are followed, entries that begin with a dot left out.
+
+    Raises ``NotReadable`` where there is no end: a link to the whole disk, say.
+    """
+    been: set[str] = set()
+    count = 0
+    for root, folders, names in os.walk(folder, followlinks=True):
+        real = os.path.realpath(root)
+        if real in been:
+            folders[:] = []
+        else:
+            folders[:] = [name for name in folders if not name.startswith(".")]
+        been.add(real)
+        count += 1 + len(names)
+        if count > _MOST_FILES:
+            raise NotReadable(
+                f"it has more than {_MOST_FILES:,} files, and no model has; is there a link in it?"
+            )
+        yield root, [name for name in names if not name.startswith(".")]
+
+
+def names_in_zip(path: str) -> list[str] | None:
+    """Return the names of what is in a zip archive; None if it is none, or is damaged."""
+    try:
+        with open_regular(path) as file, zipfile.ZipFile(file) as archive:
+            return archive.namelist()
+    except (OSError, zipfile.BadZipFile, ValueError, NotImplementedError, EOFError, struct.error):
+        return None
+
+
+def check_inflated(path: str) -> None:
+    """Raise ``NotReadable`` if a zip archive inflates to far more than it is: weights hardly shrink."""
+    packed = os.path.getsize(path)
+    with open_regular(path) as file, zipfile.ZipFile(file) as archive:
+        total = sum(entry.file_size for entry in archive.infolist())
+    if total > max(_INFLATED, 20 * packed):
+        raise NotReadable(f"its {packed:,} bytes inflate to {total:,}, and no weights are packed so tightly")
+
 
 _CHUNK = 4 << 20
 
@@ -176,3 +293,89 @@ def threads() -> int | None:
     """Return how many threads a library may use in this worker; None where nobody has said."""
     said = os.environ.get("OMP_NUM_THREADS", "")
     return int(said) if said.isdigit() and int(said) > 0 else None
+
+
+# ---------------------------------------------------------------- loaded once in a process of its own
+
+# Readers of models trust the sizes and indices in a file: a damaged one can end the process, hang it, or fill the
+# memory. A worker may die of that, and the run says so. In the process of the user's program a child dies instead.
+
+TRIAL_SECONDS = 60
+"""CPU time of a trial. The libraries themselves take up to ten seconds to import."""
+TRIAL_MEMORY = 4 << 30
+"""Bytes that a trial may use, and four times the size of the file on top."""
+
+_CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000  # https://man7.org/linux/man-pages/man2/unshare.2.html
+_OUT_OF_MEMORY = 3
+_tried: set[tuple[str, str]] = set()
+
+
+def try_elsewhere(predictor: Any, artifact: Artifact) -> None:
+    """Load a predictor's file in a child, and predict one row, unless this process is a worker or did so before.
+
+    Raises ``NotReadable`` if the child dies, or takes more than ``TRIAL_SECONDS`` or ``TRIAL_MEMORY``. An error that
+    the library raises is no reason: this process gets the same one.
+    """
+    if is_worker():
+        return
+    known = (artifact.path, artifact.digest())
+    if known in _tried:
+        return
+    import cloudpickle
+
+    limit = TRIAL_MEMORY + 4 * os.path.getsize(artifact.path)
+    own = {"PYTHONPATH": os.pathsep.join(each for each in sys.path if each), "OPENBLAS_NUM_THREADS": "1"}
+    try:
+        child = subprocess.run(
+            [
+                sys.executable,
+                "-c",
+                "from headrace.core.files import artifacts; artifacts.carry_out_trial()",
+                str(limit),
+                str(TRIAL_SECONDS),
+            ],
+            env={**os.environ, **own},
+            input=cloudpickle.dumps(predictor),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=4 * TRIAL_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise NotReadable(
+            f"a trial in a process of its own did not end within {4 * TRIAL_SECONDS} seconds"
+        ) from None
+    if child.returncode == _OUT_OF_MEMORY:
+        raise NotReadable(f"a trial in a process of its own needed more than {size(limit)} of memory")
+    if child.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
+        raise NotReadable(
+            f"a trial in a process of its own did not end within {TRIAL_SECONDS} seconds of CPU time"
+        )
+    if child.returncode < 0:
+        how = signal.Signals(-child.returncode).name
+        raise NotReadable(f"a trial in a process of its own was ended by {how}")
+    _tried.add(known)
+
+
+def carry_out_trial() -> None:
+    """Be the child: load the predictor that comes by standard input, and predict one row."""
+    import resource
+
+    import cloudpickle
+
+    become_worker()
+    limit, seconds = int(sys.argv[1]), int(sys.argv[2])
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 5))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with contextlib.suppress(OSError, AttributeError):  # where the system allows it, there is no network
+        ctypes.CDLL(None).unshare(_CLONE_NEWUSER | _CLONE_NEWNET)
+    try:
+        predictor = cloudpickle.load(sys.stdin.buffer)
+        predictor.load()
+        predictor.predict_one_row()
+    except MemoryError:
+        os._exit(_OUT_OF_MEMORY)
+    except Exception as error:
+        os._exit(_OUT_OF_MEMORY if "bad_alloc" in str(error) or "bad allocation" in str(error) else 0)
+    os._exit(0)

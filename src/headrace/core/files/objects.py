@@ -9,11 +9,10 @@ from collections.abc import Iterable
 
 from headrace.core.files.input_files import InputFile
 from headrace.core.files.listing import MAGIC, chosen
-from headrace.core.stores.addresses import WEB, Address, parse
+from headrace.core.stores.addresses import WEB, Address, Options, parse
 from headrace.core.stores.clients import Client, Entry, client_for
 from headrace.core.stores.objects import ObjectPath
-from headrace.core.stores.options import Options
-from headrace.core.warn import warn
+from headrace.core.terminal import warn
 from headrace.errors import NothingMatched, UnreadableFile
 
 _SHOWN = 3

@@ -2,26 +2,70 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from headrace.core.files import safe_files
-from headrace.core.files.paths import absolute
 from headrace.core.stores.addresses import (
     Address,
+    Options,
+    checked,
+    checked_for_output,
     is_address,
     parse,
     parse_output,
     scheme_of,
+    unsigned,
     without_secrets,
 )
-from headrace.core.stores.options import Options, checked, checked_for_output, unsigned
 from headrace.errors import ArgumentError, HeadraceError, SourceError
 
 if TYPE_CHECKING:
     from headrace.core.files.input_files import InputFile
     from headrace.core.work import Durability
+
+
+# ---------------------------------------------------------------- paths as they are given
+
+_NEVER = (errno.ENAMETOOLONG, errno.ELOOP)
+_SHOWN = 200
+
+
+def absolute(path: str, what: str) -> str:
+    """Return the full form of a path; ``what`` it is, such as "The output path", for messages.
+
+    >>> absolute("/data/../out", "The output path")
+    '/out'
+    >>> absolute("a\\0b", "The output path")
+    Traceback (most recent call last):
+    headrace.errors.ArgumentError: The output path 'a\\x00b' has a NUL character in it, which no file name has.
+    """
+    shown = repr(path if len(path) <= _SHOWN else f"{path[:_SHOWN]}…")
+    if "\0" in path:
+        raise ArgumentError(f"{what} {shown} has a NUL character in it, which no file name has.")
+    expanded = os.path.expanduser(path)
+    full = os.path.normpath(expanded if os.path.isabs(expanded) else os.path.join(here(), expanded))
+    try:
+        os.lstat(full)
+    except UnicodeEncodeError:
+        raise ArgumentError(f"{what} {shown} has a character that no file name has.") from None
+    except OSError as error:
+        if error.errno in _NEVER:
+            raise ArgumentError(f"{what} {shown} cannot be used: {error.strerror}.") from error
+    return full
+
+
+def here() -> str:
+    """Return the present folder."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        raise ArgumentError(
+            "The folder in which this program runs was removed: go to another one (cd), or give full paths."
+        ) from None
+
 
 T = TypeVar("T")
 
@@ -202,12 +246,12 @@ class InStore(Storage):
         return f"{scheme}://{host}", name.rstrip("/") or "/"
 
     def words(self, error: Exception, said: str) -> str:
-        from headrace.core.stores.failures import reason
+        from headrace.core.stores.addresses import reason
 
         return reason(error)
 
     def failed(self, doing: str, error: Exception, said: str) -> HeadraceError:
-        from headrace.core.stores.failures import failed
+        from headrace.core.stores.addresses import failed
 
         return failed(doing, error)
 

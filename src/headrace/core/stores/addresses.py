@@ -1,14 +1,15 @@
-"""Addresses of objects: which store, which key; never a secret."""
+"""Object stores by name: addresses, ``storage_options``, and words for what went wrong. None of it is secret."""
 
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
-from headrace.errors import ArgumentError
+from headrace.errors import ArgumentError, StoreFailed, nearest
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
-_SAME = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "azure": "az", "adl": "az", "abfss": "abfs"}
+_OTHER_SCHEMES = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "azure": "az", "adl": "az", "abfss": "abfs"}
 _SIGNED = re.compile(r"\?.*(sig|token|key|secret|passw|credential|auth)\w*=", re.IGNORECASE | re.DOTALL)
 _LOGIN = re.compile(r"://[^\s@'\"]*@")
 _NAMED = re.compile(
@@ -87,7 +88,7 @@ def parse(text: str, what: str = "read") -> Address:
             f"Cannot {what} {without_secrets(text)!r}: it is no URL, such as s3://bucket/key."
         )
     name = scheme[1].lower()
-    name = _SAME.get(name, name)
+    name = _OTHER_SCHEMES.get(name, name)
     bucket, _, key = text[scheme.end() :].partition("/")
     account = ""
     if name in ("az", "abfs") and ":" not in bucket:
@@ -160,3 +161,199 @@ def endpoint_of(text: str) -> str:
             f"password or a query, not {without_secrets(text)!r}."
         )
     return text
+
+
+# ---------------------------------------------------------------- storage_options: what a store needs to know
+
+_OTHER_NAMES = {
+    "anon": "anonymous",
+    "skip_signature": "anonymous",
+    "endpoint_url": "endpoint",
+    "endpoint_override": "endpoint",
+    "aws_endpoint": "endpoint",
+    "region_name": "region",
+    "aws_region": "region",
+    "account_name": "account",
+    "aws_profile": "profile",
+    "virtual_hosted_style_request": "virtual_hosted",
+    "requester_pays": "request_payer",
+}
+_KINDS: dict[str, type] = {
+    "account": str,
+    "anonymous": bool,
+    "endpoint": str,
+    "profile": str,
+    "region": str,
+    "request_payer": bool,
+    "retries": int,
+    "timeout": float,
+    "virtual_hosted": bool,
+}
+_SECRET = re.compile(r"secret|passw|token|credential|sas|(^|_)key|key(_|$)|auth|signature", re.IGNORECASE)
+
+Options = tuple[tuple[str, Any], ...]
+
+
+def checked(given: Mapping[str, Any] | None) -> Options:
+    """Return options under the names they have here, in order; refuse secrets, and what is not known.
+
+    >>> checked({"anon": True, "endpoint_url": "http://localhost:9000"})
+    (('anonymous', True), ('endpoint', 'http://localhost:9000'))
+    >>> checked({"secret_access_key": "…"})
+    Traceback (most recent call last):
+    headrace.errors.ArgumentError: storage_options must not hold 'secret_access_key': credentials come from ...
+    """
+    if given is None:
+        return ()
+    if not isinstance(given, Mapping):
+        raise ArgumentError("storage_options is a dict, such as {'region': 'eu-west-1'}.")
+    found: dict[str, Any] = {}
+    for name, value in given.items():
+        if not isinstance(name, str):
+            raise ArgumentError(f"storage_options has names that are strings, not {type(name).__name__}.")
+        if _SECRET.search(name):
+            raise ArgumentError(
+                f"storage_options must not hold {name!r}: credentials come from the environment (AWS_ACCESS_KEY_ID, "
+                "AWS_PROFILE, GOOGLE_APPLICATION_CREDENTIALS, AZURE_STORAGE_ACCOUNT_KEY, …) or from the platform, so "
+                "that they are never written into plans and reports."
+            )
+        known = _OTHER_NAMES.get(name, name)
+        if known not in _KINDS:
+            raise ArgumentError(
+                f"storage_options has no {name!r}; it has {', '.join(_KINDS)}.{nearest(name, list(_KINDS))}"
+            )
+        found[known] = _value(known, value)
+    return tuple(sorted(found.items()))
+
+
+def unsigned(address: Address, given: Any) -> tuple[str, Any]:
+    """Take ``anonymous@`` out of an address, and put what it stands for into the options; else return both.
+
+    >>> from headrace.core.stores.addresses import parse
+    >>> unsigned(parse("s3://anonymous@bucket/x"), {"region": "eu-west-1"})
+    ('s3://bucket/x', {'region': 'eu-west-1', 'anonymous': True})
+    >>> unsigned(parse("s3://bucket/x"), None)
+    ('s3://bucket/x', None)
+    """
+    if not address.anonymous:
+        return str(address), given
+    return str(address._replace(anonymous=False)), with_anonymous(given)
+
+
+def with_anonymous(given: Any) -> Any:
+    """Return options that say, besides, that requests are not signed; refuse those that say the opposite."""
+    if not isinstance(given, (Mapping, tuple, type(None))):
+        return given  # `checked` refuses it
+    options = {_OTHER_NAMES.get(name, name): value for name, value in dict(given or ()).items()}
+    if options.get("anonymous") is False:
+        raise ArgumentError("storage_options has anonymous=False, and the address says anonymous@: keep one.")
+    return {**options, "anonymous": True}
+
+
+def checked_for_output(given: Options | Mapping[str, Any] | None) -> Options:
+    """Return options for writing: as for reading, and maybe ``allow_unsafe_store``. A tuple was checked before."""
+    if isinstance(given, tuple):
+        return given
+    rest = dict(given) if isinstance(given, Mapping) else given
+    unsafe = rest.pop("allow_unsafe_store", False) if isinstance(rest, dict) else False
+    if not isinstance(unsafe, bool):
+        raise ArgumentError(f"storage_options: allow_unsafe_store is True or False, not {unsafe!r}.")
+    return tuple(sorted((*checked(rest), *((("allow_unsafe_store", True),) if unsafe else ()))))
+
+
+def _value(name: str, value: Any) -> Any:
+    kind = _KINDS[name]
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    wrong = not isinstance(value, kind) or (kind is int and isinstance(value, bool))
+    if wrong or (kind in (int, float) and not 0 <= value <= 86_400):
+        raise ArgumentError(
+            f"storage_options: {name} is a {kind.__name__}, not a value of {type(value).__name__}."
+        )
+    return endpoint_of(value) if name == "endpoint" else value
+
+
+# ---------------------------------------------------------------- what went wrong at a store
+
+_CODE = re.compile(r"<Code>([A-Za-z0-9_.]{1,60})</Code>")
+_STATUS = re.compile(r"status code: (\d{3})|HTTP status (?:client|server) error \((\d{3})")
+_REFUSED = {
+    "AccessDenied": "the store denies access",
+    "AuthenticationFailed": "the store does not accept the credentials",
+    "AuthorizationHeaderMalformed": "the request was signed for another region than the bucket's",
+    "ExpiredToken": "the credentials have expired",
+    "InvalidAccessKeyId": "the store does not know the access key",
+    "NoSuchBucket": "there is no such bucket",
+    "PermanentRedirect": "the bucket is in another region",
+    "RequestTimeTooSkewed": "this machine's clock is too far from the store's",
+    "SignatureDoesNotMatch": "the secret key does not belong to the access key",
+}
+_BY_STATUS = {
+    "301": _REFUSED["PermanentRedirect"],
+    "400": "the store does not accept the request; the region may be another one",
+    "401": "the store does not accept the credentials",
+    "403": "the store denies access, by these credentials or without any",
+    "404": "there is no such bucket or object",
+    "429": "the store asks for fewer requests, again and again",
+    "503": "the store asks for fewer requests, again and again",
+}
+_ADVICE = {
+    "region": "Give it with storage_options={'region': '…'} or AWS_REGION.",
+    "clock": "Set the clock.",
+    "bucket or object": "See whether the address is right.",
+    "bucket": "See whether the address, and storage_options' endpoint, are right.",
+    "fewer": "Run again later, or with fewer workers.",
+    "reached": "See whether the network and storage_options' endpoint are right.",
+}
+_CREDENTIALS = (
+    "Credentials come from the environment (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, "
+    "GOOGLE_APPLICATION_CREDENTIALS, AZURE_STORAGE_ACCOUNT_KEY, …) or from the platform; for public data, write "
+    "s3://anonymous@bucket/…, or give storage_options={'anonymous': True}."
+)
+
+
+def reason(error: Exception) -> str:
+    """Return what an error of a client says, in our words: its own text may quote what was sent.
+
+    >>> print(reason(Exception("… status code: 403 Forbidden: <Error><Code>InvalidAccessKeyId</Code>AKIA…</Error>")))
+    the store does not know the access key (InvalidAccessKeyId). Credentials come from the environment ...
+    """
+    text = str(error).partition("Debug source:")[0]
+    code = next(iter(_CODE.findall(text)), "")
+    status = next((a or b for a, b in _STATUS.findall(text)), "")
+    what = _REFUSED.get(code) or _BY_STATUS.get(status) or _by_words(text.lower(), status)
+    note = code or (f"HTTP {status}" if status else type(error).__name__)
+    advice = next((words for key, words in _ADVICE.items() if key in what), "")
+    if not advice and (status in ("401", "403") or "credentials" in what or "key" in what):
+        advice = _CREDENTIALS
+    return f"{what} ({note}). {advice}".rstrip()
+
+
+def failed(doing: str, error: Exception) -> StoreFailed:
+    """Return the error for a store that cannot be reached, or refuses; it remembers whether that may pass."""
+    failure = StoreFailed(f"Cannot {doing}: {reason(error)}")
+    failure.passing = is_passing(error)
+    return failure
+
+
+def _by_words(text: str, status: str) -> str:
+    if status:
+        return f"the store answered with HTTP {status}"
+    if "instance metadata" in text or "169.254." in text or "credential" in text:
+        return "no credentials were found"
+    if "redirect" in text:
+        return _REFUSED["PermanentRedirect"]
+    if "timed out" in text or "timeout" in text:
+        return "the store cannot be reached in time"
+    if "dns" in text or "connect" in text or "sending request" in text:
+        return "the store cannot be reached"
+    return "the store's answer could not be read to its end"
+
+
+def is_passing(error: Exception) -> bool:
+    """Say whether trying again may help: no answer, a broken one, or one that asks for it."""
+    status = next((a or b for a, b in _STATUS.findall(str(error))), "")
+    name = type(error).__name__
+    return name in ("GenericError", "JoinError", "TimeoutError", "ConnectionError") and (
+        not status or status in ("408", "409", "429") or status[0] == "5"
+    )

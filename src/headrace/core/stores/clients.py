@@ -14,10 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from headrace.core.install import install_hint, needed_by
-from headrace.core.stores.addresses import OBJECT_STORES, WEB, Address
-from headrace.core.stores.failures import failed, is_passing
-from headrace.core.stores.options import Options
+from headrace.core.door import install_hint, needed_by
+from headrace.core.stores.addresses import OBJECT_STORES, WEB, Address, Options, failed, is_passing
 from headrace.core.waiting import backoff
 from headrace.errors import (
     ArgumentError,

@@ -13,8 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
-from headrace.core.stores.addresses import Address, parse
-from headrace.core.stores.options import Options
+from headrace.core.stores.addresses import Address, Options, parse
 
 if TYPE_CHECKING:
     import pyarrow as pa

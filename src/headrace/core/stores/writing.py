@@ -15,10 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import IO, Any, Final, NamedTuple, TypeVar
 
-from headrace.core.stores.addresses import Address
+from headrace.core.stores.addresses import Address, Options, is_passing, reason
 from headrace.core.stores.clients import open_store, store_errors
-from headrace.core.stores.failures import is_passing, reason
-from headrace.core.stores.options import Options
 from headrace.core.waiting import backoff
 from headrace.errors import ForeignOutput, OutputWriteFailed
 

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from headrace.core.events import RunAsked, WorkerRetired
-from headrace.core.row_keys import Location, row_range
+from headrace.core.source_ports import Location, row_range
 from headrace.core.work import (
     CallEnded,
     CallStarted,

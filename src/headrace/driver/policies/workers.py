@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 
 from headrace.core.events import BatchShrunk, RunAsked
+from headrace.core.terminal import warn_of_pickling
 from headrace.core.waiting import backoff
-from headrace.core.warn import warn_of_pickling
 from headrace.core.work import (
     AttemptLost,
     EndEarly,

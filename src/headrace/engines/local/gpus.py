@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from headrace.core.devices import Devices
+from headrace.core.engine_ports import Devices
 from headrace.errors import ResourcesUnavailable
 
 Visible = tuple[str, ...] | None  # the names of devices; None: whatever the driver sees

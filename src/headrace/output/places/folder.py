@@ -13,8 +13,8 @@ import msgspec
 from headrace.core import waiting
 from headrace.core.files import hive, safe_files
 from headrace.core.files.safe_files import write_failed
-from headrace.core.ports import Moment, Sink
-from headrace.core.uploading.names import Uploads
+from headrace.core.files.staged import Uploads
+from headrace.core.target_ports import Moment, Sink
 from headrace.core.work import FLEET, HOME, REJECTED, Durability, StagedFile
 from headrace.errors import ForeignOutput, OutputWriteFailed, RunLocked
 from headrace.output.journal import Contents, Journal

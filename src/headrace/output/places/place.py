@@ -9,10 +9,10 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
 
+from headrace.core.files.staged import Uploads
 from headrace.core.files.storage import Storage, output_at
-from headrace.core.ports import Moment, Sink
-from headrace.core.stores.options import Options
-from headrace.core.uploading.names import Uploads
+from headrace.core.stores.addresses import Options
+from headrace.core.target_ports import Moment, Sink
 from headrace.core.work import Durability, StagedFile
 from headrace.output.journal import Contents, Journal
 from headrace.output.places.folder import Folder

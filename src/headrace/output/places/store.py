@@ -23,13 +23,12 @@ from pathlib import Path
 
 from headrace.core import failpoints
 from headrace.core.files import safe_files
+from headrace.core.files.staged import PARTS, Uploads, of_machine
 from headrace.core.metric_states import STATES
-from headrace.core.ports import Moment, Sink
-from headrace.core.stores.addresses import parse_output
-from headrace.core.stores.options import Options
+from headrace.core.stores.addresses import Options, parse_output
 from headrace.core.stores.writing import ABSENT, StoreWriter, Taken, Version
-from headrace.core.uploading.names import PARTS, Uploads, of_machine
-from headrace.core.uploading.uploader import LocalFolder
+from headrace.core.target_ports import Moment, Sink
+from headrace.core.uploader import LocalFolder
 from headrace.core.work import HOME, SUCCESS, Durability, StagedFile
 from headrace.errors import HeadraceError, NothingMatched, RunLocked
 from headrace.output.journal import MAGIC, Contents, Journal

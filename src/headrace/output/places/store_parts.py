@@ -26,10 +26,10 @@ from typing import Protocol
 
 from headrace.core import failpoints
 from headrace.core.files import safe_files
+from headrace.core.files.staged import CRC_NOTE, PARTS, RUN_NOTE, is_uploaded, notes_of, uploaded_name
 from headrace.core.metric_states import STATES, side_files
-from headrace.core.ports import Moment, Sink
 from headrace.core.stores.writing import ABSENT, Found, StoreWriter, Taken, Version
-from headrace.core.uploading.names import CRC_NOTE, PARTS, RUN_NOTE, is_uploaded, notes_of, uploaded_name
+from headrace.core.target_ports import Moment, Sink
 from headrace.core.work import HOME, REJECTED, SUCCESS, CommitRecord, StagedFile
 from headrace.errors import ForeignOutput, OutputWriteFailed
 from headrace.output import journal as journals

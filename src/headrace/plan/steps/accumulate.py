@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from headrace.core.ports import Accumulator, AccumulatorParts, completed
+from headrace.core.door import completed
+from headrace.core.model_ports import Accumulator, AccumulatorParts
 from headrace.plan.steps.base import NeededColumns, Step
 
 if TYPE_CHECKING:

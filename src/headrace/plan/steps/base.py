@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import msgspec
 
-from headrace.core.ports import Accumulator
+from headrace.core.model_ports import Accumulator
 from headrace.errors import unknown_column
 from headrace.plan.functions import Function
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from headrace.core.arrow.batch_formats import BatchFormat
-    from headrace.core.ports import Ahead
+    from headrace.core.model_ports import Ahead
 
 
 @dataclass(frozen=True, slots=True)

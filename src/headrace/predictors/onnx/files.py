@@ -7,7 +7,7 @@ import os
 import stat
 from collections.abc import Iterator
 
-from headrace.core.files.model_files import NotReadable, inside, open_regular
+from headrace.core.files.artifacts import NotReadable, inside, open_regular
 from headrace.errors import ModelUnreadable
 
 # Field numbers of https://github.com/onnx/onnx/blob/main/onnx/onnx.proto

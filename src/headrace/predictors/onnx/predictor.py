@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 
 from headrace.core.arguments import known_arguments
-from headrace.core.arrow.matrix import no_such_inputs
+from headrace.core.arrow.model_columns import features, no_such_inputs, pieces, shapes
 from headrace.core.direct_predictor import Direct, directly
 from headrace.core.files.artifacts import Artifact, require, shortened, threads
 from headrace.core.files.formats import model_format
-from headrace.core.inputs import features, pieces, shapes
 from headrace.errors import ArgumentError, BadInput, BadReturn, ModelUnreadable, nearest
 from headrace.predictors.onnx.files import external_files, external_names, looks_like_onnx
 from headrace.predictors.onnx.values import OnnxInput, fixed_rows, is_tensor, joined, keys_as_columns

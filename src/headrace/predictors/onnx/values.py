@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from headrace.core.inputs import cast, check_texts, kind_of_column, shapes
+from headrace.core.arrow.model_columns import cast, check_texts, kind_of_column, shapes
 from headrace.errors import BadInput, BadReturn
 
 Array = np.ndarray[Any, Any]

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from headrace.core.arrow.model_columns import Columns, shapes
 from headrace.core.files.artifacts import shortened
-from headrace.core.inputs import Columns, shapes
 from headrace.errors import BadInput, HeadraceError, ModelError
 from headrace.predictors.torch.values import Inputs
 

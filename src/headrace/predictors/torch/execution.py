@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
-from headrace.core.inputs import Columns, pieces
+from headrace.core.arrow.model_columns import Columns, pieces
 from headrace.predictors.torch.errors import FailedCall, explained, wants_dict
 from headrace.predictors.torch.values import (
     Inputs,

@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal, cast
 
-from headrace.core.files.artifacts import Artifact, loading_call, refuse_pickle, shortened
+from headrace.core.files.artifacts import Artifact, loading_call, names_in_zip, refuse_pickle, shortened
 from headrace.core.files.formats import model_format
-from headrace.core.files.model_files import names_in_zip
 from headrace.errors import ModelUnreadable, UntrustedPickle
 from headrace.predictors.torch.modules import quiet, rebuilt
 

@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from headrace.core.arguments import known_arguments
+from headrace.core.arrow.model_columns import Columns
 from headrace.core.direct_predictor import Direct, directly
 from headrace.core.files.artifacts import Artifact, loading_call, refuse_pickle, require, threads
-from headrace.core.inputs import Columns
 from headrace.errors import ArgumentError, ModelError, ModelUnreadable
 from headrace.predictors.torch.errors import check_recorded
 from headrace.predictors.torch.execution import LoadedModule, Submitted

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from headrace.core.inputs import Columns, cast, features, kind_of_column
+from headrace.core.arrow.model_columns import Columns, cast, features, kind_of_column
 from headrace.errors import BadInput, BadReturn
 from headrace.predictors.torch.modules import Layer
 

@@ -12,8 +12,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
+from headrace.core.arrow.batch import lent_stream
 from headrace.core.arrow.forms import first_marked, forms_over, unmarked
-from headrace.core.arrow.lent import lent_stream
 from headrace.core.files.formats import reader_of
 from headrace.core.files.input_files import InputFile
 from headrace.core.human import short_repr

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
-from headrace.core.arrow.lent import lent_stream
+from headrace.core.arrow.batch import lent_stream
 from headrace.core.human import short_repr
-from headrace.core.ports import Bad
+from headrace.core.source_ports import Bad
 from headrace.core.stores.objects import open_binary
 from headrace.core.work import Split
 from headrace.errors import UnreadableFile

@@ -16,11 +16,11 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.core.arrow.batch import empty_columns
+from headrace.core.arrow.forms import RaggedTensorType, ragged_column
 from headrace.core.arrow.layout import joined
-from headrace.core.arrow.ragged import RaggedTensorType, ragged_column
 from headrace.core.files.input_files import InputFile
-from headrace.core.ports import Bad
 from headrace.core.process import decoding
+from headrace.core.source_ports import Bad
 from headrace.core.stores.objects import open_binary
 from headrace.errors import HeadraceError, UnreadableFile
 from headrace.sources.file_source import content, fetched

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.core.files.artifacts import require
 from headrace.core.files.formats import suffixes_read_by
 from headrace.core.files.input_files import InputFile
-from headrace.core.ports import Bad
+from headrace.core.source_ports import Bad
 from headrace.core.work import Split
 from headrace.errors import ArgumentError, nearest
 from headrace.sources.file_source import PathArgument, WholeFileSource

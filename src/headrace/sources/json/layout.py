@@ -15,8 +15,8 @@ import msgspec
 import pyarrow as pa
 import pyarrow.json as pajson
 
+from headrace.core.arrow.batch import lent, lent_stream
 from headrace.core.arrow.forms import first_marked, forms_over, unmarked
-from headrace.core.arrow.lent import lent, lent_stream
 from headrace.core.files.input_files import InputFile
 from headrace.core.human import short_repr
 from headrace.core.stores.objects import open_binary

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
-from headrace.core.arrow.lent import held
-from headrace.core.ports import Bad
+from headrace.core.arrow.batch import held
+from headrace.core.source_ports import Bad
 from headrace.core.work import Split
 from headrace.errors import UnreadableFile
 from headrace.sources import text

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from headrace.core.arrow.batch import concat
 from headrace.core.files.input_files import InputFile
-from headrace.core.ports import Bad
+from headrace.core.source_ports import Bad
 from headrace.core.stores.objects import ObjectReader, object_of
 from headrace.core.work import Split
 from headrace.errors import UnreadableFile

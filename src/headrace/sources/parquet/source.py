@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from headrace.core.files.formats import suffixes_read_by
 from headrace.core.files.hive import hive_values
 from headrace.core.files.input_files import FileState, InputFile
-from headrace.core.ports import Bad
-from headrace.core.row_keys import Keys, Location, Numbers, row_keys
+from headrace.core.source_ports import Bad, Keys, Location, Numbers, row_keys
 from headrace.core.work import Split
 from headrace.errors import ArgumentError
 from headrace.sources.file_source import FileSource, PathArgument

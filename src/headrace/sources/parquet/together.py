@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 
 from headrace.core.arrow.batch import one_batch
 from headrace.core.files.input_files import FileState, InputFile, content_of
-from headrace.core.ports import Bad
+from headrace.core.source_ports import Bad
 from headrace.core.work import Split
 from headrace.errors import UnreadableFile
 from headrace.sources.parquet.files import Footer, Grain, leaves_of, opened_by_arrow

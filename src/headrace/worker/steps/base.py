@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 import pyarrow as pa
 
-from headrace.core.row_keys import Keys, Numbers, row_keys
+from headrace.core.source_ports import Keys, Numbers, row_keys
 from headrace.core.work import Split
 from headrace.errors import BadReturn, PlanError, unknown_column
 from headrace.plan.functions import Function

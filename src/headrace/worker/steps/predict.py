@@ -18,11 +18,11 @@ import pyarrow as pa
 
 from headrace.core.arrow.batch import concat, empty_columns, nulled
 from headrace.core.arrow.input_view import InputView
+from headrace.core.arrow.model_columns import flat, has_names, is_scalar
 from headrace.core.arrow.objects import bytes_of
 from headrace.core.arrow.values import ConversionError, a, from_columns, from_result
 from headrace.core.arrow.views import make_view
 from headrace.core.human import plural
-from headrace.core.results import flat, has_names, is_scalar
 from headrace.core.work import Fault, Split
 from headrace.errors import ColumnExists, StepError, unknown_column
 from headrace.plan.steps.predict import Model, Predict, Prompt, WithComputed

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from headrace.core.arrow.batch import empty_columns, filtered
 from headrace.core.key_digests import KeyFile, digests_of
-from headrace.core.row_keys import shares
+from headrace.core.source_ports import shares
 from headrace.errors import StepError
 from headrace.plan.steps.selection import Limit, RandomSample, Unseen
 from headrace.worker.calls import Caller

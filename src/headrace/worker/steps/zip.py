@@ -8,7 +8,7 @@ import msgspec
 import pyarrow as pa
 
 from headrace.core.arrow.batch import empty_columns
-from headrace.core.united import names_side_by_side
+from headrace.core.source_ports import names_side_by_side
 from headrace.errors import StepError
 from headrace.plan.steps.zip import Apart, OnSide, Zip
 from headrace.worker.calls import Caller

@@ -12,7 +12,7 @@ import pyarrow as pa
 from headrace.annex.formats.tfrecords import framing
 from headrace.core.files.formats import compressed_suffixes
 from headrace.core.files.staged import StagedStream
-from headrace.core.ports import Encoder
+from headrace.core.target_ports import Encoder
 from headrace.errors import SinkError
 from headrace.sinks.files import cannot_hold
 from headrace.sinks.text import Compressed

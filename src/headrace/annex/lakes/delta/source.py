@@ -15,8 +15,8 @@ from headrace.annex.lakes.further_runs import TableOfRuns
 from headrace.annex.lakes.tables import inside, within
 from headrace.core.files.input_files import InputFile
 from headrace.core.files.storage import storage_at
+from headrace.core.stores.addresses import Options
 from headrace.core.stores.objects import contents
-from headrace.core.stores.options import Options
 from headrace.core.table_changes import Change, Kind, no_history
 from headrace.core.work import Split
 from headrace.errors import NothingMatched, PlanError, SourceError, UnreadableFile

@@ -11,10 +11,10 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
+from headrace.core.door import install_hint
 from headrace.core.files.storage import storage_at
 from headrace.core.human import plural
-from headrace.core.install import install_hint
-from headrace.core.stores.options import Options
+from headrace.core.stores.addresses import Options
 from headrace.core.work import StagedFile
 from headrace.errors import HeadraceError, MissingLibrary, SourceError
 from headrace.output.verification import Finding

@@ -18,7 +18,7 @@ from headrace.annex.lakes.iceberg.partitions import PartitionField, Partitions, 
 from headrace.annex.lakes.iceberg.source import Catalog, IcebergSource, opened, store_options, told
 from headrace.annex.lakes.sink import Columns, LakeTable
 from headrace.annex.lakes.tables import footers, place_of, stored, within
-from headrace.core.ports import Sink
+from headrace.core.target_ports import Sink
 from headrace.core.work import StagedFile
 from headrace.errors import SinkError
 from headrace.sinks.dividing import Folders

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from headrace.annex.lakes.further_runs import Runs, TableOfRuns
 from headrace.annex.lakes.tables import place_of
+from headrace.core.door import install_hint
 from headrace.core.files.input_files import InputFile
 from headrace.core.files.storage import storage_at
-from headrace.core.install import install_hint
-from headrace.core.ports import Bad
-from headrace.core.row_keys import Location
-from headrace.core.stores.options import Options, checked
+from headrace.core.source_ports import Bad, Location
+from headrace.core.stores.addresses import Options, checked
 from headrace.core.table_changes import Change, Kind, Seen, no_history, older_version
 from headrace.core.work import Split
 from headrace.errors import (

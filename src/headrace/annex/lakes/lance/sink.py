@@ -35,8 +35,8 @@ from headrace.core.files import safe_files
 from headrace.core.files.safe_files import sync_fd, sync_folder
 from headrace.core.files.staged import StagedStream
 from headrace.core.files.storage import storage_at
-from headrace.core.ports import Format
 from headrace.core.table_changes import Lost
+from headrace.core.target_ports import Format
 from headrace.core.work import StagedFile
 from headrace.errors import NothingMatched, OutputWriteFailed, SinkError
 from headrace.sinks.files import cannot_hold

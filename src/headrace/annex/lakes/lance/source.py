@@ -9,9 +9,8 @@ from headrace.annex.lakes.further_runs import Runs, TableVersion
 from headrace.annex.lakes.lance.table import State, changes_of, opened, said, told
 from headrace.annex.lakes.tables import inside
 from headrace.core.files.storage import storage_at
-from headrace.core.ports import Bad
-from headrace.core.row_keys import Location
-from headrace.core.stores.options import Options
+from headrace.core.source_ports import Bad, Location
+from headrace.core.stores.addresses import Options
 from headrace.core.table_changes import Change, Seen, no_history, other_table
 from headrace.core.work import Split
 from headrace.errors import InputChanged, PlanError, SourceError, UnreadableFile

@@ -15,13 +15,13 @@ import pyarrow.types as pt
 from headrace.annex.lakes.delta.table import storage
 from headrace.annex.lakes.sink import LakeTable, typed
 from headrace.annex.lakes.tables import within
+from headrace.core.door import install_hint
 from headrace.core.files import safe_files
 from headrace.core.files.safe_files import sync_fd
+from headrace.core.files.staged import PARTS
 from headrace.core.files.storage import Storage, storage_at
-from headrace.core.install import install_hint
-from headrace.core.stores.options import Options
+from headrace.core.stores.addresses import Options
 from headrace.core.table_changes import Change, Kind
-from headrace.core.uploading.names import PARTS
 from headrace.errors import (
     HeadraceError,
     MissingLibrary,

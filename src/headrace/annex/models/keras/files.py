@@ -13,16 +13,17 @@ from typing import Any, Literal
 
 import numpy as np
 
-from headrace.core.files.artifacts import Artifact, loading_call
-from headrace.core.files.formats import model_format
-from headrace.core.files.model_files import (
+from headrace.core.files.artifacts import (
+    Artifact,
     NotReadable,
     check_inflated,
     from_json,
     limited,
+    loading_call,
     names_in_zip,
     open_regular,
 )
+from headrace.core.files.formats import model_format
 from headrace.errors import ModelUnreadable, UntrustedPickle
 
 Format = Literal["archive", "hdf5", "saved_model"]

@@ -8,8 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from headrace.core.arrow.matrix import no_such_inputs
-from headrace.core.inputs import cast, check_texts, features, kind_of_column, shapes
+from headrace.core.arrow.model_columns import (
+    cast,
+    check_texts,
+    features,
+    kind_of_column,
+    no_such_inputs,
+    shapes,
+)
 from headrace.errors import ArgumentError, BadInput, nearest
 
 Array = np.ndarray[Any, Any]

@@ -18,12 +18,18 @@ from headrace.annex.models.keras.files import Format, checked_format, content_di
 from headrace.annex.models.keras.models import Layers, Signature
 from headrace.core.arguments import known_arguments
 from headrace.core.direct_predictor import Direct, directly
-from headrace.core.files.artifacts import Artifact, require, shortened, threads
+from headrace.core.door import install_hint
+from headrace.core.files.artifacts import (
+    Artifact,
+    NotReadable,
+    from_json,
+    require,
+    shortened,
+    threads,
+    try_elsewhere,
+)
 from headrace.core.files.formats import MODELS
-from headrace.core.files.model_files import NotReadable, from_json
-from headrace.core.install import install_hint
 from headrace.errors import ArgumentError, MissingLibrary, ModelError, ModelUnreadable
-from headrace.predictors.trial import try_elsewhere
 
 Array = np.ndarray[Any, Any]
 

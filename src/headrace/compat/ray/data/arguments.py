@@ -18,7 +18,7 @@ from headrace.compat.ray.around import adapted, environment, in_environment
 from headrace.compat.ray.data import datasource
 from headrace.compat.ray.session import how_many
 from headrace.core.arguments import unframed
-from headrace.core.warn import warn
+from headrace.core.terminal import warn
 from headrace.errors import ArgumentError, PlanChanged
 
 PLACED = ("map", "map_batches", "flat_map", "filter")

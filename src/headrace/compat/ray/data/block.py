@@ -233,7 +233,7 @@ def _shown(kind: Any) -> str:
     """Return a type's name; those of tensors as Ray names them."""
     import pyarrow as pa
 
-    from headrace.core.arrow.ragged import RaggedTensorType
+    from headrace.core.arrow.forms import RaggedTensorType
 
     shape, inner = [], kind
     while pa.types.is_fixed_size_list(inner):

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import headrace
 from headrace.compat.ray.data.block import BlockAccessor, BlockMetadata, TaskContext
 from headrace.compat.ray.offered import missing, not_offered
-from headrace.core.ports import Encoder, Format
+from headrace.core.target_ports import Encoder, Format
 from headrace.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -432,7 +432,9 @@ class PathPartitionFilter:
         return [path for path in paths if self._filter(self._partitioning.values(path))]
 
 
-_OWN = "Dataset.from_source and write_to take what fills the ports headrace.core.ports.Source and Format"
+_OWN = (
+    "Dataset.from_source and write_to take what fills the ports headrace.core.source_ports.Source and Format"
+)
 
 
 def __getattr__(name: str) -> Any:

@@ -13,12 +13,12 @@ from pathlib import Path
 import msgspec
 
 from headrace.core import failpoints, waiting
+from headrace.core.door import install_hint
 from headrace.core.files import safe_files
-from headrace.core.install import install_hint
+from headrace.core.files.staged import PARTS, Uploads, notes_of, uploaded_name
 from headrace.core.metric_states import STATES
 from headrace.core.stores.addresses import parse_output
 from headrace.core.stores.writing import ABSENT, StoreWriter, Taken
-from headrace.core.uploading.names import PARTS, Uploads, notes_of, uploaded_name
 from headrace.core.work import HOME, SideFile, StagedFile
 from headrace.errors import MissingLibrary, OutputWriteFailed
 
