@@ -1,7 +1,8 @@
 """``python -m bench.fleet``: what many machines without a cluster gain, and what they ask a store for besides work.
 
 Machines are processes here, and models wait instead of computing, so two cores are enough. The store is a small
-server of this program, which counts requests: those that a fleet makes to share the work, and all others.
+server of this program, which counts requests: those that share the work (notes, leases, waiting), those of parts and
+journals, and those by which each machine begins its run, describes it, and reads the result of all.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ from headrace.sources.range import RangeSource
 BAR, SLOW_BAR, SHARE_BAR = 3.4, 1.25, 0.03
 ROWS = 10  # of a shard
 _LISTED = 1_000
-_SHARING = re.compile(r"_headrace/fleet/notes/|_headrace/fleet/[a-z0-9]+/_headrace/(?!.*/journal/)")
+_SHARING = re.compile(r"_headrace/fleet/notes/|_headrace/lock$|out/_headrace/$")
+_PARTS = re.compile(r"part-|/journal/")
 
 
 def machine(place: str, shards: int, seconds: float, began: Any) -> None:
@@ -87,6 +89,7 @@ class Handler(BaseHTTPRequestHandler):
 
     protocol_version = "HTTP/1.1"
     objects: ClassVar[dict[str, tuple[bytes, str]]] = {}
+    uses: ClassVar[Counter[str]] = Counter()
     counts: ClassVar[Counter[str]] = Counter()
     lock = threading.Lock()
 
@@ -96,9 +99,10 @@ class Handler(BaseHTTPRequestHandler):
         key = urllib.parse.unquote(address.path).removeprefix("/bucket").lstrip("/")
         asked = dict(urllib.parse.parse_qsl(address.query, keep_blank_values=True))
         with self.lock:
-            sharing = _SHARING.search(asked.get("prefix", key)) is not None
-            self.counts["sharing" if sharing else "work"] += 1
-            self.counts[f"{self.command} {_kind(asked.get('prefix', key))}"] += 1
+            name = asked.get("prefix", key)
+            use = "sharing" if _SHARING.search(name) else "parts" if _PARTS.search(name) else "runs"
+            self.uses[use] += 1
+            self.counts[f"{self.command} {_kind(name)}"] += 1
             status, data, headers = self.answer(key, asked, body)
         self.send_response(status)
         for name, value in headers.items():
@@ -176,12 +180,12 @@ def _serve(ready: Any, asked: Any, told: Any) -> None:
     threading.Thread(target=server.serve_forever, daemon=True).start()
     ready.put(server.server_address[1])
     asked.get()
-    told.put(dict(Handler.counts))
+    told.put((dict(Handler.uses), dict(Handler.counts)))
 
 
 @contextmanager
-def counting() -> Iterator[Callable[[], dict[str, int]]]:
-    """Have a store listen; the environment says where. Yields what returns all requests by kinds."""
+def counting() -> Iterator[Callable[[], tuple[dict[str, int], dict[str, int]]]]:
+    """Have a store listen; the environment says where. Yields what returns all requests by uses, and by kinds."""
     fork = multiprocessing.get_context("fork")
     queues = fork.Queue(), fork.Queue(), fork.Queue()
     server = fork.Process(target=_serve, args=queues, daemon=True)
@@ -191,9 +195,9 @@ def counting() -> Iterator[Callable[[], dict[str, int]]]:
     known = {"AWS_ACCESS_KEY_ID": "bench", "AWS_SECRET_ACCESS_KEY": "bench", "AWS_REGION": "us-east-1"}
     os.environ.update(known, AWS_ENDPOINT_URL=url)
 
-    def told() -> dict[str, int]:
+    def told() -> tuple[dict[str, int], dict[str, int]]:
         queues[1].put(None)
-        found: dict[str, int] = queues[2].get()
+        found: tuple[dict[str, int], dict[str, int]] = queues[2].get()
         return found
 
     try:
@@ -210,11 +214,11 @@ def main() -> int:
     print(f"one of them ten times slower: {3.1 / slow:.2f} times the ideal (bar: {SLOW_BAR})")
     with counting() as told:
         together("s3://bucket/out", options.machines * options.each, [0.0] * options.machines)
-        counts = told()
-    share = counts["sharing"] / (counts["sharing"] + counts["work"])
+        uses, counts = told()
+    share, runs = (uses[name] / sum(uses.values()) for name in ("sharing", "runs"))
     print(
-        f"{options.machines} machines, {options.each} shards each: {share:.1%} of "
-        f"{counts['sharing'] + counts['work']:,} requests share the work (bar: {SHARE_BAR:.0%})"
+        f"{options.machines} machines, {options.each} shards each: of {sum(uses.values()):,} requests {share:.1%} "
+        f"share the work (bar: {SHARE_BAR:.0%}), and {runs:.1%} begin and end the runs of machines"
     )
     if options.kinds:
         for kind, number in Counter(counts).most_common():

@@ -36,8 +36,8 @@ from headrace.plan.logical import Plan
 from headrace.plan.physical import SavedPlan
 
 
-def open_job(plan: Plan, request: OpenRequest) -> Job:
-    """Take the output's lock and find, or begin, the plan's run in it."""
+def open_job(plan: Plan, request: OpenRequest, output: Output | None = None) -> Job:
+    """Take the output's lock, unless ``output`` has it, and find, or begin, the plan's run in it."""
     assert plan.sink is not None
     check_keys(plan, incremental=request.incremental, refresh=request.refresh)
     described = plan.source.describe()
@@ -45,7 +45,8 @@ def open_job(plan: Plan, request: OpenRequest) -> Job:
         plan.sink.target.check_source(described)
     files = plan.source.files()
     refusals.check_apart(plan.sink.root, described.get("paths", ()), files)
-    output = open_output(plan.sink.root, plan.sink.storage.options)
+    if output is None:
+        output = open_output(plan.sink.root, plan.sink.storage.options)
     try:
         with output.place.naming():
             opener = _JobOpener(plan, output, files, request)

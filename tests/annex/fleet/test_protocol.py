@@ -78,7 +78,7 @@ class State(NamedTuple):
 
 
 class Known(NamedTuple):
-    """What the notes say."""
+    """What the notes say. ``free``: what may be claimed next, by who has read all and by who knows names alone."""
 
     complete: bool
     free: tuple[Part, ...]
@@ -91,8 +91,10 @@ def board_of(notes: frozenset[tuple[str, bytes]], slices: int) -> Known:
     known = dict(notes)
     board = Board(plan_of(slices), known.get)
     board.look(known)
+    by_names = tuple(board.free())[:1]
+    board.read_ended()
     claims = board.read_claims(0.0)
-    return Known(board.complete, tuple(board.free()), claims, board)
+    return Known(board.complete, tuple(dict.fromkeys((*board.free(),)[:1] + by_names)), claims, board)
 
 
 def with_run(state: State, name: str, **changes: object) -> State:
@@ -140,9 +142,9 @@ def moves_of(state: State, i: int, world: World) -> Iterator[State]:
                     over=put(state.over, i, Takeover(machine, tuple(parts))), faults=state.faults + slow
                 )
     if name is None:
-        if known.free:  # one that begins, and is too late, is as if it had not
+        for part in known.free:  # one that begins, and is too late, is as if it had not
             new = f"m{len(runs)}"
-            yield claiming(with_run(state, new)._replace(at=put(state.at, i, new)), new, known)
+            yield claiming(with_run(state, new)._replace(at=put(state.at, i, new)), new, part, known)
         return
     run = runs[name]
     if run.closed or name in known.board.ended:  # it finds out; or goes on
@@ -154,15 +156,16 @@ def moves_of(state: State, i: int, world: World) -> Iterator[State]:
     if known.free and (
         ended is None or ended.done == run.claims
     ):  # one that has ended may claim once before it looks
-        yield claiming(state, name, known)
+        for part in known.free:
+            yield claiming(state, name, part, known)
     elif not left:
         noted, _ = added(state, ended_name(name), Ended(run.claims))
         yield with_run(noted, name, held=False, closed=True)._replace(at=put(state.at, i, None))
 
 
-def claiming(state: State, name: str, known: Known) -> State:
-    """Have a machine claim what is next."""
-    run, part = dict(state.runs)[name], known.free[0]
+def claiming(state: State, name: str, part: Part, known: Known) -> State:
+    """Have a machine claim a part."""
+    run = dict(state.runs)[name]
     claimed, first = added(state, claim_name(part), Claim(name))
     assert first
     shards = (*run.shards, *(shard.name for shard in known.board.shards(part[0])))

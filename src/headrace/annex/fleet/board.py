@@ -6,6 +6,7 @@ All of it stands in notes of the output, which are only ever added (``output/pub
 - ``claim-00017-0``: slice 17 is that machine's. Of all who want to write it one is first.
 - ``ended-k3f9a2xq``: what counts of that machine's work, and in pieces what it has left. It or another writes it,
   once; what the machine makes later does not count. ``claim-k3f9a2xq-2-0`` gives the third piece to a machine.
+- ``left-k3f9a2xq``: that note has pieces, so it is worth reading. A hint: without it they are found later.
 - ``schema``: that of the output, by the first machine that knows it.
 
 A slice or a piece that a machine claimed, and that the note of its end does not name, was claimed too late to count:
@@ -33,30 +34,33 @@ from headrace.output.runs import is_output
 from headrace.plan.physical import SavedPlan
 
 PLAN, SCHEMA = "plan", "schema"
-LEAST_SLICES, MOST_SLICES = 256, 1_024
-"""What is left is cut by such a number, again and again: slices are big at first, and single shards in the end."""
+FEWEST, MOST = 64, 1_024
+"""What is left is cut by such a number, again and again: so many machines are at work to the end."""
 PIECES = 16
 """What a machine has left is given to so many others, at most."""
 FEW = 16
-"""So many claims may be read by every machine that has no work."""
+"""So many claims are few."""
 TIMES, GRACE = 2.0, 5.0
 """A machine is slow if it needs so many times what others would, and so many seconds more."""
 _CLAIM = re.compile(r"claim-(\w+(?:-\d+)?)-(\d+)")
-_ENDED = re.compile(r"ended-(\w+)")
+_ENDED, _LEFT = re.compile(r"ended-(\w+)"), re.compile(r"left-(\w+)")
 
 Part = tuple[str, int]
 """A slice or a piece, and which of its claims."""
 
 
 def slices_of(shards: int) -> list[int]:
-    """Return how many shards each slice has.
+    """Return how many shards each slice has: first half of what a machine may expect, and single shards in the end.
 
-    >>> slices_of(5), slices_of(1_000)[:3], len(slices_of(1_000_000))
-    ([1, 1, 1, 1, 1], [4, 4, 4], 7638)
+    Each costs two requests, so there are far fewer slices than shards where there are many of these.
+
+    >>> slices_of(5), slices_of(1_000)[:3], [len(slices_of(10**n)) for n in (3, 4, 5, 6)]
+    ([1, 1, 1, 1, 1], [8, 8, 8], [234, 548, 5497, 7951])
     """
-    found, by = list[int](), min(MOST_SLICES, max(LEAST_SLICES, shards // 64))
+    by = min(MOST, max(FEWEST, shards // 100))
+    most, found = -(-shards // (2 * by)), list[int]()
     while shards:
-        found.append(-(-shards // by))
+        found.append(min(most, -(-shards // by)))
         shards -= found[-1]
     return found
 
@@ -141,6 +145,11 @@ def ended_name(machine: str) -> str:
     return f"ended-{machine}"
 
 
+def left_name(machine: str) -> str:
+    """Return the name of the note that the note of a machine's end has pieces."""
+    return f"left-{machine}"
+
+
 def weight_of(shards: Iterable[Shard]) -> float:
     """Return about how much work shards are, in any unit: their rows, or bytes where rows are not known."""
     return sum(
@@ -150,7 +159,11 @@ def weight_of(shards: Iterable[Shard]) -> float:
 
 
 class Board:
-    """What is known of the notes, which only grow: so what was read once stays true. ``read`` reads one of them."""
+    """What is known of the notes, which only grow: so what was read once stays true. ``read`` reads one of them.
+
+    A name tells what is claimed, so machines with work read nothing. ``unread``: machines that have ended, of which
+    it is not known yet what counts. ``hinted``: those of them that have left something.
+    """
 
     def __init__(self, plan: FleetPlan, read: Callable[[str], bytes | None]) -> None:
         self._plan = plan
@@ -161,6 +174,8 @@ class Board:
         self._seen: dict[str, tuple[Pace, float]] = {}  # machine → its last claim that was read, and when
         self._settled: set[Part] = set()
         self.ended: dict[str, Ended] = {}
+        self.unread: set[str] = set()
+        self.hinted: set[str] = set()
 
     def look(self, names: Iterable[str]) -> None:
         """Take in which notes there are."""
@@ -168,12 +183,22 @@ class Board:
             if found := _CLAIM.fullmatch(name):
                 self.claimed((found[1], int(found[2])))
             elif (found := _ENDED.fullmatch(name)) and found[1] not in self.ended:
-                data = self._read(name)
-                if data is not None:
-                    self._end(found[1], msgspec.msgpack.decode(data, type=Ended))
+                self.unread.add(found[1])
+            elif (found := _LEFT.fullmatch(name)) and found[1] not in self.ended:
+                self.hinted.add(found[1])
 
-    def _end(self, machine: str, ended: Ended) -> None:
+    def read_ended(self, machines: Collection[str] | None = None) -> None:
+        """Read what counts of machines that have ended; None: of all of them."""
+        for machine in self.unread & {*(self.unread if machines is None else machines)}:
+            data = self._read(ended_name(machine))
+            if data is not None:
+                self.end(machine, msgspec.msgpack.decode(data, type=Ended))
+
+    def end(self, machine: str, ended: Ended) -> None:
+        """Take in what counts of a machine's work."""
         self.ended[machine] = ended
+        self.unread.discard(machine)
+        self.hinted.discard(machine)
         self._settled.update(ended.done)
         self._items |= {f"{machine}-{i}": piece for i, piece in enumerate(ended.left)}
 
@@ -203,10 +228,7 @@ class Board:
 
     def read_claims(self, now: float, most: int | None = None) -> dict[str, list[Part]]:
         """Return the claims of machines that have not ended, as far as they were read; read ``most`` more."""
-        waits = [
-            part for part in self._last.items() if part not in self._settled and part not in self._claims
-        ]
-        for part in waits[::-1][:most]:
+        for part in self.unread_claims[::-1][:most]:
             data = self._read(claim_name(part))
             if data is None:
                 continue
@@ -219,6 +241,11 @@ class Board:
             if claim.machine not in self.ended:
                 found.setdefault(claim.machine, []).append(part)
         return found
+
+    @property
+    def unread_claims(self) -> list[Part]:
+        """The last claims that do not count yet, as far as is known, and that were not read."""
+        return [part for part in self._last.items() if part not in self._settled and part not in self._claims]
 
     def is_slow(self, machine: str, parts: Sequence[Part], now: float, done: Pace | None = None) -> bool:
         """Say whether a machine with these claims takes much longer than those would that have done all of theirs.
@@ -244,6 +271,11 @@ class Board:
     def complete(self) -> bool:
         """True once every slice and every piece is done."""
         return all((item, self._last.get(item, -1)) in self._settled for item in self._items)
+
+    @property
+    def machines(self) -> int:
+        """How many machines have ended."""
+        return len(self.ended) + len(self.unread)
 
     @property
     def taken(self) -> int:
@@ -335,6 +367,7 @@ def fleet_of(path: str | os.PathLike[str], options: Options | None = None) -> Fl
         fleet = FleetPlan.decode(data, place.name)
         board = Board(fleet, notes.read)
         board.look(notes.names())
+        board.read_ended()
         machines = sorted(place.folders(f"{HOME}/{FLEET}") - {NOTES})
         rows = [shard.rows for shard in fleet.plan.shards]
         return FleetView(

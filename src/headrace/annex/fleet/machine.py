@@ -24,6 +24,7 @@ from headrace.annex.fleet.board import (
     Part,
     claim_name,
     ended_name,
+    left_name,
     weight_of,
 )
 from headrace.core import failpoints
@@ -46,14 +47,21 @@ if TYPE_CHECKING:
     from headrace.sinks.files import FileSink
 
 
-WATCH = 15.0
-"""Seconds between two times of asking whether others have taken over what this machine has."""
+LONGEST_LOOK, LOOK_SHARE = 2.0, 0.02
+"""Seconds between two looks at what others do, and the share of the time since it began; what is more counts."""
+WATCH = 8
+"""For so many looks' time, a machine at work does not ask whether others took what it has."""
 AHEAD = 64
 """A machine takes one of so many slices that are free: so few ask for the same."""
 CLAIMS_READ = 256
 """Claims that a machine without work reads at a time, to see whose they are."""
-QUIET = 10.0
-"""Seconds without a machine that ends, after which many claims are read, too."""
+READ, SELDOM = 4, 0.25
+"""Who has no work reads so many notes whenever it looks. Of more, it reads all now and then, and so many on average.
+
+Those who were done first have read what came before, and look after the rest. Should they go, others do.
+"""
+QUIET = 5
+"""So many looks without a new note, after which a machine reads all."""
 
 
 class Given(Partitioning, frozen=True):
@@ -88,10 +96,10 @@ class Fleet:
         self.board = Board(fleet, notes.read)
         inputs.note(plan.source, fleet.plan)  # which the runs of machines do not repeat
         self._signs: dict[str, tuple[str, float]] = {}  # of life, and since when there was no other
-        self._quiet = (
-            0,
-            time.monotonic(),
-        )  # how many have ended, and since when while there is nothing to take
+        self._names: list[str] = []
+        self._began = time.monotonic()
+        self._changed = self._began  # when there were other notes than at the look before
+        self._fresh = False  # nothing was claimed since this machine looked
         self._parts = parts_of(cast("FileSink", plan.sink), fleet.plan.run)
 
     def sink_of(self, machine: str) -> FileSink:
@@ -101,6 +109,9 @@ class Fleet:
     def look(self) -> bool:
         """Look at the notes again; False where there are none any more, as the output is complete."""
         names = self.notes.names()
+        if len(names) != len(self._names):
+            self._changed = time.monotonic()
+        self._names, self._fresh = names, True
         self.board.look(names)
         return PLAN in names
 
@@ -136,7 +147,8 @@ class Fleet:
 
     def is_over(self, machine: str) -> bool:
         """Say whether a machine has ended, also if it does not know that; its output may be gone."""
-        return self.notes.read(ended_name(machine)) is not None or PLAN not in self.notes.names()
+        names = self.notes.names()
+        return ended_name(machine) in names or PLAN not in names
 
     def take(
         self, machine: str, done: Pace, weight: float, seconds: float
@@ -145,57 +157,81 @@ class Fleet:
 
         ``done``: what the machine has done until now, and how much it has claimed in how many seconds.
         """
-        while True:
+        while self._fresh or self.look():
+            self._fresh = False
             free = list(islice(self.board.free(), AHEAD))
-            random.shuffle(free)
-            for part in free[:2]:
+            if not free and not self._release(machine, done):
+                return None
+            if free:
+                part = random.choice(free)
                 shards = self.board.shards(part[0])
                 pace = Pace(seconds, weight + weight_of(shards))
                 first = self.notes.add(claim_name(part), msgspec.msgpack.encode(Claim(machine, pace)))
                 self.board.claimed(part)
                 if first:
-                    self._quiet = len(self.board.ended), time.monotonic()
                     return part, shards
-            if not self.look() or (not free and not self._release(machine, done)):
-                return None
+        return None
 
     def _release(self, machine: str = "", done: Pace | None = None) -> bool:
         """Have others take what a dead or slow machine holds; False if there is no such machine, as far as is known.
 
-        Where many have nothing to do, few of them look for one at a time. ``machine``: whose asks, and has ``done``
-        this until now.
+        ``machine``: whose asks, and has ``done`` this until now.
         """
-        if not self._may_look():
-            return False
+        board = self.board
+        board.read_ended(board.hinted)
+        if next(board.free(), None) is None:
+            quiet = self._is_quiet()
+            if quiet or _may_read(len(board.unread)):
+                board.read_ended()
+                if not board.complete and (quiet or board.has_few_open):
+                    self._release_claims(machine, done, quiet=quiet)
+        return next(board.free(), None) is not None
+
+    def _release_claims(self, machine: str, done: Pace | None, *, quiet: bool) -> None:
+        known = self.board.read_claims(time.monotonic(), 0)
+        if not quiet and not _may_read(len(known) + len(self.board.unread_claims)):
+            return
         for other, parts in sorted(self.board.read_claims(time.monotonic(), CLAIMS_READ).items()):
             if other == machine or other in self.board.ended:
                 continue
-            if not self._lives(other):
+            if not self._lives(self.sink_of(other)):
                 ended = self._taken_over(other)
             elif self.board.is_slow(other, parts, time.monotonic(), done):
                 ended = self._overtaken(other)
             else:
                 continue
-            if ended is not None:
-                self.notes.add(ended_name(other), msgspec.msgpack.encode(ended))
-                self.look()
-        return next(self.board.free(), None) is not None
+            if ended is None:
+                continue
+            if self.notes.add(ended_name(other), msgspec.msgpack.encode(ended)):
+                if ended.left:
+                    self.notes.add(left_name(other), b"")
+                self.board.end(other, ended)
+            self.look()
+            self.board.read_ended([other])
 
-    def _may_look(self) -> bool:
-        """Say whether to read whose the open claims are: if they are few, or nobody has ended for a while."""
-        ended, known = len(self.board.ended), self._quiet
-        if known[0] != ended:
-            self._quiet = known = ended, time.monotonic()
-        quiet = time.monotonic() - known[1] > QUIET
-        return (quiet or self.board.has_few_open) and random.random() * (1 + ended) < 1
+    def _is_quiet(self) -> bool:
+        """Say whether there were no new notes for long, and no machine completes the output; once in a while."""
+        if QUIET * self.longest > time.monotonic() - self._changed:
+            return False
+        self._changed = time.monotonic()
+        return not self.completes()
 
-    def _lives(self, machine: str) -> bool:
-        """Say whether a machine gives signs of life, by this machine's clock alone."""
-        sink, now = self.sink_of(machine), time.monotonic()
+    @property
+    def longest(self) -> float:
+        """How long to wait until the next look at what others do: the longer all takes, the less is asked."""
+        return max(LONGEST_LOOK, LOOK_SHARE * (time.monotonic() - self._began))
+
+    def completes(self) -> bool:
+        """Say whether another machine completes the output."""
+        return self._lives(cast("FileSink", self.plan.sink))
+
+    def _lives(self, sink: FileSink) -> bool:
+        """Say whether who writes there gives signs of life, by this machine's clock alone."""
+        now = time.monotonic()
         sign = place_at(sink.root, sink.storage.options).sign()
-        known, since = self._signs.setdefault(machine, (sign, now))
+        known, since = self._signs.setdefault(sink.root, (sign, now))
         if sign != known:
-            self._signs[machine] = sign, now
+            self._signs[sink.root] = sign, now
             since = now
         return sign == HELD or (bool(sign) and now - since < lease.SILENCE)
 
@@ -239,7 +275,14 @@ class Fleet:
 
     def _agreed(self, schema: bytes) -> bytes:
         """Return the schema of the output, which is that of the first who knew it."""
-        return schema if self.notes.add(SCHEMA, schema) else (self.notes.read(SCHEMA) or schema)
+        known = self.notes.read(SCHEMA) if SCHEMA in self._names else None
+        if known is None and not self.notes.add(SCHEMA, schema):
+            known = self.notes.read(SCHEMA)
+        return known or schema
+
+
+def _may_read(notes: int) -> bool:
+    return notes <= READ or random.random() * notes < SELDOM
 
 
 class Machine:
@@ -287,7 +330,7 @@ class Machine:
     def _supply(self) -> None:
         """Claim shards when some are wanted, and look now and then whether all of it is still this machine's."""
         while True:
-            wanted = self._wanted.acquire(timeout=WATCH)
+            wanted = self._wanted.acquire(timeout=WATCH * self._fleet.longest)
             if self._closed.is_set():
                 return
             try:
@@ -309,7 +352,8 @@ class Machine:
         self.job.committer.commit_accepted()
         pace = Pace(time.monotonic() - self._began, self._weight)
         ended = Ended(tuple(self._parts), pace=pace)
-        self._fleet.notes.add(ended_name(self.name), msgspec.msgpack.encode(ended))
+        if self._fleet.notes.add(ended_name(self.name), msgspec.msgpack.encode(ended)):
+            self._fleet.board.end(self.name, ended)
 
     def close(self) -> None:
         """Claim nothing more."""

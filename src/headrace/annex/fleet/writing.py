@@ -12,7 +12,7 @@ from itertools import groupby
 import msgspec
 
 from headrace.annex.fleet.board import PLAN, FleetPlan
-from headrace.annex.fleet.machine import Fleet, Machine, given
+from headrace.annex.fleet.machine import LONGEST_LOOK, Fleet, Machine, given
 from headrace.core.files import safe_files
 from headrace.core.metric_states import STATES, side_files
 from headrace.core.waiting import backoff
@@ -45,8 +45,8 @@ from headrace.session import invocation
 _LABEL = re.compile(r"(?<=part-)\d+(?:\.\d+)*")
 MACHINES = 64
 """Shards are made as if so many workers took them: nobody knows how many machines will come."""
-FIRST_LOOK, LONGEST_LOOK = 0.1, 2.0
-"""Seconds between two looks at what the others do."""
+FIRST_LOOK = 0.1
+"""Seconds until the second look at what the others do."""
 
 Drive = Callable[[Machine], None]
 
@@ -65,7 +65,7 @@ def fleet_job(plan: Plan, request: OpenRequest, options: RunOptions, drive: Driv
         if fleet is not None:
             _work(fleet, drive)
             job = _gathered(fleet, stack)
-        yield job or _opened(plan, request, stack, complete=fleet is not None)
+        yield job or _opened(plan, request, stack, fleet)
 
 
 def _check(plan: Plan, options: RunOptions) -> None:
@@ -105,19 +105,22 @@ def _counts_money(step: Step) -> bool:
     return False
 
 
-def _opened(plan: Plan, request: OpenRequest, stack: contextlib.ExitStack, *, complete: bool) -> Job:
+def _opened(plan: Plan, request: OpenRequest, stack: contextlib.ExitStack, fleet: Fleet | None) -> Job:
     """Open the output as ever; where another machine has just completed it, wait until that lets it go."""
     assert plan.sink is not None
+    complete = fleet is not None
+    longest = LONGEST_LOOK + (0.2 * fleet.board.machines if fleet is not None else 0.0)  # all want to now
     for tries in itertools.count(1):
         try:
-            return stack.enter_context(open_job(plan, request))
+            if fleet is None or not fleet.completes():
+                return stack.enter_context(open_job(plan, request))
         except RunLocked:
             if not complete:
                 with looked_at(plan.sink.root, plan.sink.storage.options) as there:
                     complete = (there.root / SUCCESS).exists()
             if not complete:
                 raise
-        time.sleep(backoff(tries, FIRST_LOOK, LONGEST_LOOK))
+        time.sleep(backoff(tries, FIRST_LOOK, longest))
     raise AssertionError
 
 
@@ -205,32 +208,43 @@ def _work(fleet: Fleet, drive: Drive) -> None:
         except RunLocked:  # others have taken over what this machine had, as it was silent for too long
             continue
         tries += 1
-        time.sleep(backoff(tries, FIRST_LOOK, LONGEST_LOOK, spread=0.0))
+        _wait(fleet, tries)
+
+
+def _wait(fleet: Fleet, tries: int, looks: int = 1) -> None:
+    time.sleep(backoff(tries, FIRST_LOOK, looks * fleet.longest, spread=0.0))
 
 
 def _gathered(fleet: Fleet, stack: contextlib.ExitStack) -> Job | None:
     """Open the output with all that was made; None if another machine has completed it."""
     sink, tries = fleet.plan.sink, 0
     assert sink is not None
-    while fleet.look():
+    while True:
+        tries += 1
+        if fleet.completes():
+            _wait(fleet, tries, 4)  # nothing is lost
+            continue
+        if not fleet.look():
+            return None
         with contextlib.ExitStack() as opened:
             try:
-                with contextlib.closing(
-                    open_output(sink.root, sink.storage.options)
-                ):  # one machine reads all
+                output = open_output(sink.root, sink.storage.options)
+                try:  # one reads all
                     found = opened.enter_context(gathered(fleet))
+                except BaseException:
+                    output.close()
+                    raise
                 shards = given(fleet.request.partitioning, shards_of(found))
                 request = msgspec.structs.replace(
                     fleet.request, run=fleet.fleet.plan.run, partitioning=shards
                 )
-                job = opened.enter_context(open_job(fleet.plan, request))
+                job = opened.enter_context(open_job(fleet.plan, request, output))
                 if job.complete:
                     job.output.tidy(job.committer.plan.run)
                 else:
                     adopt(job, found)
             except RunLocked:
-                tries += 1
-                time.sleep(backoff(tries, FIRST_LOOK, LONGEST_LOOK, spread=0.0))
+                _wait(fleet, tries)
                 continue
             except (HeadraceError, OSError):
                 if fleet.look():
@@ -238,7 +252,6 @@ def _gathered(fleet: Fleet, stack: contextlib.ExitStack) -> Job | None:
                 return None  # while this machine looked, another has completed it
             stack.push(opened.pop_all())
             return job
-    return None
 
 
 # ---------------------------------------------------------------- gathering

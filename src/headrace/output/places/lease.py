@@ -25,7 +25,7 @@ from headrace.output.journal import MAGIC
 from headrace.output.publishing import HELD
 
 LOCK = "_headrace/lock"
-BEAT = 5.0  # seconds between two signs of life
+BEAT = 10.0  # seconds between two signs of life
 SILENCE = 30.0  # seconds without one, after which a driver counts as gone
 _SURE = 0.5  # of that time: a driver that was silent for longer gives a sign of life before it writes
 _PATIENCE = 10.0  # seconds for a renewal that is under way when the run ends
