@@ -138,3 +138,9 @@ def test_lists_of_one_length_are_what_a_model_takes(tmp_path: Path) -> None:
     rows = data.predict(Model(), inputs=["e"], batch_size=2).take_all()
     assert [row["prediction"] for row in rows] == [3, 7, 11, 7]
     assert (given[0].shape, given[0].dtype) == ((2, 2), np.float32) and given[1].dtype == object
+
+
+def test_arrays_that_a_function_brings_to_one_shape_are_one_array_in_the_next() -> None:
+    sizes = hr.range(6).map(boxes).map(lambda row: {**row, "boxes": np.resize(row["boxes"], (2, 4))})
+    shapes = sizes.map_batches(lambda b: {"shape": [b["boxes"].shape] * len(b["id"])}, batch_size=3)
+    assert [row["shape"] for row in shapes.with_options(**QUIET).take_all()] == [[3, 2, 4]] * 6

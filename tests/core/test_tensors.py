@@ -10,12 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
+from headrace.core.arrow.batch_formats import to_numpy
 from headrace.core.arrow.model_columns import to_tensors
 from headrace.core.arrow.values import column_from
 
 
-def tensor_of(column: pa.Array, **options: Any) -> np.ndarray[Any, Any]:
-    return to_tensors(pa.record_batch({"x": column}), **options)["x"]
+def tensor_of(column: pa.Array) -> np.ndarray[Any, Any]:
+    return to_tensors(pa.record_batch({"x": column}))["x"]
 
 
 @settings(max_examples=50)
@@ -42,9 +43,9 @@ def test_what_is_no_tensor_stays_as_it_is() -> None:
         assert tensor_of(pa.array(values, type_)).dtype == object
 
 
-def test_ragged_tensors_of_one_shape_are_one_array_if_asked() -> None:
+def test_ragged_tensors_of_one_shape_are_one_array() -> None:
     column = column_from([np.zeros((2, 3)), np.ones((2, 3)), np.ones((1, 3))])
     assert tensor_of(column).dtype == object
     assert tensor_of(column.slice(0, 2)).shape == (2, 2, 3)
-    assert tensor_of(column.slice(0, 2), ragged=False).dtype == object
+    assert to_numpy(column.slice(0, 2)).shape == (2, 2, 3)
     assert tensor_of(column_from([np.zeros((2, 3)), None, np.zeros((1, 3))]).slice(0, 2)).dtype == object

@@ -175,6 +175,13 @@ def test_cells_of_frames_may_be_arrays_of_any_shape() -> None:
     assert rows[0]["twice"].tolist() == [0, 2] and rows[0]["crop"].tolist() == [[2, 2]]
 
 
+def test_frames_that_pandas_put_together() -> None:
+    pd = pytest.importorskip("pandas")
+    frame = pd.concat([pd.DataFrame({"x": ["a", None]}), pd.DataFrame({"x": ["c", "d"]})])
+    rows = hr.from_pandas(frame).map_batches(lambda b: pd.concat([b, b]), batch_format="pandas").take_all()
+    assert [row["x"] for row in rows] == ["a", None, "c", "d"] * 2
+
+
 def test_values_that_arrow_would_change_in_silence_are_kept_or_refused() -> None:
     pd = pytest.importorskip("pandas")
     stamp = pd.Timestamp(1, unit="ns")

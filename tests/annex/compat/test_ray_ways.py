@@ -350,3 +350,88 @@ def test_lines_of_json_may_be_arrays(tmp_path: Path) -> None:
         path.write_text(broken)
         with pytest.raises(UnreadableFile, match="one array per line"):
             hr.read_json(path).take_all()
+
+
+# ---------------------------------------------------------------- names that published programs use
+
+
+def test_aggregates_that_are_approximate_in_ray_are_exact() -> None:
+    from headrace.compat.ray.data.aggregate import ApproximateQuantile, ApproximateTopK
+
+    rows = ray.data.from_items([{"x": float(x), "word": "aab"[x % 3]} for x in range(1, 6)])
+    found = rows.aggregate(ApproximateQuantile("x", [0.1, 0.5, 0.9]), ApproximateTopK("word", k=2))
+    assert found["approx_quantile(x)"] == [1, 3, 5]
+    assert found["approx_topk(word)"] == [{"word": "a", "count": 3}, {"word": "b", "count": 2}]
+
+
+def test_seeds_and_borders_of_blocks() -> None:
+    rows = ray.data.range(8)
+    seeded = rows.random_shuffle(seed=ray.data.RandomSeedConfig(seed=3)).take_all()
+    assert seeded == rows.random_shuffle(seed=3).take_all() != rows.take_all()
+    assert rows.sort("id", descending=True, boundaries=[4]).take(1) == [{"id": 7}]
+    assert rows.random_sample(0.5, seed=ray.data.RandomSeedConfig(seed=1)).count() < 8
+
+
+@pytest.mark.parametrize("form", ["Numpy", "Arrow", "Pandas"])
+def test_collate_functions_say_which_batches_they_take(form: str) -> None:
+    import headrace.compat.ray.data.collate_fn as collate_fn  # type: ignore[import-not-found]
+
+    class Doubled(getattr(collate_fn, f"{form}BatchCollateFn")):  # type: ignore[misc]
+        def __call__(self, batch: Any) -> Any:
+            values = batch["id"]
+            return [2 * x for x in (values.to_pylist() if form == "Arrow" else values.tolist())]
+
+    assert list(ray.data.range(3).iter_torch_batches(batch_size=2, collate_fn=Doubled())) == [[0, 2], [4]]
+
+
+def test_a_function_of_columns_may_be_a_class_that_is_made_with_arguments() -> None:
+    from headrace.compat.ray.data.expressions import col, udf
+
+    @udf()
+    class Plus:
+        def __init__(self, offset: int) -> None:
+            self.offset = offset
+
+        def __call__(self, values: pa.Array) -> pa.Array:
+            return pa.array([x + self.offset for x in values.to_pylist()])
+
+    assert ray.data.range(2).with_column("x", Plus(5)(col("id"))).take_all()[1] == {"id": 1, "x": 6}
+
+
+def test_blocks_of_a_bundle_and_what_is_known_of_them() -> None:
+    (bundle,) = ray.data.range(3).iter_internal_ref_bundles()
+    ((ref, metadata),) = bundle.blocks
+    assert ray.get(ref).num_rows == metadata.num_rows == 3
+    ray.shutdown()
+
+
+def test_a_function_of_the_name_of_a_module_stays_a_function() -> None:
+    assert ray.util.placement_group([{"CPU": 1}]).wait(1)
+    from headrace.compat.ray.util.placement_group import placement_group  # type: ignore[import-not-found]
+
+    assert placement_group is ray.util.placement_group
+    ray.shutdown()
+
+
+def test_tensors_for_tensorflow_have_the_dtypes_that_are_asked_for() -> None:
+    tf = pytest.importorskip("tensorflow")
+    spec = tf.TensorSpec(shape=(None,), dtype=tf.float32)
+    found = ray.data.range(2).to_tf("id", "id", batch_size=2, label_type_spec=spec)
+    assert [part.dtype for part in next(iter(found))] == [tf.int64, tf.float32]
+
+
+@ray.remote
+class Echo:
+    def back(self, value: Any) -> Any:
+        return value
+
+
+def test_methods_of_actors_that_live_are_bound_and_compiled() -> None:
+    first, second = Echo.remote(), Echo.remote()
+    with ray.dag.InputNode() as given:
+        both = ray.dag.MultiOutputNode([second.back.bind(first.back.bind(given)), first.back.bind(1)])
+    compiled = both.experimental_compile()
+    assert ray.get(compiled.execute("x")) == ray.get(both.execute("x")) == ["x", 1]
+    compiled.teardown()
+    assert ray.get(first.back.remote(2)) == 2
+    ray.shutdown()

@@ -73,7 +73,7 @@ __all__ = [
 # Ray's modules by ours, where the names differ.
 _ROOMS = {
     "": "types _raylet",
-    "calls": "actor",
+    "calls": "actor _private _private.internal_api",
     "remote": "remote_function",
     "predictors": "air air.checkpoint train train.batch_predictor train.hf_transformers train.huggingface "
     "train.lightgbm train.predictor train.sklearn train.tensorflow train.torch train.xgboost data.preprocessor",
@@ -86,8 +86,9 @@ _ROOMS = {
     "exceptions": "data.exceptions",
     "data": "data.dataset data.iterator data._internal data._internal.execution",
     "data.aggregate": "data.grouped_data",
-    "data.block": "data.datatype data.extensions data._internal.execution.interfaces "
-    "data._internal.delegating_block_builder",
+    "data.arguments": "data.collate_fn",
+    "data.block": "data.datatype data.extensions data.extensions.tensor_extension data._internal.util "
+    "data._internal.execution.interfaces data._internal.delegating_block_builder",
     "data.context": "data.checkpoint",
     "data.datasource": "data.datasource.datasource data.datasource.datasink data.datasource.file_based_datasource "
     "data.datasource.file_datasink data.datasource.filename_provider data.datasource.partitioning",

@@ -34,6 +34,13 @@ class DAGNode:
         """Make the calls, each once, and return the reference of this one; ``InputNode`` stands for the arguments."""
         return self._of({}, (args, kwargs))
 
+    def experimental_compile(self, **_: Any) -> DAGNode:
+        """Return the node: its calls are made by ``execute``, as before."""
+        return self
+
+    def teardown(self) -> None:
+        """Nothing is left open; actors live on."""
+
     def _of(self, made: dict[DAGNode, Any], given: Any) -> Any:
         """Return what stands for this node in an execution."""
         if self not in made:
@@ -59,7 +66,7 @@ def _filled(value: Any, made: dict[DAGNode, Any], given: Any) -> Any:
 
 
 class FunctionNode(DAGNode):
-    """A call of a remote function; made by its ``bind``."""
+    """A call of a remote function, or of a method of an actor that there is; made by its ``bind``."""
 
     def __init__(self, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         super().__init__(args, kwargs)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from headrace.annex.tasks import CallFuture, Ref
-from headrace.annex.tasks.actors import actor_order
+from headrace.annex.tasks.actors import ActorMethod, actor_order
 from headrace.annex.tasks.admission import CALL_RETRIES
 from headrace.annex.tasks.calls import TaskOrder, pickled_once
 from headrace.annex.tasks.hosting.task_host import has_async_methods
@@ -35,6 +35,16 @@ _ACTORS = {
 _ANYTHING = inspect.signature(lambda *args, **kwargs: None)
 _NO_ORDER = (None, TaskOrder(""))
 _NAMES = ("name", "get_if_exists", "lifetime", "namespace")
+
+
+def _bind(self: Any, *args: Any, **kwargs: Any) -> Any:
+    """Write the call down; see ``ray.dag``."""
+    from headrace.compat.ray.dag import FunctionNode
+
+    return FunctionNode(self, args, kwargs)
+
+
+ActorMethod.bind = _bind  # type: ignore[attr-defined]
 
 
 class RemoteFunction:
@@ -75,11 +85,7 @@ class RemoteFunction:
             (found,) = found
         return None if order.returns == 0 else found
 
-    def bind(self, *args: Any, **kwargs: Any) -> Any:
-        """Write the call down; see ``ray.dag``."""
-        from headrace.compat.ray.dag import FunctionNode
-
-        return FunctionNode(self, args, kwargs)
+    bind = _bind
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_order": _NO_ORDER, "_pickled": None}

@@ -34,7 +34,7 @@ __all__ = [
     "register_serializer",
     "remove_placement_group",
 ]
-globals().update(parts_of(__name__))
+globals().update(parts_of(__name__) | globals())  # placement_group is a function, and a module
 
 
 def as_completed(refs: Sequence[Any], *, chunk_size: int = 10, yield_obj_refs: bool = False) -> Iterator[Any]:

@@ -299,8 +299,11 @@ def _ragged(column: pa.Array) -> np.ndarray[Any, Any]:
     data, shapes = (column.storage.field(i) for i in range(2))
     starts = _to_numpy(data.offsets).tolist()
     values = to_numpy(data.values)
+    axes = _to_numpy(shapes)
+    if len(axes) and not column.null_count and (axes == axes[0]).all():  # as a model takes them
+        return values[starts[0] : starts[-1]].reshape(len(axes), *axes[0])
     arrays = np.empty(len(column), object)
-    for i, shape in enumerate(_to_numpy(shapes)):
+    for i, shape in enumerate(axes):
         if not column.null_count or column[i].is_valid:
             arrays[i] = values[starts[i] : starts[i + 1]].reshape(shape)
     return arrays

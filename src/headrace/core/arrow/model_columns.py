@@ -14,7 +14,6 @@ import pyarrow as pa
 
 from headrace.core.arrow import forms
 from headrace.core.arrow.batch_formats import BatchFormat, to_format, to_numpy
-from headrace.core.arrow.forms import RaggedTensorType
 from headrace.core.arrow.layout import ConversionError
 from headrace.errors import BadInput, nearest
 
@@ -230,17 +229,15 @@ def _is_matrix(columns: Columns, names: Sequence[str]) -> bool:
 Array = np.ndarray[Any, Any]
 
 
-def to_tensors(batch: pa.RecordBatch, *, ragged: bool = True, formed: bool = True) -> dict[str, Array]:
+def to_tensors(batch: pa.RecordBatch, *, formed: bool = True) -> dict[str, Array]:
     """View columns as ``to_format`` does; but lists that are of one length in this batch become one array.
 
-    So do ragged tensors of one shape, if ``ragged``. Embeddings and token ids in Parquet files mostly are lists.
+    Embeddings and token ids in Parquet files mostly are lists.
     """
     dense: dict[str, Array | None] = {}
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         if pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
             dense[name] = _of_one_length(column)
-        elif ragged and isinstance(column.type, RaggedTensorType):
-            dense[name] = _of_one_shape(column)
     if not dense:
         found: dict[str, Array] = to_format(batch, "numpy", formed=formed)
         return found
@@ -278,15 +275,6 @@ def _of_one_length(column: pa.Array) -> Array | None:
         return None
     inner = _of_one_length(column.values.slice(int(ends[0]), int(ends[-1] - ends[0])))
     return None if inner is None else np.reshape(inner, (len(column), int(lengths[0]), *inner.shape[1:]))
-
-
-def _of_one_shape(column: pa.Array) -> Array | None:
-    arrays: list[Any] = to_numpy(column).tolist()
-    if not arrays or any(each is None or each.shape != arrays[0].shape for each in arrays):
-        return None
-    made: Array = np.stack(arrays)
-    made.flags.writeable = False
-    return made
 
 
 # ---------------------------------------------------------------- what a model or function gave back

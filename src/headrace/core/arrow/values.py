@@ -59,7 +59,8 @@ def frame_batch(frame: Any, input_view: InputView | None = None) -> pa.RecordBat
     others = [i for i in range(len(names)) if i not in made]
     if others:
         try:
-            batch = pa.RecordBatch.from_pandas(frame.iloc[:, others], preserve_index=False)
+            # As a table: a column of text that pandas has put together lies in several chunks.
+            batch = one_batch(pa.Table.from_pandas(frame.iloc[:, others], preserve_index=False))
         except (pa.ArrowException, TypeError, ValueError) as error:
             raise ConversionError(f"the DataFrame cannot become Arrow columns: {error}") from error
         made.update(zip(others, batch.columns, strict=True))

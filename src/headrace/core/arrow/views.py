@@ -103,7 +103,7 @@ def output_view(batch: pa.RecordBatch, batch_format: BatchFormat, *, live: bool)
 
 def output_tensors(batch: pa.RecordBatch, *, live: bool) -> dict[str, Any]:
     """Return a batch as ``output_view`` does, as a dict of arrays for what makes tensors of them."""
-    made = to_tensors(with_copies(batch, "numpy") if live else batch, ragged=False)
+    made = to_tensors(with_copies(batch, "numpy") if live else batch)
     for field in batch.schema:
         if pa.types.is_null(field.type):  # a column of nothing else, in all batches
             made[field.name] = np.full(batch.num_rows, np.nan)

@@ -197,6 +197,18 @@ class Dataset(headrace.Dataset):
             return rows.split_at_indices([max(0, self.count() - test_size)])
         return rows.split_proportionately([1 - test_size])
 
+    def random_shuffle(self, *, seed: Any = None, **others: Any) -> Any:
+        """Return the rows in an order of chance; ``seed`` may be a ``RandomSeedConfig``, too."""
+        return super().random_shuffle(seed=getattr(seed, "seed", seed), **others)
+
+    def random_sample(self, fraction: float, *, seed: Any = None) -> Any:
+        """Return about such a share of the rows; ``seed`` as for ``random_shuffle``."""
+        return super().random_sample(fraction, seed=getattr(seed, "seed", seed))
+
+    def sort(self, key: Any, descending: Any = False, boundaries: Any = None) -> Any:
+        """Return the rows in order; ``boundaries`` of blocks make no difference."""
+        return super().sort(key, descending)
+
     def randomize_block_order(self, *, seed: int | None = None) -> Any:
         """Return ``random_shuffle``: rows in an order of chance, and not only blocks."""
         return self.random_shuffle(seed=seed)
@@ -285,6 +297,15 @@ class Dataset(headrace.Dataset):
             local_shuffle_seed=local_shuffle_seed,
         )
 
+    def to_tf(self, feature_columns: Any, label_columns: Any, **options: Any) -> Any:
+        """Return a ``tf.data.Dataset``; tensors have the dtypes of ``feature_type_spec`` and its like, if given."""
+        kinds = ("feature_type_spec", "label_type_spec", "additional_type_spec")
+        specs = [options.pop(name, None) for name in kinds]
+        found = super().to_tf(feature_columns, label_columns, **options)
+        if not any(spec is not None for spec in specs):
+            return found
+        return found.map(lambda *parts: tuple(map(_as_specified, parts, specs)))
+
     def _tells_columns(self) -> bool:
         """Return whether the columns are known without calling functions of the user's."""
         return None not in columns_at(self._plan.steps, self._plan.source.schema())
@@ -338,6 +359,17 @@ class Dataset(headrace.Dataset):
         return made
 
 
+def _as_specified(part: Any, spec: Any) -> Any:
+    """Return tensors of the dtypes and shapes of ``tf.TensorSpec``s."""
+    import tensorflow as tf
+
+    if spec is None:
+        return part
+    if isinstance(part, Mapping):
+        return {name: _as_specified(each, spec[name]) for name, each in part.items()}
+    return tf.ensure_shape(tf.cast(part, spec.dtype), spec.shape)
+
+
 class MaterializedDataset(Dataset):
     """Ray's name for a dataset whose rows are in memory, as ``materialize`` and ``from_*`` make it; only a name.
 
@@ -375,6 +407,12 @@ class RefBundle:
     def block_refs(self) -> list[Any]:
         """A reference to the rows."""
         return [put(self.table)]
+
+    @property
+    def blocks(self) -> tuple[Any, ...]:
+        """The reference, and what is known of its rows."""
+        known = block.BlockMetadata(self.num_rows(), self.size_bytes(), schema=self.table.schema)
+        return tuple(block.BlockEntry(ref, known) for ref in self.block_refs)
 
 
 def _of_references(reader: str, verb: str) -> Callable[..., Dataset]:

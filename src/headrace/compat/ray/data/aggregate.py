@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pyarrow.types as pt
@@ -20,6 +20,7 @@ from headrace.aggregate import Sum as Sum
 from headrace.aggregate import Unique as Unique
 from headrace.annex.queries import grouped
 from headrace.annex.queries.aggregates import Aggregate, OfValues
+from headrace.compat.ray.data.block import is_null
 from headrace.errors import ArgumentError
 
 
@@ -65,6 +66,50 @@ class ValueCounter(OfValues):
         """Return the expression."""
         found = f"histogram({column})"
         return f"struct_pack(values := map_keys({found}), counts := map_values({found})::BIGINT[])"
+
+
+class ApproximateQuantile(OfValues):
+    """The values below which such shares of the others lie: a list, one for each of ``quantiles``; exact here.
+
+    >>> ApproximateQuantile("fare", [0.5, 0.9]).name
+    'approx_quantile(fare)'
+    """
+
+    verb = "approx_quantile"
+
+    def __init__(
+        self,
+        on: str,
+        quantiles: Sequence[float],
+        quantile_precision: int = 800,
+        alias_name: str | None = None,
+    ) -> None:
+        super().__init__(on, True, alias_name)
+        self._quantiles = [float(each) for each in quantiles]
+
+    def of(self, column: str, kind: Any) -> str:
+        """Return the expression."""
+        return f"quantile_disc({column}::DOUBLE, {self._quantiles})"
+
+
+class ApproximateTopK(OfValues):
+    """The ``k`` values that are there most often, ``[{"city": "Rome", "count": 3}, …]``; exact here.
+
+    >>> ApproximateTopK("city", k=2).name
+    'approx_topk(city)'
+    """
+
+    verb = "approx_topk"
+
+    def __init__(self, on: str, k: int, log_capacity: int = 15, alias_name: str | None = None) -> None:
+        super().__init__(on, True, alias_name)
+        self._k = int(k)
+
+    def of(self, column: str, kind: Any) -> str:
+        """Return the expression."""
+        counted = f"map_entries(histogram({column}))"
+        ranked = f"list_sort(list_transform({counted}, lambda e: row(-e.value::BIGINT, e.key)))[1:{self._k}]"
+        return f"list_transform({ranked}, lambda e: struct_pack({column} := e[2], count := -e[1]))"
 
 
 class AggregateFn:
@@ -127,7 +172,7 @@ class AggregateFnV2(AggregateFn):
         state = self.init(key)
         for table in tables:
             state = self._folded(state, table)
-        return None if _is_null(state) else self.finalize(state)
+        return None if is_null(state) else self.finalize(state)
 
     def aggregate_block(self, block: Any) -> Any:
         """Return the state of a table."""
@@ -147,15 +192,11 @@ class AggregateFnV2(AggregateFn):
 
     def _folded(self, state: Any, table: Any) -> Any:
         new = self.aggregate_block(table)
-        if _is_null(new):
+        if is_null(new):
             return state if self._ignore_nulls else new
-        if _is_null(state):
+        if is_null(state):
             return new if self._ignore_nulls else state
         return self.combine(state, new)
-
-
-def _is_null(state: Any) -> bool:
-    return state is None or (isinstance(state, float) and state != state)
 
 
 class GroupedData(grouped.GroupedData):

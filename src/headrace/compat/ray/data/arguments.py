@@ -68,6 +68,24 @@ def placed(verb: str) -> Callable[..., Any]:
     return unframed(step)
 
 
+class NumpyBatchCollateFn:
+    """Subclass it for ``iter_torch_batches(collate_fn=)``: ``__call__`` gets a dict of arrays."""
+
+    batch_format: Any = "numpy"
+
+
+class ArrowBatchCollateFn(NumpyBatchCollateFn):
+    """Whose ``__call__`` gets a table of Arrow."""
+
+    batch_format = "pyarrow"
+
+
+class PandasBatchCollateFn(NumpyBatchCollateFn):
+    """Whose ``__call__`` gets a DataFrame."""
+
+    batch_format = "pandas"
+
+
 def iterating(verb: str) -> Callable[..., Any]:
     """Return a verb that iterates: how far it reads ahead is the engine's to say."""
     plain = getattr(headrace.Dataset, verb)
@@ -77,6 +95,9 @@ def iterating(verb: str) -> Callable[..., Any]:
         for name in _AHEAD:
             kwargs.pop(name, None)
         collate = kwargs.pop("_collate_fn", None)
+        if isinstance(kwargs.get("collate_fn"), NumpyBatchCollateFn):
+            collate = kwargs.pop("collate_fn")
+            return map(collate, self.iter_batches(*args, batch_format=collate.batch_format, **kwargs))
         found = plain(self, *args, **kwargs)
         return found if collate is None else map(collate, found)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -26,6 +26,13 @@ class BlockMetadata:
     exec_stats: Any = None
     schema: Any = None
     task_exec_stats: Any = None
+
+
+class BlockEntry(NamedTuple):
+    """A block of a ``RefBundle``."""
+
+    ref: Any
+    metadata: BlockMetadata
 
 
 class BlockAccessor:
@@ -132,6 +139,15 @@ def rows_of_column(column: Any) -> Any:
     from headrace.core.arrow.batch_formats import to_numpy
 
     return to_numpy(column.combine_chunks() if hasattr(column, "combine_chunks") else column)
+
+
+def is_null(value: Any) -> bool:
+    """Say whether a value is null or NaN."""
+    return value is None or (isinstance(value, float) and value != value)
+
+
+def _check_pyarrow_version() -> None:
+    """Nothing to check: Headrace is installed with the pyarrow that it needs."""
 
 
 @dataclass
@@ -281,11 +297,34 @@ class DataType:
         return cls(pa.from_numpy_dtype(numpy_dtype))
 
     @classmethod
-    def list(cls, value_type: DataType) -> DataType:
-        """Return the type of lists."""
+    def list(cls, value_type: DataType, size: int = -1) -> DataType:
+        """Return the type of lists, of ``size`` values each; -1: of any number."""
         import pyarrow as pa
 
-        return cls(pa.list_(value_type.arrow))
+        return cls(pa.list_(value_type.arrow, size))
+
+    fixed_size_list = list
+
+    @classmethod
+    def map(cls, key_type: DataType, value_type: DataType) -> DataType:
+        """Return the type of maps."""
+        import pyarrow as pa
+
+        return cls(pa.map_(key_type.arrow, value_type.arrow))
+
+    @classmethod
+    def struct(cls, fields: Any) -> DataType:
+        """Return the type of structs with such fields, given as pairs of name and type."""
+        import pyarrow as pa
+
+        return cls(pa.struct([(name, type_.arrow) for name, type_ in fields]))
+
+    @classmethod
+    def tensor(cls, shape: Any, dtype: DataType) -> DataType:
+        """Return the type of tensors of one shape."""
+        import pyarrow as pa
+
+        return cls(pa.fixed_shape_tensor(dtype.arrow, tuple(shape)))
 
     def to_arrow_dtype(self) -> pa.DataType:
         """Return the Arrow type."""

@@ -311,6 +311,9 @@ class _OwnEncoder(Encoder):
 class FilenameProvider:
     """Taken without effect: a file is named by shard and run, by which a killed run is recognised."""
 
+    def __init__(self, *_: Any, **__: Any) -> None:
+        pass
+
     def get_filename_for_block(self, *_: Any, **__: Any) -> str:
         """Name a file of many rows."""
         raise NotImplementedError

@@ -105,8 +105,9 @@ def udf(return_dtype: Any = None, **_: Any) -> Callable[[Any], Any]:
     """
 
     def made(function: Any) -> Callable[..., Any]:
-        called = function() if isinstance(function, type) else function
-        return lambda *args, **kwargs: Computed(called, args, kwargs)
+        if isinstance(function, type):  # AddOffset(5)(col("id"))
+            return lambda *args, **kwargs: made(function(*args, **kwargs))
+        return lambda *args, **kwargs: Computed(function, args, kwargs)
 
     return made
 

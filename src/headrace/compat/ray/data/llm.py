@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import threading
 import time
 import urllib.request
@@ -14,12 +15,14 @@ from urllib.error import HTTPError, URLError
 
 from headrace.compat.ray.data.block import BlockAccessor
 from headrace.compat.ray.offered import missing, not_offered
+from headrace.core.terminal import say
 from headrace.errors import ArgumentError
 
 __all__ = [
     "HttpRequestProcessorConfig",
     "Processor",
     "ProcessorConfig",
+    "SGLangEngineProcessorConfig",
     "build_llm_processor",
     "build_processor",
     "vLLMEngineProcessorConfig",
@@ -59,6 +62,7 @@ class vLLMEngineProcessorConfig(ProcessorConfig):
     ``concurrency`` is how many workers have it. ``runtime_env`` has variables of the environment.
     """
 
+    engine = "VLLM"
     engine_kwargs: Mapping[str, Any] = {}
     runtime_env: Mapping[str, Any] | None = None
     task_type: Any = "generate"
@@ -67,6 +71,12 @@ class vLLMEngineProcessorConfig(ProcessorConfig):
     def __init__(self, *, model_source: str, **given: Any) -> None:
         super().__init__(model_source=model_source, **given)
         self.engine_kwargs = dict(given.get("engine_kwargs") or {})
+
+
+class SGLangEngineProcessorConfig(vLLMEngineProcessorConfig):
+    """What ``hr.llm.SGLang`` is made with: as ``vLLMEngineProcessorConfig``."""
+
+    engine = "SGLang"
 
 
 Row = dict[str, Any]
@@ -86,9 +96,14 @@ class Processor:
             return dataset.map_batches(asking, batch_format="pyarrow", batch_size=size, concurrency=most)
         return self._prompted(dataset)
 
+    def log_input_column_names(self) -> None:
+        """Print what ``preprocess`` has to return for each row."""
+        http = isinstance(self._config, HttpRequestProcessorConfig)
+        say("payload" if http else "messages or prompt; sampling_params may be there", sys.stdout)
+
     def _prompted(self, dataset: Any) -> Any:
+        from headrace import llm
         from headrace.compat.ray.around import environment
-        from headrace.llm import VLLM
 
         config: Any = self._config
         os.environ.update(environment(config.runtime_env).get("env_vars") or {})
@@ -96,8 +111,10 @@ class Processor:
         named = {
             name: given.pop(name) for name in ("dtype", "max_model_len", "max_num_seqs") if name in given
         }
+        if named.get("dtype") == "half":
+            named["dtype"] = "float16"
         gpus = int(given.pop("tensor_parallel_size", 1)) * int(given.pop("pipeline_parallel_size", 1))
-        model = VLLM(config.model_source, options=given, **named)
+        model = getattr(llm, config.engine)(config.model_source, options=given, **named)
         rows = dataset.map(_Prepared(self._preprocess))
         first = (rows.take(1) or [{}])[0]
         sampling = {name[len(_SAMPLING) :]: name for name in first if name.startswith(_SAMPLING)}
@@ -201,5 +218,5 @@ def _as_it_is(row: Row) -> Row:
 
 
 def __getattr__(name: str) -> Any:
-    why = "hr.llm has what there is: dataset.prompt(template, hr.llm.SGLang(folder)), hr.llm.Server"
+    why = "hr.llm has what there is: dataset.prompt(template, hr.llm.VLLM(folder)), hr.llm.Server"
     raise missing("ray.data.llm", name, __all__, why)
