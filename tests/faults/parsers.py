@@ -146,7 +146,7 @@ def _of_outputs(folder: Path) -> dict[str, Parser]:
     return {
         "journal": Parser(_written(scratch / "journal", of_journal), found("journal"), damaged=_framed),
         "plan": Parser(
-            _written(scratch / "plan", lambda: layout.read_plan_at(scratch)),
+            _written(scratch / "plan", lambda: layout.read_plan(scratch)),
             plans,
             share=3.0,
             damaged=_with_its_hash,

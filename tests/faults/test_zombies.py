@@ -36,7 +36,7 @@ def cut(job: Job) -> Sink:
     output = open_output(Path(job.output))
     run = output.current()
     assert run is not None
-    digits = read_plan(output, run).digits()
+    digits = read_plan(output.folder(run)).digits()
     output.close()
     staging = str(output.folder(run) / "staging")
     return FileSink(job.output, Parquet()).bind(run=run, staging=staging, digits=digits, durability="power")

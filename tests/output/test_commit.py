@@ -55,7 +55,7 @@ class Run:
         """Have the next driver open the run; what was not synced is lost."""
         self.end()
         self.output = open_output(self.folder)
-        plan = read_plan(self.output, self.name)
+        plan = read_plan(self.output.folder(self.name))
         given = {"hidden": self.output.next() == self.name, **self.options, **options}
         self.committer = recover(self.output, self.name, plan, self.sink, **given)
         return self.committer

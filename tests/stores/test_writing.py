@@ -358,7 +358,7 @@ def test_the_journal_has_one_writer(bucket):
     assert third.read(listed=2) == b"onetwofour"
     obstore.delete(bucket.store, f"{bucket.prefix}/out/_headrace/aaaaaaaa/journal/0000000002")
     with pytest.raises(JournalDamaged, match="0000000002 is gone"):
-        NumberedObjects(store, "aaaaaaaa").read(listed=5)
+        NumberedObjects(store, "aaaaaaaa", Held("1" * 16)).read(listed=5)
 
 
 def test_a_lease_that_this_process_lost_sight_of_is_taken_again(bucket):

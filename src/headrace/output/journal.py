@@ -308,7 +308,6 @@ class Log(Protocol):
 
     def append(self, frames: bytes) -> None:
         """Add frames behind those that are there; all of them last once this returns."""
-        ...
 
 
 class FileLog:
@@ -359,10 +358,8 @@ class Journal:
     @classmethod
     def create(cls, path: Path, durability: Durability, *, first: Log | None = None) -> Self:
         """Make a new journal; its folder must exist."""
-        try:
+        with _writing(path):
             fd = safe_files.opened(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
-        except OSError as error:
-            raise _cannot_write(path, error) from error
         return cls(path, fd, 0, durability, first)
 
     @classmethod
@@ -372,24 +369,19 @@ class Journal:
         What a driver that was killed had written but not synced counts as committed, so it is synced here,
         before anybody acts upon it.
         """
-        try:
+        with _writing(path):
             fd = safe_files.opened(path, os.O_RDWR)
-        except OSError as error:
-            raise _cannot_write(path, error) from error
-        try:
-            data = safe_files.view(fd)
-            end = valid_length(path, data)
-            if end < len(data):
-                os.ftruncate(fd, end)
-            os.lseek(fd, end, os.SEEK_SET)
-            if durability == "power":
-                sync_fd(fd)
-        except OSError as error:
-            os.close(fd)
-            raise _cannot_write(path, error) from error
-        except JournalDamaged:
-            os.close(fd)
-            raise
+            try:
+                data = safe_files.view(fd)
+                end = valid_length(path, data)
+                if end < len(data):
+                    os.ftruncate(fd, end)
+                os.lseek(fd, end, os.SEEK_SET)
+                if durability == "power":
+                    sync_fd(fd)
+            except BaseException:
+                os.close(fd)
+                raise
         return cls(path, fd, end, durability, first), Contents(path, data, end)
 
     def append(self, record: Record) -> None:
@@ -412,11 +404,9 @@ class Journal:
             return
         frames, self._buffer = b"".join(self._buffer), []
         self._broken = True
-        try:
+        with _writing(self._path):
             for log in self._logs:
                 log.append(frames)
-        except OSError as error:
-            raise _cannot_write(self._path, error) from error
         self._broken = False
         self._synced = self._length
         failpoints.hit("journal.synced")
@@ -442,8 +432,12 @@ def read(path: Path) -> Contents:
     return Contents(path, data, valid_length(path, data))
 
 
-def _cannot_write(path: Path, error: OSError) -> OutputWriteFailed:
-    return OutputWriteFailed(
-        f"The journal {path} could not be written: {error.strerror}. The run ends here; finished work is kept. Make "
-        "room or fix the disk, then run the same command again."
-    )
+@contextlib.contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise OutputWriteFailed(
+            f"The journal {path} could not be written: {error.strerror}. The run ends here; finished work is kept. "
+            "Make room or fix the disk, then run the same command again."
+        ) from error

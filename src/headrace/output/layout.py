@@ -37,7 +37,7 @@ import msgspec
 
 from headrace.core import failpoints
 from headrace.core.files import safe_files
-from headrace.core.files.safe_files import write_failed
+from headrace.core.files.safe_files import writing
 from headrace.core.files.staged import PARTS
 from headrace.core.stores.addresses import Options
 from headrace.core.work import FLEET, HOME, NOTES, REJECTED, SUCCESS
@@ -139,11 +139,9 @@ class Output:
         """Make a run's folder and its staging folder, as far as they are not there."""
         folder = self.folder(run)
         self.check_folders(run)
-        try:
+        with writing(folder, "make"):
             safe_files.make_folder(folder, 0o700)
             safe_files.make_folder(folder / "staging", 0o700)
-        except OSError as error:
-            raise write_failed(error, folder, "make") from error
         self.place.show(run)
         return folder
 
@@ -271,12 +269,7 @@ def write_plan(output: Output, plan: SavedPlan, *, named: bool = True) -> None:
     output.save(plan.run, "plan", sealed(plan.encode()), named=named)
 
 
-def read_plan(output: Output, run: str) -> SavedPlan:
-    """Read a run's saved plan; a damaged one is refused."""
-    return read_plan_at(output.folder(run))
-
-
-def read_plan_at(folder: Path) -> SavedPlan:
+def read_plan(folder: Path) -> SavedPlan:
     """Read the saved plan in a run's folder."""
     path = folder / "plan"
     try:

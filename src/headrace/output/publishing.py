@@ -17,7 +17,7 @@ from typing import ClassVar, Literal, Protocol
 
 from headrace.core import failpoints
 from headrace.core.files import hive, safe_files
-from headrace.core.files.safe_files import write_failed
+from headrace.core.files.safe_files import writing
 from headrace.core.files.staged import is_uploaded
 from headrace.core.target_ports import Sink
 from headrace.core.work import HOME, SUCCESS, CommitRecord, StagedFile
@@ -56,29 +56,23 @@ def write_whole(path: Path, data: bytes, *, named: bool = True) -> None:
 
     ``named`` False: the caller syncs its folder.
     """
-    try:
+    with writing(path, "write"):
         safe_files.write(path, data)
         failpoints.hit("plan.written")
-    except OSError as error:
-        raise write_failed(error, path, "write") from error
     if named:
         sync_folder(path.parent)
 
 
 def sync_folder(path: Path) -> None:
     """Make the names in a folder survive a loss of power, where the file system has such a call."""
-    try:
+    with writing(path, "sync"):
         safe_files.sync_folder(path)
-    except OSError as error:
-        raise write_failed(error, path, "sync") from error
 
 
 def remove_file(path: Path) -> None:
     """Remove a file, if it is there."""
-    try:
+    with writing(path, "remove"):
         path.unlink(missing_ok=True)
-    except OSError as error:
-        raise write_failed(error, path, "remove") from error
 
 
 def foreign_entry(error: safe_files.NotOurs) -> ForeignOutput:
@@ -188,7 +182,6 @@ class FolderPublisher(Publisher):
         self._root = root
 
     def publish(self, records: Iterable[CommitRecord]) -> None:
-        """Rename each file."""
         for record in records:
             for file in record.files:
                 if not is_uploaded(file):
@@ -196,19 +189,17 @@ class FolderPublisher(Publisher):
 
     def _rename(self, file: StagedFile) -> None:
         final = self._root / file.name
-        try:
-            hive.make_folders(str(self._root), file.name)
-            failpoints.hit("publish.rename")
-            os.rename(os.path.join(self._staging, file.staged), final)
-            failpoints.hit("publish.renamed")
-        except FileNotFoundError as error:
-            if _size(final) != file.size:
-                raise write_failed(error, final, "publish") from error
-        except OSError as error:
-            raise write_failed(error, final, "publish") from error
+        with writing(final, "publish"):
+            try:
+                hive.make_folders(str(self._root), file.name)
+                failpoints.hit("publish.rename")
+                os.rename(os.path.join(self._staging, file.staged), final)
+                failpoints.hit("publish.renamed")
+            except FileNotFoundError:  # it has its name already
+                if _size(final) != file.size:
+                    raise
 
     def state(self, file: StagedFile) -> FileState:
-        """Look at both names."""
         if hive.has_folders(str(self._root), file.name) and _size(self._root / file.name) == file.size:
             return "published"
         staged = os.path.join(self._staging, file.staged)
@@ -218,21 +209,17 @@ class FolderPublisher(Publisher):
         """Write the file among the staged ones, and rename it."""
         final = self._root / SUCCESS
         temporary = os.path.join(self._staging, f"{SUCCESS}-{os.getpid()}-{os.urandom(4).hex()}.staged")
-        try:
+        with writing(final, "write"):
             safe_files.create(temporary, success, lasting=lasting)
             failpoints.hit("finish.success")
             os.rename(temporary, final)
-        except OSError as error:
-            raise write_failed(error, final, "write") from error
         if lasting:
             sync_folder(self._root)
 
 
 def _size(path: str | Path) -> int:
-    try:
+    with writing(path, "look at"):
         return safe_files.size(path)
-    except OSError as error:
-        raise write_failed(error, path, "look at") from error
 
 
 # ------------------------------------------------------------ notes
@@ -247,15 +234,12 @@ class Notes(Protocol):
 
     def add(self, name: str, data: bytes) -> bool:
         """Add a file; False if one of that name is there, with other bytes."""
-        ...
 
     def read(self, name: str) -> bytes | None:
         """Return what a file has; None if there is none."""
-        ...
 
     def names(self) -> list[str]:
         """Return the names of all files."""
-        ...
 
 
 class FolderNotes:
@@ -263,19 +247,17 @@ class FolderNotes:
 
     def __init__(self, root: Path, folder: str) -> None:
         self._folder = root / HOME / folder
-        try:
+        with writing(self._folder, "make"):
             root.mkdir(parents=True, exist_ok=True)
             safe_files.make_folder(root / HOME, 0o700)
             for each in reversed([self._folder, *self._folder.parents][: len(Path(folder).parts)]):
                 safe_files.make_folder(each, 0o700)
-        except OSError as error:
-            raise write_failed(error, self._folder, "make") from error
 
     def add(self, name: str, data: bytes) -> bool:
         """Write it under another name, and link it: the link fails where there is a file."""
         path = self._folder / name
         made = self._folder / f".{name}-{os.urandom(6).hex()}{safe_files.TEMPORARY}"
-        try:
+        with writing(path, "write"), contextlib.suppress(FileNotFoundError):
             safe_files.create(made, data)
             failpoints.hit("note.add")
             try:
@@ -285,21 +267,16 @@ class FolderNotes:
             finally:
                 os.unlink(made)
             sync_folder(self._folder)
-        except FileNotFoundError:  # the fleet is over, and its folder is gone
-            return False
-        except OSError as error:
-            raise write_failed(error, path, "write") from error
-        failpoints.hit("note.added")
-        return True
+            failpoints.hit("note.added")
+            return True
+        return False  # the fleet is over, and its folder is gone
 
     def read(self, name: str) -> bytes | None:
-        """Read the file."""
         with contextlib.suppress(FileNotFoundError):
             return safe_files.content(self._folder / name)
         return None
 
     def names(self) -> list[str]:
-        """List the folder."""
         try:
             return [name for name in os.listdir(self._folder) if not name.startswith(".")]
         except FileNotFoundError:

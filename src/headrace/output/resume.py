@@ -114,7 +114,7 @@ class _JobOpener:
     def _saved_plan(self, run: str) -> SavedPlan:
         """Return a run's plan as it was saved, which is read once: it may be big."""
         if run not in self._saved:
-            self._saved[run] = read_plan(self._output, run)
+            self._saved[run] = read_plan(self._output.folder(run))
         return self._saved[run]
 
     def _peek(self, run: str) -> tuple[SavedPlan, JournalState, Contents]:

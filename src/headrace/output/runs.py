@@ -27,7 +27,7 @@ from headrace.observers.record import EVENTS
 from headrace.observers.record_reader import listed
 from headrace.output import journal as journals
 from headrace.output.journal_state import JournalState
-from headrace.output.layout import read_plan_at
+from headrace.output.layout import read_plan
 from headrace.output.names import LINEAGE, check_names, place_of, read_pointer
 from headrace.output.places.place import Place, looked_at
 from headrace.output.recover import replay
@@ -135,7 +135,7 @@ def check_is_output(root: Path) -> None:
 def load(root: Path, name: str, *, hidden: bool = False) -> SavedRun:
     """Read a run; raises ``JournalDamaged`` where what is there cannot be trusted."""
     folder = root / HOME / name
-    plan = read_plan_at(folder)
+    plan = read_plan(folder)
     journal = folder / "journal"
     contents = journals.read(journal)
     plan, state = replay(plan, contents.notes())

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.core.files import safe_files
-from headrace.core.files.safe_files import write_failed
+from headrace.core.files.safe_files import writing
 from headrace.core.source_ports import Preparation
 from headrace.engines.local import machine, memory
 from headrace.errors import ArgumentError
@@ -38,12 +38,10 @@ def prepared_in_output(
             f"The plan has a query, whose result lies beside the output, and workers of {options.engine_name} would "
             f"not see it on this machine. Write to a folder that all machines share, and not to {output}."
         )
-    try:
+    with writing(output.queries, "make"):
         safe_files.make_folder(output.queries, 0o700)
         if options.keep_queries:
             safe_files.write(output.queries / KEEP, b"")
-    except OSError as error:
-        raise write_failed(error, output.queries, "make") from error
     plan = replace(
         plan,
         source=plan.source.prepared(replace(_preparation(output.queries, options, progress), lasting=here)),

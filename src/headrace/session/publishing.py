@@ -269,7 +269,7 @@ def _opened(path: str | os.PathLike[str], options: Mapping[str, Any] | None) -> 
 def _runs(output: Output) -> Iterator[tuple[str, SavedPlan, JournalState, Contents]]:
     """Yield the runs of an output, the hidden one first."""
     for run in filter(None, (output.next(), output.current())):
-        yield run, *peek(output, run, read_plan(output, run))
+        yield run, *peek(output, run, read_plan(output.folder(run)))
 
 
 @contextlib.contextmanager

@@ -201,7 +201,6 @@ class _FilesWriter:
         """Nothing is left to do: each file was synced when it ended."""
 
     def abort(self) -> None:
-        """Drop all files."""
         for writer in self._begun:
             writer.abort()
 
@@ -233,7 +232,6 @@ class RowLimitWriter(_FilesWriter):
         self._rows = 0  # in the file that is open
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Write the next rows, in order."""
         at = 0
         while at < batch.num_rows:
             rows = batch.slice(at, self._most - self._rows)
@@ -247,7 +245,6 @@ class RowLimitWriter(_FilesWriter):
                 self._writer, self._rows = None, 0
 
     def close(self) -> tuple[StagedFile, ...]:
-        """End the last file."""
         if self._writer is not None:
             self._end(self._writer)
         return super().close()
@@ -263,7 +260,6 @@ class Division(Protocol):
 
     def schema_in(self, folder: str, schema: pa.Schema) -> pa.Schema:
         """Return the schema of a file in a folder, by that of the output."""
-        ...
 
 
 class OpenFile(Protocol):
@@ -296,7 +292,6 @@ class PartitionedWriter(_FilesWriter):
         self._numbers: dict[str, int] = {}  # of the next file
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Take the next rows, in order."""
         if not batch.num_rows:
             return
         for folder, rows in self._folders.divided(batch):
@@ -313,7 +308,6 @@ class PartitionedWriter(_FilesWriter):
             self._write_most()
 
     def close(self) -> tuple[StagedFile, ...]:
-        """Write all rows that are held, and end all files."""
         for folder in [*self._open, *self._held]:
             if folder in self._held:
                 self._flush(folder)
@@ -322,7 +316,6 @@ class PartitionedWriter(_FilesWriter):
         return super().close()
 
     def abort(self) -> None:
-        """Drop all files, and the rows that are held."""
         super().abort()
         self._held.clear()
 

@@ -138,12 +138,10 @@ class FileSink:
 
     @property
     def storage(self) -> Storage:
-        """Where ``root`` is."""
         return storage_at(self.root, checked_for_output(self.storage_options))
 
     @property
     def syncs(self) -> bool:
-        """True if files have to be synced to last as the run promises."""
         return self.storage.syncs(self.durability)
 
     def describe(self) -> dict[str, Any]:
@@ -163,7 +161,6 @@ class FileSink:
         return "max_rows_per_file= cuts row groups" if not why and self.max_rows_per_file is not None else why
 
     def check_schema(self, schema: pa.Schema) -> None:
-        """Raise ``SinkError`` for what target or format cannot hold, or for a column that can name no folder."""
         if self.target is not None:
             self.target.check_schema(schema)
         self.format.check_schema(file_schema(schema, self.partition_by) if self.partition_by else schema)
@@ -189,7 +186,6 @@ class FileSink:
         return bound if self.target is None else self.target.bind(bound)
 
     def in_folder(self, root: str) -> FileSink:
-        """Return this sink with its parts in another folder."""
         return replace(self, root=root)
 
     def in_format(
@@ -200,11 +196,9 @@ class FileSink:
         divide: Divide | None = None,
         empty_folders: bool = True,
     ) -> FileSink:
-        """Return this sink with parts of another format, for this target or none; see the port."""
         return replace(self, format=format, target=target, divide=divide, empty_folders=empty_folders)
 
     def staged_in(self, folder: str) -> FileSink:
-        """Return this sink for a worker that stages in a folder of its own, where nothing has to last."""
         return replace(self, staging=folder, durability="process")
 
     def open(self, task: Task, schema: pa.Schema) -> Writer:
@@ -247,13 +241,11 @@ class FileSink:
     def open_joined(
         self, task: Task, schema: pa.Schema, copied: Mapping[str, str], old_times: Collection[str] = ()
     ) -> PartWriter:
-        """Begin a part into which columns are copied; ``copied``: their names in the files that they come from."""
         return self._part(task, schema).encoded_by(
             lambda stream, schema: self.format.open_joined(stream, schema, copied, old_times)
         )
 
     def open_rejected(self, task: Task, schema: pa.Schema) -> PartWriter:
-        """Begin the file of the rows that one attempt rejected: Arrow, whatever the format of the parts."""
         shard = task.shard.label(self.digits)
         name = f"{REJECTED}/part-{shard}-{self.run}.arrow"
         return PartWriter(self, Arrow(), schema, task, shard, name, ".rejected")
@@ -316,12 +308,10 @@ class PartWriter:
         return self
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Write the next rows, in order."""
         with self._encoding():
             self._opened_encoder().write(batch)
 
     def write_group(self, file: Chunks, number: int, batches: Sequence[pa.RecordBatch]) -> None:
-        """Write a row group as ``JoinedWriter`` has it."""
         with self._encoding():
             cast(JoinedEncoder, self._opened_encoder()).write_group(file, number, batches)
 
@@ -335,12 +325,10 @@ class PartWriter:
         return (StagedFile(self._staged, self._name, rows, self._stream.size, self._stream.crc32),)
 
     def sync(self) -> None:
-        """Make the part outlive a loss of power, if the run asked for that."""
         if self._lasting and self._stream is not None:
             self._stream.sync()
 
     def abort(self) -> None:
-        """Drop the part, at any time; never raises."""
         if self._stream is not None:
             self._stream.discard()
         self._encoder = None

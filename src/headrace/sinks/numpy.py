@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from headrace.core.arrow.batch_formats import NUMPY_OF
 from headrace.core.files import safe_files
-from headrace.core.files.safe_files import write_failed
+from headrace.core.files.safe_files import writing
 from headrace.core.files.staged import StagedStream
 from headrace.core.target_ports import Encoder, Format
 from headrace.errors import SinkError
@@ -85,13 +85,11 @@ class _NumpyEncoder:
             )
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Keep the next rows."""
         for column, values in zip(self._columns, batch.columns, strict=True):
             column.add(values)
         self._rows += batch.num_rows
 
     def close(self) -> int:
-        """Write all columns, each with its header."""
         if self._single:
             self._columns[0].write(self._stream.write, self._rows)
             return self._rows
@@ -182,14 +180,12 @@ class _Kept:
     @contextlib.contextmanager
     def checked(self) -> Iterator[IO[bytes]]:
         """Give the file, and raise ``OutputWriteFailed`` for what the system refuses."""
-        try:
+        with writing(self._path, "write"):
             if self._file is None:
                 folder = self._path.rpartition("/")[0]
                 self._file = tempfile.SpooledTemporaryFile(_IN_MEMORY, dir=folder)  # noqa: SIM115
             assert self._file is not None
             yield self._file
-        except OSError as error:
-            raise write_failed(error, self._path, "write") from error
 
     def __del__(self) -> None:
         if self._file is not None:  # a part that was dropped closes nothing

@@ -157,13 +157,11 @@ class Parquet(Format):
         return "snappy" if self.compression == AUTO else str(self.compression)
 
     def why_not_joined(self) -> str:
-        """Say why no column chunk of the input can be copied; "" if some may."""
         if self.row_group_rows is not None:
             return "row_group_rows= cuts row groups"
         return "a compression_level= is asked for" if self.compression_level is not None else ""
 
     def why_not_copied(self, field: pa.Field, chunk: Chunk) -> str:
-        """Say why a chunk of a column cannot be copied; "" if it can."""
         codec = chunk.codec
         if chunk.nulls != 0 and holds_vectors(field.type):
             return "its vectors may be null, which no reader of this output could read"
@@ -190,7 +188,6 @@ class Parquet(Format):
         copied: Mapping[str, str],
         old_times: Collection[str] = (),
     ) -> JoinedEncoder:
-        """Return an encoder into which columns are copied; ``copied``: their names in the files they come from."""
         like = self.footer_like(schema, old_times)
         encoder = partial(ParquetEncoder, self)
         return JoinedEncoder(stream, schema, copied, like, encoder, OldTimes(old_times, self.as_int96))

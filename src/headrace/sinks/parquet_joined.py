@@ -70,7 +70,6 @@ class JoinedEncoder:
         self._stream.write(MAGIC)
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Take rows of all columns."""
         if not batch.num_rows:
             return
         if self._piece is None:
@@ -157,7 +156,6 @@ class _Piece:
         return self._bytes.tell()
 
     def close(self) -> tuple[memoryview, Footer]:
-        """Return the bytes of the file, and its footer."""
         if self._encoder is None:
             return memoryview(b""), _NOTHING
         self._encoder.close()

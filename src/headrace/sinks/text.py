@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.types as pt
 
+from headrace.core.arrow.same import kind_of, plain_type
 from headrace.core.files import safe_files
 from headrace.core.files.formats import compressed_suffixes
 from headrace.core.files.staged import KeptBytes, StagedStream
@@ -227,7 +228,7 @@ class Csv(Lined):
     def check_schema(self, schema: pa.Schema) -> None:
         """Raise ``SinkError`` for nested columns and for bytes."""
         for column in schema:
-            if _holds_bytes(column.type):
+            if kind_of(column.type) == "binary":
                 raise cannot_hold(self.kind, column, "bytes are not text")
         probe_columns(schema, self.kind, self._try)
 
@@ -275,7 +276,7 @@ class _CsvEncoder:
     def _write_alone(self, values: pa.Array) -> None:
         """Write an only column that has nulls: a null would be an empty line, which readers skip."""
         text = values.cast(TEXT)
-        if pt.is_string(values.type) or pt.is_large_string(values.type) or pt.is_dictionary(values.type):
+        if kind_of(values.type) == "text":
             text = join('"', pc.replace_substring(text, '"', '""'), '"')
         put(self._stream, join(fill(text, '""'), "\n"))
 
@@ -302,25 +303,13 @@ def count_lines(chunks: Iterable[bytes]) -> int:
 
 def _without_formulas(values: pa.Array) -> pa.Array:
     """Put an apostrophe before texts that a spreadsheet would compute."""
-    if not (pt.is_string(values.type) or pt.is_large_string(values.type)):
+    if kind_of(values.type) != "text":
         return values
     return pc.replace_substring_regex(values, pattern=_FORMULA.pattern, replacement=r"'\1")
 
 
-def _holds_bytes(kind: pa.DataType) -> bool:
-    if isinstance(kind, pa.BaseExtensionType):
-        return _holds_bytes(kind.storage_type)
-    if pt.is_dictionary(kind):
-        return _holds_bytes(kind.value_type)
-    tests = (pt.is_binary, pt.is_large_binary, pt.is_fixed_size_binary, pt.is_binary_view)
-    return any(test(kind) for test in tests)
-
-
 def _written_as(kind: pa.DataType) -> pa.DataType:
-    if isinstance(kind, pa.BaseExtensionType):
-        return _written_as(kind.storage_type)
-    if pt.is_dictionary(kind):
-        return _written_as(kind.value_type)
+    kind = plain_type(kind)
     return pa.large_string() if pt.is_string_view(kind) else kind
 
 

@@ -175,7 +175,7 @@ def test_a_journal_with_paths_of_others_is_refused(
 
     run = the_run(out)
     folder = open_output(out)
-    record = next(peek(folder, run, read_plan(folder, run))[2].in_force())
+    record = next(peek(folder, run, read_plan(folder.folder(run)))[2].in_force())
     journal, _ = Journal.open(out / "_headrace" / run / "journal", "process")
     journal.append(Revoked(record.shard))
     journal.append(msgspec.structs.replace(record, files=(StagedFile(staged, name.format(run), 100, 4, 0),)))

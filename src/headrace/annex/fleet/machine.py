@@ -253,7 +253,7 @@ class Fleet:
         run = output.current()
         if run is None:
             return [], set()
-        saved = read_plan(output, run)
+        saved = read_plan(output.folder(run))
         committer = recover(output, run, saved, sink, durability=self.request.durability, hidden=False)
         with contextlib.closing(committer):
             done = committer.state.done

@@ -77,14 +77,14 @@ def begun(files: Sink) -> Mapping[str, Any]:
 
     The table has the new columns by now, if that run was killed after its commit, or has finished.
     """
-    from headrace.output.layout import read_plan_at
+    from headrace.output.layout import read_plan
     from headrace.output.places.place import looked_at
     from headrace.output.runs import pointer
 
     with contextlib.suppress(NothingMatched), looked_at(files.root, files.storage.options) as place:
         run = pointer(place.root, "next") or pointer(place.root, "current")
         if run is not None:
-            shape = msgspec.json.decode(read_plan_at(place.root / HOME / run).shape, type=dict[str, Any])
+            shape = msgspec.json.decode(read_plan(place.root / HOME / run).shape, type=dict[str, Any])
             found: dict[str, Any] = shape.get("source") or {}
             return found
     return {}

@@ -60,7 +60,7 @@ _OURS = {
             "images",
             (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".gif", ".webp"),
             "read_images",
-            writer="headrace.sinks.images:Images",
+            writer="headrace.annex.formats.images:Images",
         ),
         DataFormat("orc", (".orc",), "read_orc"),
         DataFormat("avro", (".avro",), "read_avro"),

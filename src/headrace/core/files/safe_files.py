@@ -13,6 +13,7 @@ import errno
 import fcntl
 import os
 import stat
+from collections.abc import Iterator
 from typing import IO
 
 from headrace.errors import OutputWriteFailed
@@ -247,6 +248,15 @@ def sync_folder(path: str | os.PathLike[str]) -> None:
         except OSError as error:
             if error.errno not in _NO_SUCH_CALL:
                 raise
+
+
+@contextlib.contextmanager
+def writing(path: str | os.PathLike[str], doing: str) -> Iterator[None]:
+    """Raise ``OutputWriteFailed`` where the system refuses what is done with ``path`` within."""
+    try:
+        yield
+    except OSError as error:
+        raise write_failed(error, path, doing) from error
 
 
 def write_failed(error: OSError, path: str | os.PathLike[str], doing: str) -> OutputWriteFailed:

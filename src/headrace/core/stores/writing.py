@@ -107,6 +107,19 @@ class StoreWriter:
 
         return self._try("write", name, call)
 
+    def put_once(self, name: str, data: bytes, *, when: Version) -> Version:
+        """Write an object on a condition; what is there already is ours, if it has the same bytes.
+
+        Raises ``Taken`` where the condition does not hold and the object is another's.
+        """
+        try:
+            return self.put(name, data, when=when)
+        except Taken:
+            there = self.get(name)
+            if there is None or there[0] != data:
+                raise
+            return there[1].version
+
     def put_file(
         self, name: str, file: IO[bytes], size: int, *, when: Version | None, notes: Mapping[str, str]
     ) -> None:
@@ -246,6 +259,11 @@ class StoreWriter:
             return data, found
 
         return self._try("read", name, call)
+
+    def content(self, name: str) -> bytes | None:
+        """Return the bytes of an object; None if there is none."""
+        found = self.get(name)
+        return None if found is None else found[0]
 
     def fetch(self, name: str, file: IO[bytes]) -> bool:
         """Write the content of an object to an open file, piece by piece; False if there is none."""

@@ -126,7 +126,6 @@ class Folder:
         return None
 
     def sign(self) -> str:
-        """Ask the lock."""
         return HELD if self.writer() is not None else ""
 
     def close(self, *, forget: bool = False) -> None:
@@ -142,19 +141,15 @@ class Folder:
     # ------------------------------------------------------------ names
 
     def at(self, name: str = "") -> Path | str:
-        """Return the path."""
         return self.root / name
 
     def naming(self) -> AbstractContextManager[None]:
-        """Paths are what others know."""
         return contextlib.nullcontext()
 
     def visible(self) -> list[str]:
-        """Return what is not hidden, also in folders that are named for values."""
         return list(hive.entries(self.root))
 
     def listed(self, folder: str) -> Mapping[str, int]:
-        """Return what is there, links included."""
         top = self.root / folder
         return {
             os.path.relpath(path, self.root): path.lstat().st_size
@@ -163,28 +158,23 @@ class Folder:
         }
 
     def folders(self, folder: str) -> set[str]:
-        """Return those that are no links."""
         return {entry.name for entry in (self.root / folder).iterdir() if safe_files.is_folder(entry)}
 
     def size_of(self, name: str) -> int:
-        """Return the size of a regular file."""
         try:
             return safe_files.size(self.root / name)
         except OSError:
             return -1
 
     def opened(self, name: str) -> AbstractContextManager[Path]:
-        """Return its path."""
         return contextlib.nullcontext(self.root / name)
 
     # ------------------------------------------------------------ small files
 
     def write(self, name: str, data: bytes, *, named: bool = True) -> None:
-        """Write it under another name, and rename it."""
         write_whole(self.root / name, data, named=named)
 
     def remove(self, names: Collection[str]) -> None:
-        """Unlink files, and sync the folders in which they were."""
         gone = [name for name in names if os.path.lexists(self.root / name)]
         for name in gone:
             remove_file(self.root / name)
@@ -197,7 +187,6 @@ class Folder:
                 sync_folder(self.root / folder)
 
     def remove_below(self, folder: str) -> None:
-        """Remove it as far as it can be removed."""
         remove_tree(self.root / folder)
 
     def sync_names(self) -> None:
@@ -208,7 +197,6 @@ class Folder:
         sync_folder(self.root)
 
     def sync_made(self) -> None:
-        """Sync the folders from the output up to the first that was there before."""
         folder = self.root
         sync_folder(folder)
         while self._first_made is not None and folder != self._first_made.parent:
@@ -216,7 +204,6 @@ class Folder:
             sync_folder(folder)
 
     def notes(self, folder: str) -> Notes:
-        """Return files that are linked to their names."""
         _check_foreign(self.root)
         return FolderNotes(self.root, folder)
 
@@ -226,7 +213,6 @@ class Folder:
         """Others read it where it is made."""
 
     def create_journal(self, run: str, durability: Durability) -> Journal:
-        """Make a file."""
         return Journal.create(self._journal(run), durability)
 
     def open_journal(self, run: str, durability: Durability) -> tuple[Journal, Contents]:
@@ -254,7 +240,6 @@ class Folder:
         return msgspec.structs.replace(file, staged=staged, name=name)
 
     def uploads(self, run: str) -> Uploads | None:
-        """Workers write into the folder itself."""
         return None
 
 

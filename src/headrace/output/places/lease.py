@@ -64,14 +64,9 @@ class Lease:
             if before.get("held") and self._is_alive(before, version):
                 raise RunLocked(_taken(self._store, before))
             self._number = int(before.get("number", 0)) + 1
-            try:
-                self._version = self._store.put(LOCK, self._body(), when=version)
-            except Taken:  # by us, if only the answer was lost
-                now, self._version, _ = said_in(self._store)
-                if now.get("token") != self.token:
-                    self._version = ABSENT
-                    continue
-            break
+            with contextlib.suppress(Taken):  # somebody else was first
+                self._version = self._store.put_once(LOCK, self._body(), when=version)
+                break
         else:
             raise RunLocked(
                 f"Other runs write to {self._store.address} all the time. Run again when they are done."
@@ -116,7 +111,6 @@ class Lease:
         return False
 
     def check(self) -> None:
-        """Raise ``RunLocked`` if another driver has taken the output."""
         if self._lost is None:
             self._compare(said_in(self._store)[0])
         if self._lost is not None:
@@ -278,7 +272,7 @@ _AT_ONCE = 16
 class NumberedObjects:
     """The objects of one run's journal: a log, whose copy is a file of this machine."""
 
-    def __init__(self, store: StoreWriter, run: str, lease: Lease | None = None) -> None:
+    def __init__(self, store: StoreWriter, run: str, lease: Lease) -> None:
         self._store = store
         self._folder = f"_headrace/{run}/journal/"
         self._lease = lease
@@ -305,18 +299,14 @@ class NumberedObjects:
 
     def append(self, frames: bytes) -> None:
         """Put the next object; raises ``RunLocked`` if another driver has put one of this number."""
-        assert self._lease is not None
         data = _HEAD + self._lease.token.encode() + frames.removeprefix(MAGIC)
-        name = self._name(self._next)
         failpoints.hit("store.append")
+        self._lease.ensure()
         try:
-            self._lease.ensure()
-            self._store.put(name, data, when=ABSENT)
+            self._store.put_once(self._name(self._next), data, when=ABSENT)
         except Taken:
-            there = self._store.get(name)
-            if there is None or there[0] != data:  # ours, if only the answer was lost
-                self._lease.check()
-                raise self._lease.fenced() from None
+            self._lease.check()
+            raise self._lease.fenced() from None
         self._next += 1
         failpoints.hit("store.appended")
 
@@ -330,7 +320,6 @@ class NumberedObjects:
             try:
                 self.append(b"")
             except RunLocked:
-                assert self._lease is not None
                 self._lease.check()  # it is ours: the other one does not know that yet
                 late.append(self.read())
             else:
@@ -340,8 +329,7 @@ class NumberedObjects:
         )
 
     def _object(self, number: int) -> bytes | None:
-        found = self._store.get(self._name(number))
-        return None if found is None else found[0]
+        return self._store.content(self._name(number))
 
     def _name(self, number: int) -> str:
         return f"{self._folder}{number:010}"
@@ -363,20 +351,16 @@ class StoreNotes:
         self._prefix = f"{HOME}/{folder}/"
 
     def add(self, name: str, data: bytes) -> bool:
-        """Put it; where there is one, it may be ours, if only the answer was lost."""
         failpoints.hit("note.add")
         try:
-            self._objects.put(self._prefix + name, data, when=ABSENT)
+            self._objects.put_once(self._prefix + name, data, when=ABSENT)
         except Taken:
-            return self.read(name) == data
+            return False
         failpoints.hit("note.added")
         return True
 
     def read(self, name: str) -> bytes | None:
-        """Get the object."""
-        found = self._objects.get(self._prefix + name)
-        return None if found is None else found[0]
+        return self._objects.content(self._prefix + name)
 
     def names(self) -> list[str]:
-        """List the objects."""
         return [name.removeprefix(self._prefix) for name, _ in self._objects.names(self._prefix)]

@@ -76,7 +76,6 @@ class Store:
 
     @property
     def root(self) -> Path:
-        """The folder of this machine with copies of the small files."""
         assert self._copy is not None
         return self._copy.root
 
@@ -93,7 +92,6 @@ class Store:
         self._copy_small()
 
     def take(self) -> None:
-        """Take the lease, then copy what is there."""
         self._check_foreign()
         try:
             self.lease.take()
@@ -112,11 +110,9 @@ class Store:
         check_foreign(self.name, (name for name, _ in self.objects.names(few=True)))
 
     def writer(self) -> str | None:
-        """Return whose lease was renewed not long ago."""
         return writer_of(self.objects) if LOCK in self.there or not self._listed else None
 
     def sign(self) -> str:
-        """Return who renewed the lease, and how often."""
         return sign_of(self.objects)
 
     def close(self, *, forget: bool = False) -> None:
@@ -187,7 +183,6 @@ class Store:
     # ------------------------------------------------------------ names
 
     def at(self, name: str = "") -> Path | str:
-        """Return the address."""
         return self.objects.url(name) if name else self.name
 
     @contextlib.contextmanager
@@ -201,7 +196,6 @@ class Store:
             raise
 
     def visible(self) -> list[str]:
-        """Return the names of which no part is hidden."""
         return [
             name
             for name in list(self.there)
@@ -209,21 +203,17 @@ class Store:
         ]
 
     def listed(self, folder: str) -> Mapping[str, int]:
-        """Return what the listing has, and what was put since."""
         return {name: size for name, size in list(self.there.items()) if name.startswith(f"{folder}/")}
 
     def folders(self, folder: str) -> set[str]:
-        """Return the parts of names that a slash follows."""
         inside = [name.removeprefix(f"{folder}/") for name in self.listed(folder)]
         return {name.split("/")[0] for name in inside if "/" in name}
 
     def size_of(self, name: str) -> int:
-        """Return the size that the listing has."""
         return self.there.get(name, -1)
 
     @contextlib.contextmanager
     def opened(self, name: str) -> Iterator[Path]:
-        """Fetch it, and remove it again."""
         path = self.root.parent / f"{os.urandom(8).hex()}-{name.rpartition('/')[2]}"
         try:
             with safe_files.new_file(path) as file:
@@ -241,26 +231,20 @@ class Store:
         """Put an object on the condition that it is as this driver knows it, then write the copy."""
         self.lease.check()
         try:
-            version = self.objects.put(name, data, when=self._versions.get(name, ABSENT))
+            version = self.objects.put_once(name, data, when=self._versions.get(name, ABSENT))
         except Taken:
-            there = self.objects.get(name)
-            if there is None or there[0] != data:  # ours, if only the answer was lost
-                self.lease.check()
-                raise RunLocked(
-                    f"{self.objects.url(name)} was changed by another program while this run wrote to the output. "
-                    "Nothing more was written; run again."
-                ) from None
-            version = there[1].version
+            self.lease.check()
+            raise RunLocked(
+                f"{self.objects.url(name)} was changed by another program while this run wrote to the output. "
+                "Nothing more was written; run again."
+            ) from None
         self._versions[name], self.there[name] = version, len(data)
         safe_files.write(self.root / name, data, lasting=False)
         failpoints.hit("plan.written")
-        if name.endswith(
-            "/manifest"
-        ):  # all is done: a driver that dies from here on does not take the record with it
+        if name.endswith("/manifest"):  # all is done: a driver that dies from here on leaves its record
             self._upload_record()
 
     def remove(self, names: Collection[str]) -> None:
-        """Remove objects and their copies, unless another driver has the output."""
         gone = [name for name in names if name in self.there]
         if gone:
             self.lease.check()
@@ -272,7 +256,6 @@ class Store:
                 os.unlink(self.root / name)
 
     def remove_below(self, folder: str) -> None:
-        """Remove objects and their copies."""
         self.remove(self.listed(folder))
         remove_tree(self.root / folder)
 
@@ -283,14 +266,12 @@ class Store:
         """A store has no folders."""
 
     def notes(self, folder: str) -> Notes:
-        """Return objects that are put once."""
         self._check_foreign()
         return StoreNotes(self.objects, folder)
 
     # ------------------------------------------------------------ a run
 
     def create_journal(self, run: str, durability: Durability) -> Journal:
-        """Make the copy of a journal that has no object yet."""
         self._journals[run] = NumberedObjects(self.objects, run, self.lease)
         return Journal.create(self._journal(run), "process", first=self._journals[run])
 
@@ -307,11 +288,9 @@ class Store:
         return self.root / HOME / run / "journal"
 
     def publisher(self, sink: Sink, run: str, moment: Moment) -> Publisher:
-        """Return what uploads staged files, and has the store copy those that were hidden."""
         return StorePublisher(self, sink, run, moment)
 
     def adopted(self, run: str, machine: str, file: StagedFile, name: str) -> StagedFile:
-        """Have it copied from where it is."""
         return of_machine(machine, file, name)
 
     def uploads(self, run: str) -> Uploads:
@@ -322,7 +301,6 @@ class Store:
         return Uploads(self.name, self._options, run, mark)
 
     def show(self, run: str) -> None:
-        """Upload the record of a run from now on."""
         self._shown = run
 
     def _record(self) -> None:

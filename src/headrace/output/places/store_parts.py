@@ -83,7 +83,6 @@ class StorePublisher(Publisher):
         self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="headrace-uploads")
 
     def arriving(self, record: CommitRecord) -> list[Future[None]]:
-        """Begin to upload a record's files; some may be here from before."""
         staged = [file for file in record.files if is_uploaded(file) or os.path.lexists(self._staged(file))]
         uploads = [self._threads.submit(self._upload, file) for file in staged]
         states = side_files(record)
@@ -105,7 +104,6 @@ class StorePublisher(Publisher):
                 self._remove_copied()
 
     def settle(self) -> None:
-        """Wait until all is copied, and remove what it was copied from."""
         while self._copying:
             self._copying.popleft().result()
         self._remove_copied()
@@ -266,16 +264,16 @@ class StorePublisher(Publisher):
 
     def _fetch_state(self, key: str, path: Path) -> None:
         """Fetch a state that a worker on another machine has uploaded."""
-        found = self._store.get(key)
-        if found is None or hashlib.sha256(found[0]).hexdigest() != path.name:
+        found = self._store.content(key)
+        if found is None or hashlib.sha256(found).hexdigest() != path.name:
             how = "gone" if found is None else "damaged"
             raise OutputWriteFailed(
                 f"{self._store.url(key)}, the state of a metric that a worker has uploaded, is {how}. Remove it and "
                 "run again: its rows are processed once more."
             )
         safe_files.make_folder(path.parent, 0o700)
-        safe_files.write(path, found[0], lasting=False)
-        self._place.there[key] = len(found[0])
+        safe_files.write(path, found, lasting=False)
+        self._place.there[key] = len(found)
 
     def _put(self, name: str, path: str, file: StagedFile) -> None:
         notes = notes_of(self._run, file)
@@ -302,8 +300,8 @@ class StorePublisher(Publisher):
         if found.size == file.size and found.notes.get(CRC_NOTE) == f"{file.crc32:08x}":
             return None
         if RUN_NOTE not in found.notes:  # a store that notes nothing, or an object of somebody else
-            there = self._store.get(name)
-            if there is not None and zlib.crc32(there[0]) == file.crc32 and len(there[0]) == file.size:
+            there = self._store.content(name)
+            if there is not None and (zlib.crc32(there), len(there)) == (file.crc32, file.size):
                 return None
         if found.notes.get(RUN_NOTE) != self._run:
             raise ForeignOutput(

@@ -22,7 +22,7 @@ from headrace.core.files.staged import StagedStream
 from headrace.core.target_ports import Encoder, Format
 from headrace.errors import SchemaMismatch, SinkError
 from headrace.sinks.files import cannot_hold
-from headrace.sinks.images import FORMATS, encoded, refuse_pixels
+from headrace.annex.formats.images import FORMATS, encoded, refuse_pixels
 from headrace.sinks.json import encode
 from headrace.sources.images.options import ImageOptions
 from headrace.sources.schemas import unify

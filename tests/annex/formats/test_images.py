@@ -13,7 +13,7 @@ import pytest
 import headrace as hr
 from headrace.errors import ArgumentError, OutputWriteFailed, SinkError, UnknownColumn
 from headrace.sinks.files import FileSink
-from headrace.sinks.images import Images
+from headrace.annex.formats.images import Images
 from headrace.testing import failpoints
 from headrace.testing.sinks import bound, task
 
