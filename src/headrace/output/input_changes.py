@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from headrace.core.arrow.output_schema import describe_difference
@@ -134,14 +134,6 @@ def _further(
     _refuse_rewritten(plan.source, committer, changed)
     _refuse_changed(plan.source, committer, {i for i in changed if before[i][0] in now})
     return changed, new
-
-
-def _to_make_again(source: Source, committer: ShardCommitter, code: Mapping[str, str] | None) -> list[int]:
-    """Return the shards for which further ones are to be made, as readers have theirs; others are revoked."""
-    if code is None:
-        return []
-    older = older_shards(source, committer, code, committer.gone)
-    return [record.shard for record in revoke_unread(committer, older)]
 
 
 def _warn_left_out(new: Sequence[str], committer: ShardCommitter) -> None:
@@ -366,29 +358,25 @@ def check_refresh(plan: Plan, code: Mapping[str, str], *, incremental: bool, on_
         )
 
 
-def older_shards(
-    source: Source, committer: ShardCommitter, code: Mapping[str, str], gone: Collection[str]
-) -> list[CommitRecord]:
-    """Return the records of shards that other code made, and whose input files are all there."""
+def _to_make_again(source: Source, committer: ShardCommitter, code: Mapping[str, str] | None) -> list[int]:
+    """Return the shards that other code made, whose files are all there, and that a complete output has: they stay
+    until new ones can replace them. Such shards of which no reader knows are revoked."""
     state, plan = committer.state, committer.plan
     others = {number for number, known in state.codes.items() if known != code}
-    if not others:
+    if code is None or not others:
         return []
-    return [
+    older = [
         record
         for record in committer.committed()
         if record.revision in others
         and record.shard < len(plan.shards)
-        and not any(plan.files[file][0] in gone for file in files_in(source, [plan.shards[record.shard]]))
+        and not any(
+            plan.files[file][0] in committer.gone for file in files_in(source, [plan.shards[record.shard]])
+        )
     ]
-
-
-def revoke_unread(committer: ShardCommitter, older: Sequence[CommitRecord]) -> list[CommitRecord]:
-    """Take those back that no complete output has; return the others, which stay until new ones can replace them."""
-    if committer.state.finished:
-        return list(older)
-    first = committer.state.runs[-1].shard if committer.revealing.aside else 0
+    aside = committer.revealing.aside
+    first = len(plan.shards) if state.finished else state.runs[-1].shard if aside else 0
     unread = [record for record in older if record.shard >= first]
     if unread:
         committer.revoke_unread(unread)
-    return [record for record in older if record.shard < first]
+    return [record.shard for record in older if record.shard < first]

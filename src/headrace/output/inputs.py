@@ -51,11 +51,6 @@ def for_further_runs(plan: Plan) -> Plan:
     return replace(plan, source=source)
 
 
-def is_of_further_runs(saved: SavedPlan, described: Mapping[str, Any], versions: int) -> bool:
-    """Say whether an output is one that further runs add to: its shape has no position, or it has had some."""
-    return saved.input is not None and (versions > 1 or not set(saved.input.position).intersection(described))
-
-
 def is_same_but_position(saved: SavedPlan, described: Mapping[str, Any], source: Source) -> bool:
     """Say whether an output was begun from one version of what ``source`` reads; others may be added to it."""
     if saved.input is None:

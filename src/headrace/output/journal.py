@@ -13,9 +13,9 @@ import errno
 import os
 import struct
 import zlib
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Self
 
 import msgspec
 
@@ -135,6 +135,7 @@ def _damaged(path: Path, at: int, why: str) -> str:
 
 _COVERED = struct.Struct("<Q")
 
+Append = Callable[[bytes], None]
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Record] = msgspec.msgpack.Decoder(Record)
 _COMMIT = _encoder.encode("commit")
@@ -303,49 +304,18 @@ def _is_commit(payload: memoryview) -> bool:
     return payload[1 : 1 + len(_COMMIT)] == _COMMIT  # after the byte that opens a short array
 
 
-class Log(Protocol):
-    """Where frames are appended, so that they last."""
-
-    def append(self, frames: bytes) -> None:
-        """Add frames behind those that are there; all of them last once this returns."""
-
-
-class FileLog:
-    """A file to which frames are appended."""
-
-    def __init__(self, fd: int, durability: Durability) -> None:
-        self.fd = fd
-        self._durability = durability
-
-    def append(self, frames: bytes) -> None:
-        """Write frames, and sync them if they are to outlive a loss of power."""
-        failpoints.hit("journal.append")
-        written = 0
-        while written < len(frames):
-            written += os.write(self.fd, memoryview(frames)[written:])
-        failpoints.hit("journal.sync")
-        if self._durability == "power":
-            sync_fd(self.fd)
-
-    def close(self) -> None:
-        """Let go of the file."""
-        if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1
-
-
 class Journal:
     """An open journal, positioned at its end. One driver holds it, as it holds the output.
 
-    ``first``: a log in which frames must last before the file at ``path`` has them, which is then a copy of it.
+    ``first``: makes frames last elsewhere before the file at ``path`` has them, which is then a copy.
     """
 
     def __init__(
-        self, path: Path, fd: int, length: int, durability: Durability, first: Log | None = None
+        self, path: Path, fd: int, length: int, durability: Durability, first: Append | None = None
     ) -> None:
         self._path = path
-        self._file = FileLog(fd, durability)
-        self._logs: list[Log] = [self._file] if first is None else [first, self._file]
+        self._fd = fd
+        self._first = first
         self.durability = durability
         self._synced = length
         self._length = length
@@ -356,14 +326,16 @@ class Journal:
             self._length = len(MAGIC)
 
     @classmethod
-    def create(cls, path: Path, durability: Durability, *, first: Log | None = None) -> Self:
+    def create(cls, path: Path, durability: Durability, *, first: Append | None = None) -> Self:
         """Make a new journal; its folder must exist."""
         with _writing(path):
             fd = safe_files.opened(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         return cls(path, fd, 0, durability, first)
 
     @classmethod
-    def open(cls, path: Path, durability: Durability, *, first: Log | None = None) -> tuple[Self, Contents]:
+    def open(
+        cls, path: Path, durability: Durability, *, first: Append | None = None
+    ) -> tuple[Self, Contents]:
         """Open a journal for going on, and return it with what it holds; cuts a torn tail.
 
         What a driver that was killed had written but not synced counts as committed, so it is synced here,
@@ -405,11 +377,21 @@ class Journal:
         frames, self._buffer = b"".join(self._buffer), []
         self._broken = True
         with _writing(self._path):
-            for log in self._logs:
-                log.append(frames)
+            if self._first is not None:
+                self._first(frames)
+            self._write(frames)
         self._broken = False
         self._synced = self._length
         failpoints.hit("journal.synced")
+
+    def _write(self, frames: bytes) -> None:
+        failpoints.hit("journal.append")
+        written = 0
+        while written < len(frames):
+            written += os.write(self._fd, memoryview(frames)[written:])
+        failpoints.hit("journal.sync")
+        if self.durability == "power":
+            sync_fd(self._fd)
 
     def abandon(self) -> None:
         """Drop what was not synced, and take no more."""
@@ -417,7 +399,9 @@ class Journal:
 
     def close(self) -> None:
         """Let go of the file; what was not synced is dropped."""
-        self._file.close()
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
 
 
 def read(path: Path) -> Contents:

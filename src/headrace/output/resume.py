@@ -98,8 +98,8 @@ class _JobOpener:
             saved = self._saved_plan(current)
             described = msgspec.json.decode(saved.shape)["source"]
             if saved.input is not None and not self._further:
-                versions = len(self._peek(current)[1].versions)
-                self._further = inputs.is_of_further_runs(saved, described, versions)
+                several = len(self._peek(current)[1].versions) > 1
+                self._further = several or not set(saved.input.position).intersection(described)
         if self._further:
             plan = inputs.for_further_runs(plan)
         elif saved is not None:

@@ -262,15 +262,10 @@ class Division(Protocol):
         """Return the schema of a file in a folder, by that of the output."""
 
 
-class OpenFile(Protocol):
-    """Begins a file in a folder; ``number``: its number among those of the shard, None if it may be the only one."""
-
-    def __call__(self, folder: str, number: int | None) -> Writer: ...
-
-
 class PartitionedWriter(_FilesWriter):
     """One attempt's files, one or more in each folder. Used by one thread at a time.
 
+    ``open_file(folder, number)`` begins one; ``number``: its number in the shard, None if it may be the only one.
     At most ``OPEN_FILES`` are open, and ``HELD_BYTES`` of rows wait for theirs. A file that had to be closed for
     another is followed by a further one of its folder, should more rows for it come.
     """
@@ -278,7 +273,7 @@ class PartitionedWriter(_FilesWriter):
     def __init__(
         self,
         folders: Division,
-        open_file: OpenFile,
+        open_file: Callable[[str, int | None], Writer],
         open_empty: Callable[[], Writer],
         most_rows: int | None = None,
     ) -> None:

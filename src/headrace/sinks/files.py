@@ -94,6 +94,7 @@ class ArrowEncoder:
         return self._rows
 
 
+Encode = Callable[[StagedStream, pa.Schema], Encoder]
 Divide = Callable[[Folders, pa.Schema], Division]
 
 
@@ -213,12 +214,20 @@ class FileSink:
         part = partial(self._part, task, schema)
         return RowLimitWriter(lambda number, _: part(number), self.max_rows_per_file, partial(part, 0))
 
-    def _part(self, task: Task, schema: pa.Schema, number: int | None = None, name: str = "") -> PartWriter:
+    def _part(
+        self,
+        task: Task,
+        schema: pa.Schema,
+        number: int | None = None,
+        name: str = "",
+        encode: Encode | None = None,
+    ) -> PartWriter:
         label = task.shard.label(self.digits)
         if number is not None or task.behind:
             label += f"-{(number or 0) + task.behind:05}"
         last = f"{name}.{self.format.suffix}" if name else self.format.suffix
-        return PartWriter(self, self.format, schema, task, label, f"part-{label}-{self.run}.{last}")
+        name = f"part-{label}-{self.run}.{last}"
+        return PartWriter(self, self.format, schema, task, label, name, encode=encode)
 
     def _divided(self, task: Task, schema: pa.Schema) -> PartitionedWriter:
         longest = f"part-{task.shard.label(self.digits)}-00000-{self.run}.{self.format.suffix}"
@@ -241,9 +250,8 @@ class FileSink:
     def open_joined(
         self, task: Task, schema: pa.Schema, copied: Mapping[str, str], old_times: Collection[str] = ()
     ) -> PartWriter:
-        return self._part(task, schema).encoded_by(
-            lambda stream, schema: self.format.open_joined(stream, schema, copied, old_times)
-        )
+        encode = partial(self.format.open_joined, copied=copied, old_times=old_times)
+        return self._part(task, schema, encode=encode)
 
     def open_rejected(self, task: Task, schema: pa.Schema) -> PartWriter:
         shard = task.shard.label(self.digits)
@@ -286,9 +294,10 @@ class PartWriter:
         label: str,
         name: str,
         ending: str = "",
+        encode: Encode | None = None,
     ) -> None:
         self._format = format
-        self._encode: Callable[[StagedStream, pa.Schema], Encoder] = format.open
+        self._encode = encode or format.open
         self._schema = schema
         self._staging, self._label = sink.staging, label
         self._staged = f"{label}-{task.attempt}-{os.getpid()}-{os.urandom(4).hex()}{ending}.staged"
@@ -300,11 +309,6 @@ class PartWriter:
     def within(self, folder: str) -> PartWriter:
         """Publish the part in a folder of the output, ``key=value``, before anything is written."""
         self._name = f"{folder}/{self._name}"
-        return self
-
-    def encoded_by(self, encoder: Callable[[StagedStream, pa.Schema], Encoder]) -> PartWriter:
-        """Use another encoder than the format's usual one, before anything is written."""
-        self._encode = encoder
         return self
 
     def write(self, batch: pa.RecordBatch) -> None:

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 
 import headrace as hr
+from headrace.annex.formats.images import Images
 from headrace.errors import ArgumentError, OutputWriteFailed, SinkError, UnknownColumn
 from headrace.sinks.files import FileSink
-from headrace.annex.formats.images import Images
 from headrace.testing import failpoints
 from headrace.testing.sinks import bound, task
 

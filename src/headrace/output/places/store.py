@@ -273,7 +273,7 @@ class Store:
 
     def create_journal(self, run: str, durability: Durability) -> Journal:
         self._journals[run] = NumberedObjects(self.objects, run, self.lease)
-        return Journal.create(self._journal(run), "process", first=self._journals[run])
+        return Journal.create(self._journal(run), "process", first=self._journals[run].append)
 
     def open_journal(self, run: str, durability: Durability) -> tuple[Journal, Contents]:
         """Claim the objects: from now on no earlier driver can append to them."""
@@ -282,7 +282,7 @@ class Store:
         if late:
             path = self._journal(run)
             safe_files.write(path, safe_files.content(path) + late, lasting=False)
-        return Journal.open(self._journal(run), "process", first=self._journals[run])
+        return Journal.open(self._journal(run), "process", first=self._journals[run].append)
 
     def _journal(self, run: str) -> Path:
         return self.root / HOME / run / "journal"

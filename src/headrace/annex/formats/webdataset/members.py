@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.annex.formats.images import FORMATS, encoded, refuse_pixels
 from headrace.core.arrow.batch_formats import NUMPY_OF, rows_of
 from headrace.core.arrow.forms import RaggedTensorType, as_ragged
 from headrace.core.arrow.values import ConversionError, column_from
@@ -22,7 +23,6 @@ from headrace.core.files.staged import StagedStream
 from headrace.core.target_ports import Encoder, Format
 from headrace.errors import SchemaMismatch, SinkError
 from headrace.sinks.files import cannot_hold
-from headrace.annex.formats.images import FORMATS, encoded, refuse_pixels
 from headrace.sinks.json import encode
 from headrace.sources.images.options import ImageOptions
 from headrace.sources.schemas import unify
