@@ -10,7 +10,7 @@ from headrace.core.asked import why_not
 from headrace.core.human import plural
 from headrace.core.source_ports import Source
 from headrace.core.terminal import warn
-from headrace.core.work import CommitRecord, Shard, Split
+from headrace.core.work import Shard, Split
 from headrace.errors import ArgumentError, InputChanged, PlanChanged
 from headrace.output.commit import ShardCommitter
 from headrace.output.inputs import InputFile, files_in, files_to_read, further_version
