@@ -18,7 +18,7 @@ import pyarrow as pa
 from bench import given
 from headrace.core.engine_ports import Engine, PoolSpec, WorkerContext
 from headrace.core.work import BlockRef
-from headrace.engines.local.engine import LocalEngine
+from headrace.engines.local.pool import LocalEngine
 
 SHAPE = (64, 224, 224, 3)
 BYTES = 64 * 224 * 224 * 3

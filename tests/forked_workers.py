@@ -16,8 +16,8 @@ import traceback
 from typing import Any
 
 from headrace.engines.local import host, template, wire
-from headrace.engines.local.descendants import die_with
 from headrace.engines.local.forks import Template
+from headrace.engines.local.orphans import die_with
 from headrace.engines.local.process import Process
 from headrace.engines.local.spawner import Spawner
 

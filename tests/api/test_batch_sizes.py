@@ -16,7 +16,7 @@ from PIL import Image
 
 import headrace as hr
 from crossed import crossed, sampled
-from headrace.engines.local.memory import own
+from headrace.engines.local.machine import private_memory
 from headrace.sources.range import RangeSource
 
 Batch = dict[str, np.ndarray[Any, Any]]
@@ -104,7 +104,7 @@ def test_batches_bigger_than_a_block(last: bool) -> None:
     data = hr.range(400).map_batches(wide, batch_size=16, num_cpus=1)
     data = data.map_batches(lambda b: {"n": np.full(len(b["x"]), len(b["x"]))}, batch_size=64, concurrency=1)
     data = data if last else data.map_batches(same, concurrency=2)
-    limit = own(os.getpid()) + (2 << 30)  # that no batch shrinks: this is about blocks
+    limit = private_memory(os.getpid()) + (2 << 30)  # that no batch shrinks: this is about blocks
     table = data.with_options(shard_rows=400, memory_limit=limit).to_arrow()
     assert Counter(table.column("n").to_pylist()) == {64: 384, 16: 16}
 

@@ -150,7 +150,7 @@ MODULES = {
 
         from msgspec.structs import replace
 
-        from headrace.engines.local.engine import LocalEngine
+        from headrace.engines.local.pool import LocalEngine
 
 
         def politely(make, context):

@@ -12,7 +12,7 @@ import pytest
 import headrace as hr
 from headrace.core.engine_ports import ENGINES, EngineName, EngineTraits, PoolSpec
 from headrace.engines.inline import InlineEngine
-from headrace.engines.local.engine import LocalEngine
+from headrace.engines.local.pool import LocalEngine
 from headrace.errors import ArgumentError, UnknownArgument
 from headrace.options import RunOptions
 

@@ -18,7 +18,7 @@ from headrace.errors import ArgumentError, LedgerMismatch, PlanError, StepError
 from headrace.plan.steps.base import Step
 from headrace.worker.rows import Rows
 from headrace.worker.steps.base import RunningStep, StepContext, runs
-from headrace.worker.steps.selection import Limiting
+from headrace.worker.steps.columns import Limiting
 
 ROWS = [{"x": 1, "z": 10}, {"x": None, "z": 20}, {"x": 3, "z": 30}] * 20
 KEPT = [row for row in ROWS if row["x"] is not None]

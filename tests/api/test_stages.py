@@ -18,7 +18,7 @@ from PIL import Image
 import headrace as hr
 from crossed import crossed, sampled
 from headrace.core.engine_ports import Capacity, Devices
-from headrace.engines.local.memory import own
+from headrace.engines.local.machine import private_memory
 from headrace.errors import (
     ArgumentError,
     BadReturn,
@@ -498,7 +498,7 @@ def test_blocks_in_flight_stay_within_the_budget(monkeypatch: pytest.MonkeyPatch
 
     data = hr.range(20_000).map_batches(expand, num_cpus=1, batch_size=128)
     data = data.predict(slow, inputs=["x"], concurrency=1, batch_size=128)
-    budget = (own(os.getpid()) + (600 << 20)) // 4  # all blocks together would take 655 MB
+    budget = (private_memory(os.getpid()) + (600 << 20)) // 4  # all blocks together would take 655 MB
     data.drop_columns("x").with_options(memory_limit=4 * budget, shard_rows=2500).write_parquet(
         tmp_path / "out"
     )

@@ -122,11 +122,11 @@ def _tests_of_an_engine(folder: Path) -> None:
             import gc
             from functools import partial
 
-            from headrace.engines.local import engine, spawner
+            from headrace.engines.local import pool, spawner
 
             spawner.KEEP = 3600.0
             modules = ("numpy", "pyarrow.parquet", "headrace.worker.stage_worker", "headrace.testing.engines")
-            engine.Starting = partial(spawner.Starting, modules=modules)
+            pool.Starting = partial(spawner.Starting, modules=modules)
 
 
             def pytest_collection_finish():

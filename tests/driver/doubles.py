@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from headrace.core.work import CommitRecord, Done, Ledger, Outcome, Shard, Task, Timings
-from headrace.driver.unwritten import InMemoryCommitter
+from headrace.driver.ports import InMemoryCommitter
 from headrace.testing import FakeClock
 
 

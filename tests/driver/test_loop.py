@@ -23,8 +23,7 @@ from headrace.core.work import (
     Task,
 )
 from headrace.driver.loop import GROUP, Runner
-from headrace.driver.policies.growth import Growth
-from headrace.driver.policies.rests import EarlyCommit
+from headrace.driver.policies.shards import EarlyCommit, Growth
 from headrace.driver.policies.workers import DUMP, FIRST, RetryBackoff, StallDetector
 from headrace.driver.policy import (
     Action,

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from headrace.core.work import BlockRef
-from headrace.engines.block_registry import BlockRegistry
-from headrace.engines.local.slot_registry import SlotRegistry
+from headrace.engines.local.pool import SlotRegistry
+from headrace.engines.pool import BlockRegistry
 
 MAKER, READER, OTHER = 1, 2, 3
 

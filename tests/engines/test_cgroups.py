@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from headrace.engines.deaths import Death, never_ready
-from headrace.engines.local.cgroups import memory_limit, oom_kills
+from headrace.engines.local.machine import memory_limit, oom_kills
 
 
 def tree(root: Path, files: dict[str, str]) -> Path:

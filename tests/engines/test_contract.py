@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headrace.core.engine_ports import Engine
 from headrace.engines.inline import InlineEngine
-from headrace.engines.local.engine import LocalEngine
+from headrace.engines.local.pool import LocalEngine
 from headrace.testing import EngineContract, FakeEngine
 
 

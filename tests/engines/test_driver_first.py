@@ -11,8 +11,8 @@ import pytest
 
 from headrace.core.engine_ports import Engine, Pool, PoolSpec
 from headrace.core.work import EndEarly
-from headrace.engines.driver_first import DriverFirstEngine
-from headrace.engines.local.engine import LocalEngine
+from headrace.engines.inline import DriverFirstEngine
+from headrace.engines.local.pool import LocalEngine
 from headrace.errors import EngineError
 from headrace.testing.engines import Hosted, until
 

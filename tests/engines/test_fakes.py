@@ -10,7 +10,7 @@ import pytest
 import headrace as hr
 from headrace.core import failpoints as points
 from headrace.core.engine_ports import PoolSpec
-from headrace.driver.unwritten import InMemoryCommitter
+from headrace.driver.ports import InMemoryCommitter
 from headrace.errors import ShardFailed, WorkerDied
 from headrace.plan import compile as compiler
 from headrace.plan.physical import Program

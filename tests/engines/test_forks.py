@@ -24,9 +24,8 @@ import pytest
 from crossed import crossed
 from headrace.core.engine_ports import PoolSpec, WorkerContext
 from headrace.engines.local import template, wire
-from headrace.engines.local.engine import LocalEngine
 from headrace.engines.local.forks import Template
-from headrace.engines.local.pool import LocalPool
+from headrace.engines.local.pool import LocalEngine, LocalPool
 from headrace.engines.local.spawner import Spawner, Starting
 from headrace.errors import EngineError, WorkerDied
 

@@ -13,8 +13,7 @@ import pytest
 import headrace as hr
 from headrace.core.engine_ports import PoolSpec, WorkerContext
 from headrace.engines.local import machine
-from headrace.engines.local.engine import LocalEngine
-from headrace.engines.local.pool import LocalPool
+from headrace.engines.local.pool import LocalEngine, LocalPool
 from headrace.errors import ResourcesUnavailable, WorkerDied
 
 Devices = tuple[str, ...] | None

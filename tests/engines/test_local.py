@@ -25,11 +25,8 @@ import pytest
 import headrace as hr
 from headrace.core.engine_ports import PoolSpec, WorkerContext
 from headrace.core.work import BlockRef
-from headrace.engines.local.engine import LocalEngine
-from headrace.engines.local.listener import Listener
-from headrace.engines.local.pool import LocalPool
-from headrace.engines.local.process import WorkerProcess
-from headrace.engines.local.slot_registry import SPARE, SlotRegistry, spare_of
+from headrace.engines.local.pool import SPARE, LocalEngine, LocalPool, SlotRegistry, spare_of
+from headrace.engines.local.process import Listener, WorkerProcess
 from headrace.engines.local.slots import SlotAllocator, SlotMapping
 from headrace.errors import NeverReady, WorkerDied
 from headrace.testing.engines import Hosted

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from headrace.engines.local.memory import family, own
+from headrace.engines.local.machine import family_memory, private_memory
 
 MIB = 1 << 20
 
@@ -46,7 +46,7 @@ def taken(kind: str) -> tuple[int, int]:
     ) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        return own(process.pid), family(process.pid)
+        return private_memory(process.pid), family_memory(process.pid)
 
 
 def test_private_pages_count_and_shared_ones_do_not() -> None:
@@ -65,5 +65,5 @@ def test_what_a_worker_forked_counts_once() -> None:
 
 
 def test_who_is_gone_takes_nothing() -> None:
-    assert own(1 << 30) == family(1 << 30) == 0
-    assert own(os.getpid()) > mmap.PAGESIZE
+    assert private_memory(1 << 30) == family_memory(1 << 30) == 0
+    assert private_memory(os.getpid()) > mmap.PAGESIZE

@@ -15,8 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from headrace.engines.local.descendants import descendants
-from headrace.engines.local.orphans import Watcher
+from headrace.engines.local.orphans import Watcher, descendants
 
 PROGRAM = """
 import json, os, signal, subprocess, sys, threading

@@ -14,8 +14,7 @@ import pytest
 from headrace.core.engine_ports import PoolSpec, WorkerContext
 from headrace.engines import deaths as restart_policy
 from headrace.engines.deaths import Death, RestartPolicy
-from headrace.engines.local.engine import LocalEngine
-from headrace.engines.local.pool import LocalPool
+from headrace.engines.local.pool import LocalEngine, LocalPool
 from headrace.errors import WorkerDied
 from headrace.testing.engines import Hosted
 

@@ -27,7 +27,7 @@ from torch import nn
 
 from headrace.core.engine_ports import Pool, PoolSpec, WorkerContext
 from headrace.engines import out_of_band_pickle as parcel
-from headrace.engines.local.engine import LocalEngine
+from headrace.engines.local.pool import LocalEngine
 from headrace.engines.local.spawner import Starting
 from headrace.engines.out_of_band_pickle import pack, sizes, unpack
 from headrace.predictors.torch.predictor import TorchPredictor

@@ -21,7 +21,7 @@ import headrace as hr
 from crossed import crossed
 from faults.job import Driver
 from headrace.core import failpoints
-from headrace.engines.local.memory import own
+from headrace.engines.local.machine import private_memory
 from headrace.errors import StepError
 
 MIB = 1 << 20
@@ -132,7 +132,7 @@ class Case:
         if self.kind == "loop":
             options |= {"batch_timeout": 1.0}
         if self.kind == "leak":
-            options |= {"memory_limit": own(os.getpid()) + ROOM}
+            options |= {"memory_limit": private_memory(os.getpid()) + ROOM}
         if self.rows < 100:
             options |= {"max_attempts": 10}
         return (
@@ -207,7 +207,7 @@ class Model:
 @pytest.fixture(autouse=True)
 def no_collection(monkeypatch: pytest.MonkeyPatch) -> None:
     """In this process there is the garbage of all other tests."""
-    monkeypatch.setattr("headrace.worker.out_of_memory.gc.collect", lambda: 0)
+    monkeypatch.setattr("headrace.worker.messages.gc.collect", lambda: 0)
 
 
 @pytest.mark.parametrize(("kind", "place", "on_error"), crossed(MILD, PLACES, POLICIES))

@@ -17,7 +17,7 @@ import pytest
 import headrace as hr
 from faults import job as jobs
 from faults.invariants import assert_unlocked, rows_of
-from headrace.engines.local.memory import own
+from headrace.engines.local.machine import private_memory
 from headrace.errors import OutOfMemory
 from headrace.output import journal, journal_state
 
@@ -63,7 +63,7 @@ def source(folder: Path, files: int = 1) -> Path:
 
 def limit() -> int:
     """What the driver has, which here may be many tests' worth, and what its workers may have."""
-    return own(os.getpid()) + ROOM
+    return private_memory(os.getpid()) + ROOM
 
 
 def data(folder: Path, **options: Any) -> hr.Dataset:
@@ -250,7 +250,7 @@ class Wide:
 
 
 def test_batches_shrink_before_workers_are_ended(tmp_path: Path) -> None:
-    near = int((own(os.getpid()) + 30 * MIB + 430 * MIB) / 0.89)
+    near = int((private_memory(os.getpid()) + 30 * MIB + 430 * MIB) / 0.89)
     rows = data(source(tmp_path / "in"), memory_limit=near)
     result = rows.predict(Wide, inputs=["id"], batch_size=430).write_parquet(tmp_path / "out")
     sizes = {row["rows"] for row in rows_of(tmp_path / "out")}

@@ -23,7 +23,7 @@ from headrace.sinks.files import PartWriter
 from headrace.sources.range import RangeSource
 from headrace.worker import attempt as worker
 from headrace.worker import blocks as maker
-from headrace.worker import inputs as taker
+from headrace.worker import blocks as taker
 from headrace.worker.rows import Rows
 from headrace.worker.steps import columns, map_batches, predict
 from headrace.worker.steps import rows as row_steps

@@ -7,7 +7,7 @@ import pytest
 import headrace as hr
 from headrace.core.engine_ports import Capacity
 from headrace.core.work import Ledger
-from headrace.driver.unwritten import InMemoryCommitter
+from headrace.driver.ports import InMemoryCommitter
 from headrace.options import RunOptions
 from headrace.session import execution_plan
 from headrace.session.build_runner import Resumed

@@ -24,7 +24,7 @@ import forked
 import headrace as hr
 from headrace.core.events import RowsRead, Worked
 from headrace.dataset.dataset import Dataset
-from headrace.engines.driver_first import DriverFirstEngine
+from headrace.engines.inline import DriverFirstEngine
 from headrace.session import context
 from headrace.session.execution_plan import ExecutionPlan
 from headrace.session.small_jobs import MOST_BYTES, MOST_FILES, uses_only_known

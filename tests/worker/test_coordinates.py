@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.core.work import Split
-from headrace.worker.coordinates import decode_spans, encode_spans
-from headrace.worker.rows import RowSpan, merged_spans
+from headrace.worker.rows import RowSpan, decode_spans, encode_spans, merged_spans
 
 SPLITS = [Split(0, 0, 9, 100), Split(1, 0, 9, -1)]
 

@@ -26,7 +26,7 @@ from headrace.sources.range import RangeSource
 from headrace.worker.calls import IN_FLIGHT
 from headrace.worker.meter import Meter, StepCounts
 from headrace.worker.rows import Rows, RowSpan
-from headrace.worker.step_chain import StepChain
+from headrace.worker.steps.base import StepChain
 
 Batch = dict[str, np.ndarray[Any, Any]]
 
@@ -407,7 +407,7 @@ def test_async_functions_may_return_generators_where_plain_ones_may() -> None:
 @pytest.fixture
 def light(monkeypatch: pytest.MonkeyPatch) -> None:
     """Collecting garbage takes a second in a process that has loaded all that the other tests load."""
-    monkeypatch.setattr("headrace.worker.out_of_memory.gc.collect", lambda: 0)
+    monkeypatch.setattr("headrace.worker.messages.gc.collect", lambda: 0)
 
 
 @pytest.mark.usefixtures("light")

@@ -33,10 +33,10 @@ from headrace.plan.functions import Function
 from headrace.plan.steps.map_batches import MapBatches
 from headrace.plan.steps.predict import Model, Predict
 from headrace.sources.range import RangeSource
+from headrace.worker.messages import is_out_of_memory, make_room
 from headrace.worker.meter import Meter, StepCounts
-from headrace.worker.out_of_memory import is_out_of_memory, make_room
 from headrace.worker.rows import Rows, RowSpan
-from headrace.worker.step_chain import StepChain
+from headrace.worker.steps.base import StepChain
 
 COLLECT = gc.collect
 Batch = dict[str, np.ndarray[Any, Any]]
@@ -46,7 +46,7 @@ Batch = dict[str, np.ndarray[Any, Any]]
 def light() -> Iterator[None]:
     """Collecting garbage takes a second in a process that has loaded all that the other tests load."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("headrace.worker.out_of_memory.gc.collect", lambda: 0)
+        patch.setattr("headrace.worker.messages.gc.collect", lambda: 0)
         yield
 
 
@@ -320,7 +320,7 @@ def test_other_errors_are_not_a_lack_of_memory() -> None:
 
 
 def test_what_the_failed_call_held_is_gone_before_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.worker.out_of_memory.gc.collect", COLLECT)
+    monkeypatch.setattr("headrace.worker.messages.gc.collect", COLLECT)
 
     class Big:
         pass

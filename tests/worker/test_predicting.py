@@ -22,7 +22,7 @@ from headrace.plan.functions import Function
 from headrace.plan.steps.predict import Model, Predict
 from headrace.worker.meter import Meter
 from headrace.worker.rows import Rows, RowSpan
-from headrace.worker.step_chain import StepChain
+from headrace.worker.steps.base import StepChain
 
 UTC = dt.UTC
 WHEN = dt.datetime(2020, 2, 29, 12, 30, 15, 123456)

@@ -30,13 +30,11 @@ def kinds() -> Iterator[type[Step]]:
                 yield each
 
 
-def test_every_step_has_a_running_form_in_the_file_of_its_name() -> None:
+def test_every_step_has_a_running_form() -> None:
     found = set(kinds())
     assert len(found) > 9
     for kind in found:
-        form = running(object.__new__(kind))
-        name = kind.__module__.rpartition(".")[2]
-        assert type(form).__module__ == f"headrace.worker.steps.{name}"
+        assert type(running(object.__new__(kind))).__module__.startswith("headrace.worker.")
         of_a_write = kind.verb in signature(hr.Dataset.write_parquet).parameters  # such as `key=`
         assert of_a_write or callable(getattr(hr.Dataset, kind.verb))
 

@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 import headrace as hr
 from headrace.core.work import Shard, Split
 from headrace.errors import ShardFailed
-from headrace.worker.coordinates import UndeliveredRows, delivered_after
-from headrace.worker.rows import Rows, RowSpan, rebatch
+from headrace.worker.rows import Rows, RowSpan, UndeliveredRows, delivered_after, rebatch
 
 SHARD = Shard(0, (Split(0, 0, 20, 20), Split(1, 0, 20, 20)))
 

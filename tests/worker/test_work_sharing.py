@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import headrace as hr
 from headrace.core.work import Fault, LeaveRest, Reject, Remainder, Shard, Split
-from headrace.driver.policies.rests import EarlyCommit, WorkSharing
+from headrace.driver.policies.shards import EarlyCommit, WorkSharing
 from headrace.driver.shards import split_off
 from headrace.session import build_runner
 from headrace.testing import FakeClock

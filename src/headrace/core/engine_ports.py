@@ -236,7 +236,7 @@ EngineName = Literal["local", "inline", "ray"]
 ENGINES: Table[Any] = Table(
     "engines",
     {
-        "local": "headrace.engines.local.engine:LocalEngine",
+        "local": "headrace.engines.local.pool:LocalEngine",
         "inline": "headrace.engines.inline:InlineEngine",
         "ray": "headrace.annex.ray.pool:RayEngine",
     },

@@ -23,7 +23,7 @@ from headrace.core.events import Event, ShardCommitted
 from headrace.core.source_ports import Bad, Keys, Location, Numbers, Source
 from headrace.core.work import Split
 from headrace.dataset.estimate_tokens import Range, TokenUse, token_use
-from headrace.engines.local import memory
+from headrace.engines.local import machine
 from headrace.errors import PlanError
 from headrace.plan.compile import limits_of
 
@@ -285,7 +285,7 @@ class SampleObserver:
 
         with contextlib.suppress(OSError, psutil.Error):
             workers = psutil.Process(self.process).children(recursive=True)
-            self.memory.append(memory.of([self.process, *(worker.pid for worker in workers)]))
+            self.memory.append(machine.memory_of([self.process, *(worker.pid for worker in workers)]))
 
     def close(self) -> None:
         """The run is over."""
@@ -368,7 +368,7 @@ def extrapolated(watch: SampleObserver, rows: Range, workers: int, *, whole: boo
         )
     sizes = [each.size / each.read for each in commits[-ROUNDS * workers :] if each.read]
     per_row = Range(min(sizes), sum(sizes) / len(sizes), max(sizes)) if sizes else Range(0, 0, 0)
-    used = sorted(watch.memory) or [memory.own(watch.process)]
+    used = sorted(watch.memory) or [machine.private_memory(watch.process)]
     spread_of = Range(used[len(used) // 4], used[len(used) // 2], used[-1])
     if watch.rejected:
         notes.append(f"{watch.rejected:,} rows of the sample failed and were set aside")

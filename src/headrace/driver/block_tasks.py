@@ -38,10 +38,10 @@ from headrace.driver.block_queues import (
     by_need,
     choose_task,
     unfinished,
+    with_earlier_stages,
     with_limits,
 )
 from headrace.driver.ports import Begin, DropBlock, Feed, GiveUp, KeepBlock, Order, Proceed
-from headrace.driver.stage_ledgers import with_earlier_stages
 
 INITIAL_BYTES = 8 << 20  # of a block, before any was seen
 MAX_BLOCKS = 256  # at a time: each uses a file descriptor here and in its reader

@@ -45,9 +45,8 @@ from headrace.driver.policy import (
     StopRun,
     Tell,
 )
-from headrace.driver.ports import Begin, BlockHolder, Committer, Order, RunPorts
+from headrace.driver.ports import Begin, BlockHolder, Committer, Order, ReaderOutput, RunPorts
 from headrace.driver.scheduler import Scheduler
-from headrace.driver.unwritten import ReaderOutput
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -4,14 +4,31 @@ from __future__ import annotations
 
 import queue
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import msgspec
+import pyarrow as pa
 
+from headrace.core.arrow.batch import from_ipc
+from headrace.core.arrow.objects import unpacked, with_own_objects
 from headrace.core.events import Event
-from headrace.core.model_ports import ObserverParts
-from headrace.core.work import Block, BlockRef, CommitRecord, Shard, Task, TrailingRejects
+from headrace.core.metric_states import States, merge
+from headrace.core.model_ports import Accumulator, ObserverParts
+from headrace.core.work import (
+    Block,
+    BlockRef,
+    CommitRecord,
+    Delivered,
+    Faults,
+    Ledger,
+    Outcome,
+    OutputBlocks,
+    Shard,
+    Task,
+    Timings,
+    TrailingRejects,
+)
 
 
 class Committer(Protocol):
@@ -148,3 +165,100 @@ class DropBlock(msgspec.Struct, frozen=True):
 
 
 Order = Begin | Proceed | GiveUp | Feed | KeepBlock | DropBlock
+
+
+# ---------------------------------------------------------------- runs that write nothing
+
+
+class InMemoryCommitter:
+    """Adds up ledgers, and merges the states of ``metrics`` in the order of shards; nothing is durable."""
+
+    pending = False
+
+    def __init__(self, metrics: Sequence[tuple[str, Accumulator]] = ()) -> None:
+        self._metrics = metrics
+        self._totals = [metric.empty() for _, metric in metrics]
+        self._unmerged: dict[int, States] = {}  # by shard, until all shards before it are merged
+        self._next = 0
+        self.ledger = Ledger()
+        self.timings = Timings()
+        self.faults = Faults()
+        self.ceilings: dict[str, int] = {}
+        self.on_committed: Callable[[CommitRecord], None] = _ignored
+
+    def settle(self, schema: bytes) -> bytes:
+        """There is nothing to make durable."""
+        return schema
+
+    def divide(self, parts: Sequence[Shard], *, early: bool = False) -> None:
+        """There is nothing to make durable."""
+
+    def extend(self, shards: Sequence[Shard]) -> None:
+        """There is nothing to make durable."""
+
+    def lower(self, step: str, rows: int) -> None:
+        """Record a lower ceiling."""
+        self.ceilings[step] = rows
+
+    def accept(self, record: CommitRecord) -> None:
+        """Add a record's counts."""
+        self.ledger += record.ledger
+        self.timings += record.timings
+        self.faults += record.faults
+        if self._metrics:
+            self._unmerged[record.shard] = record.states
+            while self._next in self._unmerged:
+                self._merge(self._next)
+                self._next += 1
+        self.on_committed(record)
+
+    def _merge(self, shard: int) -> None:
+        merge(self._totals, self._unmerged.pop(shard))
+
+    def totals(self) -> list[Accumulator]:
+        """Return the metrics of all shards, once all are committed."""
+        for shard in sorted(self._unmerged):
+            self._merge(shard)
+        return self._totals
+
+    def commit_accepted(self, *, wait: bool = True) -> None:
+        """There is nothing to make durable."""
+
+
+def _ignored(record: CommitRecord) -> None:
+    """Nobody watches."""
+
+
+class ReaderOutput:
+    """Holds batches back until it is their turn, and remembers what the reader has of each shard."""
+
+    def __init__(self) -> None:
+        self._blocks: dict[int, list[OutputBlocks]] = {}  # by shard
+        self._delivered: dict[int, Delivered] = {}  # by shard, until it is committed
+
+    def delivered(self, shard: int) -> Delivered | None:
+        """Begin a new attempt at a shard: return what the reader has of it, which the attempt leaves out."""
+        self._blocks.pop(shard, None)  # of an attempt that was lost before its turn
+        return self._delivered.get(shard)
+
+    def add(self, outcome: Outcome) -> None:
+        """Add an attempt's batches, if the outcome has any."""
+        if isinstance(outcome, OutputBlocks):
+            self._blocks.setdefault(outcome.shard, []).append(outcome)
+
+    def committed(self, shard: int) -> None:
+        """A shard is committed: no attempt at it will begin."""
+        self._delivered.pop(shard, None)
+
+    def ready(self, head: int) -> Iterator[pa.RecordBatch]:
+        """Yield the batches of the shards up to ``head``, the first that is not committed."""
+        if not self._blocks:
+            return
+        for shard in sorted(self._blocks):
+            if shard > head:
+                return
+            for block in self._blocks.pop(shard):
+                if block.until is not None:
+                    self._delivered[shard] = block.until
+                for batch in from_ipc(block.data):
+                    yield with_own_objects(batch) if block.alive else unpacked(batch, block.objects)

@@ -27,8 +27,7 @@ from headrace.core.work import (
 )
 from headrace.driver.block_tasks import BlockTasks, ends_its_workers
 from headrace.driver.ports import Begin, Order, Proceed
-from headrace.driver.schema_settlement import Merge, SchemaSettlement, UnionSettlement, Unite
-from headrace.driver.shards import ShardTable
+from headrace.driver.shards import Merge, SchemaSettlement, ShardTable, UnionSettlement, Unite
 
 MOST_DECODED = 3  # shards that turn out not to be copied: after so many, the stages before read all columns
 

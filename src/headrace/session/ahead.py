@@ -11,7 +11,7 @@ import msgspec
 
 from headrace.core.files import safe_files
 from headrace.core.model_ports import Ahead
-from headrace.driver.unwritten import InMemoryCommitter
+from headrace.driver.ports import InMemoryCommitter
 from headrace.output.names import AHEAD
 from headrace.plan import compile as compiler
 from headrace.plan.steps.base import Step

@@ -12,24 +12,22 @@ from headrace.core.source_ports import Location
 from headrace.core.work import Faults, Ledger, Shard, Split
 from headrace.driver.block_tasks import BlockTasks
 from headrace.driver.loop import Runner
-from headrace.driver.policies.autoscaler import PoolScaling
-from headrace.driver.policies.commit_checks import ErrorBudget, LedgerCheck
-from headrace.driver.policies.growth import Growth
 from headrace.driver.policies.memory import MemoryGuard, MemoryPolicy
 from headrace.driver.policies.poison_rows import PoisonRowDetector
-from headrace.driver.policies.rests import EarlyCommit, WorkSharing
+from headrace.driver.policies.shards import EarlyCommit, ErrorBudget, Growth, LedgerCheck, WorkSharing
 from headrace.driver.policies.workers import (
     BatchCeilings,
     ExternalDeaths,
     Interruption,
     PickleWarnings,
+    PoolScaling,
     RetryBackoff,
     StallDetector,
 )
 from headrace.driver.policy import Policy
 from headrace.driver.ports import Committer, RunPorts
 from headrace.driver.scheduler import Scheduler
-from headrace.driver.schema_settlement import Merge
+from headrace.driver.shards import Merge
 from headrace.plan.accounts import Accounts
 
 if TYPE_CHECKING:
@@ -105,7 +103,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
 def build_runner(spec: RunSpec, committer: Committer, ports: RunPorts | None = None) -> Runner:
     """Return a runner for ``spec`` that commits to ``committer``.
 
-    >>> from headrace.driver.unwritten import InMemoryCommitter
+    >>> from headrace.driver.ports import InMemoryCommitter
     >>> build_runner(RunSpec(shards=[Shard(0, ())]), InMemoryCommitter()).scheduler.finished
     False
     """

@@ -14,8 +14,8 @@ from headrace.core.engine_ports import Engine, PoolSpec
 from headrace.core.files import safe_files
 from headrace.core.process import hold_standard_streams
 from headrace.core.terminal import warn
-from headrace.engines.driver_first import DriverFirstEngine
-from headrace.engines.local import memory
+from headrace.engines.inline import DriverFirstEngine
+from headrace.engines.local import machine
 from headrace.options import RunOptions
 from headrace.plan.logical import Plan
 from headrace.plan.steps.base import innermost
@@ -179,7 +179,7 @@ class RunContext(msgspec.Struct):
             memory_limit=None
             if options.traits.is_cluster
             else execution.memory_limit,  # a cluster watches that of each machine
-            driver_memory=partial(memory.own, os.getpid()),
+            driver_memory=partial(machine.private_memory, os.getpid()),
             bounds=execution.bounds,
             sized=execution.sized if kind == "write" else (),
             blocks=self._blocks(),
@@ -205,7 +205,7 @@ class RunContext(msgspec.Struct):
             return None
         from headrace.driver.block_queues import EarlierStages
         from headrace.driver.block_tasks import BlockTasks
-        from headrace.engines.local.slot_registry import spare_of
+        from headrace.engines.local.pool import spare_of
 
         budget = self.execution.block_budget
         described = EarlierStages(

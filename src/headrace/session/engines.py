@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.core.door import install_hint
 from headrace.core.engine_ports import Capacity, Engine
 from headrace.engines.local import machine
-from headrace.engines.local.engine import LocalEngine
+from headrace.engines.local.pool import LocalEngine
 from headrace.engines.local.spawner import Starting
 from headrace.errors import MissingLibrary
 from headrace.options import RunOptions

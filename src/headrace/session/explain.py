@@ -11,7 +11,7 @@ from headrace.core.model_ports import PredictorParts
 from headrace.core.source_ports import Source
 from headrace.core.terminal import visible
 from headrace.core.work import Shard
-from headrace.engines.driver_first import PATIENCE
+from headrace.engines.inline import PATIENCE
 from headrace.errors import ResourcesUnavailable
 from headrace.options import RunOptions
 from headrace.plan import compile as compiler

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from headrace.core.files import safe_files
 from headrace.core.files.safe_files import writing
 from headrace.core.source_ports import Preparation
-from headrace.engines.local import machine, memory
+from headrace.engines.local import machine
 from headrace.errors import ArgumentError
 from headrace.options import RunOptions
 from headrace.output.layout import KEEP, Output
@@ -69,7 +69,7 @@ def prepared_for_reading(plan: Plan, options: RunOptions) -> tuple[Plan, Callabl
 
 def _preparation(folder: Path, options: RunOptions, progress: Progress | None = None) -> Preparation:
     capacity = machine.capacity()  # the query is answered here, wherever workers are
-    left = max(0, (options.memory_limit or capacity.memory) - memory.own(os.getpid()))
+    left = max(0, (options.memory_limit or capacity.memory) - machine.private_memory(os.getpid()))
     if options.memory_limit:
         left = left * 3 // 4  # an engine does not count all that it takes
     say = progress.prepare if progress is not None else lambda _: None

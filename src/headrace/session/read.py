@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from headrace.core.events import ShardCommitted
     from headrace.core.work import CommitRecord, Shard, Split
-    from headrace.driver.unwritten import InMemoryCommitter
+    from headrace.driver.ports import InMemoryCommitter
     from headrace.result import Metrics
 
 
@@ -120,7 +120,7 @@ def _prepared(
     plan: Plan, options: RunOptions, kind: str, *, metrics: bool = False, look: bool = False
 ) -> tuple[InMemoryCommitter, Iterator[pa.RecordBatch]]:
     """Check a plan and partition its input; nothing is started before the first row is asked for."""
-    from headrace.driver.unwritten import InMemoryCommitter
+    from headrace.driver.ports import InMemoryCommitter
 
     plan, release = prepared_for_reading(plan, options)
     if not metrics:
@@ -223,7 +223,7 @@ def sizes_of(plan: Plan, shards: Sequence[Shard]) -> dict[int, int]:
 
 
 def _warn_of_rejects(tally: InMemoryCommitter) -> None:
-    from headrace.driver.policies.commit_checks import format_faults
+    from headrace.driver.policies.shards import format_faults
 
     warn(
         f"{tally.ledger.rejected:,} of {tally.ledger.read:,} rows failed and are left out: "

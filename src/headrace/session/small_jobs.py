@@ -1,4 +1,4 @@
-"""Which jobs this process begins itself, before it starts a worker: see ``engines.driver_first``.
+"""Which jobs this process begins itself, before it starts a worker: see ``engines.inline``.
 
 What could end or change this process is left to workers: the user's functions, and whatever a worker is ended for.
 """

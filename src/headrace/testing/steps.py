@@ -20,8 +20,7 @@ from headrace.plan.steps.base import Step
 from headrace.readers.from_memory import from_arrow
 from headrace.worker.meter import Meter, StepCounts
 from headrace.worker.rows import Rows, RowSpan
-from headrace.worker.step_chain import StepChain
-from headrace.worker.steps.base import running
+from headrace.worker.steps.base import StepChain, running
 
 # ------------------------------------------------------------ words
 

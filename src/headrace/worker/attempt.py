@@ -37,26 +37,28 @@ from headrace.core.work import (
 from headrace.errors import NodeLost
 from headrace.plan.physical import Program
 from headrace.plan.steps.union import goes_through
-from headrace.worker.blocks import BLOCK_BYTES, BlockSize, packed_for, rows_of_task, shared_blocks
-from headrace.worker.coordinates import PlacesInPart, UndeliveredRows, delivered_after
-from headrace.worker.copied_columns import CopiedColumns, read_for_copying
-from headrace.worker.copying import CannotCopy
-from headrace.worker.early_end import EarlyEnd, PlaceLost, Speed
-from headrace.worker.inputs import (
+from headrace.worker.blocks import (
+    BLOCK_BYTES,
     ArrivingBlocks,
+    BlockSize,
     InputLost,
     StageInput,
+    packed_for,
     prefetched,
     reads_of_splits,
+    rows_of_task,
+    shared_blocks,
     splits_of,
 )
+from headrace.worker.copying import CannotCopy, CopiedColumns, read_for_copying
+from headrace.worker.early_end import EarlyEnd, PlaceLost, Speed
 from headrace.worker.messages import preview
 from headrace.worker.meter import Meter
 from headrace.worker.metrics import MetricsCounter
 from headrace.worker.reading import InputCheck, Read, count_read, read_split
-from headrace.worker.rows import Rows
+from headrace.worker.rows import PlacesInPart, Rows, UndeliveredRows, delivered_after
 from headrace.worker.staged_output import StagedOutput
-from headrace.worker.step_chain import StepChain
+from headrace.worker.steps.base import StepChain
 
 if TYPE_CHECKING:
     from headrace.core.uploader import Uploader

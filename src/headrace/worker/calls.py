@@ -20,7 +20,7 @@ from headrace.core.arrow.values import ConversionError
 from headrace.core.process import end_fork, ending_forks
 from headrace.plan.functions import Built, Function
 from headrace.worker.batching import BatchTuner
-from headrace.worker.out_of_memory import is_lasting
+from headrace.worker.messages import is_lasting
 
 if TYPE_CHECKING:
     import asyncio

@@ -23,7 +23,7 @@ from headrace.core.work import Fault
 from headrace.errors import HeadraceError
 from headrace.worker.batching import BatchTiming, BatchTuner
 from headrace.worker.calls import Caller, FailedCall, PendingCall, WatchedCall
-from headrace.worker.out_of_memory import forget, is_out_of_memory, make_room
+from headrace.worker.messages import forget, is_out_of_memory, make_room
 from headrace.worker.rows import Rows
 from headrace.worker.user_code import UserCode
 

@@ -31,13 +31,12 @@ from headrace.core.work import (
 from headrace.errors import NodeLost
 from headrace.plan.physical import Program
 from headrace.worker.attempt import Attempt, AttemptGenerator
-from headrace.worker.coordinates import where
+from headrace.worker.blocks import StageInput
 from headrace.worker.copying import CannotCopy
 from headrace.worker.early_end import Speed
-from headrace.worker.inputs import StageInput
-from headrace.worker.rows import Rows
+from headrace.worker.rows import Rows, where
 from headrace.worker.staged_output import by_itself
-from headrace.worker.step_chain import StepChain
+from headrace.worker.steps.base import StepChain
 
 
 class StageWorker:

@@ -22,9 +22,9 @@ from headrace.core.source_ports import Source
 from headrace.core.target_ports import JoinedWriter, Sink, Writer
 from headrace.core.work import Reject, SideFile, Split, StagedFile, Task
 from headrace.plan.physical import Program
-from headrace.worker.coordinates import PlacesInPart
 from headrace.worker.meter import Meter
 from headrace.worker.reading import InputCheck, SplitReader
+from headrace.worker.rows import PlacesInPart
 
 if TYPE_CHECKING:
     from headrace.core.uploader import Uploader

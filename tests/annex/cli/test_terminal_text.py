@@ -73,7 +73,7 @@ def test_what_a_stream_cannot_encode_is_written_out() -> None:
 # ------------------------------------------------------------ nobody goes past it
 
 PASSES_ON = {
-    "engines/local/output_relay.py",  # what the user's functions print
+    "engines/local/wire.py",  # what the user's functions print
     "annex/models/keras/predictor.py",  # what a library printed
     "core/terminal.py",
     "core/process.py",  # what a forked child of the user's gives to sys.exit

@@ -197,7 +197,7 @@ def test_what_vllm_does_not_take_is_said_and_a_killed_job_leaves_nothing(own_eng
 
 
 def engines_of(folder: Path, pid: int) -> list[int]:
-    from headrace.engines.local.descendants import descendants
+    from headrace.engines.local.orphans import descendants
 
     return [each for each in descendants(pid) if "EngineCor" in name_of(each)]
 

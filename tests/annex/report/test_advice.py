@@ -30,7 +30,7 @@ from headrace.annex.report.facts import Facts, History, facts, history
 from headrace.annex.report.follow import Follower
 from headrace.annex.report.page import page, sentence
 from headrace.core.work import Ledger
-from headrace.engines.local.memory import own
+from headrace.engines.local.machine import private_memory
 from headrace.observers import run_parts
 
 
@@ -192,7 +192,10 @@ class TestTried:
                 Heavy, batch_size=20, fn_constructor_args=[str(tmp_path / "log")]
             )
             return rows.with_options(
-                shard_rows=40, workers=2, memory_limit=own(os.getpid()) + (500 << 20), engine="local"
+                shard_rows=40,
+                workers=2,
+                memory_limit=private_memory(os.getpid()) + (500 << 20),
+                engine="local",
             )
 
         before = run(job(), tmp_path / "before")

@@ -9,7 +9,7 @@ import pytest
 
 from headrace.annex.tasks.admission import MAX_OVERTAKEN, Admission, Needs
 from headrace.annex.tasks.calls import TaskCall, Wait
-from headrace.annex.tasks.waits import GIVE_WAY_AFTER, Waits
+from headrace.annex.tasks.requests import GIVE_WAY_AFTER, Waits
 
 
 def keys(admission: Admission) -> list[object]:

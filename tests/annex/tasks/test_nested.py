@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import headrace as hr
-from headrace.annex.tasks.waits import MAX_DEPTH
+from headrace.annex.tasks.requests import MAX_DEPTH
 from headrace.errors import CallLost, HeadraceError
 
 from .leftovers import workers

@@ -6,9 +6,8 @@ import pytest
 
 from headrace.core.events import RunAsked
 from headrace.core.work import Done, EndEarly, Fault, Faults, Ledger, RunInterrupted, Shard, Task, Timings
-from headrace.driver.policies.autoscaler import PoolScaling
-from headrace.driver.policies.commit_checks import ErrorBudget
-from headrace.driver.policies.workers import Interruption
+from headrace.driver.policies.shards import ErrorBudget
+from headrace.driver.policies.workers import Interruption, PoolScaling
 from headrace.driver.policy import Action, Emit, ResizePool, Restrict, StopRun, Tell
 from headrace.errors import TooManyErrors
 

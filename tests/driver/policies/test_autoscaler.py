@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.driver.policies.autoscaler import Autoscaler
+from headrace.driver.policies.workers import Autoscaler
 
 
 def play(pool: Autoscaler, moments: list[tuple[float, int, int]]) -> list[int]:

@@ -19,10 +19,8 @@ from headrace.core.work import (
     Task,
     Timings,
 )
-from headrace.driver.policies.autoscaler import GROW_AFTER, PoolScaling
-from headrace.driver.policies.commit_checks import SAMPLE, ErrorBudget, LedgerCheck
-from headrace.driver.policies.rests import EarlyCommit
-from headrace.driver.policies.workers import BatchCeilings, ExternalDeaths
+from headrace.driver.policies.shards import SAMPLE, EarlyCommit, ErrorBudget, LedgerCheck
+from headrace.driver.policies.workers import GROW_AFTER, BatchCeilings, ExternalDeaths, PoolScaling
 from headrace.driver.policy import (
     DivideShard,
     Emit,
@@ -32,7 +30,7 @@ from headrace.driver.policy import (
     Verdict,
     WorkerDeath,
 )
-from headrace.driver.unwritten import InMemoryCommitter
+from headrace.driver.ports import InMemoryCommitter
 from headrace.errors import NeverReady, NodeLost, TooManyErrors, WorkerDied
 
 from .views import FakeView

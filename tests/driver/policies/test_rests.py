@@ -8,7 +8,7 @@ import pytest
 
 from headrace.core.events import RowsRead, WorkerReady
 from headrace.core.work import LeaveRest, Remainder, RestLeft, Shard, Split, Task
-from headrace.driver.policies.rests import HELPER, INTERVAL, WORTH, WorkSharing
+from headrace.driver.policies.shards import HELPER, INTERVAL, WORTH, WorkSharing
 from headrace.driver.policy import DivideShard, Tell
 
 from .views import FakeView

@@ -11,7 +11,7 @@ import pytest
 from headrace.core.engine_ports import PoolSpec
 from headrace.driver.policies.workers import DUMP, StallDetector
 from headrace.driver.policy import DumpStacks, EndRun
-from headrace.engines.local.engine import LocalEngine
+from headrace.engines.local.pool import LocalEngine
 
 from .views import FakeView
 

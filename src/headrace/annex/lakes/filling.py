@@ -25,8 +25,8 @@ from headrace.plan.expressions import fields_of
 from headrace.sinks.files import PartWriter
 from headrace.worker.copy_choice import CopyChoice, choose_copied, typed_fields
 from headrace.worker.copying import CannotCopy, GroupCopier
-from headrace.worker.expressions import evaluate
 from headrace.worker.reading import SplitReader
+from headrace.worker.user_code import evaluate
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

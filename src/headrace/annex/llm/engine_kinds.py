@@ -16,7 +16,7 @@ from headrace.annex.llm.engines import EngineModel, EngineRequest, Generated, co
 from headrace.annex.llm.refusals import ContextTooLong, RequestRefused, is_about_schema
 from headrace.annex.llm.server import ChildGuard
 from headrace.core.files.artifacts import shortened
-from headrace.engines.local.descendants import descendants
+from headrace.engines.local.orphans import descendants
 from headrace.errors import (
     ArgumentError,
     EndpointRefused,

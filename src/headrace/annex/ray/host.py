@@ -31,7 +31,7 @@ from headrace.core.process import become_worker
 from headrace.core.terminal import say
 from headrace.core.work import BlockRef, CallStarted
 from headrace.engines.out_of_band_pickle import OutOfBandPickle
-from headrace.engines.worker_cache import WorkerCache
+from headrace.engines.references import WorkerCache
 from headrace.engines.worker_loop import WorkerLoop, picklable_error
 from headrace.errors import NodeLost
 from headrace.version import __version__

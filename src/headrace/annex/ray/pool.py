@@ -31,11 +31,10 @@ from headrace.annex.ray.object_store import RayObjectStore, lent
 from headrace.core.engine_ports import PoolSpec
 from headrace.core.events import PoolWaits
 from headrace.core.work import BlockRef
-from headrace.engines.block_registry import BlockRegistry
 from headrace.engines.deaths import Death
 from headrace.engines.object_store import lending
 from headrace.engines.out_of_band_pickle import apart
-from headrace.engines.pool import Message, Notify, WorkerPool
+from headrace.engines.pool import BlockRegistry, Message, Notify, WorkerPool
 from headrace.errors import EngineError, NeverReady, NodeLost, ResourcesUnavailable, WorkerDied
 from headrace.version import __version__
 

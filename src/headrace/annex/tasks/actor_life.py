@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.annex.tasks.admission import Needs
 from headrace.annex.tasks.calls import TaskCall, only_here, results_of, send_ahead
-from headrace.annex.tasks.hosting.packing import IN_CONSTRUCTOR, restored_error
 from headrace.annex.tasks.hosting.task_host import ActorLeft, CallStopped, NoObject
+from headrace.annex.tasks.hosting.worker_core import IN_CONSTRUCTOR, restored_error
 from headrace.core.engine_ports import Seat
 from headrace.engines.pool import NotBegun
 from headrace.errors import (

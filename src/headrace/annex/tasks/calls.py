@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from headrace.annex.tasks.admission import CallOptions, Needs
-from headrace.annex.tasks.futures import CallFuture
-from headrace.annex.tasks.streams import OuterStream, Pieces
+from headrace.annex.tasks.futures import CallFuture, OuterStream, Pieces
 from headrace.engines.references import collecting_references, holder_of, is_plain
 from headrace.errors import CallCancelled, CallLost, EngineError, ExecutorClosed
 

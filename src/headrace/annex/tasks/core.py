@@ -26,14 +26,13 @@ from headrace.annex.tasks.calls import (
     waited_for,
 )
 from headrace.annex.tasks.dispatcher import Dispatcher
-from headrace.annex.tasks.futures import CallFuture
-from headrace.annex.tasks.hosting.packing import not_picklable
+from headrace.annex.tasks.futures import CallFuture, Pieces
+from headrace.annex.tasks.hosting.worker_core import not_picklable
 from headrace.annex.tasks.lanes import ExecutorWorkers
 from headrace.annex.tasks.requests import Requests, WorkerLine
-from headrace.annex.tasks.streams import Pieces
 from headrace.core.terminal import warn
 from headrace.engines.local import machine
-from headrace.engines.local.engine import LocalEngine
+from headrace.engines.local.pool import LocalEngine
 from headrace.engines.local.spawner import Starting
 from headrace.engines.object_store import StoredObject
 from headrace.engines.references import holder_of

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.annex.tasks.admission import Admission, BlockedRequests
 from headrace.annex.tasks.calls import TaskCall, cancelled, closed, defect, lost
-from headrace.annex.tasks.hosting.packing import restored_error
 from headrace.annex.tasks.hosting.task_host import CallStopped
+from headrace.annex.tasks.hosting.worker_core import restored_error
 from headrace.annex.tasks.lanes import ExecutorWorkers, Lanes, WorkerKind
-from headrace.annex.tasks.waits import Waits
+from headrace.annex.tasks.requests import Waits
 from headrace.core.engine_ports import Seat
 from headrace.engines.pool import NotBegun
 from headrace.errors import (
@@ -30,8 +30,7 @@ from headrace.errors import (
 if TYPE_CHECKING:
     from headrace.annex.tasks.actor_life import ActorLife
     from headrace.annex.tasks.requests import Requests
-    from headrace.engines.local.engine import LocalEngine
-    from headrace.engines.local.pool import LocalPool
+    from headrace.engines.local.pool import LocalEngine, LocalPool
     from headrace.engines.object_store import ObjectStore
 
 Action = Callable[[], None]

@@ -20,8 +20,7 @@ from headrace.core.engine_ports import PoolSpec, Seat
 from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
-    from headrace.engines.local.engine import LocalEngine
-    from headrace.engines.local.pool import LocalPool
+    from headrace.engines.local.pool import LocalEngine, LocalPool
 
 
 SHORT = 0.03  # seconds: behind a call that takes longer nothing waits, and none of its name is sent ahead

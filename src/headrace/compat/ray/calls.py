@@ -11,10 +11,9 @@ from typing import Any, NoReturn
 from headrace.annex.tasks import ActorHandle, CallFuture, Ref
 from headrace.annex.tasks.actors import METHOD_OPTIONS
 from headrace.annex.tasks.admission import CallOptions
-from headrace.annex.tasks.futures import fetched
+from headrace.annex.tasks.futures import ResultStream, fetched
 from headrace.annex.tasks.hosting.task_host import TaskHost
 from headrace.annex.tasks.hosting.worker_core import InnerFuture
-from headrace.annex.tasks.streams import ResultStream
 from headrace.compat.ray.around import GROUP, tried_again
 from headrace.compat.ray.exceptions import as_ray_raises
 from headrace.compat.ray.offered import OPTIONS, not_offered

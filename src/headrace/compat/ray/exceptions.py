@@ -6,8 +6,8 @@ import functools
 from concurrent.futures import CancelledError
 from typing import Any
 
-from headrace.annex.tasks.hosting.packing import IN_CONSTRUCTOR
 from headrace.annex.tasks.hosting.task_host import WrongCount
+from headrace.annex.tasks.hosting.worker_core import IN_CONSTRUCTOR
 from headrace.compat.ray.offered import missing
 from headrace.engines.references import Shown
 from headrace.errors import ActorDied as RayActorError

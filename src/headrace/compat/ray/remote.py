@@ -14,8 +14,8 @@ from headrace.annex.tasks import CallFuture, Ref
 from headrace.annex.tasks.actors import ActorMethod, actor_order
 from headrace.annex.tasks.admission import CALL_RETRIES
 from headrace.annex.tasks.calls import TaskOrder, pickled_once
+from headrace.annex.tasks.futures import ResultStream
 from headrace.annex.tasks.hosting.task_host import has_async_methods
-from headrace.annex.tasks.streams import ResultStream
 from headrace.compat.ray.around import adapted, environment, in_environment, tried_again
 from headrace.compat.ray.calls import DynamicObjectRefGenerator
 from headrace.compat.ray.offered import OPTIONS, not_offered

@@ -36,10 +36,10 @@ from headrace.core.terminal import say
 from headrace.core.work import BlockRef
 from headrace.engines.deaths import CANNOT_BEGIN
 from headrace.engines.local import template, wire
-from headrace.engines.local.descendants import die_with, end_descendants
+from headrace.engines.local.orphans import die_with, end_descendants
 from headrace.engines.local.wire import TicketReader
 from headrace.engines.out_of_band_pickle import OutOfBandPickle, ReceivedPickle, unpack
-from headrace.engines.worker_cache import WorkerCache
+from headrace.engines.references import WorkerCache
 from headrace.engines.worker_loop import WorkerLoop
 from headrace.errors import EngineError
 

@@ -33,7 +33,7 @@ from typing import Any
 import msgspec
 
 from headrace.engines.local import wire
-from headrace.engines.local.descendants import die_with
+from headrace.engines.local.orphans import die_with
 
 _CLONE = {"x86_64": 56, "aarch64": 220}  # the system call; its arguments are those of these two
 _CLONE_PARENT = 0x8000

@@ -1,22 +1,38 @@
-"""What every running step does, and which one runs a step of the plan."""
+"""What every running step does, which one runs a step of the plan, and how they follow one another."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import chain
+from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 import msgspec
 import pyarrow as pa
 
+from headrace.core.arrow.values import a
+from headrace.core.failures import first_line, is_interrupt, name_of, without_message, words
+from headrace.core.process import ending_forks
 from headrace.core.source_ports import Keys, Numbers, row_keys
 from headrace.core.work import Split
-from headrace.errors import BadReturn, PlanError, unknown_column
-from headrace.plan.functions import Function
-from headrace.plan.physical import ErrorPolicy
-from headrace.plan.steps.base import DatasetStep, Step, is_of_headrace
-from headrace.worker.calls import Caller
+from headrace.errors import (
+    ArgumentError,
+    BadReturn,
+    HeadraceError,
+    ModelError,
+    PlanError,
+    StepError,
+    unknown_column,
+)
+from headrace.plan.functions import Built, Function
+from headrace.plan.physical import BranchColumns, ErrorPolicy
+from headrace.plan.steps.base import DatasetStep, Step, innermost, is_of_headrace
+from headrace.plan.steps.union import OnBranch, goes_through
+from headrace.worker.calls import Caller, EventLoop, make_caller
 from headrace.worker.meter import Meter
 from headrace.worker.rows import Rows
 from headrace.worker.user_code import UserCode, Where
@@ -107,6 +123,14 @@ class RunningDatasetStep(RunningStep[DS]):
 
 
 _running: dict[type[Step], type[RunningStep[Any]]] = {}
+# What runs the steps of Headrace that are not in ``columns``: it is imported by the plans that have them.
+_MODULES = {
+    **dict.fromkeys(("MapRows", "FlatMap", "Filter"), "headrace.worker.steps.rows"),
+    **dict.fromkeys(("Predict", "Prompt"), "headrace.worker.steps.predict"),
+    "MapBatches": "headrace.worker.steps.map_batches",
+    "Accumulate": "headrace.worker.metrics",
+}
+_COLUMNS = "headrace.worker.steps.columns"
 
 
 def runs(*kinds: type[Step]) -> Callable[[R], R]:
@@ -125,10 +149,10 @@ def running(step: Step) -> RunningStep[Any]:
 
 
 def _running_class(kind: type[Step]) -> type[RunningStep[Any]]:
-    """Return what runs steps of a kind; that of a step of ours is in the file of its name in this folder."""
+    """Return what runs steps of a kind."""
     for each in kind.__mro__:
-        if each not in _running and each.__module__.startswith("headrace.plan.steps."):
-            importlib.import_module(f"{__package__}.{each.__module__.rpartition('.')[2]}")
+        if each not in _running and is_of_headrace(each):
+            importlib.import_module(_MODULES.get(each.__name__, _COLUMNS))
         if each in _running:
             return _running[each]
     name = kind.__name__
@@ -167,3 +191,229 @@ def check(batch: pa.RecordBatch, columns: Iterable[str], label: str) -> None:
     for name in columns:
         if name not in names:
             raise unknown_column(label, name, names)
+
+
+# ---------------------------------------------------------------- steps one after the other
+
+_NOTHING: Mapping[Any, Any] = MappingProxyType({})
+
+
+class StepChain:
+    """The steps of a plan, with the user's classes constructed, ready for any number of attempts."""
+
+    def __init__(
+        self,
+        steps: Sequence[Step],
+        where: Where,
+        *,
+        own_running: Mapping[type[Step], type[RunningStep[Any]]] = _NOTHING,
+        eager: bool = False,
+        unread: Sequence[frozenset[str]] = (),
+        branches: Sequence[BranchColumns] = (),
+        preparing: Callable[[str], None] = lambda what: None,
+        loaded: Callable[[float], None] = lambda seconds: None,
+        policy: ErrorPolicy = ErrorPolicy(),  # noqa: B008 - frozen
+        keys: RowKeys = no_row_keys,
+        own_keys: Callable[[Split, Numbers, int, int], Keys] | None = None,
+        folder: str = "",
+    ) -> None:
+        """``eager``: a batch whose size is ours to choose is never waited for; it is what was read.
+
+        ``unread``: for each step, columns that are there by the plan, but were not read: nobody needs them; of the
+        rows of each dataset of a union, ``branches`` say it, where those have steps of their own, and ``own_keys``
+        is then as in ``UnitedSource``.
+        ``preparing`` hears which class or model is being made ready, and ``""`` when all are; ``loaded`` how many
+        seconds that took. ``own_running`` is as in ``Program``, ``keys`` as in ``StepContext``, ``folder`` as in
+        ``Function.build``.
+        """
+        register(own_running)
+        self._steps = tuple(steps)
+        self._eager = eager
+        self._unread = tuple(unread) or (frozenset(),) * len(self._steps)
+        self._branches = tuple(branches)
+        self._where = where
+        self.policy = policy
+        self._keys = keys
+        self._own_keys = own_keys
+        self._folder = folder
+        self._preparing = preparing
+        self._loaded = loaded
+        self._running = [running(step) for step in self._steps]
+        self._callers: list[list[Caller]] | None = None
+        self._loop = EventLoop()
+
+    def load(self) -> None:
+        """Construct the user's classes and load the models, once."""
+        if self._callers is None:
+            began = time.monotonic()
+            self._callers = [
+                [
+                    make_caller(
+                        each.function, self._build(step, each.function), each.max_in_flight, self._loop
+                    )
+                    for each in step.functions()
+                ]
+                for step in self._steps
+            ]
+            self._preparing("")
+            self._loaded(time.monotonic() - began)
+
+    def _build(self, step: Step, function: Function) -> Built:
+        loads = function.predictor is not None
+        if loads or isinstance(function.call, type):
+            doing = "loading" if loads else "constructing"
+            self._preparing(f"{doing} {function.name} for {step.label()}")
+        try:
+            build = partial(function.build, folder=self._folder)
+            return ending_forks(partial(build, self._loop.run) if function.is_async else build)()
+        except (ModelError, ArgumentError):
+            raise
+        except BaseException as error:
+            if is_interrupt(error):
+                raise
+            raise StepError(
+                f"{function.name} could not be {'loaded' if loads else 'constructed'} for {step.label()}: "
+                f"{name_of(error)}: {words(error)}. No row was read by it."
+            ) from error
+
+    def shrink_batches(self) -> None:
+        """Have half as many rows at a time from the next batch on; may be called from any thread."""
+        for caller in chain.from_iterable(self._callers or ()):
+            caller.shrink_requested = True
+
+    def close(self) -> None:
+        """Let models go of what they hold, and end all threads."""
+        callers = [*chain.from_iterable(self._callers or ())]
+        self._callers = None
+        with contextlib.ExitStack() as stack:  # the last first, and all of them, whatever one says
+            stack.callback(self._loop.close)
+            for each in callers:
+                stack.callback(each.close)
+
+    def run(
+        self,
+        rows: Iterator[Rows],
+        meter: Meter,
+        budgets: Sequence[int],
+        ceilings: Mapping[str, int] = _NOTHING,
+        dataset: int = 0,
+    ) -> Iterator[Rows]:
+        """Send ``rows`` through all steps. ``budgets`` says how many rows each ``limit`` lets pass.
+
+        ``ceilings``: how many rows at a time fit into memory, as other workers found, by the labels of steps.
+        ``dataset``: which of a union's they are of; they go past steps of others.
+        """
+        self.load()
+        assert self._callers is not None
+        self._lower(ceilings)
+        left = list(budgets)
+        unread = self._branches[dataset].unread if self._branches else self._unread
+        for i, (step, callers) in enumerate(zip(self._running, self._callers, strict=True)):
+            budget = left.pop(0) if step.step.row_limit is not None else 0
+            if not goes_through(self._steps[i], dataset):
+                rows = _past(rows, meter, i)
+                continue
+            keys = self._keys_for(self._steps[i])
+            limited = any(each.row_limit is not None for each in self._steps[i + 1 :])
+            context = StepContext(
+                i, meter, self._where, self.policy, self._eager, unread[i], budget, limited, keys
+            )
+            entering = _entering(rows, meter, i)
+            if is_of_headrace(type(innermost(self._steps[i]))):
+                made = step.run(entering, callers, context)
+            else:
+                made = OwnStep(step, context).run(entering, callers)
+            rows = _leaving(made, meter, i)
+        return rows
+
+    def _keys_for(self, step: Step) -> RowKeys:
+        """Return what tells rows apart for a step: as if those that go through it were all."""
+        if not isinstance(step, OnBranch) or self._own_keys is None:
+            return self._keys
+        own, first, stop = self._own_keys, step.first, step.stop
+        return lambda split, numbers: own(split, numbers, first, stop)
+
+    def _lower(self, ceilings: Mapping[str, int]) -> None:
+        if not ceilings or self._callers is None:
+            return
+        for step, callers in zip(self._steps, self._callers, strict=True):
+            for each, caller in zip(step.functions(), callers, strict=True):
+                if each.label in ceilings:
+                    caller.lower_ceiling(ceilings[each.label])
+
+
+def _entering(rows: Iterator[Rows], meter: Meter, step: int) -> Iterator[Rows]:
+    count = meter.steps[step]
+    for part in rows:
+        count.taken += len(part)
+        yield part
+
+
+def _past(rows: Iterator[Rows], meter: Meter, step: int) -> Iterator[Rows]:
+    count = meter.steps[step]
+    for part in rows:
+        count.past += len(part)
+        yield part
+
+
+def _leaving(rows: Iterator[Rows], meter: Meter, step: int) -> Iterator[Rows]:
+    count = meter.steps[step]
+    for part in rows:
+        count.given += len(part)
+        yield part
+
+
+HIDDEN = "(its text is hidden: it may hold data)"
+
+
+class OwnStep:
+    """Runs a step of the user's: what it raises is a ``StepError``; what comes from before it, or of ours, passes."""
+
+    def __init__(self, running: RunningStep[Any], context: StepContext) -> None:
+        self._running = running
+        self._context = context
+        self._given: Rows | None = None
+        self._passing: BaseException | None = None
+
+    def run(self, rows: Iterator[Rows], callers: Sequence[Caller]) -> Iterator[Rows]:
+        """Yield what the step makes of rows."""
+        try:
+            made: Iterator[Any] = self._running.run(self._before(rows), callers, self._context)
+            for part in made:
+                if not isinstance(part, Rows):
+                    name = type(self._running).__name__
+                    label = self._running.step.label()
+                    raise StepError(f"{label}: {name}.run has to yield Rows, and yielded {a(part)}.")
+                yield part
+        except Exception as error:
+            if isinstance(error, HeadraceError) or error is self._passing:
+                raise
+            raise self._located(error)  # noqa: B904 - has its cause
+        finally:
+            self._passing = self._given = None
+
+    def _before(self, rows: Iterator[Rows]) -> Iterator[Rows]:
+        try:
+            for part in rows:
+                self._given = part
+                yield part
+        except BaseException as error:
+            self._passing = error
+            raise
+
+    def _located(self, error: Exception) -> StepError:
+        show = self._context.policy.show_data
+        said = words(error).rstrip(".") if show or not words(error) else HIDDEN
+        line = first_line(error)
+        place = f" at {line[0]}:{line[1]}" if line is not None else ""
+        rows = (
+            f"It was working on {self._context.where(self._given)}"
+            if self._given is not None
+            else "It had no row yet"
+        )
+        located = StepError(
+            f"{self._running.step.label()} raised {name_of(error)}{f': {said}' if said else ''}, in "
+            f"{type(self._running).__name__}{place}. {rows}."
+        )
+        located.__cause__ = error if show else without_message(error)
+        return located

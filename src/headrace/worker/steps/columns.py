@@ -1,20 +1,31 @@
-"""Choosing and renaming columns: nothing is copied."""
+"""Steps of which no function takes part: they choose columns and rows, and bring several datasets together."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
+import msgspec
+import numpy as np
 import pyarrow as pa
 
+from headrace.core.arrow.batch import empty_columns, filtered
 from headrace.core.arrow.forms import OBJECT, form_of, mark_of, marked
+from headrace.core.arrow.lossless import cast
+from headrace.core.key_digests import KeyFile, digests_of
+from headrace.core.source_ports import names_side_by_side, shares
+from headrace.errors import SchemaMismatch, StepError
 from headrace.plan.expressions import fields_of
 from headrace.plan.steps.base import Step
 from headrace.plan.steps.columns import DropColumns, RenameColumns, SelectColumns, WithColumn
+from headrace.plan.steps.selection import Limit, RandomSample, Unseen
+from headrace.plan.steps.union import Conform, OnBranch
+from headrace.plan.steps.zip import Apart, OnSide, Zip
 from headrace.worker.calls import Caller
-from headrace.worker.expressions import evaluate, evaluated
 from headrace.worker.rows import Rows
-from headrace.worker.steps.base import RunningStep, StepContext, check, runs, selected
+from headrace.worker.steps.base import RunningDatasetStep, RunningStep, StepContext, check, runs, selected
+from headrace.worker.user_code import evaluate, evaluated
 
 S = TypeVar("S", bound=Step)
 
@@ -113,3 +124,256 @@ class AddingColumn(RunningStep[WithColumn]):
             self._schema = schema
             self._marks = [mark_of(schema.field(name)) for name in read if name in schema.names]
         return form_of(type_, wide=OBJECT in self._marks) if any(self._marks) else None
+
+
+# ---------------------------------------------------------------- choosing rows
+
+
+@runs(Limit)
+class Limiting(RunningStep[Limit]):
+    """Passes as many rows as the shard may give."""
+
+    def run(self, rows: Iterator[Rows], callers: Sequence[Caller], context: StepContext) -> Iterator[Rows]:
+        """Pass rows, and end with the last one: no more is read."""
+        budget, meter = context.budget, context.meter
+        for part in rows:
+            passed = min(budget, len(part))
+            budget -= passed
+            context.count_dropped(len(part) - passed)
+            yield part.cut(0, passed)
+            if budget == 0:
+                meter.cut = max(meter.cut, context.number)
+                return
+
+    def on_no_rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the batch."""
+        return batch
+
+
+# ---------------------------------------------------------------- Keeping some rows by a hash of where they stand
+
+
+@runs(RandomSample)
+class Sampling(RunningStep[RandomSample]):
+    """Keeps the rows of the sample."""
+
+    def run(self, rows: Iterator[Rows], callers: Sequence[Caller], context: StepContext) -> Iterator[Rows]:
+        """Keep the rows of the sample, and count the others as dropped."""
+        for part in rows:
+            mask = self._mask(part, context)
+            kept = int(mask.sum())
+            context.count_dropped(len(part) - kept)
+            batch = filtered(part.batch, mask) if part.batch.num_columns else empty_columns(kept)
+            yield part.masked(batch, mask)
+
+    def on_no_rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the batch."""
+        return batch
+
+    def _mask(self, part: Rows, context: StepContext) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        masks = [np.empty(0, np.bool_)]
+        for span in part.spans:
+            if span.last is not None and span.count:
+                raise StepError(
+                    f"{self.step.label()} chooses rows by their position in the input, but a function before it "
+                    f"changed the number of rows ({context.where(part)}), so they have no position. Put the sample "
+                    "before that step."
+                )
+            found = shares(context.keys(span.split, span.numbers()), self._seed)
+            masks.append((found >= self.step.low) & (found < self.step.high))
+        return np.concatenate(masks)
+
+    @property
+    def _seed(self) -> int:
+        """Another seed for each sample of a plan: the second takes its part of the first, not all of it."""
+        return self.step.seed * 1_000_003 + self.step.number
+
+
+# ---------------------------------------------------------------- Leaving out the rows whose key was seen before
+
+
+@runs(Unseen)
+class LeavingOutSeen(RunningStep[Unseen]):
+    """Looks each row's key up in the sorted keys of earlier runs, which all workers map."""
+
+    def run(self, rows: Iterator[Rows], callers: Sequence[Caller], context: StepContext) -> Iterator[Rows]:
+        """Yield the rows whose keys are new, and count the others as dropped."""
+        folder = self.step.seen.folder
+        if not folder:
+            yield from rows
+            return
+        keys = KeyFile(Path(folder)).whole()
+        for part in rows:
+            new = np.logical_not(keys.has(digests_of(part.batch, self.step.key)))
+            dropped = len(part) - int(new.sum())
+            context.count_dropped(dropped)
+            yield part.masked(filtered(part.batch, new), new) if dropped else part
+
+    def on_no_rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the batch."""
+        return batch
+
+
+# ---------------------------------------------------------------- unions
+
+
+@runs(Conform)
+class Conforming(RunningStep[Conform]):
+    """Orders columns, casts them to the types that are known, and adds those that are lacking, as nulls."""
+
+    def run(self, rows: Iterator[Rows], callers: Sequence[Caller], context: StepContext) -> Iterator[Rows]:
+        """Bring each batch to the columns of all."""
+        if self.step.columns is None:
+            return rows
+        return (part.with_batch(self._conformed(part.batch, context.unread)) for part in rows)
+
+    def on_no_rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Do the same."""
+        return batch if self.step.columns is None else self._conformed(batch, frozenset())
+
+    def _conformed(self, batch: pa.RecordBatch, unread: frozenset[str]) -> pa.RecordBatch:
+        fields, columns = [], []
+        for name, type_ in self.step.columns or ():
+            at = batch.schema.get_field_index(name)
+            if at < 0 and name in unread:
+                continue
+            if at < 0:
+                column = pa.nulls(batch.num_rows, type_)
+                field = pa.field(name, column.type)
+            else:
+                field, column = batch.schema.field(at), batch.column(at)
+                if type_ is not None and not field.type.equals(type_):
+                    column, field = _cast(name, column, type_), pa.field(name, type_)
+            fields.append(field)
+            columns.append(column)
+        if not fields:
+            return empty_columns(batch.num_rows)
+        made = pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
+        return marked(made, dict(self.step.forms))
+
+
+@runs(OnBranch)
+class RunningForSome(RunningDatasetStep[OnBranch]):
+    """Runs the step for the rows that go through it; others do not come here."""
+
+
+def _cast(name: str, column: pa.Array, type_: pa.DataType) -> pa.Array:
+    try:
+        return cast(column, type_)
+    except pa.ArrowException as error:
+        raise SchemaMismatch(
+            f"union: column {name!r} is {column.type} in one dataset, which is {type_} in the union, and a value "
+            f"does not fit: {error}. Give it that type, or another name, in a step before the union."
+        ) from None
+
+
+# ---------------------------------------------------------------- zips
+
+
+@runs(Apart)
+class Parting(RunningStep[Apart]):
+    """Calls columns by whose they are."""
+
+    def run(self, rows: Iterator[Rows], callers: Sequence[Caller], context: StepContext) -> Iterator[Rows]:
+        """Rename the columns of each batch."""
+        return (part.with_batch(self.on_no_rows(part.batch)) for part in rows)
+
+    def on_no_rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Do the same."""
+        return _renamed(batch, dict(self.step.names or ()))
+
+
+@runs(Zip)
+class Zipping(RunningStep[Zip]):
+    """Puts the columns of all datasets beside each other, in order, and gives each a name of its own."""
+
+    def run(self, rows: Iterator[Rows], callers: Sequence[Caller], context: StepContext) -> Iterator[Rows]:
+        """Rename the columns of each batch."""
+        if self.step.names is None and context.unread:
+            raise AssertionError("the names of columns depend on all, and some were not read")
+        planned = frozenset(old for old, _ in self.step.names or ()) - context.unread
+        for part in rows:
+            if self.step.names is not None and planned != frozenset(part.batch.schema.names):
+                raise AssertionError(f"{planned} were planned, and {part.batch.schema.names} came")
+            yield part.with_batch(self.on_no_rows(part.batch))
+
+    def on_no_rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Do the same."""
+        if self.step.names is None:
+            prefixes = [f"{number}:" for number in range(1, self.step.datasets + 1)]
+            own = [[name for name in batch.schema.names if name.startswith(prefix)] for prefix in prefixes]
+            bare = (
+                [name[len(prefix) :] for name in names] for prefix, names in zip(prefixes, own, strict=True)
+            )
+            names = {
+                old: new
+                for olds, news in zip(own, names_side_by_side(bare), strict=True)
+                for old, new in zip(olds, news, strict=True)
+            }
+        else:
+            names = dict(self.step.names)
+        return _renamed(batch, names)
+
+
+def _renamed(batch: pa.RecordBatch, names: dict[str, str]) -> pa.RecordBatch:
+    """Return the columns of a batch that ``names`` has, in its order."""
+    schema = batch.schema
+    there = [name for name in names if name in schema.names]
+    if not there:
+        return empty_columns(batch.num_rows)
+    return pa.RecordBatch.from_arrays(
+        [batch.column(name) for name in there],
+        schema=pa.schema([schema.field(name).with_name(names[name]) for name in there]),
+    )
+
+
+def _beside(batch: pa.RecordBatch, others: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the columns of two batches of equally many rows in one."""
+    fields = [*batch.schema, *others.schema]
+    if not fields:
+        return empty_columns(batch.num_rows)
+    return pa.RecordBatch.from_arrays([*batch.columns, *others.columns], schema=pa.schema(fields))
+
+
+@runs(OnSide)
+class RunningOnSide(RunningDatasetStep[OnSide]):
+    """Runs the step for the columns of its dataset; what is left of each row comes back to it afterwards."""
+
+    def run(self, rows: Iterator[Rows], callers: Sequence[Caller], context: StepContext) -> Iterator[Rows]:
+        """Do what the step does, and see that each row stays beside those of the others."""
+        own = msgspec.structs.replace(context, unread=self.step.own_unread(context.unread), paired=True)
+        carries = False
+
+        def parted(part: Rows) -> Rows:
+            nonlocal carries
+            mine, others = self._columns(part.batch)
+            carries = carries or bool(others.num_columns)
+            mine_alone = part.with_batch(mine)
+            return mine_alone.with_side_columns(others) if others.num_columns else mine_alone
+
+        for part in self.own.run(map(parted, rows), callers, own):
+            others = part.side_columns
+            if others is None and not carries:
+                yield part.with_batch(self._called(part.batch))
+            elif others is None or others.num_rows != len(part):
+                raise StepError(
+                    f"{self.step.label()} lost which row stands beside which. A step before a zip yields the rows "
+                    "that it gets, by rows.with_batch(batch), with a row in the batch for each of them."
+                )
+            else:
+                yield part.without_side_columns(_beside(self._called(part.batch), others))
+
+    def on_no_rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Do what the step does with the columns of its dataset."""
+        mine, others = self._columns(batch)
+        return _beside(self._called(self.own.on_no_rows(mine)), others)
+
+    def _columns(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+        """Return the columns of the step's dataset by the names that it knows, and the others."""
+        prefix = self.step.prefix
+        mine = {name: name[len(prefix) :] for name in batch.schema.names if name.startswith(prefix)}
+        others = {name: name for name in batch.schema.names if name not in mine}
+        return _renamed(batch, mine), _renamed(batch, others)
+
+    def _called(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        return _renamed(batch, {name: self.step.prefix + name for name in batch.schema.names})

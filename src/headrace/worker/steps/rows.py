@@ -19,11 +19,10 @@ from headrace.plan.expressions import valid_fields
 from headrace.plan.steps.rows import Filter, FlatMap, MapRows
 from headrace.worker.batching import BATCH_BYTES, ROW_STEP_ROWS, auto_size
 from headrace.worker.calls import Caller
-from headrace.worker.expressions import evaluated
 from headrace.worker.fast_road import FastRoad, filter_window, flat_map_window, map_rows_window
 from headrace.worker.rows import Rows
 from headrace.worker.steps.base import RunningStep, StepContext, runs
-from headrace.worker.user_code import UserCode
+from headrace.worker.user_code import UserCode, evaluated
 
 Call = Callable[[Any], Any]
 

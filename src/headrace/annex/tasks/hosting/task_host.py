@@ -2,27 +2,144 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import inspect
 import os
 import signal
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from types import FrameType
 from typing import Any
 
 import msgspec
 
 from headrace.annex.tasks.calls import Returns
-from headrace.annex.tasks.hosting.packing import CallFailed, packed_error
-from headrace.annex.tasks.hosting.worker_core import Interrupted, WorkerCore, current_call
+from headrace.annex.tasks.hosting.worker_core import (
+    CallFailed,
+    Interrupted,
+    WorkerCore,
+    current_call,
+    packed_error,
+)
 from headrace.core.engine_ports import WorkerContext
 from headrace.core.failures import name_of, words
 from headrace.core.process import end_fork, ending_forks, flush_streams
 from headrace.engines.out_of_band_pickle import OutOfBandPickle, pack
 from headrace.engines.references import Ref, collecting_references, holder_of, keep_restored, read_only
 from headrace.errors import BadReturn
+
+# ---------------------------------------------------------------- methods side by side
+
+Answer = Callable[[Callable[[], Any]], Any]  # runs an action, and packs what it returns
+
+
+class Threads:
+    """So many threads."""
+
+    def __init__(self, count: int) -> None:
+        self._threads = ThreadPoolExecutor(count, thread_name_prefix="headrace-method")
+
+    def submit(self, call: int, action: Callable[[], Any], answer: Answer, send_all: Any) -> Future[Any]:
+        """Have ``answer(action)`` called in a thread."""
+        return self._threads.submit(answer, action)
+
+    def cancel(self, call: int) -> bool:
+        """A thread cannot be interrupted."""
+        return True
+
+
+class Coroutines:
+    """One event loop in a thread of its own, with so many methods at a time; plain methods run in it, too."""
+
+    def __init__(self, count: int) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._running: dict[int, asyncio.Task[Any]] = {}
+        self._free = asyncio.Semaphore(count)
+        threading.Thread(target=self._run, name="headrace-async", daemon=True).start()
+
+    def run(self, action: Callable[[], None]) -> None:
+        """Run something in the loop, and wait for it."""
+
+        async def act() -> BaseException | None:
+            try:
+                action()
+            except BaseException as error:  # none may end the loop
+                return error
+            return None
+
+        error = asyncio.run_coroutine_threadsafe(act(), self._loop).result()
+        if error is not None:
+            raise error
+
+    def submit(self, call: int, action: Callable[[], Any], answer: Answer, send_all: Any) -> Future[Any]:
+        """Have ``action``, and what it returns awaited, in the loop."""
+        done: Future[Any] = Future()
+        self._loop.call_soon_threadsafe(self._begin, call, action, answer, send_all, done)
+        return done
+
+    def cancel(self, call: int) -> bool:
+        """Cancel a call that is under way."""
+        self._loop.call_soon_threadsafe(self._cancel, call)
+        return True
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+
+    def _begin(self, call: int, action: Any, answer: Answer, send_all: Any, done: Future[Any]) -> None:
+        self._running[call] = self._loop.create_task(self._call(call, action, answer, send_all, done))
+
+    def _cancel(self, call: int) -> None:
+        if call in self._running:
+            self._running[call].cancel()
+
+    async def _call(self, call: int, action: Any, answer: Answer, send_all: Any, done: Future[Any]) -> None:
+        current_call.set(call)
+        result: Any = None
+        raised: BaseException | None = None
+        try:
+            async with self._free:
+                result = ending_forks(action)()
+                if inspect.isasyncgen(result):
+                    result = await send_all(result)
+                    answer = _plain(answer)
+                elif inspect.isawaitable(result):
+                    result = await result
+            end_fork()
+        except BaseException as error:  # none may end the loop
+            end_fork(error)
+            raised = error
+        finally:
+            self._running.pop(call, None)
+        try:
+            done.set_result(answer(lambda: _again(result, raised)))
+        except BaseException as error:
+            done.set_exception(error)
+
+
+def _again(result: Any, raised: BaseException | None) -> Any:
+    if isinstance(raised, asyncio.CancelledError):
+        raise Interrupted
+    if raised is not None:
+        raise raised
+    return result
+
+
+class _Sent:
+    """What was sent as a stream already."""
+
+    def __iter__(self) -> _Sent:
+        return self
+
+    def __next__(self) -> Any:
+        raise StopIteration
+
+
+def _plain(answer: Answer) -> Answer:
+    return lambda action: answer(lambda: _Sent() if action() is None else None)
+
 
 _NOT_CONSTRUCTED = object()
 
@@ -82,8 +199,6 @@ class TaskHost:
             self._object = called(function, *given)
 
         if is_async or (concurrency or 1) > 1:
-            from headrace.annex.tasks.hosting.side_by_side import Coroutines, Threads
-
             self._side = Coroutines(concurrency or 1000) if is_async else Threads(concurrency or 1)
         if is_async:
             self._side.run(lambda: self._answer(call, label, action, None).close())

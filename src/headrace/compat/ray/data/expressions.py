@@ -84,7 +84,7 @@ class Computed:
 
     def _value(self, given: Any, batch: pa.Table) -> Any:
         from headrace.core.arrow.batch import one_batch
-        from headrace.worker.expressions import evaluate
+        from headrace.worker.user_code import evaluate
 
         if isinstance(given, (Computed, Download)):
             return given(batch)

@@ -1,16 +1,31 @@
-"""Makes shards of what attempts leave of theirs: as it takes long, or as other workers have nothing to do."""
+"""Shards: what is checked before one is committed, the rests that attempts leave, and further shards that come."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
 
 from headrace.core.events import RowsRead, RunAsked, WorkerReady
-from headrace.core.work import Done, LeaveRest, Outcome, Remainder, RestLeft, Task
-from headrace.driver.policy import NEVER, Action, Decision, DivideShard, Policy, RunView, Tell
+from headrace.core.work import (
+    Done,
+    Failed,
+    Faults,
+    LeaveRest,
+    Ledger,
+    MoreShards,
+    OnError,
+    Outcome,
+    Remainder,
+    RestLeft,
+    RunInterrupted,
+    Task,
+)
+from headrace.driver.policy import NEVER, Action, AddShards, Decision, DivideShard, Policy, RunView, Tell
 from headrace.driver.shards import split_off
+from headrace.errors import TooManyErrors
+from headrace.plan.accounts import Accounts
 
 INTERVAL = 0.1  # seconds between two times of asking
 WORTH = 0.4  # seconds of work that have to be left, so that dividing them is worth a part and a commit
@@ -143,3 +158,136 @@ class WorkSharing(Policy):
     def next_wakeup(self, now: float) -> float:
         """Return when to ask again."""
         return self._next if self._asks else NEVER
+
+
+# ---------------------------------------------------------------- further shards
+
+
+class Growth(Policy):
+    """Takes in the shards that messages bring, and has ``want`` called when fewer wait than there are workers.
+
+    ``want`` returns at once; a ``MoreShards`` answers it, sooner or later. After one without shards, nobody is asked.
+    """
+
+    def __init__(self, want: Callable[[], None]) -> None:
+        self._want = want
+        self._came: list[MoreShards] = []
+        self._asked = self._over = False
+
+    def on_message(self, message: Any, now: float) -> None:
+        """Note what came, and that the run is to end."""
+        if isinstance(message, MoreShards):
+            self._came.append(message)
+        elif isinstance(message, RunInterrupted):
+            self._over = True
+
+    def before_schedule(self, view: RunView) -> Iterable[Action]:
+        """Take in what came."""
+        came, self._came = self._came, []
+        for each in came:
+            self._asked, self._over = False, self._over or not each.shards
+            yield AddShards(each.shards)
+
+    def after_schedule(self, view: RunView) -> Iterable[Action]:
+        """Ask for more."""
+        last = view.stages - 1
+        if not self._asked and not self._over and view.tasks_waiting(last) < max(1, len(view.loads(last))):
+            self._asked = True
+            self._want()
+        return ()
+
+
+# ---------------------------------------------------------------- before a shard is committed
+
+SAMPLE = 1_000  # rows that have to be read before a share of them is judged
+KINDS = 5  # of errors that a message names
+
+
+class ErrorBudget(Policy):
+    """Counts the rows that failed, in finished and open shards; raises ``TooManyErrors`` if they are too many.
+
+    >>> from headrace.core.work import Fault, Timings
+    >>> budget = ErrorBudget(2)
+    >>> faults = Faults(((Fault("map(parse)", "ValueError", "no number: 'x'"), 3),))
+    >>> budget.count(Done(0, 0, (), Ledger(100, 97, 3), Timings(), faults=faults))  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    headrace.errors.TooManyErrors: 3 of the 100 rows read so far failed, more than max_errors=2 allows: ...
+    """
+
+    def __init__(
+        self, most: float | None = None, ledger: Ledger | None = None, faults: Faults | None = None
+    ) -> None:
+        """``ledger`` and ``faults`` are those of earlier drivers of the run."""
+        self._most = most
+        self._read = ledger.read if ledger is not None else 0
+        self._faults = faults or Faults()
+        self._on_error: OnError | None = None  # as it was asked for since
+        self._open: dict[int, tuple[int, Faults]] = {}  # by shard: rows read so far, and how many failed
+
+    def on_message(self, message: Any, now: float) -> None:
+        """Count the rows of an open shard that failed so far."""
+        if isinstance(message, RunAsked):
+            self._most = message.max_errors or self._most
+            self._on_error = message.on_error or self._on_error
+        elif isinstance(message, RowsRead) and message.faults.counts:
+            self._open[message.shard] = message.rows, message.faults
+            self._check()
+
+    def before_submit(self, task: Task) -> Task:
+        """Say what becomes of rows that fail, if that is not as it was."""
+        return msgspec.structs.replace(task, on_error=self._on_error) if self._on_error else task
+
+    def on_outcome(self, outcome: Outcome, view: RunView) -> Decision:
+        """Count the rows of an attempt before it is committed."""
+        self.count(outcome)
+        return outcome
+
+    def count(self, outcome: Outcome) -> None:
+        """Count the rows of an attempt that has ended."""
+        self._open.pop(outcome.shard, None)
+        if isinstance(outcome, Done):
+            self._read += outcome.ledger.read
+            self._faults += outcome.faults
+            self._check()
+
+    def _check(self) -> None:
+        if self._most is None:
+            return
+        read = self._read + sum(rows for rows, _ in self._open.values())
+        faults = sum((each for _, each in self._open.values()), self._faults)
+        share = 0 < self._most < 1
+        most = self._most * read if share else self._most
+        if faults.total > most and not (share and read < SAMPLE):
+            raise TooManyErrors(
+                f"{faults.total:,} of the {read:,} rows read so far failed, more than max_errors={self._most:g} "
+                f"allows: {format_faults(faults)}. Finished work is kept: fix the cause, or allow more and run again."
+            )
+
+
+class LedgerCheck(Policy):
+    """Compares the ledger of each finished attempt with what ``accounts`` expects of its shard."""
+
+    def __init__(self, accounts: Accounts) -> None:
+        self._accounts = accounts
+
+    def on_outcome(self, outcome: Outcome, view: RunView) -> Decision:
+        """Turn an outcome with a wrong ledger into an error that ends the run."""
+        if not isinstance(outcome, Done) or not view.is_current(outcome):
+            return outcome
+        shard = view.shard(outcome.shard)
+        if outcome.rest is not None:
+            shard = split_off(shard, outcome.rest, view.shards)[0]
+        wrong = self._accounts.check(shard, outcome)
+        return outcome if wrong is None else Failed(outcome.shard, outcome.attempt, wrong)
+
+
+def format_faults(faults: Faults) -> str:
+    """Return how many rows failed with which error, the most frequent first."""
+    counts = sorted(faults.counts, key=lambda each: -each[1])
+    parts = [
+        f"{count:,} in {fault.step} with {fault.kind}"
+        + (f', such as "{fault.message}"' if fault.message else "")
+        for fault, count in counts[:KINDS]
+    ]
+    rest = sum(count for _, count in counts[KINDS:])
+    return "; ".join([*parts, f"{rest:,} others"] if rest else parts)
