@@ -191,6 +191,22 @@ def test_cleaning_leaves_what_machines_make(tmp_path: Path, nurseries: list[Nurs
     job.check(str(place))
 
 
+def test_failed_rows_are_counted_over_all_machines(tmp_path: Path, nurseries: list[Nursery]) -> None:
+    place, log, bad = tmp_path / "out", tmp_path / "log", sum(i % job.BAD == 5 for i in range(job.ROWS))
+
+    def be(nursery: Nursery, most: int) -> int:
+        environment = {"TEST_MODEL_SECONDS": "0.1"}  # so that each machine has some of them
+        return nursery.live(
+            "annex.fleet.job", [str(place), {"max_errors": most}], log, environment=environment
+        )
+
+    with ThreadPoolExecutor(3) as threads:
+        assert 0 not in threads.map(be, nurseries, [bad - 1] * 3), log.read_text()
+    assert "TooManyErrors" in log.read_text() and not list(place.glob("part-*"))
+    assert be(nurseries[0], bad) == 0, log.read_text()
+    job.check(str(place))
+
+
 @pytest.mark.parametrize(
     ("asked", "words"),
     [

@@ -7,6 +7,7 @@ All of it stands in notes of the output, which are only ever added (``output/pub
 - ``ended-k3f9a2xq``: what counts of that machine's work, and in pieces what it has left. It or another writes it,
   once; what the machine makes later does not count. ``claim-k3f9a2xq-2-0`` gives the third piece to a machine.
 - ``left-k3f9a2xq``: that note has pieces, so it is worth reading. A hint: without it they are found later.
+- ``errors-k3f9a2xq-8``: so many rows have failed that this machine has committed. It says so whenever they doubled.
 - ``schema``: that of the output, by the first machine that knows it.
 
 A slice or a piece that a machine claimed, and that the note of its end does not name, was claimed too late to count:
@@ -43,6 +44,7 @@ FEW = 16
 TIMES, GRACE = 2.0, 5.0
 """A machine is slow if it needs so many times what others would, and so many seconds more."""
 _CLAIM = re.compile(r"claim-(\w+(?:-\d+)?)-(\d+)")
+_ERRORS = re.compile(r"errors-(\w+)-(\d+)")
 _ENDED, _LEFT = re.compile(r"ended-(\w+)"), re.compile(r"left-(\w+)")
 
 Part = tuple[str, int]
@@ -150,6 +152,11 @@ def left_name(machine: str) -> str:
     return f"left-{machine}"
 
 
+def errors_name(machine: str, errors: int) -> str:
+    """Return the name of the note that so many rows of a machine have failed."""
+    return f"errors-{machine}-{errors}"
+
+
 def weight_of(shards: Iterable[Shard]) -> float:
     """Return about how much work shards are, in any unit: their rows, or bytes where rows are not known."""
     return sum(
@@ -176,6 +183,7 @@ class Board:
         self.ended: dict[str, Ended] = {}
         self.unread: set[str] = set()
         self.hinted: set[str] = set()
+        self._errors: dict[str, int] = {}
 
     def look(self, names: Iterable[str]) -> None:
         """Take in which notes there are."""
@@ -186,6 +194,8 @@ class Board:
                 self.unread.add(found[1])
             elif (found := _LEFT.fullmatch(name)) and found[1] not in self.ended:
                 self.hinted.add(found[1])
+            elif found := _ERRORS.fullmatch(name):
+                self._errors[found[1]] = max(int(found[2]), self._errors.get(found[1], 0))
 
     def read_ended(self, machines: Collection[str] | None = None) -> None:
         """Read what counts of machines that have ended; None: of all of them."""
@@ -271,6 +281,11 @@ class Board:
     def complete(self) -> bool:
         """True once every slice and every piece is done."""
         return all((item, self._last.get(item, -1)) in self._settled for item in self._items)
+
+    def errors_beside(self, machine: str) -> int:
+        """Return how many rows have failed on others, at least: those count for sure whose machine has not ended."""
+        over = {machine, *self.ended, *self.unread}
+        return sum(errors for each, errors in self._errors.items() if each not in over)
 
     @property
     def machines(self) -> int:

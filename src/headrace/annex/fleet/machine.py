@@ -24,12 +24,14 @@ from headrace.annex.fleet.board import (
     Part,
     claim_name,
     ended_name,
+    errors_name,
     left_name,
     weight_of,
 )
 from headrace.core import failpoints
 from headrace.core.work import FLEET, HOME, MoreShards, RunInterrupted, Shard
-from headrace.errors import HeadraceError, RunLocked
+from headrace.driver.policies.shards import SAMPLE
+from headrace.errors import HeadraceError, RunLocked, TooManyErrors
 from headrace.output import inputs
 from headrace.output.job import Job, OpenRequest
 from headrace.output.layout import Output, new_run_name, open_output, read_plan
@@ -55,13 +57,14 @@ AHEAD = 64
 """A machine takes one of so many slices that are free: so few ask for the same."""
 CLAIMS_READ = 256
 """Claims that a machine without work reads at a time, to see whose they are."""
-READ, SELDOM = 4, 0.25
+READ, SELDOM = 8, 0.25
 """Who has no work reads so many notes whenever it looks. Of more, it reads all now and then, and so many on average.
 
-Those who were done first have read what came before, and look after the rest. Should they go, others do.
+Those who were done first have read what came before, and look after the rest. Should they go, others do: the chance
+doubles with every look's time without a new note.
 """
 QUIET = 5
-"""So many looks without a new note, after which a machine reads all."""
+"""After so many of these, claims are read although they are many."""
 
 
 class Given(Partitioning, frozen=True):
@@ -91,8 +94,11 @@ def parts_of(sink: FileSink, run: str) -> FileSink:
 class Fleet:
     """An output that many machines write, as one of them sees it."""
 
-    def __init__(self, plan: Plan, request: OpenRequest, fleet: FleetPlan, notes: Notes) -> None:
+    def __init__(
+        self, plan: Plan, request: OpenRequest, fleet: FleetPlan, notes: Notes, max_errors: float | None
+    ) -> None:
         self.plan, self.request, self.fleet, self.notes = plan, request, fleet, notes
+        self.max_errors = max_errors
         self.board = Board(fleet, notes.read)
         inputs.note(plan.source, fleet.plan)  # which the runs of machines do not repeat
         self._signs: dict[str, tuple[str, float]] = {}  # of life, and since when there was no other
@@ -179,17 +185,15 @@ class Fleet:
         """
         board = self.board
         board.read_ended(board.hinted)
-        if next(board.free(), None) is None:
-            quiet = self._is_quiet()
-            if quiet or _may_read(len(board.unread)):
-                board.read_ended()
-                if not board.complete and (quiet or board.has_few_open):
-                    self._release_claims(machine, done, quiet=quiet)
+        if next(board.free(), None) is None and self._may_read(len(board.unread)):
+            board.read_ended()
+            if not board.complete and (board.has_few_open or self._quiet >= QUIET):
+                self._release_claims(machine, done)
         return next(board.free(), None) is not None
 
-    def _release_claims(self, machine: str, done: Pace | None, *, quiet: bool) -> None:
+    def _release_claims(self, machine: str, done: Pace | None) -> None:
         known = self.board.read_claims(time.monotonic(), 0)
-        if not quiet and not _may_read(len(known) + len(self.board.unread_claims)):
+        if not self._may_read(len(known) + len(self.board.unread_claims)):
             return
         for other, parts in sorted(self.board.read_claims(time.monotonic(), CLAIMS_READ).items()):
             if other == machine or other in self.board.ended:
@@ -209,12 +213,15 @@ class Fleet:
             self.look()
             self.board.read_ended([other])
 
-    def _is_quiet(self) -> bool:
-        """Say whether there were no new notes for long, and no machine completes the output; once in a while."""
-        if QUIET * self.longest > time.monotonic() - self._changed:
-            return False
-        self._changed = time.monotonic()
-        return not self.completes()
+    @property
+    def _quiet(self) -> float:
+        return (time.monotonic() - self._changed) / self.longest
+
+    def _may_read(self, notes: int) -> bool:
+        """Say whether to read so many notes; not if they are many, and a machine completes the output."""
+        if notes <= READ:
+            return True
+        return random.random() * notes < SELDOM * 2.0 ** min(30.0, self._quiet) and not self.completes()
 
     @property
     def longest(self) -> float:
@@ -224,6 +231,23 @@ class Fleet:
     def completes(self) -> bool:
         """Say whether another machine completes the output."""
         return self._lives(cast("FileSink", self.plan.sink))
+
+    def check_errors(self, machine: str, errors: int) -> None:
+        """Raise ``TooManyErrors`` if more rows have failed than may, on all machines, as far as is known by now.
+
+        A share is one of all rows, if it is known how many there are. What is not seen here is found in the end.
+        """
+        rows = [shard.rows for shard in self.fleet.plan.shards]
+        most = self.max_errors
+        if most is not None and most < 1:
+            most = most * sum(rows) if min(rows, default=-1) >= 0 and sum(rows) >= SAMPLE else None
+        beside = self.board.errors_beside(machine)
+        if most is not None and errors + beside > most:
+            raise TooManyErrors(
+                f"{errors + beside:,} rows have failed, {beside:,} of them on other machines, more than "
+                f"max_errors={self.max_errors:g} allows. Finished work is kept: fix the cause, or allow more and run "
+                "again."
+            )
 
     def _lives(self, sink: FileSink) -> bool:
         """Say whether who writes there gives signs of life, by this machine's clock alone."""
@@ -281,10 +305,6 @@ class Fleet:
         return known or schema
 
 
-def _may_read(notes: int) -> bool:
-    return notes <= READ or random.random() * notes < SELDOM
-
-
 class Machine:
     """The run of this machine; its shards come while it is at work, as a thread claims them.
 
@@ -300,6 +320,7 @@ class Machine:
         self._began = time.monotonic()
         self._parts: list[Part] = []
         self._weight = 0.0
+        self._errors = 0
         self._wanted = threading.Semaphore(0)
         self._closed = threading.Event()
         self._failed: BaseException | None = None
@@ -318,6 +339,11 @@ class Machine:
         self._wanted.release()
 
     def _take(self) -> tuple[Shard, ...]:
+        errors = self.job.committer.state.faults.total
+        if errors >= max(1, 2 * self._errors):
+            self._fleet.notes.add(errors_name(self.name, errors), b"")
+            self._errors = errors
+        self._fleet.check_errors(self.name, errors)
         seconds, done = time.monotonic() - self._began, self.job.committer.state.done
         so_far = Pace(seconds, self._weight * sum(done) / max(1, len(done)))
         taken = self._fleet.take(self.name, so_far, self._weight, seconds)

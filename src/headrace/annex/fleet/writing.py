@@ -16,7 +16,8 @@ from headrace.annex.fleet.machine import LONGEST_LOOK, Fleet, Machine, given
 from headrace.core.files import safe_files
 from headrace.core.metric_states import STATES, side_files
 from headrace.core.waiting import backoff
-from headrace.core.work import FLEET, HOME, NOTES, SUCCESS, CommitRecord, Shard, Split
+from headrace.core.work import FLEET, HOME, NOTES, SUCCESS, CommitRecord, Faults, Ledger, Shard, Split
+from headrace.driver.policies.shards import ErrorBudget
 from headrace.errors import (
     ArgumentError,
     HeadraceError,
@@ -59,7 +60,7 @@ def fleet_job(plan: Plan, request: OpenRequest, options: RunOptions, drive: Driv
     completes it, and others find it complete.
     """
     _check(plan, options)
-    fleet = _joined(plan, request)
+    fleet = _joined(plan, request, options.max_errors)
     with contextlib.ExitStack() as stack:
         job = None
         if fleet is not None:
@@ -127,7 +128,7 @@ def _opened(plan: Plan, request: OpenRequest, stack: contextlib.ExitStack, fleet
 # ---------------------------------------------------------------- joining
 
 
-def _joined(plan: Plan, request: OpenRequest) -> Fleet | None:
+def _joined(plan: Plan, request: OpenRequest, max_errors: float | None) -> Fleet | None:
     """Join those who work on the output, or be the first; None where one machine has begun or finished it."""
     assert plan.sink is not None
     place = place_at(plan.sink.root, plan.sink.storage.options)
@@ -144,7 +145,7 @@ def _joined(plan: Plan, request: OpenRequest) -> Fleet | None:
         command = invocation.current()
         if command is not None and not place.copied:  # what is in a store, others may write
             command.record(place.root / HOME / FLEET, place.at())
-    return Fleet(plan, request, _checked(plan, data, code), notes)
+    return Fleet(plan, request, _checked(plan, data, code), notes, max_errors)
 
 
 def _first(plan: Plan, request: OpenRequest, notes: Notes, code: dict[str, str]) -> bytes:
@@ -231,6 +232,7 @@ def _gathered(fleet: Fleet, stack: contextlib.ExitStack) -> Job | None:
                 output = open_output(sink.root, sink.storage.options)
                 try:  # one reads all
                     found = opened.enter_context(gathered(fleet))
+                    _check_errors(fleet, found)
                 except BaseException:
                     output.close()
                     raise
@@ -292,6 +294,13 @@ def gathered(fleet: Fleet) -> Iterator[list[Gathered]]:
 def shards_of(found: Sequence[Gathered]) -> list[Shard]:
     """Return the shards as the output has them: numbered in their order."""
     return [Shard(i, each.shard.splits) for i, each in enumerate(found)]
+
+
+def _check_errors(fleet: Fleet, found: Sequence[Gathered]) -> None:
+    """Raise ``TooManyErrors`` if more rows have failed on all machines than may; nothing is published then."""
+    records = [each.record for each in found]
+    ledger = sum((record.ledger for record in records), Ledger())
+    ErrorBudget(fleet.max_errors, ledger, sum((record.faults for record in records), Faults())).check()
 
 
 def adopt(job: Job, found: Sequence[Gathered]) -> None:

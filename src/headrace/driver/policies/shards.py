@@ -231,7 +231,7 @@ class ErrorBudget(Policy):
             self._on_error = message.on_error or self._on_error
         elif isinstance(message, RowsRead) and message.faults.counts:
             self._open[message.shard] = message.rows, message.faults
-            self._check()
+            self.check()
 
     def before_submit(self, task: Task) -> Task:
         """Say what becomes of rows that fail, if that is not as it was."""
@@ -248,9 +248,10 @@ class ErrorBudget(Policy):
         if isinstance(outcome, Done):
             self._read += outcome.ledger.read
             self._faults += outcome.faults
-            self._check()
+            self.check()
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Raise ``TooManyErrors`` if more rows have failed than may."""
         if self._most is None:
             return
         read = self._read + sum(rows for rows, _ in self._open.values())
