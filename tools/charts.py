@@ -159,7 +159,7 @@ def seconds(value: float) -> str:
 
 
 def every_table(figures: dict[str, Any]) -> str:
-    """Return all that was measured, a table for each job of the medians.
+    """Return what was measured, a table of the medians for each job whose time alone is not what matters.
 
     >>> rounds = [{"wall_s": wall, "cpu_s": 2 * wall} for wall in (2.0, 4.0)]
     >>> one = {"job": "tiny", "contender": "hand", "failure": None, "peaks": [2**20], "rows": 100, "load": 9.3,
@@ -171,7 +171,7 @@ def every_table(figures: dict[str, Any]) -> str:
     |---|---|---|---|---|
     | loop by hand | 3.0 | 1.00 | 6.0 | 1 |
     """
-    known = [each for each in figures["results"] if each["job"] in EVERY and each["contender"] in NAMES]
+    known = [each for each in figures["results"] if each["job"] in JOBS and each["contender"] in NAMES]
     of_hand = {each["job"]: each["rounds"] for each in known if each["contender"] == "hand"}
     lines: list[str] = []
     job = ""

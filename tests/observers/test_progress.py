@@ -141,9 +141,9 @@ class TestLines:
         note, told = map(json.loads, stream.getvalue().splitlines())
         assert note["event"] == "note" and note["text"].startswith("memory did not suffice for 2 rows in f")
         assert told == {
-            "event": "progress", "phase": "running", "share": 0.3, "rows": 300, "rows_expected": 1000,
-            "rows_per_second": 20.0, "rows_failed": 0, "shards": 10, "shards_done": 3, "shards_retried": 0,
-            "workers_ready": 0, "elapsed": 10.0, "left": 30.0,
+            "event": "progress", "phase": "running", "share": 0.3, "rows": 300, "rows_half_done": 0,
+            "rows_expected": 1000, "rows_per_second": 20.0, "rows_failed": 0, "shards": 10, "shards_done": 3,
+            "shards_retried": 0, "workers_ready": 0, "elapsed": 10.0, "left": 30.0,
         }  # fmt: skip
 
     def test_one_line_where_memory_did_not_suffice(self) -> None:

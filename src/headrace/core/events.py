@@ -129,7 +129,8 @@ class RunStarted(msgspec.Struct, frozen=True):
 class RowsRead(msgspec.Struct, frozen=True):
     """A worker got on inside its shard of ``of`` rows (-1 if that is not known); may be told again after a retry.
 
-    ``size``: the bytes of the input that these rows are of; 0 where that is not known yet.
+    ``size``: the bytes of the input that these rows are of; 0 where that is not known yet. ``waited``: the seconds
+    that it waited for the stage before.
     """
 
     worker: int
@@ -137,6 +138,21 @@ class RowsRead(msgspec.Struct, frozen=True):
     rows: int
     faults: Faults = Faults()
     of: int = -1
+    size: int = 0
+    waited: float = 0.0
+
+
+class RowsBegun(msgspec.Struct, frozen=True):
+    """A worker of an earlier ``stage`` got on: so many ``rows`` of its shard went through the stage, by one ``task``.
+
+    ``size``: the bytes of the input that these rows are of; 0 where that is not known yet.
+    """
+
+    stage: int
+    worker: int
+    shard: int
+    task: int
+    rows: int
     size: int = 0
 
 
@@ -504,6 +520,7 @@ Event = (
     | InputMade
     | RunStarted
     | RowsRead
+    | RowsBegun
     | WorkerReady
     | Worked
     | MemoryTaken

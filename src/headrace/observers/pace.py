@@ -21,7 +21,8 @@ _LONGEST_WINDOW = 300.0  # seconds over which the speed is measured that tells h
 _SHORTEST_WINDOW = 1.0  # likewise, in a run of several stages
 _FIRST_SAMPLES = 0.15  # seconds between the first ones
 
-Unit = Literal["rows", "shards"]
+Unit = Literal["rows", "shards", "begun"]
+"""``begun``: rows that went through the stages before the last."""
 Point = tuple[float, int, float]  # time, what was done by then, and for how long workers had worked
 
 
@@ -37,19 +38,20 @@ class Pace:
 
     def __init__(self) -> None:
         self.begun = False  # whether anything was noted
-        self.since: tuple[float, int, int] = (0.0, 0, 0)  # the time, rows and shards from which it counts
-        self._done: dict[Unit, deque[Point]] = {"rows": deque(), "shards": deque()}
+        self.began = 0.0  # the time from which it counts
+        self.since: dict[Unit, int] = {"rows": 0, "shards": 0, "begun": 0}  # what was done by then
+        self._done: dict[Unit, deque[Point]] = {unit: deque() for unit in self.since}
 
-    def restart(self, at: float, rows: int, shards: int) -> None:
+    def restart(self, at: float, rows: int, shards: int, begun: int = 0) -> None:
         """Count from here on."""
-        self.since, self.begun = (at, rows, shards), True
+        self.begun, self.began, self.since = True, at, {"rows": rows, "shards": shards, "begun": begun}
         for points in self._done.values():
             points.clear()
-        self.note(at, rows, shards)
+        self.note(at, rows, shards, begun=begun)
 
-    def note(self, at: float, rows: int, shards: int, worked: float = 0.0) -> None:
+    def note(self, at: float, rows: int, shards: int, worked: float = 0.0, *, begun: int = 0) -> None:
         """Note how much is done at ``at``, for which workers have ``worked`` so many seconds, added up."""
-        for points, done in zip(self._done.values(), (rows, shards), strict=True):
+        for points, done in zip(self._done.values(), (rows, shards, begun), strict=True):
             if not points or done != points[-1][1]:
                 points.append((at, done, worked))
             while len(points) > 2 and points[1][0] <= at - _LONGEST_WINDOW - LATE:
@@ -57,7 +59,7 @@ class Pace:
 
     def due(self, at: float, noted: float) -> bool:
         """Tell whether there should be another sample, after the one at ``noted``."""
-        return at - noted >= min(SAMPLE, max(_FIRST_SAMPLES, 0.1 * (at - self.since[0])))
+        return at - noted >= min(SAMPLE, max(_FIRST_SAMPLES, 0.1 * (at - self.began)))
 
     def rate(self, now: float, unit: Unit) -> float:
         """Return the rate over half a minute that ends when something was done last, or later if more is overdue."""
@@ -76,14 +78,14 @@ class Pace:
         start, end = self._long_window(points, now, _SHORTEST_WINDOW)
         gap = _longest_gap(points)
         later = [point for point in points if point[0] > since]
-        enough = max(3 * _longest_gap(later), (end - self.since[0]) / 10)
+        enough = max(3 * _longest_gap(later), (end - self.began) / 10)
         if since > start and len(later) > 2 and end - since >= enough:
             start = since
         done = points[-1][1] - done_by(points, start)[0] if end > start else 0
         if done > 0:
             return done / (end - start), min(max(0.0, now - points[-1][0]), gap)
-        done = points[-1][1] - self.since[1 + (unit == "shards")] if points else 0
-        return max(0, done) / (now - self.since[0]) if now > self.since[0] else 0.0, 0.0
+        done = points[-1][1] - self.since[unit] if points else 0
+        return max(0, done) / (now - self.began) if now > self.began else 0.0, 0.0
 
     def rate_of_one(self, now: float, unit: Unit) -> float:
         """Return what one worker does in a second of its work; 0 if that is not known.
@@ -93,13 +95,13 @@ class Pace:
         points = list(self._done[unit])
         start, _ = self._long_window(points, now, WINDOW)
         if not points or start >= points[-1][0]:
-            start = self.since[0]
+            start = self.began
         done, worked = done_by(points, start) if points else (0, 0.0)
         seconds = points[-1][2] - worked if points else 0.0
         return max(0.0, points[-1][1] - done) / seconds if seconds > 0 else 0.0
 
     def _long_window(self, points: Sequence[Point], now: float, least: float) -> tuple[float, float]:
-        return _window(points, now, min(_LONGEST_WINDOW, max(least, (now - self.since[0]) / 2)))
+        return _window(points, now, min(_LONGEST_WINDOW, max(least, (now - self.began) / 2)))
 
     def _points(self, unit: Unit) -> list[Point]:
         """Return when how much was done, as far as it is remembered.
@@ -107,7 +109,7 @@ class Pace:
         The first portion takes longer where several workers share the work, and does not count once there are more.
         """
         points = list(self._done[unit])
-        began = bool(points) and points[0][0] == self.since[0]
+        began = bool(points) and points[0][0] == self.began
         return points[1:] if began and len(points) > 3 else points
 
 

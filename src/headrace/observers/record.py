@@ -21,6 +21,7 @@ from headrace.core.events import (
     MetricsCounted,
     ModelAsked,
     RequirementsAsked,
+    RowsBegun,
     RowsRead,
     RunDescribed,
     RunFinished,
@@ -118,7 +119,7 @@ class Record:
                 self._memory = event
         elif isinstance(event, ModelAsked):
             self._asked[event.session] = event
-        elif not isinstance(event, RowsRead):
+        elif not isinstance(event, RowsRead | RowsBegun):
             if isinstance(event, WorkerReady):
                 self._add_sample()
             self._add_line(event)

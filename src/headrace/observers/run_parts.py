@@ -10,7 +10,15 @@ from typing import Annotated
 import msgspec
 
 from headrace.core.answered import Answered, both
-from headrace.core.events import RowsRead, RunDescribed, RunFinished, RunStarted, ShardCommitted, Worked
+from headrace.core.events import (
+    RowsBegun,
+    RowsRead,
+    RunDescribed,
+    RunFinished,
+    RunStarted,
+    ShardCommitted,
+    Worked,
+)
 from headrace.core.work import Faults
 
 BUSY = 0.7  # share of its time: the least of a stage that is the bottleneck
@@ -109,6 +117,7 @@ class OpenShards:
         self.rows = self.failed = 0
         self.worked = 0.0
         self._shards: dict[int, UnderWay] = {}
+        self._waited: dict[int, float] = {}  # shard → seconds
         self._sized: dict[int, tuple[int, int]] = {}  # shard → rows and their bytes, where these are known
         self._failed: dict[int, int] = {}  # shard → rows, where there are any
         self._news: dict[int, float] = {}  # worker → when it was ready, or said something last
@@ -131,6 +140,7 @@ class OpenShards:
         self.news(event.worker, at)
         self._shards[event.shard] = UnderWay(event.worker, event.rows, event.of, at)
         self.rows += event.rows
+        self._waited[event.shard] = event.waited
         if event.size:
             self._sized[event.shard] = event.rows, event.size
         if failed := event.faults.total:
@@ -142,6 +152,7 @@ class OpenShards:
         if (known := self._shards.pop(shard, None)) is not None:
             self.rows -= known.rows
             self._sized.pop(shard, None)
+            self._waited.pop(shard, None)
             self.failed = max(0, self.failed - self._failed.pop(shard, 0))
 
     def forget_worker(self, worker: int) -> None:
@@ -153,6 +164,11 @@ class OpenShards:
     def sized(self) -> tuple[int, int]:
         """Return rows, and the bytes of the input that they are, of the shards of which both are known."""
         return sum(rows for rows, _ in self._sized.values()), sum(size for _, size in self._sized.values())
+
+    @property
+    def waited(self) -> float:
+        """The seconds that workers waited for the stage before, in the shards that they are at."""
+        return round(sum(self._waited.values()), 3)
 
     def workers(self) -> tuple[int, ...]:
         """Return the workers that are at a shard, in their order."""
@@ -172,6 +188,42 @@ class OpenShards:
             (at, worker) for worker, at in self._news.items() if worker not in known and at >= heard
         )
         return (*found, *(UnderWay(worker, 0, -1, at) for at, worker in begun[: max(0, left - len(found))]))
+
+
+class BegunRows:
+    """The rows of open shards that went through a stage before the last, by the tasks that made blocks of them.
+
+    >>> begun = BegunRows()
+    >>> begun.put(RowsBegun(stage=0, worker=1, shard=7, task=3, rows=50), at=100.0)
+    >>> begun.put(RowsBegun(stage=0, worker=2, shard=7, task=4, rows=10), at=101.0)
+    >>> begun.through(stage=0), begun.through(stage=1)
+    (60, 0)
+    """
+
+    def __init__(self) -> None:
+        self.news: dict[int, tuple[int, float]] = {}  # worker in a call → its stage, and when it got on last
+        self._shards: dict[int, dict[tuple[int, int], tuple[int, int]]] = {}  # by stage and task: rows, bytes
+
+    def put(self, event: RowsBegun, at: float) -> None:
+        """Note how far a task is."""
+        self.news[event.worker] = event.stage, at
+        self._shards.setdefault(event.shard, {})[event.stage, event.task] = event.rows, event.size
+
+    def forget(self, shard: int) -> None:
+        """A shard is done, or begins anew."""
+        self._shards.pop(shard, None)
+
+    def through(self, stage: int) -> int:
+        """Return how many rows went through a stage."""
+        return sum(rows for rows, _ in self._of(stage))
+
+    def sized(self) -> tuple[int, int]:
+        """Return rows of the first stage, and the bytes of the input that they are, where both are known."""
+        found = [each for each in self._of(0) if each[1]]
+        return sum(rows for rows, _ in found), sum(size for _, size in found)
+
+    def _of(self, stage: int) -> list[tuple[int, int]]:
+        return [done for tasks in self._shards.values() for (at, _), done in tasks.items() if at == stage]
 
 
 def busy_share(seconds: float, wait: float, capacity: float) -> float:
@@ -310,7 +362,8 @@ class ProgressSample(msgspec.Struct, frozen=True):
     stage that are in the midst of one. In a run of one stage, ``worked`` has the seconds that workers have worked on
     these rows, added up, ``idle`` how many of them seem to have nothing to do, and ``last`` the shards under way,
     once few are left. ``likely``: how many rows there are, by what was read of the input; 0 where that is known, or
-    nothing tells.
+    nothing tells. ``begun``: the rows that went through each stage before the last; ``at_work``: how long its
+    workers have worked in calls that go on. ``waited``: the seconds that those ``working`` waited for them.
     """
 
     rows: _Count
@@ -322,6 +375,9 @@ class ProgressSample(msgspec.Struct, frozen=True):
     idle: _Count = 0
     last: tuple[UnderWay, ...] = ()
     likely: _Count = 0
+    begun: tuple[_Count, ...] = ()
+    at_work: tuple[_Seconds, ...] = ()
+    waited: _Seconds = 0.0
 
 
 class Unlisted(msgspec.Struct, frozen=True):

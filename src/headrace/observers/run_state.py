@@ -27,6 +27,7 @@ from headrace.core.events import (
     PoolResized,
     PoolWaits,
     RequirementsAsked,
+    RowsBegun,
     RowsRead,
     RunAsked,
     RunDescribed,
@@ -55,6 +56,7 @@ from headrace.observers.pace import (
 from headrace.observers.run_parts import (
     LONGEST,
     TIMES,
+    BegunRows,
     CommitSum,
     Driver,
     OpenShards,
@@ -89,6 +91,7 @@ _Incident = (
 )
 
 RETRIED_CALLS, RETRIED_SHARDS = "call tried again", "shard tried again"
+_BEGUN = 0.1  # of the share: what the stages before the last have done, however far they are ahead
 _NEARLY = 0.999  # of the rows that there likely are: whether they are all is known in the end
 LOST, RETIRED, DIVIDED, DIVIDED_EARLY = (
     "worker lost",
@@ -117,7 +120,10 @@ class RunState:
     def __init__(self) -> None:
         self.at = 0.0  # of the last event or tick
         self.drivers: list[Driver] = []
-        self.rows = 0  # read, including those of shards that are not committed yet
+        self.rows = (
+            0  # read, including those of shards that are not committed yet; of several stages, by the last
+        )
+        self.begun: tuple[int, ...] = ()  # rows that went through each stage before the last
         self.read = self.written = self.rejected = self.nulled = self.bytes = 0  # in committed shards
         self.shards_done = self.shards = 0
         self.stages: dict[int, StageState] = {}
@@ -137,7 +143,7 @@ class RunState:
         self.sample = ProgressSample(0, 0)
         self.sampled_at = 0.0
         self._pace = Pace()
-        self._open = OpenShards()
+        self._open, self._earlier = OpenShards(), BegunRows()
         self._working: tuple[int, ...] = ()  # in the midst of a shard, as the last sample of a record has it
         self._read_back: ProgressSample | None = None  # the last sample of a record
         self._share = self._share_before = 0.0
@@ -172,8 +178,12 @@ class RunState:
                     event = msgspec.structs.replace(event, of=likely)
                 self._open.put(event, at)
                 self._reach(0)
+            case RowsBegun():
+                self._earlier.put(event, at)
+                self._reach(0)
             case ShardCommitted():
                 self._open.forget(event.shard)
+                self._earlier.forget(event.shard)
                 self._size_done += self._left.pop(event.shard, 0)
                 self._commit(CommitSum.of(event))
             case CommitSum():
@@ -184,12 +194,13 @@ class RunState:
                 self.shards_done = max(self.shards_done, event.shards)
                 self._open.failed = max(0, event.failed - self.rejected - self.nulled)
                 self._working, self._read_back = event.working, event
-                self._reach(event.rows)
+                self._reach(event.rows, event.begun)
                 self._take_sample(at)
             case WorkerReady():
                 self._worker_ready(event, at)
             case Worked():
                 self._open.news(event.worker, at)
+                self._earlier.news.pop(event.worker, None)
                 self._work(WorkSum.of(event, at, self.ready.get(event.worker, 0.0)))
             case WorkSum():
                 self._work(event)
@@ -239,7 +250,7 @@ class RunState:
         self.bytes, self.faults = event.bytes_done, event.faults_done
         self.models.begin(event.answered_done)
         self.shards, self.shards_done = event.shards, event.shards_done
-        self._open = OpenShards()
+        self._open, self._earlier, self.begun = OpenShards(), BegunRows(), ()
         self._working, self._read_back = (), None
         self._size, self._size_done, self._left = event.size, event.size_done, dict(event.sizes)
         self._share = 0.0
@@ -254,9 +265,10 @@ class RunState:
         self.ready[event.worker] = at
         self._open.begin(event.worker, at)
         driver.loading = max(driver.loading, event.seconds)
+        since = self._pace.since
         if driver.first_ready is None:
             driver.first_ready = max(0.0, at - driver.began)
-        if self._pace.begun and (self.rows, self.shards_done) == self._pace.since[1:]:
+        if self._pace.begun and (self.rows, self.shards_done) == (since["rows"], since["shards"]):
             self._count_from_here(at)  # no row was read before
         took = at - driver.began
         # It was started later, when another was lost, or more were needed.
@@ -284,14 +296,27 @@ class RunState:
         self.faults += done.faults
         self._reach(0)
 
-    def _reach(self, rows: int) -> None:
+    def _reach(self, rows: int, begun: tuple[int, ...] = ()) -> None:
         self.rows = max(self.rows, rows, self.read + self._open.rows)
+        if (earlier := len(self.stage_names) - 1) > 0:
+            before = (*self.begun, *[0] * earlier)
+            more = begun or [self.read + self._earlier.through(stage) for stage in range(earlier)]
+            self.begun = tuple(max(self.rows, *each) for each in zip(before, more, strict=False))
         if not self._size or self.shards_done >= self.shards:
             done, total = (
-                (self.rows, self.rows_expected) if self._by_rows else (self.shards_done, self.shards)
+                (self._rows_that_count, self.rows_expected)
+                if self._by_rows
+                else (self.shards_done, self.shards)
             )
             if total:
                 self._share = max(self._share, min(1.0, done / total))
+
+    @property
+    def _rows_that_count(self) -> float:
+        """Rows as they count for the share: those that only the earlier stages are through with count a little."""
+        if not self.begun:
+            return self.rows
+        return self.rows + _BEGUN * (sum(self.begun) / len(self.begun) - self.rows)
 
     def _work(self, work: WorkSum) -> None:
         stage = self.stages.setdefault(work.stage, StageState())
@@ -334,6 +359,7 @@ class RunState:
         match event:
             case ShardRetried():
                 self._open.forget(event.shard)
+                self._earlier.forget(event.shard)
                 self._count(RETRIED_SHARDS, f"shard {event.shard}: {event.reason}")
             case ShardDivided():
                 self.shards += max(0, event.parts - 1)
@@ -385,7 +411,7 @@ class RunState:
     # ------------------------------------------------------------ samples
 
     def _count_from_here(self, at: float) -> None:
-        self._pace.restart(at, self.rows, self.shards_done)
+        self._pace.restart(at, self.rows, self.shards_done, min(self.begun, default=0))
         self._take_sample(at)
 
     def _sample_if_new(self, at: float) -> None:
@@ -394,15 +420,18 @@ class RunState:
 
     def _take_sample(self, at: float) -> None:
         self.sample, self.sampled_at = self._present(), at
-        self._pace.note(at, self.rows, self.shards_done, self.sample.worked)
+        begun = min(self.begun, default=0)
+        self._pace.note(at, self.rows, self.shards_done, self.sample.worked, begun=begun)
         if self.sample.likely:
-            self._share = max(self._share, min(_NEARLY, self.rows / self.sample.likely))
+            self._share = max(self._share, min(_NEARLY, self._rows_that_count / self.sample.likely))
 
     def _present(self) -> ProgressSample:
         return ProgressSample(
             *(self.rows, self.shards_done, self.shards, self.failed, self.working),
             *self._near_the_end(),
             self._likely(),
+            self.begun,
+            *self._at_work(),
         )
 
     def _likely(self) -> int:
@@ -411,9 +440,19 @@ class RunState:
             return self._read_back.likely
         if not self._size:
             return 0
-        rows, size = self._open.sized()
+        rows, size = self._earlier.sized() if self.begun else self._open.sized()
         rows, size = rows + self.read, size + self._size_done
-        return max(self.rows, round(rows / size * self._size)) if size else 0
+        return max(self.rows, *self.begun, round(rows / size * self._size)) if size else 0
+
+    def _at_work(self) -> tuple[tuple[float, ...], float]:
+        """Return how long earlier stages have worked in calls that go on, and how long the last has waited."""
+        if self._read_back is not None:
+            return self._read_back.at_work, self._read_back.waited
+        found = [0.0] * len(self.begun)
+        for worker, (stage, at) in self._earlier.news.items():
+            since = max(self.ready.get(worker, at), self._last.get(worker, (0, 0.0))[1])
+            found[stage] += max(0.0, at - since)
+        return tuple(round(seconds, 3) for seconds in found), self._open.waited
 
     def _near_the_end(self) -> tuple[float, int, tuple[UnderWay, ...]]:
         """Return how long workers have worked, how many are idle, and what they are at if few shards are left."""
@@ -502,6 +541,9 @@ class RunState:
         rate, waited = self._pace.long_rate(now, unit, changed)
         of_one = self._pace.rate_of_one(now, unit) if workers else 0.0
         rate = of_one * workers or rate
+        begun = self._begun_rate(now) if rate <= 0 and total is not None else 0.0
+        if begun > 0 and total is not None:
+            return max(0.0, total - min(self.begun)) / begun
         if rate <= 0:
             return None
         shards = max(0, self.shards - sample.shards)
@@ -513,6 +555,13 @@ class RunState:
             under_way, waiting = sized(sample.last, shards, left, planned)
             return time_of_the_last(under_way, waiting, workers=workers, rate=of_one, now=now)
         return max(0.0, left / rate - waited)
+
+    def _begun_rate(self, now: float) -> float:
+        """Return the rows a second of the stages before the last, while the last one waits for a first block."""
+        waits = len(self.ready) >= sum(self.stage_workers) and not any(
+            stage.seconds for stage in self.stages.values()
+        )
+        return self._pace.long_rate(now, "begun")[0] if self.begun and waits else 0.0
 
     @property
     def cost_expected(self) -> float | None:
@@ -611,7 +660,12 @@ class RunState:
                 inside = max(0.0, min(end, now) - max(start, since))
                 seconds += busy * inside / max(end - start, 1e-9)
             if i + 1 == len(self.stage_workers):
-                seconds += sum(end - max(start, since) for start, end in self.under_way(now) if end > since)
+                under_way = self.under_way(now)
+                worked = sum(end - start for start, end in under_way)
+                lately = sum(end - max(start, since) for start, end in under_way if end > since)
+                seconds += lately * max(0.0, 1.0 - self.sample.waited / max(worked, 1e-9))
+            elif i < len(self.sample.at_work):
+                seconds += self.sample.at_work[i]
             shares.append(min(1.0, seconds / max(workers * (now - since), 1e-9)))
         return shares
 

@@ -225,11 +225,13 @@ def fields(state: RunState, now: float, left: float | None) -> list[Field]:
     if state.last is None or phase == "starting":
         elapsed = state.elapsed(now) if state.last is None else present_elapsed(state, now)
         return [*found, Field("elapsed", f"{clock(elapsed)} elapsed", 1)]
-    at_work = phase in ("running", "finishing") or bool(state.rows)
+    at_work = phase in ("running", "finishing") or bool(state.rows + sum(state.begun))
     if at_work and state.share is not None:
         found += [Field("bar", "", 5), Field("share", f"{share_text(state.share):>7}", 1)]
     if at_work:
         found.append(Field("rows", rows_text(state), 6))
+        if begun := begun_text(state):
+            found.append(Field("begun", begun, 8))
         speed = state.speed(now)
         if speed or left is not None:
             found.append(Field("speed", f"{per_second(speed):>13}", 4))
@@ -286,6 +288,18 @@ def rows_text(state: RunState) -> str:
     return f"{plural(state.rows, 'row')}{done}"
 
 
+def begun_text(state: RunState) -> str:
+    """Return how many more rows are half done: some stages are through with them, and the last one is not.
+
+    >>> state = RunState()
+    >>> state.rows, state.begun = 400, (1000, 700)
+    >>> begun_text(state), begun_text(RunState())
+    ('600 half done', '')
+    """
+    half = max(state.begun, default=0) - state.rows
+    return f"{half:,} half done" if half > 0 else ""
+
+
 def fitting(found: list[Field], width: int) -> tuple[list[Field], int]:
     """Return what fits into ``width`` columns, the most important first, and the columns of the bar.
 
@@ -330,6 +344,7 @@ def progress_object(state: RunState, now: float) -> dict[str, Any]:
         "phase": phase_words(state).partition(",")[0],
         "share": None if state.share is None else math.floor(state.share * 10_000) / 10_000,
         "rows": state.rows,
+        "rows_half_done": max(0, max(state.begun, default=0) - state.rows),
         "rows_expected": state.rows_expected,
         "rows_per_second": round(state.speed(now), 1),
         "rows_failed": state.failed,
@@ -346,7 +361,7 @@ def progress_object(state: RunState, now: float) -> dict[str, Any]:
 def stage_texts(state: RunState, now: float, width: int) -> list[str]:
     """Return a line for each stage of a run with several: its steps, its workers and how busy they were lately."""
     names, workers = state.stage_names, state.stage_workers
-    if len(names) < 2 or phase_words(state) != "running":
+    if len(names) < 2 or not (sum(state.begun) or phase_words(state) == "running"):
         return []
     shares = state.busy_lately(now)
     slowest = bottleneck(shares)

@@ -66,7 +66,7 @@ class Program(msgspec.Struct, frozen=True):
     overlapped: bool  # the worker reads, computes, and encodes its output at the same time, in threads
     durability: Durability
     failpoints: dict[str, str] = msgspec.field(default_factory=dict)  # what a test has happen, and where
-    reads_blocks: bool = False  # rows come as blocks from the stage before, not from the source
+    stage: int = 0  # which of the plan's stages this is
     policy: ErrorPolicy = ErrorPolicy()
     unit: int = 0  # blocks for the next stage have a multiple of so many rows, as far as memory allows,
     block_rows: int = 0  # and no more than these, if a multiple is less; 0: any
@@ -85,6 +85,11 @@ class Program(msgspec.Struct, frozen=True):
     branches: tuple[BranchColumns, ...] = ()
     # For workers that may not see where the output is staged: how they upload what they write.
     uploads: Uploads | None = None
+
+    @property
+    def reads_blocks(self) -> bool:
+        """True if rows come as blocks from the stage before, not from the source."""
+        return self.stage > 0
 
     def dataset_of(self, splits: Sequence[Split]) -> int:
         """Return the number of the dataset of a union that some splits are of; 0 where steps are those of all."""

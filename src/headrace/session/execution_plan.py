@@ -203,7 +203,7 @@ class ExecutionPlan:
                 overlapped=last and overlap and stage.overlapped,
                 durability=self.options.durability,
                 failpoints=failpoints.active(),
-                reads_blocks=i > 0,
+                stage=i,
                 policy=_policy(self.options),
                 unit=0 if last else self.partitioning.units[i + 1],
                 block_rows=block_rows,

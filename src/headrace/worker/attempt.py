@@ -17,7 +17,7 @@ from headrace.core.arrow.objects import bytes_of, object_indices
 from headrace.core.arrow.output_schema import as_files_hold, conform, fill, is_complete
 from headrace.core.arrow.widening import conform_to_read, with_columns
 from headrace.core.engine_ports import WorkerContext
-from headrace.core.events import RowsRead
+from headrace.core.events import RowsBegun, RowsRead
 from headrace.core.metric_states import MOST_BYTES, stored
 from headrace.core.target_ports import JoinedWriter
 from headrace.core.work import (
@@ -119,8 +119,7 @@ class Attempt:
         program, task = self._program, self._task
         self._inputs = InputCheck(program.source)
         self._meter = Meter(len(program.steps), travels=self._makes_blocks)
-        if not self._makes_blocks:
-            self._meter.report_progress = self._report_progress
+        self._meter.report_progress = self._report_begun if self._makes_blocks else self._report_progress
         self._meter.report_to(self._context, task.poison_rows, task.shard.index)
         self._early_end = EarlyEnd(
             task.shard,
@@ -160,8 +159,10 @@ class Attempt:
         shard, attempt, meter = self._task.shard.index, self._task.attempt, self._meter
         size = BlockSize(self._program.unit, self._program.block_rows)
         for block in shared_blocks(rows, size, self._context, meter, self._inputs.check):
+            self._report_begun(meter.source_rows)
             yield BlockMade(shard, attempt, block, meter.ledger())
         self._inputs.check()
+        self._report_begun(meter.source_rows)
         yield Done(shard, attempt, (), meter.ledger(), meter.timings(), rejects=meter.take_rejects())
 
     def _finish_rows(self, rows: Iterator[Rows]) -> AttemptGenerator:
@@ -370,8 +371,19 @@ class Attempt:
                     self._meter.faults(words=self._program.policy.show_data),
                     self._early_end.shard_rows,
                     self._meter.done_size,
+                    round(self._meter.seconds["wait"], 3),
                 )
             )
+
+    def _report_begun(self, rows: int | None = None) -> None:
+        """Say how many rows went through a stage before the last; at once if so many ``rows`` are in blocks."""
+        now, meter, context = self._clock(), self._meter, self._context
+        if rows is None and now - self._last_report < REPORT_SECONDS:
+            return
+        self._last_report = now
+        done = meter.done_rows if rows is None else max(rows, meter.done_rows)
+        shard, task = self._task.shard.index, self._task.attempt
+        context.notify(RowsBegun(self._program.stage, context.worker, shard, task, done, meter.done_size))
 
     def _blocks(self, batches: list[pa.RecordBatch]) -> OutputBlocks:
         self._inputs.check()

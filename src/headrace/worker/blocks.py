@@ -65,7 +65,7 @@ def shared_blocks(
             batches, objects = packed_for(context, [part.batch for part in parts])
             ref = context.share(batches[0].schema, batches)
         spans = encode_spans([part.spans for part in parts])
-        read = meter.read_rows if meter.block_source_rows is None else int(meter.block_source_rows)
+        read = meter.source_rows
         block = Block(ref, sum(map(len, parts)), spans, meter.take_rejects(), read - counted, objects)
         counted = read
         del parts, batches

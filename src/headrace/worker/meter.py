@@ -110,6 +110,11 @@ class Meter:
             else int(self.block_source_rows * min(1.0, done / max(1, self.read_rows)))
         )
 
+    @property
+    def source_rows(self) -> int:
+        """How many rows of the source were read, or went into the blocks that were read."""
+        return self.read_rows if self.block_source_rows is None else int(self.block_source_rows)
+
     def begin_split(self, split: Split) -> None:
         """Note that the next rows that count as read are of this split.
 

@@ -18,6 +18,7 @@ from headrace.core.events import (
     CallRetried,
     Event,
     PoolWaits,
+    RowsBegun,
     RowsRead,
     RunFinished,
     RunStarted,
@@ -173,7 +174,7 @@ def test_the_record_is_in_the_folder_of_the_run(tmp_path: Path) -> None:
 
 
 def test_every_event_has_a_place_in_it(tmp_path: Path) -> None:
-    assert {*NAMES, RowsRead, Worked, ShardCommitted} >= set(typing.get_args(Event))
+    assert {*NAMES, RowsBegun, RowsRead, Worked, ShardCommitted} >= set(typing.get_args(Event))
     record = EventBus([Record(tmp_path / "events")])
     record.on_event(described())
     record.on_event(PoolWaits("predict(M)", 1, 4, "1 CPU", 30.0))

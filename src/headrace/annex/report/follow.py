@@ -28,6 +28,7 @@ from headrace.observers.run_state import RunState, memory_of
 from headrace.observers.summary import all_parts, stage_times, told
 from headrace.observers.words import (
     answer_words,
+    begun_text,
     cost_words,
     model_data,
     paid_words,
@@ -227,6 +228,7 @@ class RunStatus:
             "required": msgspec.to_builtins(self.facts.required),
             "rows_read": self.rows,
             "rows_in_all": self.rows_expected,
+            "rows_half_done": 0 if self.ended else max(0, max(self.state.begun, default=0) - self.rows),
             "rows_written": ledger.written,
             "rows_rejected": ledger.rejected,
             "rows_nulled": ledger.nulled,
@@ -281,9 +283,10 @@ class RunStatus:
             share = math.floor(100 * (state.share or 0.0)) / 100
             rows += f" of {whole} ({percent(share)})"
         left = self.seconds_left
+        half = [] if self.ended else [begun_text(state)]
         speed = [per_second(self.rows_per_second)] if self.rows_per_second > 0 else []
         speed += [f"{clock(left)} left"] if left is not None else []
-        found.append(("rows", ", ".join([f"{rows} read", *speed])))
+        found.append(("rows", ", ".join(filter(None, [f"{rows} read", *half, *speed]))))
         found += [("batches", str(each)) for each in state.batches_sent.values()]
         found += self._answers()
         done, shards = known.shards

@@ -11,7 +11,7 @@ from headrace.annex.report.facts import Facts, History
 from headrace.annex.report.template import Value, tile
 from headrace.core.human import clock, count, duration, per_second, percent, plural, size
 from headrace.observers.summary import Part, StageTime, all_parts, stage_times
-from headrace.observers.words import rows_in_all
+from headrace.observers.words import begun_text, rows_text
 
 _FIRST = 3  # pieces of advice in the head; more of them stand below
 _KEPT = r" What was finished before is kept in [^\n]*$"  # as the verdict says
@@ -54,8 +54,8 @@ def head(history: History, facts: Facts) -> Value:
 
 def _progress(history: History) -> Value:
     """Return how far a run is that goes on."""
-    whole, speed, left = rows_in_all(history), history.speed(history.at), history.time_left(history.at)
-    words = [f"{history.rows:,} of {whole} rows" if whole else plural(history.rows, "row")]
+    speed, left = history.speed(history.at), history.time_left(history.at)
+    words = [" ".join(rows_text(history).split()), *filter(None, [begun_text(history)])]
     words += [per_second(speed)] if speed > 0 else []
     words += [f"{clock(left)} left"] if left is not None else []
     return {"share": f"{100 * (history.share or 0.0):.1f}", "words": " · ".join(words)}
