@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
@@ -162,6 +162,17 @@ class Preparation:
     cores: int
     say: Callable[[str], None]
     lasting: bool = True
+
+
+class PlainFile(NamedTuple):
+    """A Parquet file that has rows of a source as ``Source.plain_files`` says.
+
+    ``values``: of columns that are not in the file, as a text that is cast to the column's type; None is null.
+    """
+
+    path: str
+    rows: int
+    values: Mapping[str, str | None]
 
 
 @runtime_checkable
@@ -354,6 +365,14 @@ class Source(Protocol):
         from headrace.core.parquet.compact import NotUnderstood
 
         raise NotUnderstood("it is not read from Parquet files")
+
+    def plain_files(self) -> Sequence[PlainFile]:
+        """Return the Parquet files of this machine that have just its rows, one file behind the other.
+
+        All have the same columns: those of ``schema``, of those very types, but for some of which each says the one
+        value in all its rows. So whatever reads Parquet gets what ``read`` gives. Default: there are none.
+        """
+        return ()
 
     def note_marks(self, marks: Sequence[Mark]) -> None:
         """Keep the marks of the files, one of each, by which ``read`` tells changed files from others of their size

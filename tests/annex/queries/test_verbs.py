@@ -289,7 +289,7 @@ def test_what_is_wrong_is_said_before_anything_runs() -> None:
         (
             lambda: rows.rename_columns({"i": "_ROW"}).sort("f"),
             ArgumentError,
-            "name of the number of each row",
+            "a name that is used here to number rows",
         ),
     ]
     for call, kind, words in cases:

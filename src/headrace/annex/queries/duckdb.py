@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Sequence
@@ -184,6 +185,8 @@ def restored(schema: pa.Schema, query: Query) -> pa.Schema:
     return pa.schema(found)
 
 
+HIDDEN = {"file_index", "file_row_number"}  # columns of DuckDB's, which those of a file hide
+_SAID = (pt.is_integer, pt.is_boolean, pt.is_string, pt.is_date32, pt.is_decimal)  # by their texts, exactly
 _LEAST = 64 << 20  # bytes: with less, not even a small file can be read
 
 
@@ -209,15 +212,18 @@ class DuckDB:
         """Times finer than microseconds with a zone, decimals of more than 38 digits, and what only Arrow has."""
         return "" if sql_type(kind) else "DuckDB has no type with all of its values"
 
-    def reads(self, files: Sequence[str], schema: pa.Schema) -> bool:
-        """Ask DuckDB which columns it sees there."""
+    def reads(self, given: Input) -> bool:
+        """Ask DuckDB which columns it sees there; its texts say the values of those that are outside."""
         with self._connected() as connection:
             try:
-                found = connection.sql(f"SELECT * FROM {_scan(files)}")
+                found = connection.sql(f"SELECT * FROM {_scan(given.files)}")
             except self._duckdb.Error:
                 return False
             seen = {name: normal(kind) for name, kind in zip(found.columns, found.types, strict=True)}
-        return all(seen_as(field.type, seen.get(field.name, "")) for field in schema)
+        hidden = not HIDDEN.isdisjoint(map(str.lower, seen))
+        own = [field for field in given.schema if field.name not in given.outside]
+        said = all(any(test(each.type) for test in _SAID) for each in given.outside.values())
+        return said and not hidden and all(seen_as(f.type, seen.get(f.name, "")) for f in own)
 
     def schema(self, query: Query) -> pa.Schema:
         """Let DuckDB look at the query with empty tables."""
@@ -387,18 +393,24 @@ def _scan(files: Sequence[str]) -> str:
 
 
 def _view(given: Input, *, numbered: bool) -> str:
-    columns = [_column(field) for field in given.schema]
+    columns = [_column(field, given.outside.get(field.name)) for field in given.schema]
     if numbered:
-        starts = [sum(given.counts[:i]) for i in range(len(given.counts))]
-        columns.append(
-            f"list_extract({starts}::BIGINT[], (file_index + 1)::BIGINT) + file_row_number AS {ROW}"
-        )
+        starts = [*itertools.accumulate(given.counts, initial=0)][:-1]
+        columns.append(f"{_of_file(f'{starts}::BIGINT[]')} + file_row_number AS {ROW}")
     if not given.files:
         empty = ", ".join(f"NULL::{sql_type(field.type)} AS {quoted(field.name)}" for field in given.schema)
         return f"SELECT {empty}{f', NULL::BIGINT AS {ROW}' if numbered else ''} LIMIT 0"
     return f"SELECT {', '.join(columns)} FROM {_scan(given.files)}"
 
 
-def _column(field: pa.Field) -> str:
-    name = quoted(field.name)
-    return f"CAST({name} AS {sql_type(field.type)}) AS {name}"
+def _column(field: pa.Field, values: pa.Array | None) -> str:
+    name, kind = quoted(field.name), sql_type(field.type)
+    if values is None:
+        return f"CAST({name} AS {kind}) AS {name}"
+    texts = ", ".join("NULL" if t is None else _text(t) for t in values.cast(pa.string()).to_pylist())
+    return f"{_of_file(f'CAST([{texts}] AS {kind}[])')} AS {name}"
+
+
+def _of_file(values: str) -> str:
+    """Return what a list has for the file of a row."""
+    return f"list_extract({values}, (file_index + 1)::BIGINT)"

@@ -6,7 +6,7 @@ A package brings another by an entry point of ``headrace.query_engines`` that na
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -24,12 +24,14 @@ ROW = "_row"
 class Input:
     """A dataset of a query as Parquet files: their rows, one behind the other, have these columns.
 
-    ``counts``: the rows of each file. ``rejected``: how many rows failed before.
+    ``counts``: the rows of each file. ``outside``: columns that no file has, with the value of each file in an array.
+    ``rejected``: how many rows failed before.
     """
 
     files: tuple[str, ...]
     schema: pa.Schema
     counts: tuple[int, ...]
+    outside: Mapping[str, pa.Array] = field(default_factory=dict)
     rejected: int = 0
 
     @property
@@ -61,8 +63,7 @@ class Query:
 class Work:
     """What a query is answered from and with: inputs by name, the file for the result, a folder for what spills.
 
-    ``schema``: what ``QueryEngine.schema`` has said. ``memory`` (bytes) and ``cores`` bound it; ``limited``: somebody
-    has asked for that memory.
+    ``schema``: what ``QueryEngine.schema`` has said. ``memory`` (bytes) and ``cores`` bound it.
     """
 
     inputs: Mapping[str, Input]
@@ -101,8 +102,8 @@ class QueryEngine(Protocol):
         """Say why a column of this type cannot be read without another value; "" if it can be."""
         ...
 
-    def reads(self, files: tuple[str, ...], schema: pa.Schema) -> bool:
-        """Say whether it reads these Parquet files itself, with the very columns and types of ``schema``."""
+    def reads(self, given: Input) -> bool:
+        """Say whether it reads these Parquet files itself, with the very columns and types of their schema."""
         ...
 
     def schema(self, query: Query) -> pa.Schema:

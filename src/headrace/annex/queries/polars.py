@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
-from headrace.annex.queries.engines import ROW, Answer, Query, Work
+from headrace.annex.queries.engines import ROW, Answer, Input, Query, Work
 from headrace.core.arrow.batch import empty_batch
 from headrace.core.door import library
 from headrace.core.terminal import one_line
@@ -44,9 +44,9 @@ class Polars:
             return "Polars has no type with all of its values"
         return ""
 
-    def reads(self, files: tuple[str, ...], schema: pa.Schema) -> bool:
+    def reads(self, given: Input) -> bool:
         """It reads what pyarrow reads, with the types that the files have."""
-        return bool(files)
+        return not given.outside
 
     def schema(self, query: Query) -> pa.Schema:
         """Answer the query from no rows."""

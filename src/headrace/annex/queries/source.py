@@ -19,9 +19,10 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import Any, Self, cast
 
 import msgspec
+import pyarrow as pa
 
 from headrace.annex.queries.engines import Input, Query, QueryEngine, Work
 from headrace.annex.queries.map_groups import pack, packed_schema
@@ -38,9 +39,7 @@ from headrace.errors import ArgumentError, InputChanged, LedgerMismatch, SourceE
 from headrace.plan.identity import code_of_plan
 from headrace.plan.logical import Plan
 from headrace.sources.parquet.source import ParquetSource
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from headrace.sources.schemas import constant
 
 RESULT, ANSWER = "result.parquet", "answer.json"
 _OF_THE_RUN: dict[str, Any] = {
@@ -83,41 +82,46 @@ class QueryInput:
         }
         return {key: value for key, value in found.items() if value}
 
-    def handed(self, engine: QueryEngine) -> bool:
-        """Say whether the engine reads its files itself."""
-        source = self.plan.source
-        if self.plan.steps or type(source) is not ParquetSource or source.describe().keys() - _PLAIN:
-            return False
-        if any(not os.path.isabs(path) for path, _, _ in source.files()):
-            return False  # in a store
-        schemas = [footer.schema for footer in source.inspected().footers]
-        same = all(schema.equals(schemas[0]) for schema in schemas[1:])
-        plain = same and set(self.schema.names) <= set(schemas[0].names if schemas else ())
-        return plain and engine.reads(tuple(path for path, _, _ in source.files()), self.schema)
+    def handed(self, engine: QueryEngine) -> Input | None:
+        """Return its rows as Parquet files that the engine reads itself, if it does."""
+        files = () if self.plan.steps else self.plan.source.plain_files()
+        if not files:
+            return None
+        try:
+            outside = {
+                name: pa.concat_arrays([constant(file.values[name], self._type(name), 1) for file in files])
+                for name in files[0].values
+            }
+        except pa.ArrowInvalid:  # which is said when we read it
+            return None
+        found = Input(
+            tuple(file.path for file in files), self.schema, tuple(file.rows for file in files), outside
+        )
+        return found if engine.reads(found) else None
+
+    def _type(self, name: str) -> pa.DataType:
+        return self.schema.field(name).type
 
     def input(self, engine: QueryEngine, folder: Path, preparation: Preparation) -> Input:
         """Return its rows as Parquet files; they are written into ``folder`` if the engine does not read its own."""
-        source: Source = self.plan.source
-        rejected = 0
-        if not self.handed(engine):
-            if source.unprepared and not self.plan.steps:
-                safe_files.make_folder(folder, 0o700)
-                source = source.prepared(replace(preparation, folder=folder))
-            else:
-                options = replace(preparation.options, **_OF_THE_RUN)
-                if not self.plan.steps and sum(size for _, size, _ in source.files()) <= _SMALL:
-                    options = replace(options, engine="inline", batch_timeout=None)
-                rejected = Dataset(self.plan, options).write_parquet(folder).rejected
-                if rejected:
-                    warn(
-                        f"{plural(rejected, 'row')} of {self.name} failed before the query, and are not in it."
-                    )
-                source = ParquetSource([str(folder)], partitioning=None)
-        counts = tuple(footer.rows for footer in cast(ParquetSource, source).inspected().footers)
-        return Input(tuple(path for path, _, _ in source.files()), self.schema, counts, rejected)
-
-
-_PLAIN = {"kind", "paths", "columns", "partitioning"}
+        source, rejected = self.plan.source, 0
+        handed = self.handed(engine)
+        if handed is not None:
+            return handed
+        if source.unprepared and not self.plan.steps:
+            safe_files.make_folder(folder, 0o700)
+            made = source.prepared(replace(preparation, folder=folder, lasting=True))
+        else:
+            options = replace(preparation.options, **_OF_THE_RUN)
+            if not self.plan.steps and sum(size for _, size, _ in source.files()) <= _SMALL:
+                options = replace(options, engine="inline", batch_timeout=None)
+            rejected = Dataset(self.plan, options).write_parquet(folder).rejected
+            if rejected:
+                warn(f"{plural(rejected, 'row')} of {self.name} failed before the query, and are not in it.")
+            made = ParquetSource([str(folder)], partitioning=None)
+        files = [path for path, _, _ in made.files()]
+        counts = [footer.rows for footer in cast(ParquetSource, made).inspected().footers]
+        return Input(tuple(files), self.schema, tuple(counts), rejected=rejected)
 
 
 class QuerySource(Source):
@@ -196,7 +200,7 @@ class QuerySource(Source):
             kind = type(each.plan.source).__name__.removesuffix("Source")
             how = (
                 f"{self._engine.name} reads the files"
-                if each.handed(self._engine)
+                if each.handed(self._engine) is not None
                 else f"written first: {steps}"
             )
             files = len(each.plan.source.files())

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.types as pt
 
-from headrace.annex.queries.duckdb import plain, quoted, sql_type
+from headrace.annex.queries.duckdb import HIDDEN, plain, quoted, sql_type
+from headrace.annex.queries.engines import ROW
 from headrace.core.tables import type_text
 from headrace.errors import ArgumentError, nearest, unknown_column
 from headrace.plan.parameters import given_names, given_number
@@ -77,12 +78,12 @@ def listed(names: Sequence[str]) -> str:
 
 
 def check_free(label: str, schema: pa.Schema) -> None:
-    """Refuse a dataset with a column of the name that the numbers of rows have."""
+    """Refuse a dataset with a column of a name that numbers of rows have."""
     for name in schema.names:
-        if name.lower() == "_row":
+        if name.lower() in {ROW, *HIDDEN}:
             raise ArgumentError(
-                f"{label}: the dataset has a column {name!r}, which is the name of the number of each row here. "
-                "Rename it before, with rename_columns."
+                f"{label}: the dataset has a column {name!r}, a name that is used here to number rows. Rename the "
+                "column before, with rename_columns."
             )
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from headrace.core.files.formats import suffixes_read_by
 from headrace.core.files.hive import hive_values
 from headrace.core.files.input_files import FileState, InputFile
-from headrace.core.source_ports import Bad, Keys, Location, Numbers, row_keys
+from headrace.core.source_ports import Bad, Keys, Location, Numbers, PlainFile, row_keys
 from headrace.core.work import Split
 from headrace.errors import ArgumentError
 from headrace.sources.file_source import FileSource, PathArgument
@@ -183,6 +183,27 @@ class ParquetSource(FileSource["ParquetLayout"]):
             mine = places == place
             keys[mine] = row_keys(self.file(files[place]).path, numbers[mine] - starts[place])
         return keys
+
+    def plain_files(self) -> Sequence[PlainFile]:
+        """Return the files, if all have the same columns, with the types in which they are read."""
+        layout = self.inspected()
+        own = layout.footers[0].schema if layout.footers else layout.schema
+        lacking = [name for name in layout.schema.names if name not in own.names]
+        kept = [field for field in layout.schema if field.name not in lacking]
+        if (
+            self._adds_path
+            or len(set(own.names)) < len(own.names)
+            or any(own.field(field.name).type != field.type for field in kept)
+            or any(file.in_store for file in self._files)
+            or not all(footer.schema is own or footer.schema.equals(own) for footer in layout.footers)
+        ):
+            return ()
+        return [
+            PlainFile(
+                file.path, footer.rows, {name: self._folders_of(file.path).get(name) for name in lacking}
+            )
+            for file, footer in zip(self._files, layout.footers, strict=True)
+        ]
 
     def close(self) -> None:
         """Close the files kept open between splits."""

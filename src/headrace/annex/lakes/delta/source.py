@@ -15,6 +15,7 @@ from headrace.annex.lakes.further_runs import TableOfRuns
 from headrace.annex.lakes.tables import inside, within
 from headrace.core.files.input_files import InputFile
 from headrace.core.files.storage import storage_at
+from headrace.core.source_ports import PlainFile
 from headrace.core.stores.addresses import Options
 from headrace.core.stores.objects import contents
 from headrace.core.table_changes import Change, Kind, no_history
@@ -173,6 +174,10 @@ class DeltaSource(TableOfRuns[Snapshot, "ParquetLayout"], ParquetSource):
         empty = parquet_files.Footer(found.schema, ())
         every = tuple(empty if file.path in unread else next(footers) for file in files)
         return parquet_files.ParquetLayout.of(found.schema, every, found.forms)
+
+    def plain_files(self) -> Sequence[PlainFile]:
+        """Return the files of the version, unless earlier runs have read some of them."""
+        return () if self._runs is not None else super().plain_files()
 
     def _folders_of(self, path: str) -> Mapping[str, str | None]:
         told = self._runs.told if self._runs else {}

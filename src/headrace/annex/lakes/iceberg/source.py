@@ -13,7 +13,7 @@ from headrace.annex.lakes.tables import place_of
 from headrace.core.door import install_hint
 from headrace.core.files.input_files import InputFile
 from headrace.core.files.storage import storage_at
-from headrace.core.source_ports import Bad, Location
+from headrace.core.source_ports import Bad, Location, PlainFile
 from headrace.core.stores.addresses import Options, checked
 from headrace.core.table_changes import Change, Kind, Seen, no_history, older_version
 from headrace.core.work import Split
@@ -344,24 +344,49 @@ class IcebergSource(TableOfRuns[Scan, Scan]):
     def chunk_file(self, split: Split) -> tuple[ChunkFile, frozenset[str]]:
         """Return the file that a split is, and its columns with the numbers and the types of the table's."""
         import pyarrow.parquet as pq
-        import pyarrow.types as pt
 
         from headrace.core.parquet.chunks import ChunkFile
         from headrace.core.parquet.compact import NotUnderstood
 
-        scan, file = self._settled(), self.file(split.file)
+        file = self.file(split.file)
         if file.in_store:
             raise NotUnderstood("a file of an Iceberg table in a store is read by the library")
+        return ChunkFile(file), frozenset(self._same(pq.read_schema(file.path)))
+
+    def _same(self, own: pa.Schema) -> list[str]:
+        """Return which columns a file has with the numbers and the types of the table's."""
+        import pyarrow.types as pt
+
+        scan = self._settled()
         numbers = {each.name: str(each.field_id).encode() for each in scan.projection.fields}
-        same = [
-            own.name
-            for own in pq.read_schema(file.path)
-            if own.name in scan.schema.names
-            and own.type == scan.schema.field(own.name).type
-            and not pt.is_nested(own.type)
-            and (own.metadata or {}).get(b"PARQUET:field_id") == numbers[own.name]
+        return [
+            field.name
+            for field in own
+            if field.name in scan.schema.names
+            and field.type == scan.schema.field(field.name).type
+            and not pt.is_nested(field.type)
+            and (field.metadata or {}).get(b"PARQUET:field_id") == numbers[field.name]
         ]
-        return ChunkFile(file), frozenset(same)
+
+    def plain_files(self) -> Sequence[PlainFile]:
+        """Return the files, if no row of them is deleted or filtered, and all have the columns of the table."""
+        import pyarrow.parquet as pq
+
+        splits, found = self.splits(), list[PlainFile]()
+        for split in splits:
+            file = self.file(split.file)
+            if (
+                file.in_store
+                or split.rows < 0
+                or self._runs is not None
+                or not file.path.endswith(".parquet")
+            ):
+                return ()
+            with pq.ParquetFile(file.path) as opened:
+                if sorted(self._same(opened.schema_arrow)) != sorted(self.schema().names):
+                    return ()
+                found.append(PlainFile(file.path, opened.metadata.num_rows, {}))
+        return found
 
     def locate(self, split: Split, row: int) -> Location:
         """Name the file, and the row among those that are read of it."""
