@@ -102,8 +102,9 @@ class Ledger(msgspec.Struct, frozen=True, array_like=True):
     ``rejects`` how many rows each step rejected. ``dropped``: how many rows each step removed as intended (a filter,
     a limit, a function that returned fewer); ``added``: how many rows more than its input a function returned;
     ``unused``: rows in a step, or on their way to it, when a later limit needed no more; ``past``: rows that go past
-    a step, which is one of other datasets of a union. ``answered``: what language models said to them. Each number is
-    counted where it happens; ``plan.accounts`` checks that they agree.
+    a step, which is one of other datasets of a union. ``answered``: what language models said to them. ``gathered``:
+    rows of other datasets that queries before the run took in; what they became is ``read``. Each number is counted
+    where it happens; ``plan.accounts`` checks that they agree.
     """
 
     read: int = 0
@@ -117,6 +118,7 @@ class Ledger(msgspec.Struct, frozen=True, array_like=True):
     unused: tuple[int, ...] = ()
     past: tuple[int, ...] = ()
     answered: Answered | None = None
+    gathered: int = 0
 
     def __add__(self, other: Ledger) -> Ledger:
         steps = self.steps or tuple((0, 0) for _ in other.steps)
@@ -133,6 +135,7 @@ class Ledger(msgspec.Struct, frozen=True, array_like=True):
             _summed(self.unused, other.unused),
             _summed(self.past, other.past),
             both(self.answered, other.answered),
+            self.gathered + other.gathered,
         )
 
 

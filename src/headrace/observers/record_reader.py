@@ -193,6 +193,7 @@ def ledger_of(ledger: Mapping[str, Any]) -> Ledger:
         tuple(whole(step, "added") for step in steps),
         tuple(whole(step, "unused") for step in steps),
         answered=answered_from(table(ledger, "answered")),
+        gathered=whole(ledger, "gathered"),
     )
 
 

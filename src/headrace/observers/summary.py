@@ -348,7 +348,9 @@ def in_and_out(ledger: Ledger, steps: Sequence[str] = ()) -> str:
     >>> in_and_out(Ledger(1_000_000, 999_910, 90))
     '1,000,000 rows in, 999,910 out, 90 rejected'
     """
-    return ", ".join([f"{plural(ledger.read, 'row')} in", f"{ledger.written:,} out", *losses(ledger, steps)])
+    first = [f"{plural(ledger.gathered, 'row')} gathered by queries"] if ledger.gathered else []
+    ends = [f"{plural(ledger.read, 'row')} in", f"{ledger.written:,} out"]
+    return ", ".join([*first, *ends, *losses(ledger, steps)])
 
 
 def losses(ledger: Ledger, steps: Sequence[str] = ()) -> list[str]:
@@ -400,7 +402,8 @@ def ledger_data(ledger: Ledger, labels: Sequence[str]) -> dict[str, Any]:
     ]
     whole = {name: getattr(ledger, name) for name in ("read", "written", "rejected", "nulled")}
     answered = {"answered": ledger.answered.data()} if ledger.answered is not None else {}
-    return {**whole, "steps": steps, **answered}
+    gathered = {"gathered": ledger.gathered} if ledger.gathered else {}
+    return {**gathered, **whole, "steps": steps, **answered}
 
 
 def shares(timings: Timings) -> str:

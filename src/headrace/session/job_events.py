@@ -13,9 +13,9 @@ from headrace.core.door import annex
 from headrace.core.events import Event, MetricsCounted, RequirementsAsked, RunFinished, RunStarted
 from headrace.core.human import plural
 from headrace.core.table_changes import position_text, taken_in
-from headrace.core.work import HOME
+from headrace.core.work import HOME, Ledger
 from headrace.observers.pace import LAST_SHARDS
-from headrace.observers.record_reader import listed
+from headrace.observers.record_reader import listed, table, whole
 from headrace.output.inputs import files_in
 from headrace.output.names import REPORT
 from headrace.output.runs import success_of
@@ -65,7 +65,7 @@ def finished(job: Job, seconds: float, **found: Any) -> RunFinished:
     return RunFinished(
         job.committer.plan.run,
         str(job.output),
-        state.ledger,
+        _whole_ledger(job),
         state.timings,
         state.bytes,
         state.files,
@@ -79,7 +79,17 @@ def ledger_of(job: Job) -> dict[str, Any]:
     """Return the ledger for `_SUCCESS`: rows in sum, and of each step."""
     from headrace.observers.summary import ledger_data
 
-    return ledger_data(job.committer.state.ledger, [step.label() for step in job.plan.steps])
+    return ledger_data(_whole_ledger(job), [step.label() for step in job.plan.steps])
+
+
+def _whole_ledger(job: Job) -> Ledger:
+    """Return the ledger of all shards, with the rows that queries took in before the run."""
+    gathered = sum(sum(made.inputs.values()) for made in job.plan.source.preparations())
+    if job.plan.source.unprepared:  # the run had ended before
+        gathered = whole(
+            table(success_of(job.output.root, job.committer.plan.run) or {}, "ledger"), "gathered"
+        )
+    return msgspec.structs.replace(job.committer.state.ledger, gathered=gathered)
 
 
 class OlderRows(msgspec.Struct, frozen=True):

@@ -1,5 +1,8 @@
 """A run behind a query, which tests kill: rides through a step of the user's, joined, and a model behind it."""
 
+import contextlib
+import os
+import signal
 from pathlib import Path
 
 import pyarrow as pa
@@ -8,7 +11,7 @@ import pyarrow.parquet as pq
 import headrace as hr
 from headrace.core import failpoints
 
-ROWS, ZONES = 4000, 7
+ROWS, ZONES, KEYS = 4000, 7, 100
 JOINED = "SELECT id, name, km FROM rides JOIN zones USING (zone)"
 
 
@@ -42,6 +45,35 @@ def dataset(folder: Path, text: str = JOINED, **options: object) -> hr.Dataset:
     return data.with_options(**{"engine": "inline", "progress": False, "shard_rows": 500, **options})
 
 
+def grouped(folder: Path, **options: object) -> hr.Dataset:
+    """The plan of a run behind ``map_groups``, of which each step kills its process where a file says so."""
+
+    def behind(group: dict) -> dict:
+        fatal(folder, f"group-{group['key'][0]}")
+        return {"id": group["id"], "behind": group["km"].max() - group["km"]}
+
+    def priced(batch: dict) -> dict:
+        if 2000 in batch["id"]:
+            fatal(folder, "behind")
+        return {"id": batch["id"], "fare": 3 + 2 * batch["behind"]}
+
+    rides = hr.read_parquet(folder / "rides").map_batches(longer).with_column("key", lambda b: b["id"] % KEYS)
+    rides = rides.with_options(**{"engine": "inline", "progress": False, "shard_rows": 20, **options})
+    return rides.groupby("key").map_groups(behind).map_batches(priced, batch_size=100)
+
+
+def fatal(folder: Path, name: str) -> None:
+    """Kill this process, once, if there is a file of that name."""
+    with contextlib.suppress(FileNotFoundError):
+        (folder / name).unlink()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def expected_of_groups() -> list[dict]:
+    """The rows of its output, by their id."""
+    return [{"id": i, "fare": 3.0 + (ROWS - KEYS + i % KEYS) - i} for i in range(ROWS)]
+
+
 def expected() -> list[dict]:
     """The rows of the output, by their id."""
     rows = (i for i in range(ROWS) if i % (ZONES + 1) < ZONES)
@@ -53,4 +85,5 @@ def main(where: str, *given: str, text: str = JOINED, out: str = "") -> None:
     told = dict(each.split("=", 1) for each in given)
     failpoints.activate({name: action for name, action in told.items() if "." in name})
     options = {name: value for name, value in told.items() if "." not in name}
-    dataset(Path(where), text, **options).write_parquet(out or Path(where) / "out")
+    data = dataset(Path(where), text, **options) if text else grouped(Path(where), **options)
+    data.write_parquet(out or Path(where) / "out")

@@ -32,11 +32,15 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def program(folder: Path, *told: str) -> subprocess.Popen[bytes]:
-    text = "import sys; from annex.queries import job; job.main(*sys.argv[1:])"
+def program(folder: Path, *told: str, what: str = "") -> subprocess.Popen[bytes]:
+    text = f"import sys; from annex.queries import job; job.main(*sys.argv[1:]{what})"
     return Forked(
         [sys.executable, "-c", text, str(folder), *told],
         stderr=subprocess.PIPE,
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        },  # which workers import from
         also="duckdb annex.queries.job",
     )
 
@@ -88,6 +92,35 @@ def test_killed_at_any_point(folder: Path, kill: str, answered: bool) -> None:
     check(folder)
 
 
+GROUP_KILLS = [
+    *(f"query.{point}=kill" for point in ("inputs", "answered", "synced", "done")),
+    *(f"run.opened=kill@{number}" for number in (1, 2)),  # the run before the query, and the run itself
+    *(f"journal.append=kill@{number}" for number in (2, 4, 6)),
+    *(f"publish.renamed=kill@{number}" for number in (1, 2)),
+    "finish.closed=kill@2",
+]
+IN_STEPS = ["group-0", "group-57", "group-99", "behind"]  # what runs there is killed: the driver, or a worker
+
+
+@pytest.mark.parametrize(
+    ("kill", "engine"),
+    [*((kill, "inline") for kill in GROUP_KILLS + IN_STEPS), *((kill, "local") for kill in IN_STEPS)],
+)
+def test_killed_in_groups_and_behind_them(folder: Path, kill: str, engine: str) -> None:
+    told = [kill] if "=" in kill else []
+    if not told:
+        (folder / kill).touch()
+    process = program(folder, *told, f"engine={engine}", what=", text=''")
+    _, said = process.communicate(timeout=60)
+    dies = engine == "inline" or bool(told)  # else it is a worker that dies, and the run goes on
+    assert process.returncode == (-signal.SIGKILL if dies else 0) and not (folder / kill).exists(), said
+    result = job.grouped(folder).write_parquet(folder / "out")
+    assert result.ledger.gathered == job.ROWS and result.ledger.read == job.KEYS
+    rows = pq.read_table(folder / "out").to_pylist()
+    assert sorted(rows, key=lambda row: row["id"]) == job.expected_of_groups()
+    assert hr.verify(folder / "out").good and not (folder / QUERIES).exists()
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_killed_at_random_until_it_is_done(folder: Path, seed: int) -> None:
     chance = random.Random(seed)
@@ -97,6 +130,7 @@ def test_killed_at_random_until_it_is_done(folder: Path, seed: int) -> None:
         if process.poll() is None:
             process.kill()
         process.communicate(timeout=60)
+        assert process.returncode in (0, -signal.SIGKILL)
         if process.returncode == 0:
             break
     job.dataset(folder).write_parquet(folder / "out")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -230,6 +231,12 @@ def test_a_run_says_what_its_query_did(tmp_path: Path) -> None:
     assert "shards   known when the query has been answered" in told
     result = data.with_options(engine="inline", progress=False).write_parquet(tmp_path / "out")
     assert "query: 2 rows of rides and 2 rows of zones became 2 rows in" in result.summary
+    assert result.summary.startswith("4 rows gathered by queries, 2 rows in, 2 out")
+    assert (result.ledger.gathered, result.ledger.read, result.ledger.written) == (4, 2, 2)
+    assert json.loads((tmp_path / "out" / "_SUCCESS").read_text())["ledger"]["gathered"] == 4
+    assert "queries, which took in 4 rows before" in Path(str(result.report)).read_text()
+    again = data.with_options(engine="inline", progress=False).write_parquet(tmp_path / "out")
+    assert again.resumed and again.ledger == result.ledger
     record = Path(str(result.report)).with_name("events.jsonl").read_text()
     assert '"input made"' in record and "query    2 rows of rides" in record
 
@@ -286,7 +293,7 @@ class Slow:
     def refusal(self, kind: pa.DataType) -> str:
         return "" if pa.types.is_int64(kind) else "it knows numbers only"
 
-    def reads(self, files: tuple[str, ...], schema: pa.Schema) -> bool:
+    def reads(self, given: Any) -> bool:
         return True
 
     def schema(self, query: Any) -> pa.Schema:

@@ -31,8 +31,8 @@ def sql(text: str, /, *, query_engine: str = "duckdb", **datasets: Dataset) -> D
         ``"duckdb"``; ``"polars"``, for what fits into memory; or one that an installed package brings. DuckDB keeps
         to the memory of the run, and spills what does not fit.
     datasets
-        The datasets that the text names. Parquet files are read by the engine itself; what has steps, or is of
-        another format, is written as Parquet first.
+        The datasets that the text names. Parquet files are read by the engine itself, and those of Delta and Iceberg
+        tables where that gives the same rows. What has steps, or is of another kind, is written as Parquet first.
 
     Raises
     ------

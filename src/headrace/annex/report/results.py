@@ -225,6 +225,8 @@ def rows(facts: Facts) -> Value:
     else:
         words = "These are the rows that were written, as far as the record says."
     words += f" {ledger.nulled:,} of the rows written have a null for a result." if ledger.nulled else ""
+    if ledger.gathered:
+        words += f" They come from queries, which took in {ledger.gathered:,} rows before."
     whole = [("", ledger.read, "read")]
     whole += [("+" if number > 0 else "−", abs(number), what) for number, what in changes]
     whole.append(("=", ledger.written, "written"))
