@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
-import itertools
-from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import msgspec
 import pyarrow as pa
 
-from headrace.annex.llm.client import Reply, wait_before
+from headrace.annex.llm.client import Reply
 from headrace.annex.llm.endpoint import Endpoint
 from headrace.annex.llm.outliers import Runaway
 from headrace.annex.llm.refusals import (
@@ -32,7 +29,7 @@ from headrace.annex.llm.refusals import (
 )
 from headrace.annex.llm.schema import AnswerSchema
 from headrace.annex.llm.settings import RequestSettings
-from headrace.annex.llm.spending import count_of, text_in
+from headrace.annex.llm.spending import text_in, usage_of
 from headrace.annex.llm.store import Answer
 from headrace.annex.llm.template import Template
 from headrace.core.answered import Answered, with_answered
@@ -110,13 +107,14 @@ class AnswerColumns:
     def __init__(self, asked: Asked) -> None:
         self.asked, self.settings, self.schema = asked, asked.settings, asked.schema
         self.label = getattr(asked.model, "label", "") or asked.model.model
+        self.more = self.settings.more
         output, many = asked.output, self.settings.n > 1
         answers = pa.string() if asked.schema is None else asked.schema.type
         fields = [(output, answers), (f"{output}_finish_reason", pa.string())]
         fields = [(name, pa.list_(kind) if many else kind) for name, kind in fields]
         fields += [(f"{output}_{name}", kind) for name, kind in COUNTS]
         listed = {name: pa.list_(kind) if many and name != "model" else kind for name, kind in _MORE.items()}
-        fields += [(f"{output}_{name}", listed[name]) for name in self.settings.more]
+        fields += [(f"{output}_{name}", listed[name]) for name in self.more]
         fields += [(f"{output}_tool_calls", pa.string())] * bool(self.settings.tools)
         fields += [(f"{output}_raw", pa.string())] * self.settings.keep_raw
         self.result = pa.schema(fields)
@@ -183,7 +181,7 @@ class AnswerColumns:
     def row_of(self, answer: Answer) -> tuple[Any, ...]:
         """Return an answer's values; raises a ``RowError`` for one that is not whole, or not as asked."""
         value, reason, *more = self._values(answer) if self.settings.n == 1 else self._lists(answer.choices)
-        more += [answer.model] * ("model" in self.settings.more)
+        more += [answer.model] * ("model" in self.more)
         calls = (answer.tool_calls or None,) if self.settings.tools else ()
         raw = (answer.raw,) if self.settings.keep_raw else ()
         return (
@@ -196,7 +194,7 @@ class AnswerColumns:
         value: Any = self._checked(answer)
         if self.schema is not None:
             value = self.schema.read(value)
-        more = [getattr(answer, name) or None for name in self.settings.more if name != "model"]
+        more = [getattr(answer, name) or None for name in self.more if name != "model"]
         return [value, answer.finish_reason, *more]
 
     def _lists(self, choices: Sequence[Answer]) -> list[Any]:
@@ -302,23 +300,6 @@ def _instead(answer: Answer) -> str:
     return "only the model's reasoning: have it reason less, or raise max_tokens in sampling="
 
 
-async def asked_again(ask: Callable[[], Awaitable[T]], retries: int, retried: deque[str]) -> T:
-    """Return what ``ask`` gives; call it again after a while, up to ``retries`` times, where it raises ``Again``.
-
-    After that, it is the fault of the row. ``retried`` gets the name of each error that was passed over.
-    """
-    for tries in itertools.count(1):
-        try:
-            return await ask()
-        except Again as again:
-            if tries > retries:
-                times = f"{tries} {'time' if tries == 1 else 'times'}"
-                raise again.kind(f"asked {times}, the last time with this outcome: {again}") from None
-            retried.append(again.kind.__name__)
-            await asyncio.sleep(wait_before(again, tries))
-    raise AssertionError
-
-
 def raise_if_failed(data: Mapping[str, Any]) -> None:
     """Raise ``Again`` for the response of a server that has failed, though its status is 200."""
     choices = data.get("choices")
@@ -341,35 +322,39 @@ def _raise_if_failed(choice: Any) -> None:
         raise Again(NoText, f"200, and the answer has no text (finish_reason {reason!r})")
 
 
-def answer_of(reply: Reply, settings: RequestSettings, model: str = "") -> Answer:
-    """Read the answers of a chat that ``raise_if_failed`` has let pass; ``model``: who was asked.
-
-    Raises ``Malformed`` for another number of answers than was asked for.
-    """
+def answer_of(reply: Reply, settings: RequestSettings) -> Answer:
+    """Read the answers of a chat; raises ``Again`` for a failure, ``Malformed`` for another number of answers."""
+    raise_if_failed(reply.data)
     choices = reply.data["choices"]
     if settings.n > 1 and len(choices) != settings.n:
         raise Malformed(
             f"the server was asked for {settings.n} answers, and gave {len(choices)}. If it does not know n=, leave "
             "that out, and repeat the rows before: flat_map(lambda row: [row] * 3)"
         )
-    usage = reply.data.get("usage")
-    usage = usage if isinstance(usage, dict) else {}
-    details = usage.get("prompt_tokens_details")
-    return msgspec.structs.replace(
-        _answer_in(choices[0], settings),
-        prompt_tokens=count_of(usage, "prompt_tokens") or 0,
-        completion_tokens=count_of(usage, "completion_tokens") or 0,
+    prompt, completion, cached = usage_of(reply.data)
+    return _answer_in(
+        choices[0],
+        settings,
+        prompt_tokens=prompt or 0,
+        completion_tokens=completion or 0,
         latency=round(reply.latency, 6),
         raw=msgspec.json.encode(reply.data).decode() if settings.keep_raw else "",
-        cached_tokens=(count_of(details, "cached_tokens") or 0) if isinstance(details, dict) else 0,
+        cached_tokens=cached,
         first_token=round(reply.first_token, 6),
-        model=model if "model" in settings.more else "",
         choices=tuple(_answer_in(each, settings) for each in choices) if settings.n > 1 else (),
     )
 
 
-def _answer_in(choice: Mapping[str, Any], settings: RequestSettings) -> Answer:
-    """Read one of the answers, without what all of them used."""
+def _answer_in(
+    choice: Mapping[str, Any],
+    settings: RequestSettings,
+    *,
+    prompt_tokens: int = 0,
+    completion_tokens: int = 0,
+    latency: float = 0.0,
+    **more: Any,
+) -> Answer:
+    """Read one of the answers; what all of them used is given."""
     message = choice["message"]
     text = text_in(message.get("content"))
     if not text and any(map(message.get, REASONING)):
@@ -378,13 +363,14 @@ def _answer_in(choice: Mapping[str, Any], settings: RequestSettings) -> Answer:
     return Answer(
         text,
         str(choice.get("finish_reason") or ""),
-        0,
-        0,
-        0.0,
+        prompt_tokens,
+        completion_tokens,
+        latency,
         tool_calls=msgspec.json.encode(calls).decode() if isinstance(calls, list) and calls else "",
         refusal=refusal if isinstance(refusal, str) and not text else "",
         reasoning=_reasoning(message) if "reasoning" in settings.columns else "",
         logprobs=_logprobs(choice) if "logprobs" in settings.columns else (),
+        **more,
     )
 
 

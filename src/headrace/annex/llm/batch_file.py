@@ -11,8 +11,7 @@ import os
 import shutil
 import sqlite3
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator
 
 import msgspec
 
@@ -46,7 +45,6 @@ WINDOW = 32
 WINDOW_BYTES = 128 << 20
 """Of lines that were read, and of answers that wait for those before."""
 FORGOTTEN_TOGETHER = 256
-BYTES_PER_TOKEN = 4
 
 
 def run_batch(
@@ -296,8 +294,7 @@ class _Batch:
         kept = (await when_free(self._store.find, [key])).get(key)
         if kept is None:
             try:
-                tokens = line.size // BYTES_PER_TOKEN + _asked_tokens(line.body)
-                reply = await client.ask(line.body, tokens, path=line.path)
+                reply = await client.ask(line.body, path=line.path)
             except RowError as error:
                 said = failed_line(line, type(error).__name__, str(error))
                 self._window_bytes += len(said)
@@ -317,10 +314,3 @@ class _Batch:
 
 def _key(line: BatchLine) -> bytes:
     return key_of({"line": line.number, "id": line.custom_id})
-
-
-def _asked_tokens(body: Mapping[str, Any]) -> int:
-    for name in ("max_completion_tokens", "max_tokens", "max_output_tokens"):
-        if isinstance(body.get(name), int):
-            return int(body[name])
-    return 0 if "input" in body or "documents" in body else 256

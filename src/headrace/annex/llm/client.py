@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
+import itertools
 import json
 import math
 import random
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 from urllib.parse import urlsplit
 
 import msgspec
@@ -37,15 +37,15 @@ from headrace.annex.llm.refusals import (
     RateLimited,
     RequestRefused,
     RowError,
+    failed_on_the_way,
     json_of,
     judged,
-    on_the_way,
     plain_request,
     proxy_of,
     refusal_of,
     unavailable,
 )
-from headrace.annex.llm.spending import Bill, Spending
+from headrace.annex.llm.spending import BYTES_PER_TOKEN, Bill, Spending, usage_of
 from headrace.annex.llm.template import text_of
 from headrace.core.door import install_hint
 from headrace.core.waiting import backoff, when_free
@@ -64,8 +64,6 @@ CONNECT_SECONDS = 20.0
 LOOK_SECONDS = 0.02
 """So often, at most, is looked at limits that others may have set, where there was none."""
 ANTHROPIC_VERSION = "2023-06-01"
-PLAIN_TOKENS = 16
-"""About so many has a plain request, with its answer."""
 BARE = ("model", "messages", "max_completion_tokens", "input", "prompt", "query", "documents")
 JSON = {"Content-Type": "application/json"}
 TRIES_UNHEARD = 2
@@ -88,15 +86,16 @@ class NothingThere(EndpointRefused):
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An answer: its JSON, how many seconds it took, and until its first token; 0 where nobody knows.
-
-    ``requests``: how many were sent for it at one time, of which each has to be paid for.
-    """
+    """An answer: its JSON, how many seconds it took, and until its first token; 0 where nobody knows."""
 
     data: dict[str, Any]
     latency: float
     first_token: float = 0.0
-    requests: int = 1
+
+
+def as_it_is(reply: Reply) -> Reply:
+    """Return an answer that nobody reads."""
+    return reply
 
 
 class Client:
@@ -115,6 +114,7 @@ class Client:
         self.endpoint = endpoint
         self.spending = Spending()
         self.retried: deque[str] = deque(maxlen=10_000)  # names of errors, until somebody takes them
+        self.pause: Callable[[float], Awaitable[None]] = asyncio.sleep  # before another try
         self._anthropic = anthropic
         self._max_retries = endpoint.max_retries if max_retries is None else max_retries
         self._hedge = endpoint.hedge if hedge is None else hedge
@@ -141,6 +141,7 @@ class Client:
         self._looked_at = -math.inf
         self._proxy: str | None = None
         self._session: aiohttp.ClientSession | None = None
+        self._failures: tuple[type[Exception], ...] = (OSError,)
         self._heartbeat: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
@@ -152,6 +153,7 @@ class Client:
                 f"Endpoints are asked by the library aiohttp, which is not installed: {install_hint('llm')}."
             ) from None
         self._proxy = proxy_of(self._server, self._where)
+        self._failures = (OSError, aiohttp.ClientError)
         headers = {}
         if self._anthropic:
             headers["anthropic-version"] = ANTHROPIC_VERSION
@@ -193,33 +195,37 @@ class Client:
     async def ask(
         self,
         body: Mapping[str, Any],
-        tokens: int,
         *,
         path: str = "",
+        read: Callable[[Reply], Any] = as_it_is,
         counted: bool = False,
         shorten: Shorten | None = None,
-    ) -> Reply:
-        """Return the answer to a request of about so many tokens; raises a ``RowError``, or what ends the run.
+    ) -> Any:
+        """Return what ``read`` makes of the answer to a request; raises a ``RowError``, or what ends the run.
 
-        ``counted``: that this one was not answered is known, and says nothing new of the server. ``shorten`` returns
-        the request to send instead, by what is known when its turn has come.
+        ``read`` raises ``Again`` for an answer that is none. ``counted``: that this one was not answered is known,
+        and says nothing new of the server. ``shorten`` returns the request to send instead, by what is known when
+        its turn has come.
         """
         url = self.endpoint.base_url + path if path else self._url
         content = _encoded(body)
         text = text_of(body.get("messages"))
         tries = answered = first_answered = 0
-        for sent in range(1_000_000):
+        for sent in itertools.count():
             await self.slots.acquire(text, first=sent > 0)
             if not sent:
                 answered = first_answered = self._answered
             try:
                 if shorten is not None and (short := shorten(body)) is not body:
                     body, content = short, _encoded(short)
-                reply = await self._judged(url, content, body, tokens)
+                try:
+                    reply = await self._in_turn(url, content, body)
+                except (Doubtful, RequestRefused) as refusal:
+                    await self._raise_meant(url, body, refusal)
                 self._answered += 1
                 self._unanswered = self._refused = 0
                 self.slots.order.learn(text, reply.latency)
-                return reply
+                return read(reply)
             except Again as problem:
                 again = problem
             except EndpointRefused as error:
@@ -234,53 +240,45 @@ class Client:
             heard = self._answered > (answered if limited else first_answered)
             answered = self._answered
             self._give_up(again, tries, heard=counted or heard)
-            await asyncio.sleep(wait_before(again, tries))
+            await self.pause(wait_before(again, tries))
         raise AssertionError
 
-    async def _judged(self, url: str, content: bytes, body: Mapping[str, Any], tokens: int) -> Reply:
-        """Send a request. Where a refusal may be meant for all, a plain request says whether it is; one at a time."""
-        try:
-            return await self._in_turn(url, content, body, tokens)
-        except Doubtful as doubt:
-            refused_at = time.time()
-            async with self._doubts:
-                if self._let_in_at <= refused_at:
-                    plain = plain_request(body)
-                    try:
-                        await self._in_turn(url, _encoded(plain), plain, PLAIN_TOKENS)
-                    except Doubtful:
-                        raise doubt.run from None
-                    except RowError:
-                        self._let_in_at = (
-                            time.time()
-                        )  # it is a bad request, by a key and to a model that are known
-                raise doubt.row from None
-        except RequestRefused as row:
-            if type(row) is RequestRefused:  # a filter refuses one prompt
-                self._refused += 1
-                if self._refused >= ROWS_REFUSED:
-                    self._refused = 0
-                    await self._check_refusal(url, body, row)
-            raise
+    async def _raise_meant(
+        self, url: str, body: Mapping[str, Any], refusal: Doubtful | RequestRefused
+    ) -> NoReturn:
+        """Raise what a refusal means. Where it may be meant for all, a plain request finds out; one at a time.
 
-    async def _check_refusal(self, url: str, body: Mapping[str, Any], row: RequestRefused) -> None:
-        """End the run if a request with nothing of a row, and no parameter of it, is refused in the same words."""
-        bare = {name: value for name, value in body.items() if name in BARE}
-        plain = plain_request(bare)
+        That is so where the server leaves it open, and where some in a row were refused; then without parameters.
+        """
+        doubtful = isinstance(refusal, Doubtful)
+        if not doubtful:
+            self._refused += type(refusal) is RequestRefused  # a filter refuses one prompt
+            if self._refused < ROWS_REFUSED:
+                raise refusal
+            self._refused = 0
+        row = refusal.row if isinstance(refusal, Doubtful) else refusal
+        plain = plain_request({name: value for name, value in body.items() if doubtful or name in BARE})
+        refused_at = time.time()
         async with self._doubts:
+            if doubtful and self._let_in_at > refused_at:  # others were let in meanwhile
+                raise row from None
             try:
-                await self._in_turn(url, _encoded(plain), plain, PLAIN_TOKENS)
+                await self._in_turn(url, _encoded(plain), plain)
             except Doubtful as doubt:
-                raise doubt.run from None
+                raise (refusal if isinstance(refusal, Doubtful) else doubt).run from None
             except RowError as other:
-                if str(other) == str(row):
+                if doubtful:  # it is a bad request, by a key and to a model that are known
+                    self._let_in_at = time.time()
+                elif str(other) == str(row):
                     raise EndpointRefused(
                         f"{self._where} refuses every request, also one that holds nothing of a row: {row}. Nothing "
                         "was tried again. See to what it says, and run the same program again: what was answered is "
                         "kept."
                     ) from None
             except Again:
-                pass  # what it says of others is known by them
+                if doubtful:  # else what it says of others is known by them
+                    raise
+        raise row from None
 
     def _give_up(self, again: Again, tries: int, *, heard: bool) -> None:
         """Raise if a request has had its tries: a server that answers nobody ends the run, else it is the row's."""
@@ -303,36 +301,36 @@ class Client:
             raise error
         raise again.kind(f"asked {times}, the last time with this outcome: {again}")
 
-    async def _in_turn(self, url: str, content: bytes, body: Mapping[str, Any], tokens: int) -> Reply:
+    async def _in_turn(self, url: str, content: bytes, body: Mapping[str, Any]) -> Reply:
         """Send a request when there is money for it and its time has come; tell the limiter how it ended."""
+        tokens = likely_tokens(body, len(content)) if self.endpoint.tokens_per_minute else 0
         with await self.spending.request(body, key=self._payer) as bill:
-            return await self._in_time(url, content, body, tokens, bill)
-
-    async def _in_time(
-        self, url: str, content: bytes, body: Mapping[str, Any], tokens: int, bill: Bill
-    ) -> Reply:
-        await self._turn(tokens)
-        sent_at = time.time()
-        try:
-            reply = await self._hedged(url, content, body, tokens, bill)
-        except Again as again:
-            if again.wait is not None and again.wait <= LONGEST_PAUSE and again.kind is RateLimited:
-                await when_free(self._limiter.block, again.wait)
-            # Where the rates are known, too many requests say nothing of how many may be under way.
-            paced = again.kind is RateLimited and self.endpoint.requests_per_minute is not None
-            await self._landed(sent_at, overloaded=again.overloaded and not paced)
-            raise
-        await self._landed(sent_at, overloaded=False)
+            if not self._is_free():
+                await self._turn(tokens)
+            sent_at = time.time()
+            try:
+                if self._hedge:
+                    reply = await self._hedged(url, content, body, tokens, bill)
+                else:
+                    reply = await self._send(url, content, body, bill)
+            except Again as again:
+                if again.wait is not None and again.wait <= LONGEST_PAUSE and again.kind is RateLimited:
+                    await when_free(self._limiter.block, again.wait)
+                # Where the rates are known, too many requests say nothing of how many may be under way.
+                paced = again.kind is RateLimited and self.endpoint.requests_per_minute is not None
+                await self._landed(sent_at, overloaded=again.overloaded and not paced)
+                raise
         self._let_in_at = max(self._let_in_at, sent_at)
-        usage = reply.data.get("usage")
-        if isinstance(usage, dict) and isinstance(usage.get("total_tokens"), int):
-            await when_free(self._limiter.used, tokens, usage["total_tokens"])
+        if not self._is_free():
+            await self._landed(sent_at, overloaded=False)
+        if tokens:
+            prompt, completion, _ = usage_of(reply.data)
+            if prompt is not None:
+                await when_free(self._limiter.used, tokens, prompt + (completion or 0))
         return reply
 
     async def _turn(self, tokens: int) -> None:
         """Wait until a request may be sent. Who misses its turn gets another, so that no two turns come together."""
-        if self._is_free():
-            return
         at = await when_free(self._limiter.reserve, tokens)
         self._looked_at = time.monotonic()
         while (wait := at - time.time()) > 0:
@@ -345,9 +343,7 @@ class Client:
     async def _hedged(
         self, url: str, content: bytes, body: Mapping[str, Any], tokens: int, bill: Bill
     ) -> Reply:
-        """Send a request; and once more if it is late, where that is wished for and there is room."""
-        if not self._hedge:
-            return await self._send(url, content, body, bill)
+        """Send a request; and once more if it is late, where there is room. Both have to be paid for."""
         sent: list[bool] = []
         reply, lost = await first_of(
             lambda: self._send(url, content, body, bill),
@@ -355,7 +351,9 @@ class Client:
             self._latencies.late,
         )
         self._latencies.add(reply.latency)
-        return dataclasses.replace(reply, requests=2) if sent and lost else reply
+        if sent and lost:
+            self.spending.second(reply.data)
+        return reply
 
     def _second(
         self, url: str, content: bytes, body: Mapping[str, Any], tokens: int, sent: list[bool]
@@ -373,7 +371,8 @@ class Client:
             try:
                 # What is late is not worth a wait.
                 with await self.spending.request(body, key=self._payer, wait=False) as bill:
-                    await self._turn(tokens)
+                    if not self._is_free():
+                        await self._turn(tokens)
                     sent.append(True)
                     self.retried.append(HEDGED)
                     return await self._send(url, content, body, bill)
@@ -387,8 +386,6 @@ class Client:
         return self._limiter.free and time.monotonic() - self._looked_at < LOOK_SECONDS
 
     async def _landed(self, sent_at: float, *, overloaded: bool) -> None:
-        if not overloaded and self._is_free():
-            return
         self.slots.limit = await when_free(self._limiter.landed, sent_at, overloaded=overloaded)
         self._looked_at = time.monotonic()
         self.slots.wake()
@@ -419,7 +416,8 @@ class Client:
         sent = self._session.request(
             method, url, allow_redirects=False, proxy=self._proxy, timeout=patience, **request
         )
-        with on_the_way(self._where, self._hidden, self.endpoint.timeout):
+        began = time.monotonic()
+        try:
             async with sent as response:
                 if not 200 <= response.status < 300:
                     said = self._hidden((await response.read()).decode("utf-8", "replace")).encode()
@@ -433,6 +431,8 @@ class Client:
                     raise error.run if isinstance(error, Doubtful) else error
                 async for piece in response.content.iter_chunked(1 << 20):
                     yield piece
+        except (OSError, aiohttp.ClientError) as error:
+            raise self._lost(error, began) from None
 
     def _judge(self, response: aiohttp.ClientResponse, said: bytes, request: Mapping[str, Any]) -> Exception:
         keyed = self._key is not None
@@ -440,29 +440,39 @@ class Client:
             response.status, said, response.headers, where=self._where, request=request, keyed=keyed
         )
 
-    async def _send(self, url: str, content: bytes, body: Mapping[str, Any], bill: Bill) -> Reply:
-        with bill.sending():
-            await self.spending.written()
-            reply = await self._posted(url, content, body)
-        bill.answered(reply.data)
-        return reply
+    def _lost(self, error: Exception, began: float) -> Exception:
+        took, timeout = time.monotonic() - began, self.endpoint.timeout
+        return failed_on_the_way(error, self._where, self._hidden, took, timeout)
 
-    async def _posted(self, url: str, content: bytes, body: Mapping[str, Any]) -> Reply:
+    async def _send(self, url: str, content: bytes, body: Mapping[str, Any], bill: Bill) -> Reply:
+        """Send a request, and have it counted before, and how it ended."""
         assert self._session is not None
-        began = time.monotonic()
-        post = self._session.post(url, data=content, headers=JSON, allow_redirects=False, proxy=self._proxy)
-        with on_the_way(self._where, self._hidden, self.endpoint.timeout):
-            async with post as response:
-                read = await response.read()
-        latency = time.monotonic() - began
-        if not 200 <= response.status < 300:
-            raise self._judge(response, self._hidden(read.decode("utf-8", "replace")).encode(), body)
-        pause = pause_of(response.headers)
-        if pause is not None:
-            await when_free(self._limiter.block, pause)
-        data = json_of(read)
-        if not isinstance(data, dict) or ("error" in data and not data.get("choices") and data["error"]):
-            raise Again(Malformed, f"200, and no JSON of an answer ({len(read):,} bytes)", paid=True)
+        bill.begin()
+        try:
+            if (counted := self.spending.written()) is not None:
+                await counted
+            self.slots.check()
+            began = time.monotonic()
+            try:
+                async with self._session.post(
+                    url, data=content, headers=JSON, allow_redirects=False, proxy=self._proxy
+                ) as response:
+                    said = await response.read()
+            except self._failures as error:
+                raise self._lost(error, began) from None
+            latency = time.monotonic() - began
+            if not 200 <= response.status < 300:
+                raise self._judge(response, self._hidden(said.decode("utf-8", "replace")).encode(), body)
+            pause = pause_of(response.headers)
+            if pause is not None:
+                await when_free(self._limiter.block, pause)
+            data = json_of(said)
+            if not isinstance(data, dict) or ("error" in data and not data.get("choices") and data["error"]):
+                raise Again(Malformed, f"200, and no JSON of an answer ({len(said):,} bytes)", paid=True)
+        except BaseException as error:
+            bill.failed(error)
+            raise
+        bill.answered(data)
         return Reply(data, latency)
 
     def _hidden(self, text: str) -> str:
@@ -480,3 +490,12 @@ def wait_before(again: Again, tries: int) -> float:
     """Return how many seconds to wait: what the server says, or twice as long each time; never all at once."""
     own = backoff(tries, FIRST_WAIT, LONGEST_WAIT)
     return own if again.wait is None else again.wait + random.uniform(0.0, 0.1) * max(again.wait, 1.0)
+
+
+def likely_tokens(body: Mapping[str, Any], size: int) -> int:
+    """Return about how many tokens a request of so many bytes uses, with its answer."""
+    limits = [body.get(name) for name in ("max_completion_tokens", "max_tokens", "max_output_tokens")]
+    answer = next((limit for limit in limits if isinstance(limit, int)), 256)
+    if "input" in body or "documents" in body:
+        answer = 0
+    return size // BYTES_PER_TOKEN + 1 + answer * (body.get("n") or 1)

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.annex.llm.ahead import Ahead, Asking, name_of
-from headrace.annex.llm.answers import asked_again, way_of, why_requests
+from headrace.annex.llm.answers import way_of, why_requests
 from headrace.annex.llm.batch_rows import BatchAnswers, NotAsked, other_rows
 from headrace.annex.llm.client import Client
 from headrace.annex.llm.endpoint import Endpoint
@@ -20,7 +20,6 @@ from headrace.annex.llm.store import key_of
 from headrace.core.failures import RowsFailed
 from headrace.core.waiting import when_free
 
-BYTES_PER_TOKEN = 4
 NO_VECTOR = "the vector has values that are not numbers (null, NaN or infinite)"
 
 
@@ -160,8 +159,8 @@ class Embedder:
             return
         assert self._client is not None
         try:
-            found = await asked_again(
-                lambda: self._ask(texts), self._endpoint.max_retries, self._client.retried
+            found = await self._client.ask(
+                self._body(texts), read=lambda reply: _vectors_in(reply.data, len(texts))
             )
         except (RequestRefused, ContextTooLong) as error:
             if len(texts) > 1:
@@ -179,12 +178,6 @@ class Embedder:
                 vectors.update(dict.fromkeys(rows_of[text], vector))
             else:
                 errors.update(dict.fromkeys(rows_of[text], Malformed(NO_VECTOR)))
-
-    async def _ask(self, texts: list[str]) -> np.ndarray[Any, Any]:
-        assert self._client is not None
-        tokens = sum(len(text.encode("utf-8", "replace")) for text in texts) // BYTES_PER_TOKEN + 1
-        reply = await self._client.ask(self._body(texts), tokens)
-        return _vectors_in(reply.data, len(texts))
 
     def _body(self, texts: list[str]) -> dict[str, Any]:
         body: dict[str, Any] = {"model": self._endpoint.model, "input": texts, "encoding_format": "float"}

@@ -11,11 +11,11 @@ import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from headrace.annex.llm import engine_kinds
-from headrace.annex.llm.client import Reply, Shorten
+from headrace.annex.llm.client import Reply, Shorten, as_it_is
 from headrace.annex.llm.engines import EngineModel, EngineRequest, Generated, context_too_long
 from headrace.annex.llm.order import Order, Slots, made_order
 from headrace.annex.llm.refusals import BadRow, RequestRefused, ServerFailed
@@ -250,6 +250,7 @@ class EngineClient:
     def __init__(self, model: EngineModel) -> None:
         self.retried: deque[str] = deque()
         self.spending = Spending()
+        self.pause: Callable[[float], Awaitable[None]] = asyncio.sleep
         self._model = model
         self._stream = EngineStream(order=made_order(model.order))
         self._thread = EngineThread(self._stream, self._make)
@@ -273,9 +274,14 @@ class EngineClient:
         self._stream.slots.end(error)
 
     async def ask(
-        self, body: Mapping[str, Any], tokens: int, *, path: str = "", shorten: Shorten | None = None
-    ) -> Reply:
-        """Return the answer to a request, as endpoints say it; raises a ``RowError``, or what ends the run."""
+        self,
+        body: Mapping[str, Any],
+        *,
+        path: str = "",
+        read: Callable[[Reply], Any] = as_it_is,
+        shorten: Shorten | None = None,
+    ) -> Any:
+        """Return what ``read`` makes of the answer to a request, as endpoints say it; raises as they do."""
         if path not in ("", CHATS) or not isinstance(body.get("messages"), list):
             raise RequestRefused(f"a model in this process answers {CHATS} alone, and not {path or 'this'}")
         began = 0.0
@@ -307,7 +313,7 @@ class EngineClient:
             name = self._model.label
             data = {"object": "chat.completion", "model": name, "choices": [choice], "usage": usage}
             bill.answered(data)
-            return Reply(data, time.monotonic() - began, made.first_token)
+            return read(Reply(data, time.monotonic() - began, made.first_token))
 
     def _make(self) -> Engine:
         """Make the engine, in its thread."""

@@ -189,8 +189,7 @@ class Slots:
 
     async def acquire(self, text: str = "", *, first: bool = False) -> None:
         """Wait for a place, in the order of the texts of those who wait; raise what ``end`` was given."""
-        if self._ended is not None:
-            raise self._ended
+        self.check()
         if self.taken < self.limit and not len(self):
             self.taken += 1
             return
@@ -205,6 +204,11 @@ class Slots:
             if turn.done() and not turn.cancelled() and turn.exception() is None:
                 self.release()  # it was given a place at the very moment
             raise
+
+    def check(self) -> None:
+        """Raise what ``end`` was given, for one that has a place and has not begun."""
+        if self._ended is not None:
+            raise self._ended
 
     def release(self) -> None:
         """Give a place back."""

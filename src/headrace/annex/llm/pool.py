@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from headrace.annex.llm.client import FIRST_WAIT, LONGEST_WAIT, Client, Reply, Shorten
 from headrace.annex.llm.endpoint import Endpoint, Endpoints
 from headrace.annex.llm.order import Slots, made_order
 from headrace.annex.llm.outliers import HEDGED, Latencies, first_of
-from headrace.annex.llm.refusals import ConnectionLost, Malformed, NoAnswer, RateLimited, ServerFailed
+from headrace.annex.llm.refusals import (
+    ConnectionLost,
+    Malformed,
+    NoAnswer,
+    NoText,
+    RateLimited,
+    ServerFailed,
+)
 from headrace.annex.llm.spending import Spending
 from headrace.annex.llm.template import text_of
 from headrace.core.waiting import backoff
@@ -24,7 +30,8 @@ FIRST_REST = 10.0
 LONGEST_REST = 300.0
 OWN_RETRIES = 1
 """How often a request is sent to the same server again before another one gets it."""
-_ELSEWHERE = (RateLimited, ServerFailed, NoAnswer, ConnectionLost, Malformed)
+_ELSEWHERE = (RateLimited, ServerFailed, NoAnswer, ConnectionLost, Malformed, NoText)
+_Read: TypeAlias = Callable[[Reply], tuple[Reply, Any]]
 
 
 @dataclass(slots=True)
@@ -61,6 +68,7 @@ class PoolClient:
     def __init__(self, pool: Endpoints, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.retried: deque[str] = deque(maxlen=10_000)
         self.spending = Spending()
+        self.pause: Callable[[float], Awaitable[None]] = asyncio.sleep
         self._clock = clock
         self._members = [
             Member(endpoint, share) for endpoint, share in zip(pool.endpoints, pool.shares, strict=True)
@@ -101,9 +109,15 @@ class PoolClient:
             if each.client is not None:
                 each.client.end(error)
 
-    async def ask(self, body: Mapping[str, Any], tokens: int, *, shorten: Shorten | None = None) -> Reply:
-        """Return the answer of one of them; raises a ``RowError``, or what ends the run."""
+    async def ask(
+        self, body: Mapping[str, Any], *, read: Callable[[Reply], Any], shorten: Shorten | None = None
+    ) -> Any:
+        """Return what ``read`` makes of the answer of one of them; raises a ``RowError``, or what ends the run."""
         text = text_of(body.get("messages"))
+
+        def both(reply: Reply) -> tuple[Reply, Any]:
+            return reply, read(reply)
+
         await self._slots.acquire(text)
         gave_up: list[Member] = []
         try:
@@ -115,9 +129,9 @@ class PoolClient:
                     continue
                 try:
                     counted = any(member is one for one in gave_up)
-                    reply = await self._hedged(member, body, tokens, counted=counted)
+                    reply, found = await self._hedged(member, body, both, counted=counted)
                     self._slots.order.learn(text, reply.latency)
-                    return reply
+                    return found
                 except EndpointUnavailable:
                     if all(self._clock() < each.alone_until for each in self._members):
                         raise
@@ -125,49 +139,55 @@ class PoolClient:
                     if sent + 1 >= self._tries:
                         raise
                     gave_up.append(member)
-                    await asyncio.sleep(backoff(sent + 1, FIRST_WAIT, LONGEST_WAIT))
+                    await self.pause(backoff(sent + 1, FIRST_WAIT, LONGEST_WAIT))
             raise AssertionError
         finally:
             self._slots.release()
 
-    async def _hedged(self, member: Member, body: Mapping[str, Any], tokens: int, *, counted: bool) -> Reply:
+    async def _hedged(
+        self, member: Member, body: Mapping[str, Any], read: _Read, *, counted: bool
+    ) -> tuple[Reply, Any]:
         """Return the answer of one of them; or of another, if it is late and that is wished for."""
         if not self._hedge:
-            return await self._of(member, body, tokens, counted=counted)
+            return await self._of(member, body, read, counted=counted)
         sent: list[bool] = []
-        reply, lost = await first_of(
-            lambda: self._of(member, body, tokens, counted=counted),
-            lambda: self._second(member, body, tokens, sent),
+        (reply, found), lost = await first_of(
+            lambda: self._of(member, body, read, counted=counted),
+            lambda: self._second(member, body, read, sent),
             self._latencies.late,
         )
         self._latencies.add(reply.latency)
-        return dataclasses.replace(reply, requests=2) if sent and lost else reply
+        if sent and lost:
+            self.spending.second(reply.data)
+        return reply, found
 
     def _second(
-        self, late: Member, body: Mapping[str, Any], tokens: int, sent: list[bool]
-    ) -> Coroutine[Any, Any, Reply] | None:
+        self, late: Member, body: Mapping[str, Any], read: _Read, sent: list[bool]
+    ) -> Coroutine[Any, Any, tuple[Reply, Any]] | None:
         """Return the request to another server; None where there is none, or no room to spare."""
         other = chosen(self._members, self._clock(), [late])
         if other is None or other is late or self._slots.taken >= self._slots.limit:
             return None
         self._slots.taken += 1
 
-        async def second() -> Reply:
+        async def second() -> tuple[Reply, Any]:
             try:
                 sent.append(True)
                 self.retried.append(HEDGED)
-                return await self._of(other, body, tokens, counted=True)
+                return await self._of(other, body, read, counted=True)
             finally:
                 self._slots.release()
 
         return second()
 
-    async def _of(self, member: Member, body: Mapping[str, Any], tokens: int, *, counted: bool) -> Reply:
+    async def _of(
+        self, member: Member, body: Mapping[str, Any], read: _Read, *, counted: bool
+    ) -> tuple[Reply, Any]:
         member.under_way += 1
         try:
             client = member.client or await self._open(member)
             try:
-                reply = await client.ask(body, tokens, counted=counted)
+                found: tuple[Reply, Any] = await client.ask(body, read=read, counted=counted)
             except EndpointUnavailable:
                 if member.client is client:  # the first to hear of it
                     member.client = None
@@ -175,7 +195,7 @@ class PoolClient:
                     await client.close()
                 raise
             member.rest = 0.0
-            return reply
+            return found
         finally:
             member.under_way -= 1
 

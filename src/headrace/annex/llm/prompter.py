@@ -9,10 +9,9 @@ import os
 import secrets
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -23,24 +22,23 @@ from headrace.annex.llm.answers import (
     Asked,
     added,
     answer_of,
-    asked_again,
-    raise_if_failed,
     reason_of,
     why_requests,
     with_max_tokens,
 )
 from headrace.annex.llm.batch_rows import BatchAnswers, NotAsked, other_rows
-from headrace.annex.llm.client import Client, Reply, Shorten
-from headrace.annex.llm.endpoint import Endpoint, Endpoints
+from headrace.annex.llm.client import Reply
+from headrace.annex.llm.endpoint import Endpoint
 from headrace.annex.llm.limiter import own_folder
 from headrace.annex.llm.outliers import Guard, Runaway, script_of
 from headrace.annex.llm.refusals import BadRow, RowError
-from headrace.annex.llm.spending import BYTES_PER_TOKEN, Spending, most_tokens, no_folder
+from headrace.annex.llm.spending import Spending, most_tokens, no_folder
 from headrace.annex.llm.store import Answer, AnswerStore, key_of
+from headrace.annex.llm.under_way import Asker, Shared, UnderWay, asker_of
 from headrace.core.answered import Tokens
 from headrace.core.events import ModelAsked
 from headrace.core.waiting import when_free
-from headrace.errors import ArgumentError, HeadraceError
+from headrace.errors import ArgumentError
 
 BATCH_ROWS = 16
 """Rows that are handed on together."""
@@ -48,53 +46,6 @@ WINDOW = 32
 """So many times the requests under way are rows read ahead: one slow request does not keep the others from
 going on."""
 NOTE_SECONDS = 0.25
-
-
-class Asker(Protocol):
-    """What asks a model, wherever it is: a ``Client`` an endpoint, an ``EngineClient`` an engine in this process.
-
-    ``retried``: why requests were sent again, since somebody looked. ``spending`` lets each request begin, and gets
-    to know what it has used.
-    """
-
-    retried: deque[str]
-    spending: Spending
-
-    async def open(self) -> None:
-        """Make ready to ask."""
-        ...
-
-    async def ask(self, body: Mapping[str, Any], tokens: int, *, shorten: Shorten | None = None) -> Reply:
-        """Return the answer to a chat of about so many tokens; raises a ``RowError``, or what ends the run.
-
-        ``shorten`` returns the request to send instead, when its turn has come.
-        """
-        ...
-
-    def input_ends(self, ended: bool) -> None:
-        """Note whether others come but those that are on their way."""
-        ...
-
-    def end(self, error: BaseException) -> None:
-        """Have all who wait, and who come later, get the error."""
-        ...
-
-    async def close(self) -> None:
-        """Let go of what was opened."""
-        ...
-
-
-def asker_of(model: Any) -> Asker:
-    """Return what asks a model."""
-    if isinstance(model, Endpoint):
-        return Client(model)
-    if isinstance(model, Endpoints):
-        from headrace.annex.llm.pool import PoolClient
-
-        return PoolClient(model)
-    from headrace.annex.llm.engine_client import EngineClient
-
-    return EngineClient(model)
 
 
 class Prompter(AnswerColumns):
@@ -135,7 +86,6 @@ class Prompter(AnswerColumns):
         looking.looks = True
 
         def read(data: Mapping[str, Any]) -> bytes:
-            raise_if_failed(data)
             return msgspec.msgpack.encode(answer_of(Reply(dict(data), 0.0), settings))
 
         follows = isinstance(settings.on_truncated, int) or (self.schema is not None and settings.repairs > 0)
@@ -175,7 +125,13 @@ class Prompter(AnswerColumns):
         loop = asyncio.get_running_loop()
         priced = self.asked.model.prices is not None
         guard = Guard(self.settings.runaway, label)
-        return _Started(asker, store, used, loop, loop.create_future(), guard, priced, output)
+        ended: asyncio.Future[BaseException] = loop.create_future()
+        model = self.asked.model
+        # What waits in another order than that of the rows has to be known to the order.
+        most = model.max_in_flight if model.is_served and model.order == "arrival" else math.inf
+        asking = UnderWay(self._answered, most, ended, asker.end)
+        asker.pause = asking.pause
+        return _Started(asker, store, used, loop, ended, guard, asking, priced, output)
 
     @property
     def _what(self) -> str:
@@ -275,23 +231,23 @@ class Prompter(AnswerColumns):
             except RowError as error:
                 found[place] = error
         known = await when_free(started.store.find, [key for key, _, _ in asking.values()])
-        ways: dict[int, _Shared] = {}
+        ways: dict[int, Shared] = {}
         for place, (key, request, own) in asking.items():
             if key in known:
                 found[place] = decoded(known[key])
             else:
-                ways[place] = self._shared(started, key, request, own)
+                ways[place] = started.asking.join(key, request, own)
         try:
             if ways:
-                tasks = [each.task for each in ways.values()]
-                together: asyncio.Future[Any] = asyncio.gather(*tasks, return_exceptions=True)
+                waits = [each.answer for each in ways.values()]
+                together: asyncio.Future[Any] = asyncio.gather(*waits, return_exceptions=True)
                 ends: set[asyncio.Future[Any]] = {together, started.ended}
                 await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             if started.ended.done():
                 raise started.ended.result()
         finally:
             for way in ways.values():
-                way.leave()
+                started.asking.leave(way)
         for place, way in ways.items():
             found[place] = self._told(way.outcome(), rows[place])
         for place, outcome in found.items():
@@ -372,26 +328,13 @@ class Prompter(AnswerColumns):
         greedy = temperature == 0 or (temperature is None and not self.asked.model.is_served)
         return greedy or request.get("seed") is not None or bool(self.settings.cache)
 
-    # ------------------------------------------------------------ equal requests are asked once
+    # ------------------------------------------------------------ asking
 
-    def _shared(
-        self, started: _Started, key: bytes, request: dict[str, Any], own: tuple[str, ...]
-    ) -> _Shared:
-        """Return the answer to a request on its way; it is for all who ask the same."""
-        shared = started.asking.get(key)
-        if shared is None:
-            shared = started.asking[key] = _Shared(asyncio.ensure_future(self._answered(key, request, own)))
-            shared.task.add_done_callback(lambda task: started.landed(key, task))
-        shared.waiting += 1
-        return shared
-
-    async def _answered(self, key: bytes, request: dict[str, Any], own: tuple[str, ...]) -> Answer:
-        """Ask, and ask again where an answer was cut or is not as asked; keep what came of it.
-
-        ``own`` names the row, where its answer is for no other.
-        """
+    async def _answered(self, shared: Shared) -> None:
+        """Ask, and ask again where an answer was cut or is not as asked; it is told when it is kept."""
         started = self._started
         assert started is not None
+        request, own = shared.given  # ``own`` names the row, where its answer is for no other
         last = answer = await self._ask_step(request, own)
         larger = self.settings.on_truncated
         limit = request.get("max_completion_tokens", request.get("max_tokens", 0))
@@ -411,10 +354,18 @@ class Prompter(AnswerColumns):
             answer = msgspec.structs.replace(added(answer, last), repairs=number + 1)
         if started.used is not started.store:
             await started.used.written()
-        await started.store.add(key, msgspec.msgpack.encode(answer))
-        return answer
+        started.store.add_and_tell(shared.key, msgspec.msgpack.encode(answer), (shared.answer, answer))
 
-    async def _ask_step(self, request: dict[str, Any], own: tuple[str, ...]) -> Answer:
+    def _ask_step(self, request: dict[str, Any], own: tuple[str, ...]) -> Awaitable[Answer]:
+        """Ask; where there may be steps on the way to an answer, look first whether this one is known."""
+        settings = self.settings
+        steps = isinstance(settings.on_truncated, int) or (self.schema is not None and settings.repairs)
+        assert self._started is not None
+        if steps or self._started.batches is not None:
+            return self._ask_unknown(request, own, steps=bool(steps))
+        return self._ask(request)
+
+    async def _ask_unknown(self, request: dict[str, Any], own: tuple[str, ...], *, steps: bool) -> Answer:
         """Ask, unless this was answered on the way to an answer that a process did not come to."""
         started = self._started
         assert started is not None
@@ -423,13 +374,13 @@ class Prompter(AnswerColumns):
             said = await when_free(started.batches.answer, key, row, exact=self.looks)
             if said is not None:
                 answer = decoded(said)
-                who = request["model"] if "model" in self.settings.more else ""
+                who = request["model"] if "model" in self.more else ""
                 return msgspec.structs.replace(answer, model=who)
             if self.looks:
                 raise NotAsked(key, row, request)
             if self.asked.via == "batch":
                 raise other_rows(f"prompt({self.label})")
-        if isinstance(self.settings.on_truncated, int) or (self.schema is not None and self.settings.repairs):
+        if steps:
             key = self._step_key(request, own)
             known = (await when_free(started.store.find, [key])).get(key)
             if known is not None:
@@ -444,10 +395,10 @@ class Prompter(AnswerColumns):
             await started.store.add(self._step_key(request, own), msgspec.msgpack.encode(answer))
 
     def _step_key(self, request: dict[str, Any], own: tuple[str, ...]) -> bytes:
-        return key_of(request, "step", self.settings.keep_raw, *self.settings.more, *own)
+        return key_of(request, "step", self.settings.keep_raw, *self.more, *own)
 
     async def _ask(self, request: dict[str, Any]) -> Answer:
-        """Ask, and ask again where what came was no answer."""
+        """Ask, and have it noted what that used."""
         started = self._started
         assert started is not None
         guard = started.guard
@@ -458,47 +409,23 @@ class Prompter(AnswerColumns):
             sent = guard.shortened(request)
             return sent
 
-        retries = self.asked.model.max_retries
-        ask = partial(self._ask_once, started, request, shorten if guard.stops else None)
-        answer = await asked_again(ask, retries, started.asker.retried)
+        try:
+            answer: Answer = await started.asker.ask(
+                request, read=self._read, shorten=shorten if guard.stops else None
+            )
+        finally:
+            started.note()
         read, written = answer.prompt_tokens, answer.completion_tokens
         spent = self.asked.model.cost(read, written) if started.priced else read + written
         if sent is not request and answer.finish_reason == "length":
             raise guard.stopped(written, spent=spent)
+        if "model" in self.more:
+            answer = msgspec.structs.replace(answer, model=request["model"])
         far = guard.add(written, spent=spent)
         return msgspec.structs.replace(answer, runaway=True) if far else answer
 
-    async def _ask_once(self, started: _Started, request: dict[str, Any], shorten: Shorten | None) -> Answer:
-        """Ask once, and have it noted what it used."""
-        limit = request.get("max_completion_tokens", request.get("max_tokens"))
-        size = len(msgspec.json.encode(request["messages"])) // BYTES_PER_TOKEN + 1
-        try:
-            about = size + (limit or 256) * self.settings.n
-            reply = await started.asker.ask(request, about, shorten=shorten)
-            for _ in range(reply.requests - 1):
-                started.asker.spending.second(reply.data)
-        finally:
-            started.note()
-        raise_if_failed(reply.data)
-        return answer_of(reply, self.settings, request["model"])
-
-
-@dataclass(slots=True)
-class _Shared:
-    """A request on its way, and how many rows wait for it."""
-
-    task: asyncio.Task[Answer]
-    waiting: int = 0
-
-    def leave(self) -> None:
-        """Wait no more; with nobody waiting, it is given up."""
-        self.waiting -= 1
-        if not self.waiting and not self.task.done():
-            self.task.cancel()
-
-    def outcome(self) -> Answer | BaseException:
-        """Return what came of it."""
-        return self.task.exception() or self.task.result()
+    def _read(self, reply: Reply) -> Answer:
+        return answer_of(reply, self.settings)
 
 
 @dataclass(slots=True)
@@ -511,10 +438,10 @@ class _Started:
     loop: asyncio.AbstractEventLoop
     ended: asyncio.Future[BaseException]
     guard: Guard
+    asking: UnderWay
     priced: bool = False
     output: AnswerStore | None = None
     batches: BatchAnswers | None = None
-    asking: dict[bytes, _Shared] = field(default_factory=dict)
     session: str = field(default_factory=lambda: secrets.token_hex(4))
     given: int = 0
     said: ModelAsked | None = None
@@ -537,14 +464,6 @@ class _Started:
             0, "", self.session, own, self.given, 0, self.used.place, total, spent.sent,
             spent.ended, priced=self.priced, parts=parts,
         )  # fmt: skip
-
-    def landed(self, key: bytes, task: asyncio.Task[Answer]) -> None:
-        """Forget a request that ended; have the run end with it if its error says so."""
-        self.asking.pop(key, None)
-        error = None if task.cancelled() else task.exception()
-        if isinstance(error, HeadraceError) and error.ends_run and not self.ended.done():
-            self.asker.end(error)
-            self.ended.set_result(error)
 
 
 decoded = msgspec.msgpack.Decoder(Answer).decode

@@ -8,7 +8,7 @@ import errno
 import json
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
@@ -392,25 +392,19 @@ def proxy_of(server: SplitResult, where: str) -> str | None:
     )
 
 
-@contextlib.contextmanager
-def on_the_way(where: str, hidden: Callable[[str], str], timeout: float) -> Iterator[None]:
-    """Raise what fails between here and a server as errors of ours; ``hidden`` takes the key out of a text."""
+def failed_on_the_way(
+    error: Exception, where: str, hidden: Callable[[str], str], seconds: float, timeout: float
+) -> Exception:
+    """Return what a failure between here and a server means; ``hidden`` takes the key out of a text."""
     import aiohttp
 
-    began = time.monotonic()
-    try:
-        yield
-    except TimeoutError:
-        said = f"no answer in {time.monotonic() - began:,.1f} seconds (timeout={timeout:g})"
-        raise Again(NoAnswer, said, overloaded=True, paid=True) from None
-    except (
-        aiohttp.ClientConnectorCertificateError,
-        aiohttp.InvalidURL,
-        aiohttp.ClientConnectorSSLError,
-    ) as error:
-        raise EndpointRefused(f"{where} cannot be asked: {hidden(str(error))}.") from None
-    except (aiohttp.ClientError, OSError) as error:
-        said = f"{type(error).__name__}: {hidden(str(error)) or type(error).__name__}"
-        connected = not isinstance(error, aiohttp.ClientConnectorError)
-        closed = isinstance(error, OSError) and error.errno == errno.ECONNREFUSED
-        raise Again(ConnectionLost, said, paid=connected, closed=closed) from None
+    if isinstance(error, TimeoutError):
+        said = f"no answer in {seconds:,.1f} seconds (timeout={timeout:g})"
+        return Again(NoAnswer, said, overloaded=True, paid=True)
+    for_good = (aiohttp.ClientConnectorCertificateError, aiohttp.InvalidURL, aiohttp.ClientConnectorSSLError)
+    if isinstance(error, for_good):
+        return EndpointRefused(f"{where} cannot be asked: {hidden(str(error))}.")
+    said = f"{type(error).__name__}: {hidden(str(error)) or type(error).__name__}"
+    connected = not isinstance(error, aiohttp.ClientConnectorError)
+    closed = isinstance(error, OSError) and error.errno == errno.ECONNREFUSED
+    return Again(ConnectionLost, said, paid=connected, closed=closed)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
@@ -122,6 +121,10 @@ class Account:
     elsewhere: Spent
 
 
+_NOT_CHARGED = (HeadraceError, Doubtful, RowError)
+"""What a request fails with that was certainly not answered."""
+
+
 class Bill:
     """What one request is charged with: the most that it may use, until it is known what it has used."""
 
@@ -137,38 +140,34 @@ class Bill:
         self._most = {"tokens": tokens, "cost": cost}
         self.sent = False
 
-    @contextlib.contextmanager
-    def sending(self) -> Iterator[None]:
-        """Count a request that goes out within, and how it ends. One that is cancelled has no end, unless it lost.
+    def begin(self) -> None:
+        """Count a request that goes out."""
+        self.sent = True
+        self._spending.count(sent=1)
+
+    def failed(self, error: BaseException) -> None:
+        """Count how a request ended that has no answer. One that is cancelled has no end, unless it lost.
 
         Whatever may have been answered without our knowing is charged with the most that it may cost.
         """
-        self.sent = True
-        self._spending.count(sent=1)
-        try:
-            yield
-        except asyncio.CancelledError:
-            self._end(ended=int(has_lost()), **self._lost())
-            raise
-        except (HeadraceError, Doubtful, RowError):
-            self._end(ended=1)
-            raise
-        except Again as again:
-            self._end(ended=1, **(self._lost() if again.paid else {}))
-            raise
-        except BaseException:
-            self._end(ended=1, **self._lost())
-            raise
+        known = not error.paid if isinstance(error, Again) else isinstance(error, _NOT_CHARGED)
+        ended = not isinstance(error, asyncio.CancelledError) or has_lost()
+        lost = {} if known else {f"lost_{name}": value for name, value in self._most.items()}
+        self._end(ended=int(ended), **lost)
 
     def answered(self, data: Mapping[str, Any]) -> None:
         """Charge what an answer has used, or the most that it may have used where the server does not say."""
+        prompt, completion, _ = usage_of(data)
+        if prompt is not None and "choices" not in data:
+            completion = completion or 0  # embeddings have no tokens that come out
+        if prompt is not None and completion is not None:
+            self._end(ended=int(self.sent), **self._spending.used(prompt, completion))
+            return
         prompt, completion = tokens_of(data, self._likely())
         used = self._spending.used(prompt, completion)
-        rest = {}
-        if not says_tokens(data):
-            rest["lost_tokens"] = max(0, self._most["tokens"] - prompt - completion)
-            rest["lost_cost"] = max(0.0, self._most["cost"] - used["cost"])
-        self._end(ended=int(self.sent), **used, **rest)
+        lost_tokens = max(0, self._most["tokens"] - prompt - completion)
+        lost_cost = max(0.0, self._most["cost"] - used["cost"])
+        self._end(ended=int(self.sent), **used, lost_tokens=lost_tokens, lost_cost=lost_cost)
 
     def __enter__(self) -> Self:
         return self
@@ -176,9 +175,6 @@ class Bill:
     def __exit__(self, *error: object) -> None:
         if not self.sent:  # nothing is charged
             self._end()
-
-    def _lost(self) -> dict[str, float]:
-        return {f"lost_{name}": value for name, value in self._most.items()}
 
     def _end(self, **more: float) -> None:
         reserved = {f"reserved_{name}": -value for name, value in self._most.items() if value}
@@ -303,10 +299,9 @@ class Spending:
         if self._run is not None:
             self._run.count(**more)
 
-    async def written(self) -> None:
-        """Return when all that was counted is on disk."""
-        if self._run is not None:
-            await self._run.written()
+    def written(self) -> asyncio.Future[None] | None:
+        """Return what is done when all that was counted is on disk; None where nobody counts."""
+        return self._run.written() if self._run is not None else None
 
     def second(self, data: Mapping[str, Any]) -> None:
         """Take it that a request which lost against another has used the same: of the most that it was charged with.
@@ -400,9 +395,7 @@ def _parts(messages: Any) -> Iterator[Mapping[str, Any]]:
 
 def tokens_of(data: Mapping[str, Any], prompt_tokens: int) -> tuple[int, int]:
     """Return how many tokens went in and came out; where the server does not say, what their bytes let expect."""
-    usage = data.get("usage")
-    usage = usage if isinstance(usage, dict) else {}
-    read, written = count_of(usage, "prompt_tokens"), count_of(usage, "completion_tokens")
+    read, written, _ = usage_of(data)
     if written is None:
         _, message = first_choice(data)
         said = {**(message or {}), "content": text_in((message or {}).get("content"))}
@@ -412,12 +405,18 @@ def tokens_of(data: Mapping[str, Any], prompt_tokens: int) -> tuple[int, int]:
     return prompt_tokens if read is None else read, written
 
 
-def says_tokens(data: Mapping[str, Any]) -> bool:
-    """Say whether a server counts the tokens of an answer, in and out. Embeddings have none that come out."""
+def usage_of(data: Mapping[str, Any]) -> tuple[int | None, int | None, int]:
+    """Return the tokens that a server has counted: in, out (None: not said), and those in that it had cached."""
     usage = data.get("usage")
-    counts = usage if isinstance(usage, dict) else {}
-    names = ("prompt_tokens", "completion_tokens") if "choices" in data else ("prompt_tokens",)
-    return all(count_of(counts, name) is not None for name in names)
+    if not isinstance(usage, dict):
+        return None, None, 0
+    details = usage.get("prompt_tokens_details")
+    cached = _count(details.get("cached_tokens")) if isinstance(details, dict) else 0
+    return _count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens")), cached or 0
+
+
+def _count(value: Any) -> int | None:
+    return value if type(value) is int and value >= 0 else None
 
 
 def first_choice(data: Mapping[str, Any]) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
@@ -436,9 +435,3 @@ def text_in(content: Any) -> str | None:
         ]
         return "".join(map(str, parts)) if parts else None
     return content if isinstance(content, str) else None
-
-
-def count_of(usage: Mapping[str, Any], name: str) -> int | None:
-    """Return a number of tokens that a server has counted."""
-    value = usage.get(name)
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None

@@ -163,7 +163,7 @@ class AnswerStore:
         self._run = self._run_at(clock())
         self._uncounted: dict[str, float] = {}  # what was used and is not written yet
         self._unkept: dict[bytes, bytes] = {}  # answers that are not written yet
-        self._waiting: list[asyncio.Future[None]] = []  # for all of that to be written
+        self._waiting: list[tuple[asyncio.Future[Any], Any]] = []  # for all of that to be written
         self._due: asyncio.Handle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._path = ""  # a database of its own, in a temporary file
@@ -203,17 +203,23 @@ class AnswerStore:
         places = ", ".join("?" * len(keys))
         return dict(self._run_statement(f"select key, answer from answers where key in ({places})", keys))
 
+    def add_and_tell(self, key: bytes, answer: bytes, told: tuple[asyncio.Future[Any], Any]) -> None:
+        """Keep an answer; a future gets a value when it is written, with all that was counted before."""
+        self._unkept[key] = answer
+        self._waiting.append(told)
+        self._soon()
+
     async def add(self, key: bytes, answer: bytes) -> None:
-        """Keep an answer; return when it is written, with all that was counted before."""
+        """Keep an answer; return when it is written."""
         self._unkept[key] = answer
         await self.written()
 
-    async def written(self) -> None:
-        """Return when all that was counted is written: with what others have to write at this moment."""
+    def written(self) -> asyncio.Future[None]:
+        """Return what is done when all that was counted is written: with what others have to write at this moment."""
         done = asyncio.get_running_loop().create_future()
-        self._waiting.append(done)
+        self._waiting.append((done, None))
         self._soon()
-        await done
+        return done
 
     def _soon(self) -> None:
         loop = asyncio.get_running_loop()
@@ -233,9 +239,9 @@ class AnswerStore:
         except OutputWriteFailed as failed:
             error = failed
         self._waiting = []
-        for each in waiting:
+        for each, value in waiting:
             if not each.done():
-                each.set_result(None) if error is None else each.set_exception(error)
+                each.set_result(value) if error is None else each.set_exception(error)
 
     def _write(self) -> None:
         self._change_day()

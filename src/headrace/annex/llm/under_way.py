@@ -1,0 +1,161 @@
+"""Requests of rows on their way, and who is asked: equal requests are asked once, by a few tasks in turn."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from headrace.annex.llm.client import Client, Reply, Shorten
+from headrace.annex.llm.endpoint import Endpoint, Endpoints
+from headrace.annex.llm.spending import Spending
+from headrace.annex.llm.store import Answer
+from headrace.errors import HeadraceError
+
+
+class Asker(Protocol):
+    """What asks a model, wherever it is: a ``Client`` an endpoint, an ``EngineClient`` an engine in this process.
+
+    ``retried``: why requests were sent again, since somebody looked. ``spending`` lets each request begin, and gets
+    to know what it has used. ``pause`` waits before a request is sent again.
+    """
+
+    retried: deque[str]
+    spending: Spending
+    pause: Callable[[float], Awaitable[None]]
+
+    async def open(self) -> None:
+        """Make ready to ask."""
+        ...
+
+    async def ask(
+        self, body: Mapping[str, Any], *, read: Callable[[Reply], Any], shorten: Shorten | None = None
+    ) -> Any:
+        """Return what ``read`` makes of the answer to a chat; raises a ``RowError``, or what ends the run.
+
+        ``read`` raises ``Again`` for an answer that is none. ``shorten`` returns the request to send instead, when
+        its turn has come.
+        """
+        ...
+
+    def input_ends(self, ended: bool) -> None:
+        """Note whether others come but those that are on their way."""
+        ...
+
+    def end(self, error: BaseException) -> None:
+        """Have all who wait, and who come later, get the error."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of what was opened."""
+        ...
+
+
+def asker_of(model: Any) -> Asker:
+    """Return what asks a model."""
+    if isinstance(model, Endpoint):
+        return Client(model)
+    if isinstance(model, Endpoints):
+        from headrace.annex.llm.pool import PoolClient
+
+        return PoolClient(model)
+    from headrace.annex.llm.engine_client import EngineClient
+
+    return EngineClient(model)
+
+
+@dataclass(slots=True, eq=False)
+class Shared:
+    """A request, what becomes of it, and how many rows wait for that."""
+
+    key: bytes
+    given: tuple[Any, ...]
+    answer: asyncio.Future[Answer]
+    task: asyncio.Task[None] | None = None
+    waiting: int = 0
+
+    def outcome(self) -> Answer | BaseException:
+        """Return what came of it."""
+        return self.answer.exception() or self.answer.result()
+
+
+class UnderWay:
+    """Asks for all requests, with at most ``most`` tasks; a row that has no place yet costs no task.
+
+    ``ask`` is given a request, and sees to its ``answer``; what it raises becomes that. ``ended`` gets an error that
+    ends the run, and ``end`` is told of it.
+    """
+
+    def __init__(
+        self,
+        ask: Callable[[Shared], Awaitable[None]],
+        most: float,
+        ended: asyncio.Future[BaseException],
+        end: Callable[[BaseException], None],
+    ) -> None:
+        self._ask, self._most, self._ended, self._end = ask, most, ended, end
+        self._all: dict[bytes, Shared] = {}
+        self._queue: deque[Shared] = deque()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def join(self, key: bytes, *given: Any) -> Shared:
+        """Return the request with this key, which is asked if nobody has yet; ``leave`` ends that."""
+        shared = self._all.get(key)
+        if shared is None:
+            answer = asyncio.get_running_loop().create_future()
+            shared = self._all[key] = Shared(key, given, answer)
+            self._queue.append(shared)
+            self._fill()
+        shared.waiting += 1
+        return shared
+
+    def leave(self, shared: Shared) -> None:
+        """Wait for it no more; with nobody waiting, it is given up."""
+        shared.waiting -= 1
+        if not shared.waiting:
+            del self._all[shared.key]
+            if not shared.answer.done():
+                shared.answer.cancel()
+                if shared.task is not None:
+                    shared.task.cancel()
+
+    async def pause(self, seconds: float) -> None:
+        """Wait before a request is sent again; others have its turn meanwhile."""
+        self._most += 1
+        self._fill()
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            self._most -= 1
+
+    def _fill(self) -> None:
+        if self._queue and len(self._tasks) < self._most:
+            task = asyncio.get_running_loop().create_task(self._run())
+            self._tasks.add(task)
+            task.add_done_callback(self._left)
+
+    def _left(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._fill()  # one that was given up may leave others in the queue
+
+    async def _run(self) -> None:
+        while self._queue and len(self._tasks) <= self._most:
+            shared = self._queue.popleft()
+            if shared.answer.done():  # nobody waits any more
+                continue
+            shared.task = asyncio.current_task()
+            try:
+                await self._ask(shared)
+            except Exception as error:
+                if not shared.answer.done():
+                    shared.answer.set_exception(error)
+                if isinstance(error, HeadraceError) and error.ends_run and not self._ended.done():
+                    self._end(error)
+                    self._ended.set_result(error)
+            finally:
+                shared.task = None
