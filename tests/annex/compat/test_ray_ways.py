@@ -435,3 +435,43 @@ def test_methods_of_actors_that_live_are_bound_and_compiled() -> None:
     compiled.teardown()
     assert ray.get(first.back.remote(2)) == 2
     ray.shutdown()
+
+
+def test_functions_of_rows_may_be_async() -> None:
+    async def doubled(row: dict[str, Any]) -> dict[str, Any]:
+        return {"id": 2 * row["id"]}
+
+    class Twice:
+        def __init__(self, step: int) -> None:
+            self.step = step
+
+        async def __call__(self, row: dict[str, Any]) -> Any:
+            for more in range(2):
+                yield {"id": row["id"] + self.step * more}
+
+    async def is_big(row: dict[str, Any]) -> bool:
+        return bool(row["id"] > 10)
+
+    rows = ray.data.range(3)
+    assert [row["id"] for row in rows.map(doubled).take_all()] == [0, 2, 4]
+    found = rows.flat_map(Twice, fn_constructor_args=(5,), concurrency=1).take_all()
+    assert [row["id"] for row in found] == [0, 5, 1, 6, 2, 7]
+    assert rows.filter(is_big).take_all() == [] and rows.map(doubled).filter(is_big).count() == 0
+
+
+def test_signals_and_semaphores_are_actors() -> None:
+    import headrace.compat.ray._common.test_utils as test_utils  # type: ignore[import-not-found]
+
+    @ray.remote
+    def taken(semaphore: Any, signal: Any) -> bool:
+        ray.get(signal.wait.remote())
+        return bool(ray.get(semaphore.acquire.remote()))
+
+    ray.init(num_cpus=2)
+    semaphore, signal = test_utils.Semaphore.remote(0), test_utils.SignalActor.remote()
+    calls = [taken.remote(semaphore, signal) for _ in range(2)]
+    test_utils.wait_for_condition(lambda: ray.get(signal.cur_num_waiters.remote()) == 2)
+    ray.get([signal.send.remote(), semaphore.release.remote(), semaphore.release.remote()])
+    assert ray.get(calls) == [True, True] and ray.get(semaphore.locked.remote())
+    assert ray.cluster_resources()["object_store_memory"] > 0
+    ray.shutdown()

@@ -73,13 +73,14 @@ __all__ = [
 # Ray's modules by ours, where the names differ.
 _ROOMS = {
     "": "types _raylet",
-    "calls": "actor _private _private.internal_api",
+    "calls": "actor _private _private.internal_api _common",
     "remote": "remote_function",
     "predictors": "air air.checkpoint train train.batch_predictor train.hf_transformers train.huggingface "
     "train.lightgbm train.predictor train.sklearn train.tensorflow train.torch train.xgboost data.preprocessor",
     "around": "runtime_env",
     "counted": "experimental experimental.tqdm_ray util.metrics",
-    "pools": "util.actor_pool util.joblib util.multiprocessing util.queue",
+    "pools": "_private.test_utils _common.test_utils _common.synchronization_actors "
+    "util.actor_pool util.joblib util.multiprocessing util.queue",
     "placement": "util.placement_group util.scheduling_strategies",
     "util": "util.state",
     "dag": "dag.input_node dag.output_node",

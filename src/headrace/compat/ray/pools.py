@@ -1,4 +1,4 @@
-"""Ray's pools and queues: ``ray.util.multiprocessing``, ``joblib``, ``queue`` and ``ActorPool``, on the executor."""
+"""Ray's pools, queues and signals, on the executor: ``util.multiprocessing``, ``joblib``, ``queue`` and others."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import builtins
 import functools
 import multiprocessing
 import queue
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -383,3 +384,62 @@ class RayActorPool(headrace.ActorPool):
 
 
 ActorPool = RayActorPool  # by Ray's name
+
+
+class _Signal:
+    """What ``SignalActor`` has: ``wait`` returns once ``send`` was called."""
+
+    def __init__(self) -> None:
+        self._sent, self._waiting = asyncio.Event(), 0
+
+    def send(self, clear: bool = False) -> None:
+        """Let those go on that wait; with ``clear``, the next ones wait again."""
+        self._sent.set()
+        if clear:
+            self._sent.clear()
+
+    async def wait(self, should_wait: bool = True) -> None:
+        """Wait for ``send``."""
+        self._waiting += 1
+        if should_wait:
+            await self._sent.wait()
+        self._waiting -= 1
+
+    async def cur_num_waiters(self) -> int:
+        """How many wait."""
+        return self._waiting
+
+
+class _Semaphore:
+    """What ``Semaphore`` has: so many calls of ``acquire`` return, and another one for each ``release``."""
+
+    def __init__(self, value: int = 1) -> None:
+        self._free = asyncio.Semaphore(value)
+
+    async def acquire(self) -> bool:
+        """Wait until one is free, and take it."""
+        return await self._free.acquire()
+
+    async def release(self) -> None:
+        """Give one back."""
+        self._free.release()
+
+    async def locked(self) -> bool:
+        """Whether none is free."""
+        return self._free.locked()
+
+
+SignalActor = ActorClass(_Signal, {"num_cpus": 0})
+Semaphore = ActorClass(_Semaphore, {"num_cpus": 0})
+
+
+def wait_for_condition(
+    condition_predictor: Callable[..., Any], timeout: float = 10, retry_interval_ms: float = 100, **given: Any
+) -> None:
+    """Call a function until it returns what is true; ``RuntimeError`` after ``timeout`` seconds."""
+    given.pop("raise_exceptions", None)
+    until = time.monotonic() + timeout
+    while not condition_predictor(**given):
+        if time.monotonic() > until:
+            raise RuntimeError("The condition wasn't met before the timeout expired.")
+        time.sleep(retry_interval_ms / 1000)

@@ -142,7 +142,7 @@ def without_counted_gpus(step: Any) -> Any:
 
 
 def cluster_resources() -> dict[str, float]:
-    """Return all resources: ``CPU``, ``GPU``, and ``memory`` in bytes."""
+    """Return all resources: ``CPU``, ``GPU``, ``memory`` and ``object_store_memory``, its other name, in bytes."""
     named = _named(session().limits)
     # As Ray: what there is none of is left out.
     return {name: number for name, number in named.items() if number}
@@ -193,6 +193,7 @@ def _begin(
 
 def _named(needs: Any) -> dict[str, float]:
     named = {"CPU": float(needs.num_cpus), "memory": float(needs.memory)}
+    named["object_store_memory"] = float(session().limits.memory)
     return named | ({"GPU": float(needs.num_gpus)} if needs.num_gpus else {}) | dict(needs.resources)
 
 

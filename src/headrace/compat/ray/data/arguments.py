@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import glob
+import inspect
 import itertools
 import os
 import shutil
@@ -15,7 +17,7 @@ import numpy as np
 
 import headrace
 from headrace.compat.ray.around import adapted, environment, in_environment
-from headrace.compat.ray.data import datasource
+from headrace.compat.ray.data import block, datasource
 from headrace.compat.ray.session import how_many
 from headrace.core.arguments import unframed
 from headrace.core.terminal import warn
@@ -63,9 +65,44 @@ def placed(verb: str) -> Callable[..., Any]:
         given = environment(kwargs.pop("runtime_env", None))
         if given and fn is not None:
             fn = adapted(fn, given, None, 1) if isinstance(fn, type) else in_environment(fn, given)
+        called = fn.__call__ if isinstance(fn, type) else fn
+        is_async = inspect.iscoroutinefunction(called) or inspect.isasyncgenfunction(called)
+        if is_async and verb != "map_batches":
+            rows = _rows_at_a_time(fn, verb)
+            return headrace.Dataset.map_batches(self, rows, *args, batch_format="pyarrow", **kwargs)
         return plain(self, *([] if fn is None else [fn]), *args, **kwargs)
 
     return unframed(step)
+
+
+def _rows_at_a_time(fn: Any, verb: str) -> Any:
+    """Return an async function of rows as one of batches, which awaits all rows of a batch together."""
+
+    async def answered(call: Any, row: dict[str, Any]) -> list[dict[str, Any]]:
+        if verb == "flat_map" and inspect.isasyncgenfunction(call):
+            return [each async for each in call(row)]
+        found = await call(row)
+        if verb == "filter":
+            return [row] if found else []
+        return list(found) if verb == "flat_map" else [found]
+
+    async def batch_of(call: Any, batch: Any) -> Any:
+        rows = block.BlockAccessor.for_block(batch).iter_rows()
+        builder = block.DelegatingBlockBuilder()
+        for made in await asyncio.gather(*(answered(call, row) for row in rows)):
+            for row in made:
+                builder.add(row)
+        return builder.build()
+
+    if not isinstance(fn, type):
+        rows = functools.partial(batch_of, fn)
+        functools.update_wrapper(rows, fn)
+        return rows
+
+    async def called(self: Any, batch: Any) -> Any:
+        return await batch_of(functools.partial(fn.__call__, self), batch)
+
+    return type(fn.__name__, (fn,), {"__call__": called, "__module__": fn.__module__})
 
 
 class NumpyBatchCollateFn:
