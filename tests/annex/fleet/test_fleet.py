@@ -191,6 +191,35 @@ def test_cleaning_leaves_what_machines_make(tmp_path: Path, nurseries: list[Nurs
     job.check(str(place))
 
 
+@pytest.mark.parametrize("where", ["folder", "store"])
+def test_machines_take_the_place_of_an_output_that_readers_see_until_then(
+    where: str,
+    tmp_path: Path,
+    nurseries: list[Nursery],
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    environment, place, log = dict[str, str](), str(tmp_path / "out"), tmp_path / "log"
+    if where == "store":
+        environment = environment_of(request.getfixturevalue("proxy").url)
+        place = f"{request.getfixturevalue('bucket').url}/out"
+    hr.range(7).with_options(engine="inline", progress=False).write_parquet(place)
+
+    def be(number: int, faults: dict[str, str]) -> int:
+        options = [place, {"mode": "overwrite"}]
+        return nurseries[number].live("annex.fleet.job", options, log, faults=faults, environment=environment)
+
+    assert be(0, {"attempt.batch": "kill@9"}) == be(1, {"attempt.batch": "kill@5"}) == -9
+    assert hr.read_parquet(place).with_options(engine="inline").count() == 7
+    for point in ("finish.manifest", "swap.removed", "swap.pointed", "finish.closed"):
+        assert be(1, {point: "kill"}) == -9, point
+    with ThreadPoolExecutor(2) as threads:  # the second finds that nothing is left to do
+        assert [*threads.map(be, (0, 1), ({}, {}))] == [0, 0], log.read_text()
+    job.check(place)
+    before = hr.read_parquet(place).input_files()
+    assert be(0, {}) == 0 and hr.read_parquet(place).input_files() == before
+
+
 def test_failed_rows_are_counted_over_all_machines(tmp_path: Path, nurseries: list[Nursery]) -> None:
     place, log, bad = tmp_path / "out", tmp_path / "log", sum(i % job.BAD == 5 for i in range(job.ROWS))
 
@@ -211,7 +240,7 @@ def test_failed_rows_are_counted_over_all_machines(tmp_path: Path, nurseries: li
     ("asked", "words"),
     [
         (lambda ds: ds.limit(9), "limit"),
-        (lambda ds: ds.with_options(mode="overwrite"), "mode='overwrite'"),
+        (lambda ds: ds.with_options(mode="append"), "mode='append'"),
     ],
 )
 def test_what_machines_cannot_do_apart_is_refused(asked: Any, words: str, tmp_path: Path) -> None:

@@ -135,7 +135,12 @@ class Fleet:
         plan = replace(self.plan, sink=self.sink_of(name), requirements=())
         shards = given(self.request.partitioning, ())
         request = msgspec.structs.replace(
-            self.request, run=self.fleet.plan.run, gated=False, partitioning=shards, lists_input=False
+            self.request,
+            mode="resume",
+            run=self.fleet.plan.run,
+            gated=False,
+            partitioning=shards,
+            lists_input=False,
         )
         machine = None
         try:

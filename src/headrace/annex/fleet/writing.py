@@ -37,7 +37,7 @@ from headrace.output.resume import encoded, new_plan, open_job
 from headrace.output.runs import SavedRun, current_run, pointer
 from headrace.plan import compile as compiler
 from headrace.plan.accounts import mismatch
-from headrace.plan.identity import code_of, difference, shape_of, unrecognised
+from headrace.plan.identity import code_of, code_of_plan, difference, shape_of, unrecognised
 from headrace.plan.logical import Plan
 from headrace.plan.steps.base import Step
 from headrace.plan.steps.union import union_in
@@ -66,7 +66,20 @@ def fleet_job(plan: Plan, request: OpenRequest, options: RunOptions, drive: Driv
         if fleet is not None:
             _work(fleet, drive)
             job = _gathered(fleet, stack)
-        yield job or _opened(plan, request, stack, fleet)
+        yield job or _opened(plan, _not_again(plan, request), stack, fleet)
+
+
+def _not_again(plan: Plan, request: OpenRequest) -> OpenRequest:
+    """Return the request without ``mode="overwrite"`` where machines that were there before have done just that."""
+    assert plan.sink is not None
+    with (
+        contextlib.suppress(HeadraceError),
+        looked_at(plan.sink.root, plan.sink.storage.options) as there,
+    ):
+        run = current_run(there.root) if request.mode == "overwrite" else None
+        if run is not None and run.finished and _is_same(plan, run):
+            return msgspec.structs.replace(request, mode="resume")
+    return request
 
 
 def _check(plan: Plan, options: RunOptions) -> None:
@@ -87,7 +100,8 @@ def _check(plan: Plan, options: RunOptions) -> None:
         why = "each machine would count costs and tokens for itself; leave out budget="
     else:
         asked = {
-            "mode": options.mode != "resume",
+            "mode": options.mode not in ("resume", "overwrite")
+            or (options.mode == "overwrite" and sink is not None and sink.target is not None),
             "incremental": options.incremental,
             "refresh": options.refresh is not None,
             "on_change": options.on_change != "refuse",
@@ -135,17 +149,34 @@ def _joined(plan: Plan, request: OpenRequest, max_errors: float | None) -> Fleet
     notes = place.notes(f"{FLEET}/{NOTES}")
     data, code = notes.read(PLAN), code_of(plan.steps)
     if data is None:
-        with (
-            contextlib.suppress(HeadraceError),
-            looked_at(plan.sink.root, plan.sink.storage.options) as there,
-        ):
-            if pointer(there.root, "current") or pointer(there.root, "next"):
-                return None
+        if _is_begun(plan, request):
+            return None
         data = _first(plan, request, notes, code)
         command = invocation.current()
         if command is not None and not place.copied:  # what is in a store, others may write
             command.record(place.root / HOME / FLEET, place.at())
     return Fleet(plan, request, _checked(plan, data, code), notes, max_errors)
+
+
+def _is_begun(plan: Plan, request: OpenRequest) -> bool:
+    """Say whether one machine has begun an output, or it is done; what is to be overwritten does not count."""
+    assert plan.sink is not None
+    with (
+        contextlib.suppress(HeadraceError),
+        looked_at(plan.sink.root, plan.sink.storage.options) as there,
+    ):
+        if pointer(there.root, "next"):
+            return True
+        if pointer(there.root, "current"):
+            run = current_run(there.root)
+            return request.mode != "overwrite" or run is None or not run.finished or _is_same(plan, run)
+    return False
+
+
+def _is_same(plan: Plan, run: SavedRun) -> bool:
+    """Say whether a run has the plan, the code and the input that are asked for."""
+    same = run.plan.shape == encoded(shape_of(plan)) and run.state.code == code_of_plan(plan)
+    return same and run.plan.files == inputs.as_they_are(run.plan, plan.source.files())
 
 
 def _first(plan: Plan, request: OpenRequest, notes: Notes, code: dict[str, str]) -> bytes:
@@ -237,9 +268,9 @@ def _gathered(fleet: Fleet, stack: contextlib.ExitStack) -> Job | None:
                     output.close()
                     raise
                 shards = given(fleet.request.partitioning, shards_of(found))
-                request = msgspec.structs.replace(
-                    fleet.request, run=fleet.fleet.plan.run, partitioning=shards
-                )
+                run = fleet.fleet.plan.run
+                mode = "resume" if output.current() == run else fleet.request.mode
+                request = msgspec.structs.replace(fleet.request, run=run, mode=mode, partitioning=shards)
                 job = opened.enter_context(open_job(fleet.plan, request, output))
                 if job.complete:
                     job.output.tidy(job.committer.plan.run)
