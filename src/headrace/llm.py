@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from headrace.annex.llm.endpoint import Endpoint, Endpoints
-    from headrace.annex.llm.engines import VLLM, SGLang
+    from headrace.annex.llm.engines import VLLM, SGLang, Transformers
     from headrace.annex.llm.judge import Judge
     from headrace.annex.llm.server import Server
     from headrace.annex.llm.spending import Budget
-    from headrace.annex.llm.transformers import Transformers
 
 __all__ = ["VLLM", "Budget", "Endpoint", "Endpoints", "Judge", "SGLang", "Server", "Transformers"]
 
@@ -21,7 +20,7 @@ _HOMES = {
     "Judge": "judge",
     "SGLang": "engines",
     "Server": "server",
-    "Transformers": "transformers",
+    "Transformers": "engines",
     "VLLM": "engines",
 }
 

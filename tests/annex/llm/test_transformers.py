@@ -83,6 +83,19 @@ def test_answers_are_those_of_one_prompt_at_a_time(folder):
     assert {reason for _, reason, _, _ in made} == {"stop", "length"}
 
 
+def test_each_row_may_have_parameters_of_its_own_and_answers_are_kept(folder, tmp_path):
+    rows = hr.from_items([{"text": text, "limit": 3 + i % 4} for i, text in enumerate(TEXTS[:12].tolist())])
+    model = hr.llm.Transformers(folder, batch_size=5).with_options(
+        overrides={"max_tokens": "limit"}, on_truncated="keep", cache=tmp_path
+    )
+    made = inline(rows.prompt("{text}", model)).take_all()
+    assert [tuple(row.values())[2:6] for row in made] == [
+        expected(folder, text, 3 + i % 4) for i, text in enumerate(TEXTS[:12].tolist())
+    ]
+    seconds = [row["answer_latency"] for row in made]
+    assert seconds == [row["answer_latency"] for row in inline(rows.prompt("{text}", model)).take_all()]
+
+
 def test_rows_that_cannot_be_asked_or_were_cut_are_errors_of_their_own(folder, tmp_path):
     rows = hr.from_items([{"id": i, "text": "the vote " * (30 if i == 2 else 2 + i % 3)} for i in range(8)])
     model = hr.llm.Transformers(folder)
@@ -113,8 +126,7 @@ def test_what_only_endpoints_have_and_other_models_are_refused(folder, tmp_path)
     model = hr.llm.Transformers(str(folder))
     for words, options in {
         "'temprature'.*Did you mean 'temperature'": {"sampling": {"temprature": 1}},
-        "budget= is for endpoints": {"budget": hr.llm.Budget(run=1.0)},
-        "cache= is for endpoints": {"cache": str(tmp_path)},
+        "n= is for endpoints": {"n": 2},
         "a number of at least 0": {"sampling": {"temperature": "hot"}},
     }.items():
         with pytest.raises(ArgumentError, match=words):
@@ -136,5 +148,5 @@ def test_a_column_of_chats_goes_through_the_chat_template(folder):
     (made,) = inline(asked).take_all()
     assert made["answer_prompt_tokens"] == len(words(rendered, add_special_tokens=False)["input_ids"])
     seen = hr.from_items([{"chat": parts}]).prompt("{chat}", model)
-    with pytest.warns(UserWarning, match="takes messages of text"):
+    with pytest.warns(UserWarning, match="asked with text alone"):
         assert inline(seen, on_error="reject").take_all() == []

@@ -135,7 +135,7 @@ class AnswerColumns:
         model, settings, schema = self.asked.model, self.settings, self.schema
         form: tuple[Any, ...] | None = None
         if schema is not None:
-            guided = (schema.guided,) if model.streams else ()
+            guided = (schema.guided,) if model.guides else ()
             form = (schema.described, *guided, settings.repairs, *schema.decides)
         return (
             self.asked.template.messages, dict(settings.sampling), str(settings.on_truncated), form,

@@ -335,6 +335,7 @@ class EngineClient:
             if name not in known and name not in _READ and value not in (None, _HARMLESS.get(name)):
                 raise RequestRefused(f"a model in this process knows no {name!r}")
         limit = sampling.pop("max_completion_tokens", None) or sampling.pop("max_tokens", None)
+        limit = limit or self._model.default_tokens
         sampling = {"temperature": 0.0, **sampling}
         if images:
             more = {"max_tokens": limit} if limit else {}

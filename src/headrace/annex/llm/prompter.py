@@ -31,7 +31,7 @@ from headrace.annex.llm.client import Reply
 from headrace.annex.llm.endpoint import Endpoint
 from headrace.annex.llm.limiter import own_folder
 from headrace.annex.llm.outliers import Guard, Runaway, script_of
-from headrace.annex.llm.refusals import BadRow, RowError
+from headrace.annex.llm.refusals import BadRow, ContextTooLong, RowError
 from headrace.annex.llm.spending import Spending, most_tokens, no_folder
 from headrace.annex.llm.store import Answer, AnswerStore, key_of
 from headrace.annex.llm.under_way import Asker, Shared, UnderWay, asker_of
@@ -350,7 +350,10 @@ class Prompter(AnswerColumns):
             assert self.schema is not None
             await self._keep_step(request, own, last)
             request = self.schema.repairing(request, answer.text or "", problem)
-            last = await self._ask_step(request, own)
+            try:
+                last = await self._ask_step(request, own)
+            except ContextTooLong:  # the repair is: the row's error is that its answer is not as asked
+                break
             answer = msgspec.structs.replace(added(answer, last), repairs=number + 1)
         if started.used is not started.store:
             await started.used.written()

@@ -257,7 +257,7 @@ class LanguageModel:
 
     ``refuses``: settings that make no sense for this kind, each with the reason. ``sampling_names``: the parameters
     that it takes, None: its server knows. ``is_served``: a server answers, which draws answers unless it is told
-    otherwise. ``streams``: requests go in one by one, and not as batches.
+    otherwise. ``guides``: answers can be held to a schema while they are made.
     """
 
     __slots__ = ()
@@ -265,7 +265,7 @@ class LanguageModel:
     refuses: ClassVar[Mapping[str, str]] = {}
     sampling_names: ClassVar[tuple[str, ...] | None] = None
     is_served: ClassVar[bool] = False
-    streams: ClassVar[bool] = True
+    guides: ClassVar[bool] = True
     takes_images: ClassVar[bool] = False
     prices: Any = None
     settings: RequestSettings = _DEFAULTS

@@ -23,8 +23,7 @@ from headrace.plan.step_options import WorkerOptions
 if TYPE_CHECKING:
     from headrace.annex.llm.answers import Asked
     from headrace.annex.llm.endpoint import Endpoint, Endpoints
-    from headrace.annex.llm.engines import VLLM, SGLang
-    from headrace.annex.llm.transformers import Transformers
+    from headrace.annex.llm.engines import VLLM, SGLang, Transformers
     from headrace.plan.steps.predict import Prompt
 
 EMBED_WINDOW = 4
@@ -138,7 +137,7 @@ class PromptVerbs(DatasetBase):
         if schema is not None:
             from headrace.annex.llm.schema import AnswerSchema
 
-            form = AnswerSchema(schema, guided=model.settings.guided and model.streams)
+            form = AnswerSchema(schema, guided=model.settings.guided and model.guides)
         model.check_together(schema)
         way = given_via("prompt", via, model)
         asked = Asked(messages, model.on_gpus(options.get("num_gpus")), given_output(output), form, way)
@@ -268,37 +267,25 @@ def _step(asked: Asked, keep: Any, replace: bool, options: Any) -> Prompt:
     from headrace.annex.llm.prompter import BATCH_ROWS, WINDOW, Prompter
     from headrace.plan.functions import Function
     from headrace.plan.parameters import given_resources
-    from headrace.plan.steps.predict import LocalPrompt, Model, Prompt
+    from headrace.plan.steps.predict import Model, Prompt
     from headrace.session.models import given_keep
 
     version = options.get("version")
     if version is not None and not isinstance(version, str):
         raise ArgumentError(f"prompt: version={version!r} is not a string.")
-    prompter: Any
-    if asked.model.streams:
-        prompter, kind, rows = Prompter(asked), Prompt, BATCH_ROWS
-        ahead = max(1, asked.model.max_in_flight * WINDOW // BATCH_ROWS)
-        said: tuple[str, ...] = ("compute", "concurrency")
-    else:
-        from headrace.annex.llm.transformers import ROWS_PER_BATCH, LocalPrompter
-
-        prompter, kind, rows = LocalPrompter(asked), LocalPrompt, asked.model.batch_size * ROWS_PER_BATCH
-        ahead = None
-        said = ("compute", "concurrency", "num_cpus", "num_gpus", "memory")
-    if all(options.get(name) is None for name in said):
-        options = {
-            **options,
-            "concurrency": 1,
-        }  # it waits more than it works, or each worker would load a model
+    if options.get("compute") is None and options.get("concurrency") is None:
+        # It waits more than it works, or each worker would load a model.
+        options = {**options, "concurrency": 1}
+    prompter: Any = Prompter(asked)
     model = Model(
         Function(prompter, version=version, model=True),
         asked.output,
         asked.columns,
         False,
-        rows,
+        BATCH_ROWS,
         "pyarrow",
         given_resources(options),
-        ahead,
+        max(1, asked.model.max_in_flight * WINDOW // BATCH_ROWS),
         own_names=True,
     )
-    return kind((model,), given_keep(keep), given_flag("replace", replace))
+    return Prompt((model,), given_keep(keep), given_flag("replace", replace))

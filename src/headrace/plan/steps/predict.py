@@ -267,10 +267,3 @@ class Prompt(Predict):
     @staticmethod
     def _columns(model: Model) -> tuple[str, ...]:
         return model.function.parts.columns or (model.output,)
-
-
-class LocalPrompt(Prompt):
-    """The same for a model in the worker itself: what it computes is committed as any other."""
-
-    __slots__ = ()
-    keeps_answers = False
