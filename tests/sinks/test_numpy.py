@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 import headrace as hr
+from headrace.core.arrow.values import column_from
 from headrace.errors import SinkError, UnknownColumn
 from headrace.sinks.files import FileSink
 from headrace.sinks.numpy import Numpy
@@ -90,6 +91,8 @@ def test_tensors_keep_their_shapes(tmp_path: Path) -> None:
     found = written(tmp_path, vectors, nested, images, rows=3)
     assert found["c0"].tolist() == flat[:12].reshape(4, 3).tolist() and found["c0"].dtype == np.float32
     assert found["c1"].tolist() == found["c2"].tolist() == flat.reshape(4, 3, 2).tolist()
+    alike = column_from(list(flat.reshape(4, 3, 2)), ragged=True)  # whose shapes might have differed
+    assert written(tmp_path, alike, rows=3)["c0"].tolist() == flat.reshape(4, 3, 2).tolist()
 
 
 @pytest.mark.parametrize(
@@ -103,6 +106,8 @@ def test_tensors_keep_their_shapes(tmp_path: Path) -> None:
         (pa.array([[1, 2], None], pa.list_(pa.int64(), 2)), "holds a null"),
         (pa.array([[1, None]], pa.list_(pa.int64(), 2)), "holds a null"),
         (pa.array([[1], [1, 2]]), "differ in length"),
+        (column_from([np.zeros((1, 2)), np.zeros((2, 2))]), r"the shape \(2, 2\), and a file"),
+        (column_from([np.zeros((1, 2)), None], ragged=True), "an array is null"),
         (pa.array([{"a": 1}]), "no dtype"),
         (pa.array([None]), "no dtype"),
         (pa.array([dt.time(1)]), "no dtype"),

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.core.arrow.batch_formats import NUMPY_OF
+from headrace.core.arrow.forms import RaggedTensorType, as_fixed
 from headrace.core.files import safe_files
 from headrace.core.files.safe_files import writing
 from headrace.core.files.staged import StagedStream
@@ -76,8 +77,11 @@ class _NumpyEncoder:
         self._stream = stream
         self._single = single
         self._rows = 0
-        self._columns: list[_Numbers | _Texts] = []
+        self._columns: list[_Numbers | _Ragged | _Texts] = []
         for field in schema:
+            if isinstance(field.type, RaggedTensorType):
+                self._columns.append(_Ragged(field, stream.path))
+                continue
             dtype, shape = _layout(field)
             texts = dtype.kind in "US"
             self._columns.append(
@@ -119,6 +123,34 @@ class _Numbers:
         into(_header(self._dtype, (rows, *self._shape)))
         for piece in self._kept.pieces():
             into(piece)
+
+
+class _Ragged:
+    """A column of tensors whose shapes may differ; in one file, all have to be of one shape."""
+
+    def __init__(self, field: pa.Field, path: str) -> None:
+        self.name = field.name
+        self._field, self._path = field, path
+        self._shape = [0] * field.type.ndim
+        self._numbers: _Numbers | None = None
+
+    def add(self, column: pa.Array) -> None:
+        if self._numbers is None and len(column) > column.null_count:
+            self._shape = next(each.as_py() for each in column.storage.field(1) if each.is_valid)
+            self._numbers = self._of(self._shape)
+        try:
+            fixed = as_fixed(column, self._shape)
+        except pa.ArrowInvalid as error:
+            raise _unfit(self._field, f"{error}, and a file holds arrays of one shape") from None
+        if self._numbers is not None:
+            self._numbers.add(fixed)
+
+    def _of(self, shape: list[int]) -> _Numbers:
+        field = pa.field(self.name, pa.fixed_shape_tensor(self._field.type.value_type, shape))
+        return _Numbers(field, *_layout(field), self._path)
+
+    def write(self, into: Callable[[Any], Any], rows: int) -> None:
+        (self._numbers or self._of(self._shape)).write(into, rows)
 
 
 class _Texts:
@@ -213,6 +245,8 @@ def _layout(field: pa.Field) -> tuple[np.dtype[Any], tuple[int, ...]]:
     """Return the dtype and shape of one row's value; raises ``SinkError`` where there are none."""
     type_ = field.type
     shape: tuple[int, ...] = ()
+    if isinstance(type_, RaggedTensorType):
+        type_ = type_.value_type
     if isinstance(type_, pa.FixedShapeTensorType):
         if type_.permutation not in (None, list(range(len(type_.shape)))):
             raise cannot_hold("numpy", field, "its axes are permuted")
