@@ -126,6 +126,7 @@ bench: $(VENV)/.bench  ## compare with a hand-written loop, Ray Data, Daft and S
 	-$(BIN)/python -m bench.uneven
 	-$(BIN)/python -m bench.sql
 	-$(BIN)/python -m bench.compare
+	-$(BIN)/python -m bench.queries
 	-$(BIN)/python -m bench.columns
 	-$(BIN)/python -m bench.watching
 	-$(BIN)/python -m bench.llm_speed
