@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -239,6 +240,22 @@ def test_groups_in_arrays_count_what_one_metric_for_each_does(metric: Any, value
     twice = alone.from_bytes(alone.to_bytes())
     twice.merge(alone)
     assert repr(old.result()) == repr(twice.result())
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_integers_are_groups_however_far_apart_they_lie(data: Any) -> None:
+    kind = data.draw(st.sampled_from([pa.int8(), pa.uint8(), pa.int32(), pa.int64(), pa.uint64()]))
+    bits, least = kind.bit_width, 0 if "u" in str(kind) else -(2 ** (kind.bit_width - 1))
+    start = data.draw(st.integers(least, least + 2**bits - 1))
+    near = st.integers(max(least, start - 99), min(least + 2**bits - 1, start + 99))
+    keys = st.one_of(near, near, near, st.integers(least, least + 2**bits - 1), st.none())
+    by, expected = hr.By("k", hr.Count()), Counter[int | None]()
+    for batch in data.draw(st.lists(st.lists(keys, max_size=9), max_size=5)):
+        by.update(pa.record_batch([pa.array(batch, kind)], ["k"]))
+        expected.update(batch)
+    assert by.result() == expected
+    assert by.from_bytes(by.to_bytes()).result() == expected
 
 
 def test_a_sum_of_many_chunks_is_carried() -> None:
