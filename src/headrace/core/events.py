@@ -98,6 +98,40 @@ class InputMade(msgspec.Struct, frozen=True):
         return one_line("".join([said, *rejected]))
 
 
+class MachineWork(msgspec.Struct, frozen=True):
+    """What counts of a machine's work in a fleet. ``seconds``: 0 where others took over what it had left.
+
+    >>> print(MachineWork("k3f9a2xq", "host-3", 4, 2000, 1990, 10, 8.0))
+    k3f9a2xq on host-3: 2,000 rows in 4 parts, 10 rejected, 250 rows/s
+    """
+
+    name: str
+    host: str
+    shards: int
+    rows: int
+    written: int
+    rejected: int
+    seconds: float
+
+    @property
+    def speed(self) -> float:
+        """The rows that it read in a second; 0: unknown."""
+        return self.rows / self.seconds if self.seconds > 0 else 0.0
+
+    def __str__(self) -> str:
+        rejected = f", {self.rejected:,} rejected" if self.rejected else ""
+        end = f", {self.speed:,.0f} rows/s" if self.seconds > 0 else ", and others did the rest"
+        host = f" on {self.host}" if self.host else ""
+        parts = plural(self.shards, "part")
+        return one_line(f"{self.name}{host}: {plural(self.rows, 'row')} in {parts}{rejected}{end}")
+
+
+class MachinesWorked(msgspec.Struct, frozen=True):
+    """What the machines of a fleet have done, before one of them completes the output; after ``RunDescribed``."""
+
+    machines: tuple[MachineWork, ...]
+
+
 class RunStarted(msgspec.Struct, frozen=True):
     """A run begins or goes on: ``shards_done`` of ``shards`` were committed before, with so many rows and bytes.
 
@@ -518,6 +552,7 @@ Event = (
     RunDescribed
     | RunAsked
     | InputMade
+    | MachinesWorked
     | RunStarted
     | RowsRead
     | RowsBegun

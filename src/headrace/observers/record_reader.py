@@ -16,6 +16,7 @@ from headrace.core.events import (
     BatchSized,
     CallRetried,
     InputMade,
+    MachinesWorked,
     MemoryTaken,
     MetricsCounted,
     ModelAsked,
@@ -46,6 +47,7 @@ _Struct = TypeVar("_Struct", bound=msgspec.Struct)
 KINDS: dict[str, type[Any]] = {
     "described": RunDescribed,
     "input made": InputMade,
+    "machines": MachinesWorked,
     "started": RunStarted,
     "worker ready": WorkerReady,
     "worked": WorkSum,

@@ -21,6 +21,8 @@ from headrace.core.events import (
     Ceiling,
     Event,
     InputMade,
+    MachinesWorked,
+    MachineWork,
     MemoryTaken,
     MetricsCounted,
     ModelAsked,
@@ -133,6 +135,7 @@ class RunState:
         self.metrics: MetricsCounted | None = None
         self.doing = ""  # before the run has begun
         self.batches_sent: dict[str, BatchesAtWork] = {}  # by step, before the run has begun
+        self.machines: tuple[MachineWork, ...] = ()  # of a fleet, before the run of the last one
         self.required: RequirementsAsked | None = None
         self.asked = RunAsked()  # by who watches
         self.faults = Faults()  # in committed shards
@@ -211,6 +214,8 @@ class RunState:
             case MemoryTaken():
                 self.memory = event
                 self.memory_peak = max(self.memory_peak, memory_of(event))
+            case MachinesWorked():
+                self.machines = event.machines
             case MetricsCounted():
                 self.metrics = event
             case RunAsked():

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from headrace.core.events import MachinesWorked
 from headrace.core.work import Durability, Shard
 from headrace.errors import REFUSALS, HeadraceError
 from headrace.output.commit import ShardCommitter
@@ -58,6 +59,7 @@ class Job:
         self.interrupted = interrupted
         self.recorded = recorded
         self.code: Mapping[str, str] = {}  # of the plan, as it is now
+        self.machines: MachinesWorked | None = None  # which have done it, if it was a fleet
 
     @property
     def shards(self) -> list[Shard]:

@@ -140,6 +140,8 @@ def older_of(job: Job) -> OlderRows | None:
 def notes_of(job: Job) -> list[str]:
     """Return lines on an output of several runs: which one this was, and what of the others is not as it would be."""
     state, lines = job.committer.state, [f"query: {made}" for made in job.plan.source.preparations()]
+    if job.machines is not None:
+        lines.append(f"a fleet of {plural(len(job.machines.machines), 'machine')}")
     if len(state.runs) > 1 and job.recorded is None:
         last = state.runs[-1]
         lines.append(f"run {last.number} of this output, of {_taken_in(last)}")

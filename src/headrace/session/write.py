@@ -298,8 +298,9 @@ def _announce(job: Job, plan: Plan, context: RunContext, events: EventBus, start
         output=str(job.output),
     )
     events.on_event(about)
-    for made in plan.source.preparations():
-        events.on_event(made)
+    for made in (*plan.source.preparations(), job.machines):
+        if made is not None:
+            events.on_event(made)
 
 
 def _finish(

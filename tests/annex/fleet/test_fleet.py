@@ -70,6 +70,10 @@ def test_machines_share_the_work(tmp_path: Path, nurseries: list[Nursery]) -> No
     assert codes == [0, 0, 0], [(tmp_path / f"{i}.log").read_text() for i in range(3)]
     job.check(str(place))
     assert {path.name for path in (place / "_headrace").iterdir()} == {"current", "lock", run_in(place)}
+    asked = [sys.executable, "-m", "headrace", "status", str(place), "--json"]
+    told = json.loads(subprocess.run(asked, capture_output=True, text=True, check=True).stdout)["machines"]
+    assert sum(each["rows"] for each in told) == job.ROWS and all(each["host"] for each in told)
+    assert "Machines that worked" in (place / "_headrace" / run_in(place) / "report.html").read_text()
 
 
 def run_in(place: Path) -> str:

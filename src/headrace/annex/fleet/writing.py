@@ -8,11 +8,13 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
+from typing import Any
 
 import msgspec
 
 from headrace.annex.fleet.board import PLAN, FleetPlan
 from headrace.annex.fleet.machine import LONGEST_LOOK, Fleet, Machine, given
+from headrace.core.events import MachinesWorked, MachineWork
 from headrace.core.files import safe_files
 from headrace.core.metric_states import STATES, side_files
 from headrace.core.waiting import backoff
@@ -27,6 +29,7 @@ from headrace.errors import (
     PlanError,
     RunLocked,
 )
+from headrace.observers.record import EVENTS
 from headrace.options import RunOptions
 from headrace.output import inputs
 from headrace.output.job import Job, OpenRequest
@@ -272,6 +275,7 @@ def _gathered(fleet: Fleet, stack: contextlib.ExitStack) -> Job | None:
                 mode = "resume" if output.current() == run else fleet.request.mode
                 request = msgspec.structs.replace(fleet.request, run=run, mode=mode, partitioning=shards)
                 job = opened.enter_context(open_job(fleet.plan, request, output))
+                job.machines = worked(fleet, found)
                 if job.complete:
                     job.output.tidy(job.committer.plan.run)
                 else:
@@ -325,6 +329,35 @@ def gathered(fleet: Fleet) -> Iterator[list[Gathered]]:
 def shards_of(found: Sequence[Gathered]) -> list[Shard]:
     """Return the shards as the output has them: numbered in their order."""
     return [Shard(i, each.shard.splits) for i, each in enumerate(found)]
+
+
+def worked(fleet: Fleet, found: Sequence[Gathered]) -> MachinesWorked:
+    """Return what each machine has done of it, those that did most first."""
+    by_machine = dict[str, list[Gathered]]()
+    for each in found:
+        by_machine.setdefault(each.machine, []).append(each)
+    made = [
+        MachineWork(
+            machine,
+            _host_of(theirs[0].run),
+            len(theirs),
+            ledger.read,
+            ledger.written,
+            ledger.rejected,
+            round(fleet.board.ended[machine].pace.seconds, 3),
+        )
+        for machine, theirs in by_machine.items()
+        for ledger in [sum((each.record.ledger for each in theirs), Ledger())]
+    ]
+    return MachinesWorked(tuple(sorted(made, key=lambda each: -each.rows)))
+
+
+def _host_of(run: SavedRun) -> str:
+    """Return the host of a machine, from the first line of its record; "" if that says nothing."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        lines = safe_files.content(run.folder / EVENTS).split(b"\n")
+        return str(msgspec.json.decode(lines[0], type=dict[str, Any]).get("host", ""))
+    return ""
 
 
 def _check_errors(fleet: Fleet, found: Sequence[Gathered]) -> None:

@@ -247,6 +247,7 @@ class RunStatus:
             "memory": memory,
             "language_model": model_data(state, self.now, ledger.answered, ended=self.ended),
             "batches": msgspec.to_builtins(list(state.batches_sent.values())),
+            "machines": msgspec.to_builtins(state.machines),
             "incidents": dict(state.counts),
             "runs": [msgspec.to_builtins(run) for run in self.facts.runs],
             "report": str(self.report) if self.report else None,
@@ -314,6 +315,7 @@ class RunStatus:
         ]
         if incidents:
             found.append(("trouble", ", ".join(incidents)))
+        found += [("machine", str(each)) for each in state.machines]
         found += run_lines(self.facts.runs)
         if self.ended and self.report:
             found.append(("report", str(self.report)))
