@@ -40,7 +40,7 @@ _LIBRARY = """
     faults.job numpy.random psutil pyarrow.compute pyarrow.csv pyarrow.parquet
     headrace.annex.cli headrace.core.parquet.compact headrace.driver.loop headrace.driver.block_tasks
     headrace.engines.out_of_band_pickle headrace.annex.report.page headrace.output.commit headrace.output.resume
-    headrace.session.metric_results headrace.annex.report.writing headrace.plan.identity headrace.predictors.registry
+    headrace.session.read headrace.annex.report.writing headrace.plan.identity headrace.predictors
     headrace.session.build_runner headrace.session.job_events headrace.session.write headrace.sinks.parquet
     headrace.sinks.dividing headrace.sources.parquet.reader headrace.sources.union headrace.worker.attempt
     headrace.worker.stage_worker headrace.worker.steps.map_batches

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from headrace.annex.formats.readers import *
     from headrace.annex.lakes.readers import *
     from headrace.annex.media.readers import *
-    from headrace.annex.models.keras.predictor import KerasPredictor as KerasPredictor
+    from headrace.annex.models.keras import KerasPredictor as KerasPredictor
     from headrace.annex.models.lightgbm import LightGBMPredictor as LightGBMPredictor
     from headrace.annex.models.mlflow import MLflowPredictor as MLflowPredictor
     from headrace.annex.models.transformers import TransformersPredictor as TransformersPredictor
@@ -41,21 +41,19 @@ if TYPE_CHECKING:
     from headrace.plan.column_expressions import ColumnExpression as ColumnExpression
     from headrace.plan.column_expressions import col as col
     from headrace.plan.column_expressions import lit as lit
-    from headrace.plan.requirements import at_least as at_least
-    from headrace.plan.requirements import at_most as at_most
-    from headrace.plan.requirements import between as between
-    from headrace.plan.strategies import ActorPoolStrategy as ActorPoolStrategy
-    from headrace.plan.strategies import TaskPoolStrategy as TaskPoolStrategy
-    from headrace.predictors.onnx.predictor import OnnxPredictor as OnnxPredictor
+    from headrace.plan.logical import at_least as at_least
+    from headrace.plan.logical import at_most as at_most
+    from headrace.plan.logical import between as between
+    from headrace.plan.verb_options import ActorPoolStrategy as ActorPoolStrategy
+    from headrace.plan.verb_options import TaskPoolStrategy as TaskPoolStrategy
+    from headrace.predictors.onnx import OnnxPredictor as OnnxPredictor
     from headrace.predictors.sentence_transformers import (
         SentenceTransformersPredictor as SentenceTransformersPredictor,
     )
     from headrace.predictors.sklearn import SklearnPredictor as SklearnPredictor
     from headrace.predictors.torch.predictor import TorchPredictor as TorchPredictor
     from headrace.readers.files import *
-    from headrace.readers.from_libraries import *
     from headrace.readers.from_memory import *
-    from headrace.readers.numpy import *
     from headrace.readers.parquet import *
     from headrace.result import Result as Result
     from headrace.session.models import load_model as load_model
@@ -70,8 +68,8 @@ _HOMES = {
     "headrace.output.verification": ("Verification",),
     "headrace.output.verify": ("verify",),
     "headrace.plan.column_expressions": ("ColumnExpression", "col", "lit"),
-    "headrace.plan.requirements": ("at_least", "at_most", "between"),
-    "headrace.plan.strategies": ("ActorPoolStrategy", "TaskPoolStrategy"),
+    "headrace.plan.logical": ("at_least", "at_most", "between"),
+    "headrace.plan.verb_options": ("ActorPoolStrategy", "TaskPoolStrategy"),
     "headrace.result": ("Result",),
     "headrace.session.models": ("load_model",),
     "headrace.session.publishing": ("discard", "publish"),
@@ -91,7 +89,7 @@ def _found(name: str) -> Any:
         return getattr(import_module(home), name)
     if name.islower() or name.startswith("read_"):
         return import_module("headrace.readers").function(name)
-    predictor = import_module("headrace.predictors.registry").predictor_named(name)
+    predictor = import_module("headrace.predictors").predictor_named(name)
     return predictor or import_module("headrace.accumulators").METRICS.get(name)
 
 
@@ -101,7 +99,7 @@ def _public() -> list[str]:
     names.update(
         import_module("headrace.readers").FUNCTIONS, import_module("headrace.accumulators").METRICS.ours
     )
-    return sorted(names.union(import_module("headrace.predictors.registry").predictor_names()))
+    return sorted(names.union(import_module("headrace.predictors").predictor_names()))
 
 
 def __getattr__(name: str) -> Any:

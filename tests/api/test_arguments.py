@@ -20,7 +20,7 @@ from headrace.errors import (
     UnknownArgument,
     UnknownColumn,
 )
-from headrace.plan.step_options import StepOptions, WorkerOptions
+from headrace.plan.verb_options import StepOptions, WorkerOptions
 
 from .data import numbers
 

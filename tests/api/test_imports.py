@@ -89,7 +89,7 @@ def test_a_job_without_pandas_never_imports_it(script: Callable[..., Any]) -> No
                 }}
 
         def rows(row):
-            ours = {{"headrace.options", "headrace.plan.strategies", "headrace.session.write"}}  # for the driver
+            ours = {{"headrace.options", "headrace.plan.verb_options", "headrace.session.write"}}  # for the driver
             seen = sorted((set(HEAVY) | ours) & set(sys.modules))
             day = datetime.date(2020, 1, 1)
             return {{**row, "list": [1, 2], "dict": {{"a": None, "b": [0.5]}}, "day": day, "seen": ",".join(seen)}}
@@ -136,8 +136,8 @@ def test_every_public_name_is_there() -> None:
 
 def test_what_type_checkers_see_is_what_is_there() -> None:
     import headrace as hr
+    from headrace import predictors
     from headrace.accumulators import METRICS
-    from headrace.predictors import registry
     from headrace.readers import FUNCTIONS
 
     (block,) = (node for node in ast.parse(Path(hr.__file__).read_text()).body if isinstance(node, ast.If))
@@ -146,7 +146,7 @@ def test_what_type_checkers_see_is_what_is_there() -> None:
     readers = {*FUNCTIONS.values()}
     assert stars == {"headrace.accumulators", *readers}
     named = {each.asname: node.module for node in found for each in node.names if each.name != "*"}
-    rooms = {name: registry.predictor_named(name).__module__ for name in registry.predictor_names()}
+    rooms = {name: predictors.predictor_named(name).__module__ for name in predictors.predictor_names()}
     homes = {name: home for home, names in hr._HOMES.items() for name in names}
     assert named == {**rooms, **homes, **dict.fromkeys(hr._MODULES, "headrace")}
     begin = {name: home for home in readers for name in importlib.import_module(home).__all__}

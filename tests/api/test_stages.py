@@ -27,7 +27,7 @@ from headrace.errors import (
     StepError,
 )
 from headrace.plan.logical import Plan
-from headrace.plan.stages import stages_of
+from headrace.plan.physical import stages_of
 
 Batch = dict[str, np.ndarray[Any, Any]]
 MACHINE = Capacity(8, 64 << 30, 2)

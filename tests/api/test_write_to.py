@@ -16,7 +16,7 @@ from headrace.core.door import loaded
 from headrace.core.files.formats import FORMATS, WRITTEN
 from headrace.core.target_ports import Format
 from headrace.errors import ArgumentError, PlanChanged, SinkError
-from headrace.plan.write_options import OF_RUNS, FolderOptions, OutputOptions
+from headrace.plan.verb_options import OF_RUNS, FolderOptions, OutputOptions
 from headrace.sinks.files import ArrowEncoder, FileSink
 from headrace.sinks.parquet import Parquet
 

@@ -206,8 +206,8 @@ def _made(folder: Path, *names: str, file: str = "") -> list[bytes]:
 
 
 def _of_models(folder: Path) -> dict[str, Parser]:
-    from headrace.annex.models.keras.files import _why_code
-    from headrace.annex.models.mlflow_files import read_mlmodel, signature_inputs
+    from headrace.annex.models.keras_models import _why_code
+    from headrace.annex.models.mlflow import read_mlmodel, signature_inputs
     from headrace.core.files.artifacts import check_inflated, from_json, names_in_zip
     from headrace.predictors.torch import files as torch_files
 

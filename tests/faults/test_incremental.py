@@ -63,7 +63,7 @@ _processes.set_forkserver_preload(
             "headrace.sinks.parquet",
         ),
         *("headrace.worker.schema_inference", "headrace.driver.loop", "headrace.annex.report.page"),
-        *("headrace.engines.inline", "headrace.worker.stage_worker", "headrace.session.metric_results"),
+        *("headrace.engines.inline", "headrace.worker.stage_worker", "headrace.session.read"),
     ]
 )
 

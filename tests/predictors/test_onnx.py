@@ -21,7 +21,7 @@ from headrace.errors import (
     ModelChanged,
     ModelUnreadable,
 )
-from headrace.predictors.onnx.predictor import OnnxPredictor, kind_of
+from headrace.predictors.onnx import OnnxPredictor, kind_of
 from headrace.testing.predictors import PredictorContract
 
 RNG = np.random.default_rng(7)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.predictors import registry
+from headrace import predictors
 
 
 class Toy:
@@ -14,5 +14,5 @@ class Toy:
 def test_a_library_whose_files_are_not_told_by_their_content_is_at_no_path(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(registry.MODELS, "ours", {"toy": Toy})
-    assert registry.library_at("model.bin") is None
+    monkeypatch.setattr(predictors.MODELS, "ours", {"toy": Toy})
+    assert predictors.library_at("model.bin") is None

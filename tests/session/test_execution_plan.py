@@ -12,9 +12,9 @@ from headrace.options import RunOptions
 from headrace.session import execution_plan
 from headrace.session.build_runner import Resumed
 from headrace.session.context import RunContext
-from headrace.session.describe import describe
 from headrace.session.execution_plan import ExecutionPlan
 from headrace.session.explain import explain
+from headrace.session.provenance import describe
 
 GIB = 1 << 30
 

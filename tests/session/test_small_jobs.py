@@ -26,8 +26,8 @@ from headrace.core.events import RowsRead, Worked
 from headrace.dataset.dataset import Dataset
 from headrace.engines.inline import DriverFirstEngine
 from headrace.session import context
+from headrace.session.engines import MOST_BYTES, MOST_FILES, uses_only_known
 from headrace.session.execution_plan import ExecutionPlan
-from headrace.session.small_jobs import MOST_BYTES, MOST_FILES, uses_only_known
 from headrace.testing.engines import until
 from headrace.worker import attempt
 

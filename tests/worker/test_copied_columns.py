@@ -16,7 +16,7 @@ from core.parquet.files import WAYS, every_type, opened, written
 from headrace.core.parquet import chunks
 from headrace.dataset.dataset import Dataset
 from headrace.errors import InputChanged
-from headrace.session import copying as copied_by_plan
+from headrace.session import execution_plan
 from headrace.sinks.parquet_joined import JoinedEncoder
 from headrace.worker import copy_choice, copying, reading
 
@@ -66,7 +66,7 @@ def parts(out: Path) -> list[Path]:
 def both(source: Path, folder: Path, build: Build, **options: Any) -> pa.Table:
     """Run a plan in both ways, and compare all that a reader sees."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(copied_by_plan, "why_nothing_copied", lambda plan: "for comparison")
+        patch.setattr(execution_plan, "why_nothing_copied", lambda plan: "for comparison")
         decoded = run(source, folder / "decoded", build, **options)
     copied = run(source, folder / "copied", build, **options)
     assert copied.schema.equals(decoded.schema, check_metadata=True)

@@ -414,7 +414,7 @@ def result_html(result: Any) -> str:
 
 def _rejected_table(result: Any) -> Table:
     """Return the first rejected rows: why they are, and where they stood."""
-    from headrace.core.failures import reason
+    from headrace.core.rejected import reason
 
     found = _first_rejected(Path(result.path) / REJECTED)
     rows = [(raised, str(why["_step"]), where) for why in found for where, raised in [reason(why)]]

@@ -11,12 +11,12 @@ from headrace.errors import ArgumentError
 from headrace.plan.logical import Plan
 from headrace.plan.parameters import given_rows
 from headrace.plan.steps.base import Step
-from headrace.plan.steps.columns import RenameColumns
+from headrace.plan.steps.selection import RenameColumns
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from headrace.interop.indexes import IndexLevel
+    from headrace.interop.frames import IndexLevel
     from headrace.options import RunOptions
     from headrace.result import Metrics
 

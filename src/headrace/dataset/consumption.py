@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from headrace.core.arguments import known_arguments
 from headrace.dataset.base import DatasetBase
-from headrace.dataset.local_shuffle import LocalShuffle
-from headrace.dataset.repeatable import RepeatableIterable
+from headrace.dataset.iteration import LocalShuffle, RepeatableIterable
 from headrace.plan import ray_arguments
 from headrace.plan.logical import Plan
 from headrace.plan.parameters import given_batch_format, given_batch_size
@@ -167,7 +166,7 @@ class ConsumptionVerbs(DatasetBase):
         >>> next(hr.range(3).iter_torch_batches(dtypes=torch.float32))
         {'id': tensor([0., 1., 2.])}
         """
-        from headrace.interop.torch import Tensors
+        from headrace.interop.tensors import Tensors
 
         size, tensors = given_batch_size(batch_size), Tensors(dtypes, device, collate_fn, pin_memory)
         tensors.check()
@@ -213,7 +212,7 @@ class ConsumptionVerbs(DatasetBase):
         >>> len(batches), [batch["id"].tolist() for batch in torch.utils.data.DataLoader(batches, batch_size=None)]
         (3, [[0, 1], [2, 3], [4]])
         """
-        from headrace.interop.torch import iterable_dataset
+        from headrace.interop.tensors import iterable_dataset
 
         return iterable_dataset(
             self.iter_torch_batches(
@@ -252,7 +251,7 @@ class ConsumptionVerbs(DatasetBase):
         tf.Tensor([2], shape=(1,), dtype=int64)
         """
         from headrace.core.door import library
-        from headrace.interop.tensorflow import tf_batches
+        from headrace.interop.tensors import tf_batches
 
         size, tf = given_batch_size(batch_size), library("iter_tf_batches", "tensorflow", "keras")
         shuffle = LocalShuffle.given(local_shuffle_buffer_size, local_shuffle_seed, size)
@@ -296,7 +295,7 @@ class ConsumptionVerbs(DatasetBase):
         >>> list(pairs.to_tf("x", "y", batch_size=2).as_numpy_iterator())  # doctest: +SKIP
         [(array([1., 2.]), array([0, 1]))]
         """
-        from headrace.interop.tensorflow import tf_dataset
+        from headrace.interop.tensors import tf_dataset
 
         size = given_batch_size(batch_size)
         shuffle = LocalShuffle.given(local_shuffle_buffer_size, local_shuffle_seed, size)
@@ -355,7 +354,7 @@ class ConsumptionVerbs(DatasetBase):
 
         library("to_pandas", "pandas")
         from headrace.core.arrow.batch_formats import to_frame
-        from headrace.interop.indexes import indexed
+        from headrace.interop.frames import indexed
 
         return indexed(to_frame(self._table("to_pandas", limit)), self._index)
 

@@ -14,19 +14,17 @@ from headrace.core.source_ports import Source
 from headrace.core.target_ports import Sink
 from headrace.core.terminal import one_line
 from headrace.dataset.annex_verbs import AnnexVerbs
-from headrace.dataset.columns import ColumnVerbs
-from headrace.dataset.combine import CombiningVerbs
+from headrace.dataset.columns import ColumnVerbs, CombiningVerbs
 from headrace.dataset.consumption import ConsumptionVerbs
 from headrace.dataset.inspection import InspectionVerbs
-from headrace.dataset.maps import MapVerbs
+from headrace.dataset.maps import MapVerbs, PredictVerbs
 from headrace.dataset.metrics import MetricVerbs
-from headrace.dataset.predicts import PredictVerbs
-from headrace.dataset.sample_writes import SampleWriteVerbs
+from headrace.dataset.writes import SampleWriteVerbs
 from headrace.errors import ArgumentError, HeadraceError, NotASequence, NotOffered, nearest
 from headrace.options import RunOptions
 from headrace.plan.compile import known_columns
 from headrace.plan.logical import Plan
-from headrace.plan.write_options import FolderOptions, OutputOptions
+from headrace.plan.verb_options import FolderOptions, OutputOptions
 
 if TYPE_CHECKING:
     from headrace.result import Result
@@ -160,7 +158,7 @@ class Dataset(
 
     def _repr_html_(self) -> str:
         """Show in a notebook what is read, the steps, and the columns as far as the plan tells; nothing is run."""
-        from headrace.dataset.html import dataset_html
+        from headrace.dataset.inspection import dataset_html
 
         return dataset_html(self._plan)
 

@@ -1,4 +1,4 @@
-"""Verbs that look at a dataset: a few rows, what is known about it, and numbers about a column."""
+"""Verbs that look at a dataset: a few rows, what is known about it, numbers about a column, a notebook's view."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from headrace.core.arguments import known_arguments
+from headrace.core.source_ports import Source
 from headrace.core.terminal import say
 from headrace.dataset.base import DatasetBase
-from headrace.errors import ArgumentError
+from headrace.errors import ArgumentError, HeadraceError
 from headrace.plan import ray_arguments
+from headrace.plan.compile import known_columns
+from headrace.plan.logical import Plan
 from headrace.plan.parameters import given_batch_format, given_names, given_rows
-from headrace.plan.steps.accumulate import Accumulate
-from headrace.plan.steps.columns import SelectColumns
+from headrace.plan.steps.batches import Accumulate
+from headrace.plan.steps.selection import SelectColumns
 
 if TYPE_CHECKING:
     from typing import Literal
@@ -330,3 +333,46 @@ class InspectionVerbs(DatasetBase):
         plan = self._plan.without_metrics().then(Accumulate(tuple(metrics.items()), asked_by=kind))
         results = dict(self._evaluated(plan))
         return results[f"{kind}({names[0]})"] if len(names) == 1 else results
+
+
+# ---------------------------------------------------------------- as a notebook shows it
+
+# No function of the user's is called, and no row is read.
+
+_COLUMNS = 30  # that have a row each
+_PATHS = 3
+
+
+def dataset_html(plan: Plan) -> str:
+    """Return what is read, by which steps it goes, and which columns with which types come out."""
+    from headrace.core.tables import Table, card, columns_table
+
+    source = plan.source
+    kind = type(source).__name__.removesuffix("Source")
+    facts = [("reads", _read(source, kind)), *_numbered([step.label() for step in plan.steps])]
+    if not type(source).__module__.startswith("headrace."):  # its methods are the user's code
+        return card("Dataset", [*facts, ("columns", "known when it runs")])
+    try:
+        columns, adds = known_columns(plan.steps, source.schema())
+    except HeadraceError as error:
+        return card("Dataset", [*facts, ("columns", f"not known: {error}")])
+    rows = columns_table(dict(list(columns.items())[:_COLUMNS])).rows
+    if adds is not None and not columns:
+        return card(
+            "Dataset", [*facts, ("columns", f"what {adds.label()} makes; schema() runs a few rows to see")]
+        )
+    more = [f"and {len(columns) - _COLUMNS:,} more columns"] if len(columns) > _COLUMNS else []
+    more += [f"and what {adds.label()} makes"] if adds is not None else []
+    return card("Dataset", facts, Table(("column", "type"), rows, "; ".join(more)))
+
+
+def _read(source: Source, kind: str) -> str:
+    paths = [str(path) for path in source.paths]
+    if not paths:
+        return kind
+    shown = ", ".join(paths[:_PATHS])
+    return f"{kind}: {shown}" + (f" and {len(paths) - _PATHS:,} more" if len(paths) > _PATHS else "")
+
+
+def _numbered(steps: list[str]) -> list[tuple[str, str]]:
+    return [("steps" if i == 1 else "", f"{i}. {label}") for i, label in enumerate(steps, 1)]

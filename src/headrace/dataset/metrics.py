@@ -12,11 +12,10 @@ from headrace.core.door import completed
 from headrace.core.model_ports import Accumulator, AccumulatorParts
 from headrace.dataset.base import DatasetBase
 from headrace.errors import ArgumentError
-from headrace.plan.steps.accumulate import Accumulate
+from headrace.plan.steps.batches import Accumulate
 
 if TYPE_CHECKING:
-    from headrace.plan.logical import Plan
-    from headrace.plan.requirements import Bound
+    from headrace.plan.logical import Bound, Plan
     from headrace.result import Metrics
 
 
@@ -123,8 +122,8 @@ class MetricVerbs(DatasetBase):
         >>> data.require(mean=hr.at_least(2), rows=hr.between(1, 10)).write_parquet(folder).rows
         5
         """
+        from headrace.plan.logical import Against, given
         from headrace.plan.parameters import given_folder
-        from headrace.plan.requirements import Against, given
 
         plan = self._plan
         keys = (on,) if isinstance(on, str) else tuple(on or ())

@@ -20,9 +20,9 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from headrace.core.arrow.batch import one_batch, taken
-from headrace.core.failures import ERROR_FIELDS
 from headrace.core.metric_states import STATES, States, merge, stored
 from headrace.core.model_ports import Accumulator
+from headrace.core.rejected import ERROR_FIELDS
 from headrace.core.target_ports import Sink, Writer
 from headrace.core.work import CommitRecord, Faults, Ledger, Shard, StagedFile, Task
 from headrace.errors import LedgerMismatch, OutputSchemaChanged, UnreadableFile

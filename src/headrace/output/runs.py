@@ -18,8 +18,8 @@ import msgspec
 import pyarrow as pa
 
 from headrace.core.arrow.batch import schema_from
-from headrace.core.failures import COLUMNS, rejected_schema
 from headrace.core.files import safe_files
+from headrace.core.rejected import COLUMNS, rejected_schema
 from headrace.core.stores.addresses import Options
 from headrace.core.work import HOME, REJECTED, SUCCESS, CommitRecord, Shard, StagedFile
 from headrace.errors import ArgumentError, JournalDamaged, NothingMatched, nearest

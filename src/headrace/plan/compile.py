@@ -9,7 +9,7 @@ from headrace.core.work import Shard, Split
 from headrace.errors import ColumnExists, UnknownColumn
 from headrace.plan.physical import BranchColumns
 from headrace.plan.steps.base import ALL_COLUMNS, NO_COLUMNS, NeededColumns, Step
-from headrace.plan.steps.union import Conform, Path, in_dataset, paths_of, union_in
+from headrace.plan.steps.combined import Conform, Path, in_dataset, paths_of, union_in
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -12,7 +12,7 @@ from headrace.plan.column_expressions import arrow_expression, lit
 from headrace.plan.fingerprint import UNKNOWN, fingerprint, parts_of_function
 from headrace.plan.logical import Plan
 from headrace.plan.steps.base import Step
-from headrace.plan.steps.columns import Provenance
+from headrace.plan.steps.selection import Provenance
 
 
 def shape_of(plan: Plan) -> dict[str, Any]:

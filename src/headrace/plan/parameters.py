@@ -19,7 +19,7 @@ from headrace.core.option_values import check_ray_remote_args
 from headrace.errors import ArgumentError, MissingLibrary, UnknownArgument, nearest
 from headrace.plan.functions import Function, callable_name, is_async, is_async_generator
 from headrace.plan.steps.base import Remote, Resources
-from headrace.plan.strategies import ActorPoolStrategy, TaskPoolStrategy, worker_bounds
+from headrace.plan.verb_options import ActorPoolStrategy, TaskPoolStrategy, worker_bounds
 
 if TYPE_CHECKING:
     from headrace.core.arrow.batch_formats import BatchFormat

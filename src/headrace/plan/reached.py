@@ -1,14 +1,207 @@
-"""What a function or a class of the user's is made of, and what it reaches from there."""
+"""What the user's functions, classes and objects are made of, and what they reach from there."""
 
 from __future__ import annotations
 
+import contextvars
+import copyreg
 import dis
 import functools
+import os
+import pickle
 import sys
+import threading
 import types
-from typing import Any
+import weakref
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
 
-from headrace.plan.instances import Attributes
+# ---------------------------------------------------------------- objects, as pickle sees them
+
+# They hold nothing that a function computes with, or, as the environment, what nobody can see beforehand.
+_WITHOUT_VALUE = (type(threading.Lock()), type(threading.RLock()), threading.local, type(os.environ))
+_VIEWS: Any = (type({}.keys()), type({}.values()), type({}.items()))
+_WEAK = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.WeakSet)
+_COPIED = {"__annotations__", "__doc__", "__module__"}  # what wraps a function may have these of it
+_CACHES = (type(functools.lru_cache(len)),)
+# In these, ``__wrapped__`` is what a compiled function computes; the rest is made while it runs.
+_COMPILERS = {"jax", "jaxlib", "numba"}
+
+
+class NoFingerprintError(Exception):
+    """An object holds something that cannot be looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attributes:
+    """Values by their names, in no order; the names tell the way to them."""
+
+    values: Mapping[str, Any]
+    kind: str = "its attribute"
+
+
+def parts_of(value: Any) -> list[Any]:
+    """Return an object's class, and what tells it from others of its class; raise if that is hidden.
+
+    >>> parts_of(range(3))
+    [<class 'range'>, <class 'range'>, (0, 3, 1)]
+    """
+    if _is_standard_stream(value):  # whoever has put something in its place
+        return ["a standard stream"]
+    if hasattr(type(value), "__identified_by__"):  # a reference to a value
+        return [value.__identified_by__()]
+    return [type(value), *_held_by(value)]
+
+
+def _held_by(value: Any) -> list[Any]:
+    if isinstance(value, _WITHOUT_VALUE):
+        return []
+    if isinstance(value, _WEAK):
+        return list(value.items()) if isinstance(value, Mapping) else [frozenset(value)]
+    if isinstance(value, functools.partial):
+        return [value.func, value.args, value.keywords, _own(vars(value))]
+    if isinstance(value, _VIEWS):
+        return list(value)
+    if isinstance(value, weakref.ref):
+        return [value()]
+    if isinstance(value, contextvars.ContextVar):
+        return _in_context(value)
+    if isinstance(value, (types.BuiltinFunctionType, types.BuiltinMethodType)):
+        return [getattr(value, "__module__", None), value.__qualname__, value.__self__]
+    compiled = type(value).__module__.partition(".")[0] in _COMPILERS and hasattr(value, "__wrapped__")
+    if compiled or isinstance(value, _CACHES):
+        return [value.__wrapped__]
+    if _is_tensor(value):
+        return list(_tensor(value))
+    return _reduced(value)
+
+
+def _in_context(value: contextvars.ContextVar[Any]) -> list[Any]:
+    try:
+        return [value.name, value.get()]
+    except LookupError:
+        return [value.name]
+
+
+def _is_standard_stream(value: Any) -> bool:
+    streams = (sys.stdin, sys.stdout, sys.stderr, sys.__stdin__, sys.__stdout__, sys.__stderr__)
+    return any(value is stream for stream in streams)
+
+
+# ---------------------------------------------------------------- as pickle takes it apart
+
+
+def _reduced(value: Any) -> list[Any]:
+    try:
+        reducer = copyreg.dispatch_table.get(type(value))
+        reduced = reducer(value) if reducer else value.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+    except Exception as error:  # it refuses; Python code can be looked at all the same
+        if _has_hidden_state(type(value)):
+            raise NoFingerprintError from error
+        return [_attributes(value)]
+    if isinstance(reduced, str):
+        return _named_parts(value, reduced)
+    made = list(reduced)
+    if len(made) > 2:
+        made[2] = _state(made[2])
+    return [*made[:3], *(list(part) if part is not None else None for part in made[3:5]), *made[5:]]
+
+
+def _state(state: Any) -> Any:
+    """Take the order out of attributes; everything else stays as it is."""
+    if type(state) is tuple and len(state) == 2 and type(state[1]) is dict:  # that of slots
+        return tuple(_state(each) for each in state)
+    return _own(state) if type(state) is dict and all(type(name) is str for name in state) else state
+
+
+def _own(attributes: Mapping[str, Any]) -> Attributes:
+    return Attributes({name: value for name, value in attributes.items() if name not in _COPIED})
+
+
+def _attributes(value: Any) -> Attributes:
+    known = dict(getattr(value, "__dict__", {}))
+    for name in _slots(type(value)):
+        if hasattr(value, name):
+            known[name] = getattr(value, name)
+    return _own(known)
+
+
+def _slots(cls: type) -> list[str]:
+    names = []
+    for each in cls.__mro__:
+        own = each.__dict__.get("__slots__", ())
+        for name in [own] if isinstance(own, str) else own:
+            if name in ("__dict__", "__weakref__"):
+                continue
+            private = name.startswith("__") and not name.endswith("__")
+            names.append(f"_{each.__name__.lstrip('_')}{name}" if private else name)
+    return names
+
+
+def _has_hidden_state(cls: type) -> bool:
+    """Say whether objects of a class hold more than attributes: what a C extension keeps to itself."""
+    word = object.__basicsize__ // 2
+    seen = len(_slots(cls)) + (cls.__dictoffset__ > 0) + (cls.__weakrefoffset__ > 0)
+    return cls.__itemsize__ != 0 or cls.__basicsize__ > object.__basicsize__ + word * seen
+
+
+def _named_parts(value: Any, name: str) -> list[Any]:
+    """Return what stands for an object that pickle knows by its name: that, and what can be seen of it."""
+    module = cast(Any, pickle).whichmodule(value, name)
+    if named(module, name) is not value and not hasattr(value, "__wrapped__"):
+        raise NoFingerprintError
+    seen = getattr(value, "__dict__", None) if type(value).__flags__ & _HEAP_TYPE else None
+    return [module, name, Attributes(dict(seen)) if seen else None, getattr(value, "__wrapped__", None)]
+
+
+_HEAP_TYPE = 1 << 9
+
+
+def named(module: str | None, qualname: str) -> Any:
+    """Return what a module knows by this name; what it does not know was made while the program ran."""
+    value: Any = sys.modules.get(module or "")
+    for part in qualname.split("."):
+        value = getattr(value, part, None)
+    return value
+
+
+# ---------------------------------------------------------------- PyTorch
+
+
+def _is_tensor(value: Any) -> bool:
+    return any(cls.__module__ == "torch" and cls.__qualname__ == "Tensor" for cls in type(value).__mro__)
+
+
+def _tensor(value: Any) -> Iterator[Any]:
+    """Yield what a tensor holds: what it pickles to also holds addresses."""
+    torch = sys.modules["torch"]
+    yield from (str(value.dtype), tuple(value.shape), str(value.layout))
+    yield Attributes(vars(value))
+    try:
+        if value.device.type == "meta":
+            return
+        if value.is_quantized:
+            yield from (repr(_quantizer(value)), value.int_repr())
+        elif value.layout is torch.strided:
+            plain = value.detach().cpu().resolve_conj().resolve_neg().contiguous()
+            yield plain.reshape(-1).view(torch.uint8).numpy().data
+        elif value.layout is torch.sparse_coo:
+            whole = value.detach().coalesce()
+            yield from (whole.indices(), whole.values())
+        else:
+            by_row = value.layout in (torch.sparse_csr, torch.sparse_bsr)
+            names = ("crow_indices", "col_indices") if by_row else ("ccol_indices", "row_indices")
+            yield from (getattr(value.detach(), name)() for name in (*names, "values"))
+    except (AttributeError, NotImplementedError, RuntimeError, TypeError) as error:
+        raise NoFingerprintError from error
+
+
+def _quantizer(value: Any) -> tuple[Any, ...]:
+    if "tensor" in str(value.qscheme()):
+        return str(value.qscheme()), value.q_scale(), value.q_zero_point()
+    scales, zeros = value.q_per_channel_scales(), value.q_per_channel_zero_points()
+    return str(value.qscheme()), scales.tolist(), zeros.tolist(), value.q_per_channel_axis()
+
 
 # Of a class: what says nothing about its behaviour, and what Python or a library makes of the rest.
 _UNNAMED = {
@@ -40,7 +233,6 @@ _DESCRIPTORS = (
     types.MethodDescriptorType,
     types.WrapperDescriptorType,
 )
-_HEAP_TYPE = 1 << 9
 _EMPTY = Attributes({}, "an empty variable")
 
 

@@ -7,9 +7,9 @@ import sys
 from typing import Any, ClassVar, TypeVar
 
 from headrace.core.arrow.model_columns import listed, shapes
-from headrace.core.direct_predictor import Direct
 from headrace.core.files.artifacts import Artifact, refuse_pickle, require, shortened, try_elsewhere
 from headrace.errors import ArgumentError, BadInput, ModelError, ModelUnreadable, nearest
+from headrace.predictors import Direct
 
 E = TypeVar("E", bound="EstimatorPredictor")
 

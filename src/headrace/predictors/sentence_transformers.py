@@ -13,8 +13,7 @@ from headrace.core.arguments import known_arguments
 from headrace.core.arrow.model_columns import texts
 from headrace.core.files.artifacts import Artifact
 from headrace.errors import ArgumentError
-from headrace.predictors.huggingface import check_modules, json_in, tokenizer_content
-from headrace.predictors.text import TextPredictor
+from headrace.predictors.huggingface import TextPredictor, check_modules, json_in, tokenizer_content
 
 Array = np.ndarray[Any, Any]
 

@@ -15,10 +15,10 @@ import numpy as np
 
 from headrace.core.arguments import known_arguments
 from headrace.core.arrow.model_columns import Columns, check_names, matrix, shapes, texts
-from headrace.core.direct_predictor import directly
 from headrace.core.files.artifacts import Artifact, loading_call, names_in_zip, require, shortened, threads
 from headrace.core.files.formats import model_format
 from headrace.errors import ArgumentError, BadInput, ModelError, ModelUnreadable, UntrustedPickle
+from headrace.predictors import directly
 from headrace.predictors.estimators import EstimatorPredictor
 
 METHODS = (

@@ -14,10 +14,11 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "readers.parquet": "read_parquet",
-    "readers.files": "read_binary_files read_csv read_images read_json read_rejected read_text",
-    "readers.from_memory": "from_arrow from_items from_numpy from_pandas range range_tensor",
-    "readers.from_libraries": "from_daft from_huggingface from_polars from_ray from_spark from_torch",
-    "readers.numpy": "read_numpy",
+    "readers.files": "read_binary_files read_csv read_images read_json read_numpy read_rejected read_text",
+    "readers.from_memory": (
+        "from_arrow from_daft from_huggingface from_items from_numpy from_pandas from_polars from_ray from_spark "
+        "from_torch range range_tensor"
+    ),
     "annex.formats.readers": "read_avro read_orc read_tfrecords read_webdataset",
     "annex.media.readers": "read_audio read_pdf read_video",
     "annex.databases.source": "read_sql",

@@ -12,8 +12,8 @@ from headrace.errors import ArgumentError
 from headrace.plan.compile import columns_at, known_columns
 from headrace.plan.logical import Plan
 from headrace.plan.steps.base import Step, innermost
-from headrace.plan.steps.map_batches import MapBatches
-from headrace.plan.steps.union import (
+from headrace.plan.steps.batches import MapBatches
+from headrace.plan.steps.combined import (
     Columns,
     Conform,
     OnBranch,
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from headrace.core.work import Shard
-    from headrace.plan.steps.zip import Named
+    from headrace.plan.steps.combined import Named
 
 
 def united(plans: Sequence[Plan]) -> Plan:
@@ -64,7 +64,7 @@ def zipped(plans: Sequence[Plan]) -> Plan:
     The steps of each plan become steps that see its columns only. Raises ``ArgumentError`` for a step that may change
     which rows there are, and for numbers of rows that are not known or differ.
     """
-    from headrace.plan.steps.zip import Apart, Zip, on_side
+    from headrace.plan.steps.combined import Apart, Zip, on_side
     from headrace.sources.zipped import ZipSource
 
     for number, plan in enumerate(plans, 1):

@@ -18,7 +18,7 @@ from headrace.engines.inline import DriverFirstEngine
 from headrace.engines.local import machine
 from headrace.options import RunOptions
 from headrace.plan.logical import Plan
-from headrace.plan.steps.base import innermost
+from headrace.plan.steps.base import innermost, running_module
 from headrace.plan.steps.predict import ahead_in
 from headrace.session.engines import open_engine, worker_extras
 from headrace.session.execution_plan import ExecutionPlan
@@ -302,9 +302,8 @@ def _workers(execution: ExecutionPlan, sink: str, *, warm: int | None = None) ->
 
 def _imports(plan: Plan) -> tuple[str, ...]:
     """Return modules of ours that the workers of a plan will need, for its source and its steps."""
-    steps = {type(each).__module__ for step in plan.steps for each in (step, innermost(step))}
-    named = "headrace.plan.steps."
-    running = {f"headrace.worker.steps.{name[len(named) :]}" for name in steps if name.startswith(named)}
+    kinds = {type(each) for step in plan.steps for each in (step, innermost(step))}
+    running = {running_module(kind) for kind in kinds if kind.__module__.startswith("headrace.plan.steps.")}
     return (*plan.source.worker_imports, *sorted(running))
 
 

@@ -20,10 +20,9 @@ from headrace.plan.functions import Function, is_predictor
 from headrace.plan.logical import Plan
 from headrace.plan.physical import Stage
 from headrace.plan.steps.base import DatasetStep, Step, StepFunction
-from headrace.plan.steps.union import OnBranch, goes_through
-from headrace.session import copying
+from headrace.plan.steps.combined import OnBranch, goes_through
 from headrace.session.combined import branch_plans
-from headrace.session.execution_plan import ExecutionPlan
+from headrace.session.execution_plan import ExecutionPlan, copies_described
 
 
 class Explanation(str):
@@ -85,7 +84,7 @@ def described(plan: Plan, execution: ExecutionPlan, shards: Sequence[Shard], *, 
     lines += [f"gpus     {execution.missing_gpus}"] * bool(execution.missing_gpus) + _limits(execution)
     if not options.traits.is_cluster and any(needs.remote for step in plan.steps for needs in step.needs()):
         lines.append("ray      ray_remote_args= has no effect here")
-    lines += copying.described(plan, shards, looks=looks)
+    lines += copies_described(plan, shards, looks=looks)
     for i, stage in enumerate(stages):
         path = ["read" if i == 0 else "blocks", *(step.label() for step in stage.steps)]
         path.append("write" if i + 1 == len(stages) else "blocks")

@@ -172,7 +172,7 @@ def metrics_of(job: Job) -> tuple[Metrics, dict[str, Any]]:
         return Metrics(notes={}), {}
     from headrace.core.metric_states import merged
     from headrace.output.journal import read
-    from headrace.session.metric_results import charts, collected
+    from headrace.session.read import charts, collected
 
     records = read(committer.folder / "journal").in_order([shard.place for shard in job.shards])
     states = (record.states for record in records if record.states)
@@ -225,7 +225,7 @@ class MetricsSoFar:
 def result_of(job: Job, event: RunFinished, metrics: Metrics, rows_before: int = 0) -> Result:
     """Return what the verb returns. ``rows_before``: rows that earlier drivers read."""
     from headrace.observers.summary import summary
-    from headrace.session.metric_results import lines
+    from headrace.session.read import lines
 
     success = success_of(job.output.root, job.committer.plan.run) or {}
     required = RequirementsAsked.of(success)

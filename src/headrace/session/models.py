@@ -29,9 +29,9 @@ from headrace.plan.parameters import (
     given_names,
     given_resources,
 )
-from headrace.plan.step_options import StepOptions
 from headrace.plan.steps.predict import Model, Predict
-from headrace.predictors.registry import MODELS, library_at, library_of
+from headrace.plan.verb_options import StepOptions
+from headrace.predictors import MODELS, library_at, library_of
 
 if TYPE_CHECKING:
     from headrace.core.model_ports import Predictor

@@ -1,22 +1,35 @@
-"""What a run was made with: command, inputs, models and their digests, packages, the commit of the code."""
+"""What a run was made with: command, inputs, models, packages, the code's commit; and the event that says so."""
 
 from __future__ import annotations
 
 import os
+import platform
 import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
+from headrace.core.events import RunDescribed, StageDescribed
 from headrace.core.files import safe_files
 from headrace.core.files.artifacts import Artifact
 from headrace.core.table_changes import position_text
+from headrace.options import RunOptions
 from headrace.plan.logical import Plan
+from headrace.plan.physical import Stage
 from headrace.plan.steps.base import Step
-from headrace.predictors.registry import MODELS
-from headrace.session import invocation
+from headrace.predictors import MODELS
+from headrace.session import invocation, provenance
+from headrace.session.explain import described
+from headrace.version import __version__
+
+if TYPE_CHECKING:
+    from headrace.core.work import Shard
+    from headrace.session.execution_plan import ExecutionPlan
+
 
 _INPUTS = 5
 _PACKAGES = (
@@ -155,24 +168,147 @@ def _repository(place: Path) -> Path | None:
 
 def _head(git: Path) -> str:
     if git.is_file():  # of a worktree: its own folder lies elsewhere
-        git = (git.parent / _text(git).partition("gitdir:")[2].strip()).resolve()
-    head = _text(git / "HEAD").strip()
+        git = (git.parent / _content(git).partition("gitdir:")[2].strip()).resolve()
+    head = _content(git / "HEAD").strip()
     name = head.partition("ref:")[2].strip()
     if not name:
         return head[:40]
     common = git
     if (git / "commondir").is_file():
-        common = (git / _text(git / "commondir").strip()).resolve()
+        common = (git / _content(git / "commondir").strip()).resolve()
     branch = name.removeprefix("refs/heads/")
     for place in (git / name, common / name):
         if place.is_file():
-            return f"{_text(place).strip()[:40]} ({branch})"
-    for line in _text(common / "packed-refs").splitlines():
+            return f"{_content(place).strip()[:40]} ({branch})"
+    for line in _content(common / "packed-refs").splitlines():
         commit, _, ref = line.partition(" ")
         if ref == name:
             return f"{commit[:40]} ({branch})"
     return ""
 
 
-def _text(path: Path) -> str:
+def _content(path: Path) -> str:
     return safe_files.content(path, _GIT_BYTES).decode("utf-8", "replace")
+
+
+# ---------------------------------------------------------------- the event that describes a run before it begins
+
+_ABOUT_REPORTING = ("progress", "observers", "report", "watch")
+
+
+def describe(
+    run: str,
+    plan: Plan,
+    execution: ExecutionPlan,
+    shards: Sequence[Shard],
+    *,
+    elapsed: float = 0.0,
+    code: Mapping[str, str] = MappingProxyType({}),
+    output: str = "",
+) -> RunDescribed:
+    """Return the event that describes a run before it begins; it contains no value of any row.
+
+    ``code`` has the fingerprints of ``plan.identity.code_of``.
+    """
+    system = os.uname()
+    options = execution.options
+    paths, files = provenance.inputs(plan)
+    command = provenance.command_line()
+    typed = invocation.current() is not None
+    return RunDescribed(
+        run,
+        __version__,
+        platform.python_version(),
+        f"{system.sysname} {system.release} {system.machine}",
+        system.nodename,
+        os.getpid(),
+        execution.capacity.cpus,
+        execution.memory_limit,
+        options.engine_name,
+        {name: _in_words(value) for name, value in changed(options)},
+        described(plan, execution, shards),
+        tuple(step.label() for step in plan.steps),
+        _stages(execution),
+        round(elapsed, 3),
+        provenance.source_name(plan),
+        paths,
+        files,
+        command,
+        f"headrace resume {shlex.quote(output)}" if typed and output else command,
+        provenance.working_folder(),
+        provenance.models(plan.steps, code),
+        provenance.packages(),
+        provenance.git_commit(),
+        needs_every_row(plan),
+    )
+
+
+def needs_every_row(plan: Plan) -> bool:
+    """Say whether no row may be set aside, as the table that is written to has each of them already."""
+    return plan.sink is not None and plan.sink.target is not None and plan.sink.target.every_row
+
+
+def describe_reading(plan: Plan, execution: ExecutionPlan, *, elapsed: float) -> RunDescribed:
+    """Return the same for a run whose rows are read: only what its progress shows."""
+    return RunDescribed(
+        "",
+        __version__,
+        "",
+        "",
+        "",
+        os.getpid(),
+        execution.capacity.cpus,
+        0,
+        execution.options.engine_name,
+        {"on_error": execution.options.on_error},
+        "",
+        tuple(step.label() for step in plan.steps),
+        _stages(execution),
+        round(elapsed, 3),
+    )
+
+
+def _stages(execution: ExecutionPlan) -> tuple[StageDescribed, ...]:
+    return tuple(
+        StageDescribed(
+            stage_name(stage),
+            stage.workers,
+            tuple(step.label() for step in stage.steps),
+            next((step.label() for step in stage.steps if any(each.workers for each in step.needs())), ""),
+            stage.num_gpus,
+            {
+                each.label: each.batch_size
+                for step in stage.steps
+                for each in step.functions()
+                if each.batch_size is not None
+            },
+        )
+        for stage in execution.stages
+    )
+
+
+def stage_name(stage: Stage) -> str:
+    """Return the labels of a stage's steps."""
+    return " → ".join(step.label() for step in stage.steps if not step.metrics) or "read"
+
+
+def changed(options: RunOptions) -> list[tuple[str, Any]]:
+    """Return the options that differ from the defaults, without those about reporting.
+
+    >>> changed(RunOptions(workers=2, progress=False))
+    [('workers', 2)]
+    """
+    usual = RunOptions()
+    return [
+        (field.name, getattr(options, field.name))
+        for field in fields(options)
+        if field.name not in _ABOUT_REPORTING and getattr(options, field.name) != getattr(usual, field.name)
+    ]
+
+
+def _in_words(value: Any) -> str:
+    if isinstance(value, type):
+        return value.__name__
+    if isinstance(value, tuple):
+        return ", ".join(map(_in_words, value))
+    return str(value)

@@ -31,8 +31,8 @@ from headrace.output.recover import peek, recover
 from headrace.output.revealing import with_files_of
 from headrace.output.runs import check_is_output, load, success_of
 from headrace.output.verification import Reached, table_of
+from headrace.plan.logical import compared
 from headrace.plan.parameters import given_folder
-from headrace.plan.requirements import compared
 from headrace.result import Metrics, Result
 from headrace.session import job_events, lineage
 from headrace.session.event_bus import EventBus
@@ -44,9 +44,8 @@ if TYPE_CHECKING:
     from headrace.output.journal import Contents
     from headrace.output.journal_state import JournalState
     from headrace.output.layout import Output
-    from headrace.plan.logical import Plan
+    from headrace.plan.logical import Against, Plan
     from headrace.plan.physical import SavedPlan
-    from headrace.plan.requirements import Against
 
 
 def ask(job: Job, metrics: Metrics, events: EventBus, seconds: float, summary: dict[str, Any]) -> None:

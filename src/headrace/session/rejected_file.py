@@ -13,8 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from headrace.core.failures import ERROR_FIELDS, as_text, has_text_form, words
+from headrace.core.failures import words
 from headrace.core.files.storage import absolute
+from headrace.core.rejected import ERROR_FIELDS, as_text, has_text_form
 from headrace.errors import ArgumentError, OutputWriteFailed
 
 PLACE = ("_file", "_row")  # what a row is recognised by

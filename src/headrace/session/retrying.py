@@ -24,10 +24,10 @@ from headrace.core.arrow.lossless import cast as lossless
 from headrace.core.arrow.objects import object_indices
 from headrace.core.arrow.values import ConversionError, from_result
 from headrace.core.arrow.views import make_view
-from headrace.core.failures import ERROR_FIELDS
 from headrace.core.files import safe_files
 from headrace.core.files.safe_files import KEPT
 from headrace.core.human import plural
+from headrace.core.rejected import ERROR_FIELDS
 from headrace.core.target_ports import Format
 from headrace.core.terminal import warn
 from headrace.core.work import Shard
@@ -39,8 +39,8 @@ from headrace.output.names import place_of
 from headrace.output.resume import open_job
 from headrace.plan.logical import Plan
 from headrace.plan.partitioning import Partitioning
+from headrace.plan.steps.combined import union_in
 from headrace.plan.steps.selection import Unseen
-from headrace.plan.steps.union import union_in
 from headrace.session.context import RunContext
 from headrace.session.rejected_file import PLACE, places_of, repaired_rows
 from headrace.sinks.files import Arrow, ArrowEncoder, FileSink

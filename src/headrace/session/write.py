@@ -37,13 +37,11 @@ from headrace.plan.logical import Plan
 from headrace.plan.partitioning import oversized_shards
 from headrace.result import Metrics, Result
 from headrace.session import invocation, job_events, lineage
-from headrace.session.ahead import work_ahead
 from headrace.session.build_runner import Resumed
 from headrace.session.context import Run, RunContext, warn_of_inline
-from headrace.session.describe import describe, needs_every_row
-from headrace.session.event_bus import EventBus, environment_observers, progress_shown
-from headrace.session.interrupts import Requests, committing
-from headrace.session.preparing import prepared_in_output
+from headrace.session.event_bus import EventBus, Requests, committing, environment_observers, progress_shown
+from headrace.session.preparing import prepared_in_output, work_ahead
+from headrace.session.provenance import describe, needs_every_row
 from headrace.session.read import committed
 from headrace.version import __version__
 
@@ -307,7 +305,7 @@ def _finish(
     job: Job, scheduler: Scheduler, options: RunOptions, events: EventBus, started: float
 ) -> tuple[Metrics, float]:
     """Complete the output, all shards of which are committed; return the metrics, and the seconds."""
-    from headrace.session.metric_results import reported
+    from headrace.session.read import reported
 
     _write_schema_only(job, scheduler)
     if options.on_error != "raise" and not job.committer.state.ledger.rejected:
@@ -449,7 +447,7 @@ def _save_source_columns(job: Job) -> None:
     """Save the source's columns: `read_rejected` gives them although no row was rejected."""
     from headrace.core.arrow.batch import schema_bytes
     from headrace.core.arrow.objects import TEXTS, without_objects
-    from headrace.core.failures import COLUMNS
+    from headrace.core.rejected import COLUMNS
     from headrace.output.publishing import write_whole
 
     place = job.output.folder(job.committer.plan.run) / COLUMNS

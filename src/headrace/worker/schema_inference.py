@@ -14,7 +14,7 @@ from headrace.core.arrow.batch import empty_batch
 from headrace.core.failures import is_interrupt
 from headrace.errors import StepError, UnknownColumn
 from headrace.plan.steps.base import Step
-from headrace.plan.steps.union import union_in
+from headrace.plan.steps.combined import union_in
 from headrace.worker.steps.base import running
 
 

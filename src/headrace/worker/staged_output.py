@@ -16,8 +16,9 @@ import pyarrow as pa
 
 from headrace.core.arrow.batch import column_taken, one_batch, taken
 from headrace.core.arrow.objects import as_texts, is_objects
-from headrace.core.failures import ERROR_FIELDS, errors_of_sink, opened, rejected_schema
+from headrace.core.failures import errors_of_sink, opened
 from headrace.core.parquet.chunks import Chunks
+from headrace.core.rejected import ERROR_FIELDS, rejected_schema
 from headrace.core.source_ports import Source
 from headrace.core.target_ports import JoinedWriter, Sink, Writer
 from headrace.core.work import Reject, SideFile, Split, StagedFile, Task

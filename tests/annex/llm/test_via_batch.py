@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import headrace as hr
-import headrace.session.ahead as session
+import headrace.session.preparing as session
 from forked import Forked
 from headrace.annex.llm import batch_api as api
 from headrace.annex.llm import batch_services as calls

@@ -17,7 +17,7 @@ import cloudpickle
 import numpy as np
 import pytest
 
-from headrace.annex.models.keras.predictor import KerasPredictor, kind_of
+from headrace.annex.models.keras import KerasPredictor, kind_of
 from headrace.core.files.artifacts import Artifact
 from headrace.errors import (
     ArgumentError,

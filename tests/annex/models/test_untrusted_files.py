@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headrace.annex.models.keras.predictor import KerasPredictor
+from headrace.annex.models.keras import KerasPredictor
 from headrace.annex.models.mlflow import MLflowPredictor
 from headrace.errors import ModelError, ModelUnreadable, UntrustedPickle
-from headrace.predictors.onnx.predictor import OnnxPredictor
+from headrace.predictors.onnx import OnnxPredictor
 from later import Later, needs_tensorflow
 
 onnx, tensorflow = Later("onnx"), Later("tensorflow")

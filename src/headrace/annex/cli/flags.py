@@ -20,7 +20,7 @@ from headrace.annex.cli.help import HelpAll
 from headrace.core.engine_ports import ENGINES
 from headrace.core.files.formats import FORMATS, WRITTEN
 from headrace.errors import ArgumentError, UnknownArgument, nearest
-from headrace.plan.write_options import OF_RUNS
+from headrace.plan.verb_options import OF_RUNS
 
 if TYPE_CHECKING:
     from headrace.dataset.dataset import Dataset

@@ -188,7 +188,7 @@ def _rejected_table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> Tab
     """Return rows as a table: where each stood, why it was rejected, and its own columns."""
     import pyarrow as pa
 
-    from headrace.core.failures import ERROR_FIELDS, reason
+    from headrace.core.rejected import ERROR_FIELDS, reason
     from headrace.core.tables import rows_table
 
     ours = {field.name for field in ERROR_FIELDS}

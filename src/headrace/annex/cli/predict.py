@@ -274,7 +274,7 @@ def of_result(result: Result) -> dict[str, Any]:
     """Return the fields of a result. ``completion_stats`` has the words of managed batch services."""
     from headrace.core.work import REJECTED
     from headrace.result import Metrics
-    from headrace.session.metric_results import reported
+    from headrace.session.read import reported
 
     ledger = result.ledger
     metrics = result.metrics if isinstance(result.metrics, Metrics) else Metrics(result.metrics, notes={})

@@ -14,7 +14,7 @@ from headrace.annex.cli.answer import UsageMistake
 from headrace.annex.cli.scripts import model_of
 from headrace.annex.cli.texts import paths_in
 from headrace.core.files.formats import FORMATS
-from headrace.plan.requirements import COMPARED, from_text
+from headrace.plan.logical import COMPARED, from_text
 from headrace.readers import by_name
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from headrace.annex.cli.texts import in_shell, output_of
 from headrace.core.files.storage import absolute, output_at
 from headrace.core.terminal import say
 from headrace.core.work import FLEET, HOME
-from headrace.plan.write_options import OF_RUNS
+from headrace.plan.verb_options import OF_RUNS
 from headrace.session import invocation
 
 if TYPE_CHECKING:

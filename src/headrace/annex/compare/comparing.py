@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from headrace.dataset.dataset import Dataset
     from headrace.output.places.place import Place
     from headrace.output.runs import SavedRun
-    from headrace.plan.requirements import Against
+    from headrace.plan.logical import Against
 
 
 _SHOWN = 20  # columns in a text

@@ -13,7 +13,7 @@ from headrace.dataset.writes import WriteVerbs
 from headrace.errors import ArgumentError, nearest
 from headrace.plan import ray_arguments
 from headrace.plan.parameters import given_folder
-from headrace.plan.write_options import WriteOptions
+from headrace.plan.verb_options import WriteOptions
 
 if TYPE_CHECKING:
     from headrace.annex.databases.connections import Database

@@ -43,7 +43,7 @@ from headrace.plan.accounts import mismatch
 from headrace.plan.identity import code_of, code_of_plan, difference, shape_of, unrecognised
 from headrace.plan.logical import Plan
 from headrace.plan.steps.base import Step
-from headrace.plan.steps.union import union_in
+from headrace.plan.steps.combined import union_in
 from headrace.session import invocation
 
 _LABEL = re.compile(r"(?<=part-)\d+(?:\.\d+)*")

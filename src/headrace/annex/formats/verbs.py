@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Unpack
 from headrace.core.arguments import known_arguments
 from headrace.dataset.writes import WriteVerbs
 from headrace.plan import ray_arguments
-from headrace.plan.write_options import FileOptions
+from headrace.plan.verb_options import FileOptions
 
 if TYPE_CHECKING:
     import os

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headrace.annex.lakes.tables import within
+from headrace.annex.lakes.places import within
 from headrace.core import failpoints
 from headrace.core.files import safe_files
 from headrace.core.stores.addresses import parse

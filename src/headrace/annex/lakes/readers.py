@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from headrace.annex.lakes.tables import given_table
+from headrace.annex.lakes.places import given_table
 from headrace.core.arguments import known_arguments
 from headrace.core.stores.addresses import checked
 from headrace.dataset.dataset import Dataset

@@ -8,7 +8,7 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
-from headrace.annex.lakes.tables import place_of
+from headrace.annex.lakes.places import place_of
 from headrace.core.human import plural
 from headrace.core.table_changes import Lost
 

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.annex.lakes.places import within
 from headrace.annex.lakes.remaining import rows_lost
-from headrace.annex.lakes.tables import fits, stored, within
+from headrace.annex.lakes.tables import fits, stored
 from headrace.core import failpoints
 from headrace.core.files.hive import folder_name, hive_values
 from headrace.core.files.staged import StagedStream

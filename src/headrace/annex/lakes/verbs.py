@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Unpack, cast
 
-from headrace.annex.lakes.tables import given_output, given_table, place_of, within
+from headrace.annex.lakes.places import given_output, given_table, place_of, within
 from headrace.core.arguments import known_arguments
 from headrace.dataset.writes import WriteVerbs
 from headrace.errors import ArgumentError
 from headrace.plan import ray_arguments
 from headrace.plan.parameters import RowsPerFile, given_partition_by, given_rows_per_file
-from headrace.plan.write_options import LakeOptions
+from headrace.plan.verb_options import LakeOptions
 
 if TYPE_CHECKING:
     from headrace.annex.lakes.columns import TableSource

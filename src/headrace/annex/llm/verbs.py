@@ -18,7 +18,7 @@ from headrace.annex.llm.settings import (
 from headrace.core.arguments import Unsupported, known_arguments
 from headrace.dataset.base import DatasetBase
 from headrace.errors import ArgumentError
-from headrace.plan.step_options import WorkerOptions
+from headrace.plan.verb_options import WorkerOptions
 
 if TYPE_CHECKING:
     from headrace.annex.llm.answers import Asked

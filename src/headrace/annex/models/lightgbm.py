@@ -13,9 +13,9 @@ import numpy as np
 
 from headrace.core.arguments import known_arguments
 from headrace.core.arrow.model_columns import check_names, listed, matrix
-from headrace.core.direct_predictor import directly
 from headrace.core.files.artifacts import Artifact, NotReadable, is_pickle, open_regular, require, threads
 from headrace.errors import ArgumentError, BadInput
+from headrace.predictors import directly
 from headrace.predictors.estimators import BoosterPredictor, check_unknown_categories
 
 _HEAD = re.compile(rb"\s*tree\r?\n(.*\r?\n)*?version=v\d+")

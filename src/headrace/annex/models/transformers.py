@@ -11,11 +11,10 @@ import numpy as np
 
 from headrace.core.arguments import Unsupported, known_arguments
 from headrace.core.arrow.model_columns import shapes, texts
-from headrace.core.direct_predictor import Direct, directly
 from headrace.core.files.artifacts import Artifact, loading_call
 from headrace.errors import ArgumentError, BadInput, BadReturn, nearest
-from headrace.predictors.huggingface import json_in, tokenizer_content
-from headrace.predictors.text import TextPredictor, from_library
+from headrace.predictors import Direct, directly
+from headrace.predictors.huggingface import TextPredictor, from_library, json_in, tokenizer_content
 
 Array = np.ndarray[Any, Any]
 

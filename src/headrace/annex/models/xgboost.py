@@ -12,10 +12,10 @@ import numpy as np
 
 from headrace.core.arguments import known_arguments
 from headrace.core.arrow.model_columns import Columns, listed, matrix
-from headrace.core.direct_predictor import directly
 from headrace.core.files.artifacts import Artifact, is_pickle, open_regular, shortened, threads
 from headrace.core.files.formats import model_format
 from headrace.errors import ArgumentError, BadInput
+from headrace.predictors import directly
 from headrace.predictors.estimators import BoosterPredictor, check_unknown_categories
 
 _JSON = re.compile(rb'\s*\{\s*"(learner|version)"\s*:')

@@ -23,7 +23,7 @@ from headrace.core.arguments import known_arguments, unframed
 from headrace.errors import ArgumentError, NotOffered, nearest
 from headrace.plan import ray_arguments
 from headrace.plan.parameters import given_names
-from headrace.plan.step_options import StepOptions
+from headrace.plan.verb_options import StepOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa

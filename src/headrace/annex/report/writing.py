@@ -205,9 +205,9 @@ def rejected_samples(root: Path, folder: Path, *, values: bool, words: bool) -> 
     if not ours:
         return []
     from headrace.annex.report.facts import RejectedSample
-    from headrace.core.failures import reason
     from headrace.core.files.artifacts import shortened
     from headrace.core.human import row_text
+    from headrace.core.rejected import reason
 
     found: list[RejectedSample] = []
     seen: Counter[tuple[str, str]] = Counter()
@@ -231,7 +231,7 @@ def _rejected_rows(path: Path) -> Iterator[tuple[dict[str, Any], pa.RecordBatch]
     reports that."""
     import pyarrow as pa
 
-    from headrace.core.failures import ERROR_FIELDS
+    from headrace.core.rejected import ERROR_FIELDS
 
     ours = [field.name for field in ERROR_FIELDS]
     try:

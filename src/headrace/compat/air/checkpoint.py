@@ -109,7 +109,7 @@ class Checkpoint:
     @classmethod
     def _check(cls, model: Any) -> None:
         """Raise ``ArgumentError`` for what is no model of this library."""
-        from headrace.predictors.registry import library_of
+        from headrace.predictors import library_of
 
         if library_of(type(model)) != cls.kind:
             raise ArgumentError(

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from headrace.compat.air.scored_data import Prepared, ScoredData
-from headrace.core.direct_predictor import COLUMN, Direct
 from headrace.core.human import short_repr
 from headrace.engines.local import machine
 from headrace.errors import ArgumentError, ColumnExists, UnknownArgument, nearest
 from headrace.plan.functions import callable_name
-from headrace.plan.strategies import worker_bounds
+from headrace.plan.verb_options import worker_bounds
+from headrace.predictors import COLUMN, Direct
 from headrace.session.models import given_predict
 
 # How a ``BatchPredictor`` puts its model to work: predictors of libraries in this process, and classes of users.

@@ -1,2 +1,1 @@
-"""The steps of a plan, one file for each kind; a step's running form is in the file of the same name in
-``worker/steps``."""
+"""The steps of a plan. How each runs is in ``worker/steps``."""

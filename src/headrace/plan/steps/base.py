@@ -319,3 +319,16 @@ def innermost(step: Step) -> Step:
 def is_of_headrace(kind: type[Step]) -> bool:
     """Say whether a class of steps is one of Headrace's own."""
     return kind.__module__.partition(".")[0] == "headrace"
+
+
+_RUNNING = {
+    **dict.fromkeys(("MapRows", "FlatMap", "Filter"), "steps.rows"),
+    **dict.fromkeys(("Predict", "Prompt"), "steps.predict"),
+    "MapBatches": "steps.map_batches",
+    "Accumulate": "metrics",
+}
+
+
+def running_module(kind: type[Step]) -> str:
+    """Return the module in which steps of a kind of ours run in a worker; plans import those that they need."""
+    return f"headrace.worker.{_RUNNING.get(kind.__name__, 'steps.columns')}"

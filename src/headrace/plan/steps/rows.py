@@ -15,6 +15,7 @@ from headrace.plan.steps.base import ALL_COLUMNS, UNDECLARED, NeededColumns, Res
 if TYPE_CHECKING:
     import pyarrow as pa
 
+
 S = TypeVar("S", bound="RowStep")
 
 

@@ -10,14 +10,20 @@ from typing import Any
 
 from headrace.core.arguments import known_arguments
 from headrace.core.arrow.model_columns import Columns
-from headrace.core.direct_predictor import Direct, directly
 from headrace.core.files.artifacts import Artifact, loading_call, refuse_pickle, require, threads
 from headrace.errors import ArgumentError, ModelError, ModelUnreadable
-from headrace.predictors.torch.errors import check_recorded
-from headrace.predictors.torch.execution import LoadedModule, Submitted
+from headrace.predictors import Direct, directly
+from headrace.predictors.torch.execution import LoadedModule, Submitted, check_recorded
 from headrace.predictors.torch.files import Kind, kind_of, read
 from headrace.predictors.torch.modules import (
+    AUTOCAST,
+    DTYPES,
     Saved,
+    architecture_identity,
+    checked_architecture,
+    compile_options,
+    device_name,
+    dtype_name,
     export_identity,
     exported_for,
     exported_positional,
@@ -25,22 +31,13 @@ from headrace.predictors.torch.modules import (
     first_layer,
     floating,
     forward_arguments,
+    input_dtypes,
     moved,
     names_in_code,
     quiet,
     rebuilt,
     script_identity,
     takes_dict,
-)
-from headrace.predictors.torch.options import (
-    AUTOCAST,
-    DTYPES,
-    architecture_identity,
-    checked_architecture,
-    compile_options,
-    device_name,
-    dtype_name,
-    input_dtypes,
 )
 from headrace.predictors.torch.values import Inputs, transfers_to
 

@@ -1,2 +1,1 @@
-"""Steps as they run in a worker. The running form of a step in ``plan/steps`` is in the file of the same name here,
-which is imported by the plans that have such a step."""
+"""Steps as they run in a worker; a plan imports those that it has: see ``plan.steps.base.running_module``."""

@@ -30,8 +30,8 @@ from headrace.errors import (
 )
 from headrace.plan.functions import Built, Function
 from headrace.plan.physical import BranchColumns, ErrorPolicy
-from headrace.plan.steps.base import DatasetStep, Step, innermost, is_of_headrace
-from headrace.plan.steps.union import OnBranch, goes_through
+from headrace.plan.steps.base import DatasetStep, Step, innermost, is_of_headrace, running_module
+from headrace.plan.steps.combined import OnBranch, goes_through
 from headrace.worker.calls import Caller, EventLoop, make_caller
 from headrace.worker.meter import Meter
 from headrace.worker.rows import Rows
@@ -123,14 +123,6 @@ class RunningDatasetStep(RunningStep[DS]):
 
 
 _running: dict[type[Step], type[RunningStep[Any]]] = {}
-# What runs the steps of Headrace that are not in ``columns``: it is imported by the plans that have them.
-_MODULES = {
-    **dict.fromkeys(("MapRows", "FlatMap", "Filter"), "headrace.worker.steps.rows"),
-    **dict.fromkeys(("Predict", "Prompt"), "headrace.worker.steps.predict"),
-    "MapBatches": "headrace.worker.steps.map_batches",
-    "Accumulate": "headrace.worker.metrics",
-}
-_COLUMNS = "headrace.worker.steps.columns"
 
 
 def runs(*kinds: type[Step]) -> Callable[[R], R]:
@@ -152,7 +144,7 @@ def _running_class(kind: type[Step]) -> type[RunningStep[Any]]:
     """Return what runs steps of a kind."""
     for each in kind.__mro__:
         if each not in _running and is_of_headrace(each):
-            importlib.import_module(_MODULES.get(each.__name__, _COLUMNS))
+            importlib.import_module(running_module(each))
         if each in _running:
             return _running[each]
     name = kind.__name__

@@ -18,10 +18,16 @@ from headrace.core.source_ports import names_side_by_side, shares
 from headrace.errors import SchemaMismatch, StepError
 from headrace.plan.expressions import fields_of
 from headrace.plan.steps.base import Step
-from headrace.plan.steps.columns import DropColumns, RenameColumns, SelectColumns, WithColumn
-from headrace.plan.steps.selection import Limit, RandomSample, Unseen
-from headrace.plan.steps.union import Conform, OnBranch
-from headrace.plan.steps.zip import Apart, OnSide, Zip
+from headrace.plan.steps.combined import Apart, Conform, OnBranch, OnSide, Zip
+from headrace.plan.steps.selection import (
+    DropColumns,
+    Limit,
+    RandomSample,
+    RenameColumns,
+    SelectColumns,
+    Unseen,
+    WithColumn,
+)
 from headrace.worker.calls import Caller
 from headrace.worker.rows import Rows
 from headrace.worker.steps.base import RunningDatasetStep, RunningStep, StepContext, check, runs, selected

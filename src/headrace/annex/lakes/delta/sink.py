@@ -17,9 +17,10 @@ import pyarrow.parquet as pq
 from headrace.annex.lakes.columns import AddsColumns, check_new
 from headrace.annex.lakes.delta.source import DeltaSource
 from headrace.annex.lakes.delta.table import library, opened, storage, told
+from headrace.annex.lakes.places import inside, within
 from headrace.annex.lakes.remaining import ADDED
 from headrace.annex.lakes.sink import Columns, LakeTable, digest_of
-from headrace.annex.lakes.tables import footers, inside, statistics, within
+from headrace.annex.lakes.tables import footers, statistics
 from headrace.core.files import safe_files
 from headrace.core.files.safe_files import sync_fd, sync_folder
 from headrace.core.files.storage import storage_at

@@ -12,7 +12,7 @@ import msgspec
 
 from headrace.annex.lakes.delta.table import check_readable, opened, told
 from headrace.annex.lakes.further_runs import TableOfRuns
-from headrace.annex.lakes.tables import inside, within
+from headrace.annex.lakes.places import inside, within
 from headrace.core.files.input_files import InputFile
 from headrace.core.files.storage import storage_at
 from headrace.core.source_ports import PlainFile

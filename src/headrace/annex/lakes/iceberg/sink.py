@@ -16,8 +16,9 @@ import pyarrow.types as pt
 from headrace.annex.lakes.columns import AddsColumns, check_new
 from headrace.annex.lakes.iceberg.partitions import PartitionField, Partitions, data_file, fields_of
 from headrace.annex.lakes.iceberg.source import Catalog, IcebergSource, opened, store_options, told
+from headrace.annex.lakes.places import place_of, within
 from headrace.annex.lakes.sink import Columns, LakeTable
-from headrace.annex.lakes.tables import footers, place_of, stored, within
+from headrace.annex.lakes.tables import footers, stored
 from headrace.core.target_ports import Sink
 from headrace.core.work import StagedFile
 from headrace.errors import SinkError

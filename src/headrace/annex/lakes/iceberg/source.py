@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from headrace.annex.lakes.further_runs import Runs, TableOfRuns
-from headrace.annex.lakes.tables import place_of
+from headrace.annex.lakes.places import place_of
 from headrace.core.door import install_hint
 from headrace.core.files.input_files import InputFile
 from headrace.core.files.storage import storage_at

@@ -29,8 +29,8 @@ from headrace.annex.lakes.lance.table import (
     said,
     told,
 )
+from headrace.annex.lakes.places import within
 from headrace.annex.lakes.sink import Columns, LakeTable
-from headrace.annex.lakes.tables import within
 from headrace.core.files import safe_files
 from headrace.core.files.safe_files import sync_fd, sync_folder
 from headrace.core.files.staged import StagedStream

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.annex.lakes.further_runs import Runs, TableVersion
 from headrace.annex.lakes.lance.table import State, changes_of, opened, said, told
-from headrace.annex.lakes.tables import inside
+from headrace.annex.lakes.places import inside
 from headrace.core.files.storage import storage_at
 from headrace.core.source_ports import Bad, Location
 from headrace.core.stores.addresses import Options

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from headrace.annex.lakes.delta.table import storage
+from headrace.annex.lakes.places import within
 from headrace.annex.lakes.sink import LakeTable, typed
-from headrace.annex.lakes.tables import within
 from headrace.core.door import install_hint
 from headrace.core.files import safe_files
 from headrace.core.files.safe_files import sync_fd

@@ -47,7 +47,7 @@ from headrace.errors import ArgumentError
 from headrace.plan.compile import columns_at
 from headrace.plan.parameters import given_rows
 from headrace.plan.ray_arguments import ITERATE, STEPS
-from headrace.plan.step_options import WorkerOptions
+from headrace.plan.verb_options import WorkerOptions
 
 _STRATEGIES = ("ActorPoolStrategy", "TaskPoolStrategy")
 _READERS = {name: name for name in headrace.__all__ if name.startswith(("read_", "from_", "range"))} | {

@@ -14,10 +14,16 @@ from typing import Any
 
 import numpy as np
 
-from headrace.annex.models.keras.files import Format, checked_format, content_digest, format_of, refuse_code
-from headrace.annex.models.keras.models import Layers, Signature
+from headrace.annex.models.keras_models import (
+    Format,
+    Layers,
+    Signature,
+    checked_format,
+    content_digest,
+    format_of,
+    refuse_code,
+)
 from headrace.core.arguments import known_arguments
-from headrace.core.direct_predictor import Direct, directly
 from headrace.core.door import install_hint
 from headrace.core.files.artifacts import (
     Artifact,
@@ -30,6 +36,7 @@ from headrace.core.files.artifacts import (
 )
 from headrace.core.files.formats import MODELS
 from headrace.errors import ArgumentError, MissingLibrary, ModelError, ModelUnreadable
+from headrace.predictors import Direct, directly
 
 Array = np.ndarray[Any, Any]
 
