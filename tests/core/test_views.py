@@ -179,6 +179,7 @@ def test_batches_are_shown_by_one_module_alone() -> None:
     }
     theirs = {
         "annex/formats/webdataset/members.py",  # samples, which are only written
+        "annex/formats/images.py",  # likewise images
         "annex/compare/measure.py",  # rows that changed, which belong to whoever asked
         "compat/ray/data/block.py",  # blocks of a user's own datasource, which belong to it
         "compat/air/scored_data.py",  # a result, which belongs to whoever asked

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+__all__ = ["read_sql"]
+
 _ROWS = 65_536  # of a range, about, if nobody says how many there are
 _WIDTH = 32  # bytes of a value, about, where its type does not say
 
