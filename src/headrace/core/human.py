@@ -188,3 +188,12 @@ def _read(value: Any, kind: type[Any]) -> int | None:
     if isinstance(value, bool) or not isinstance(value, kind) or not math.isfinite(value) or value < 0:
         return None
     return int(value)
+
+
+def sentence(words: str) -> str:
+    """Return words with a capital letter at their beginning.
+
+    >>> sentence("the code of map(f)")
+    'The code of map(f)'
+    """
+    return f"{words[0].upper()}{words[1:]}"

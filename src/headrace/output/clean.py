@@ -78,7 +78,10 @@ def _check_no_table(output: Place) -> None:
 
 def _listed(output: Place, *, unfinished: bool, everything: bool) -> list[Leftover]:
     found = _all(output) if everything else _unneeded(output, unfinished=unfinished)
-    return [Leftover(path, _size(output, path), why) for path, why in found]
+    return [
+        Leftover(path, max(0, output.size_of(path)) + sum(output.listed(path).values()), why)
+        for path, why in found
+    ]
 
 
 def remove(
@@ -207,7 +210,3 @@ def _all(output: Place) -> Iterator[tuple[str, str]]:
 def _within(output: Place, folder: str) -> set[str]:
     """Return the names of what is in a folder: files, and folders that are not empty."""
     return {name.removeprefix(f"{folder}/").split("/")[0] for name in output.listed(folder)}
-
-
-def _size(output: Place, path: str) -> int:
-    return max(0, output.size_of(path)) + sum(output.listed(path).values())

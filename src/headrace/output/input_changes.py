@@ -119,7 +119,10 @@ def _further(
     read is refused.
     """
     before = committer.plan.files
-    changed = changed - _gone_for_good(plan.source, committer, changed, now)
+    # Their rows stay; no shard that is still to do reads them.
+    gone = {i for i in changed if before[i][0] not in now} - files_to_read(plan.source, committer)
+    committer.gone = tuple(before[i][0] for i in sorted(gone))
+    changed = changed - gone
     new = [path for path in now if path not in known]
     if key_step(plan) is not None:
         _refuse_lost(plan.source, committer, now, known)
@@ -194,16 +197,6 @@ def _refuse_rows_behind(source: Source, committer: ShardCommitter, changed: set[
             "began, and was written again after the run had finished. Nothing was touched: bring the old file back, "
             "write to another folder, or make the output again with mode='overwrite'."
         )
-
-
-def _gone_for_good(
-    source: Source, committer: ShardCommitter, changed: set[int], now: Mapping[str, InputFile]
-) -> set[int]:
-    """Return the files that are gone and that no shard which is still to do reads: their rows stay."""
-    files = committer.plan.files
-    gone = {i for i in changed if files[i][0] not in now} - files_to_read(source, committer)
-    committer.gone = tuple(files[i][0] for i in sorted(gone))
-    return gone
 
 
 def _refuse_renamed(committer: ShardCommitter, new: Sequence[InputFile]) -> None:

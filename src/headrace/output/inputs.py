@@ -85,7 +85,8 @@ def since(
     keyed = key_step(plan) is not None
     anew = plan.source.one_state and {*to_read} == {len(files) - 1} and not state.runs[-1].ended
     waits = incremental and keyed and not state.finished and not anew  # keys of one run are not compared
-    if _is_further(plan.source, last) and (waits or not incremental):
+    is_further = place_of(InputVersion(plan.source.position())) != place_of(last)
+    if is_further and (waits or not incremental):
         committer.left_out = (f"what is new in {_name_of(plan.source)}",)
     if committer.left_out and not waits:
         warn(
@@ -129,10 +130,6 @@ def _plan_anew(committer: ShardCommitter, source: Source, partitioning: Partitio
     shards = [*plan.shards[:first], *shards]
     committer.save_plan(files=[*plan.files[:last], source.files()[last]], shards=shards)
     state.done.extend(bytes(len(shards) - len(state.done)))
-
-
-def _is_further(source: Source, last: InputVersion) -> bool:
-    return place_of(InputVersion(source.position())) != place_of(last)
 
 
 def _name_of(source: Source) -> str:

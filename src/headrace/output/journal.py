@@ -24,16 +24,7 @@ from headrace.core.files import safe_files
 from headrace.core.files.safe_files import sync_fd
 from headrace.core.work import CommitRecord, Durability
 from headrace.errors import JournalDamaged, OutputWriteFailed
-from headrace.output.journal_state import (
-    FORMAT,
-    Finished,
-    Grown,
-    Opened,
-    Record,
-    Renewed,
-    Revoked,
-    Swapping,
-)
+from headrace.output.journal_state import FORMAT, Finished, Grown, Opened, Record, Renewed, Revoked, Swapping
 from headrace.output.names import other_version
 
 # ------------------------------------------------------------ frames
@@ -55,19 +46,13 @@ def valid_length(path: Path, data: memoryview) -> int:
         if MAGIC.startswith(bytes(data[: len(MAGIC)])):
             return 0
         raise JournalDamaged(_damaged(path, 0, "It does not begin like a journal."))
-    at = valid_end(data)
+    at = max((end for _, end in frames(data)), default=len(MAGIC))
     for start in _chunks(path, at + 1, len(data) - HEAD.size + 1):
         for later in _candidates(data, start, at):
             frame = _frame(data, later)
             if frame is not None and frame[1] > at:
                 raise JournalDamaged(_damaged(path, at, f"Valid records follow at byte {later:,}."))
     return at
-
-
-def valid_end(data: memoryview) -> int:
-    """Return where the last valid frame ends, if all before it are valid; 0 for a file that is no journal."""
-    start = len(MAGIC) if data[: len(MAGIC)] == MAGIC else 0
-    return max((end for _, end in frames(data)), default=start)
 
 
 def frames(data: memoryview) -> Iterator[tuple[int, int]]:
@@ -157,11 +142,6 @@ class Contents:
         self._path = path
         self._data = data
         self._end = end
-
-    @property
-    def end(self) -> int:
-        """Where the last whole record ends, in bytes from the start of the file."""
-        return self._end
 
     @property
     def torn(self) -> int:

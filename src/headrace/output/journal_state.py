@@ -306,12 +306,7 @@ class JournalState(msgspec.Struct):
 
     def totals(self) -> dict[str, int]:
         """Return what is in the output, as ``_SUCCESS`` has it."""
-        return {
-            "rows": self.ledger.written,
-            "files": self.files,
-            "bytes": self.bytes,
-            "shards": self.shards,
-        }
+        return {"rows": self.ledger.written, "files": self.files, "bytes": self.bytes, "shards": self.shards}
 
     def add(self, record: CommitRecord) -> None:
         """Add a committed shard. One number beyond the last is a part without rows, for the schema.

@@ -13,7 +13,7 @@ import msgspec
 
 from headrace.core import failpoints
 from headrace.core.files import safe_files
-from headrace.core.human import plural
+from headrace.core.human import plural, sentence
 from headrace.core.metric_states import STATES, are_there, side_files
 from headrace.core.target_ports import Sink
 from headrace.core.terminal import warn
@@ -31,7 +31,6 @@ from headrace.plan.physical import SavedPlan
 from headrace.version import __version__
 
 if TYPE_CHECKING:
-    from headrace.core.table_changes import Lost
     from headrace.output.commit import ShardCommitter
 
 
@@ -55,12 +54,12 @@ def check_in_table(committer: ShardCommitter, *, incremental: bool) -> None:
         return
     if found.left in ("none", "no table"):
         raise SinkError(
-            f"{_sentence(found)} Nothing was touched: restore the table to get these rows back, or write with "
+            f"{sentence(found.why)}. Nothing was touched: restore the table to get these rows back, or write with "
             "another output= to add all rows of this run again."
         )
     warn(
-        f"{_sentence(found)} The run in {committer.output} had finished before, and does not add them again. If rows "
-        "are missing: restore the table, or write with another output= to add all rows of this run again."
+        f"{sentence(found.why)}. The run in {committer.output} had finished before, and does not add them again. If "
+        "rows are missing: restore the table, or write with another output= to add all rows of this run again."
     )
 
 
@@ -81,7 +80,7 @@ def check_inserted(
     found = table.rows_lost(inserted, ())
     if found is not None and found.left == "no table" and go_on:
         warn(
-            f"{_sentence(found)} The rows that {output} keeps are inserted again, into a table that is made anew."
+            f"{sentence(found.why)}. The rows that {output} keeps are inserted again, into a table that is made anew."
         )
         return table.insert_again(inserted)
     if found is not None and found.left in ("none", "no table") and not go_on:
@@ -91,8 +90,8 @@ def check_inserted(
             else "leaves these rows out"
         )
         raise SinkError(
-            f"{_sentence(found)} Nothing was touched: on_change='continue' {what} and goes on; another output= makes "
-            "all rows again, and inserts them."
+            f"{sentence(found.why)}. Nothing was touched: on_change='continue' {what} and goes on; another output= "
+            "makes all rows again, and inserts them."
         )
     anew = table.mend_records(parts, finished=finished)
     if anew:
@@ -104,14 +103,10 @@ def check_inserted(
     if found is not None:
         now = "had finished before, and does not add them again" if finished else "goes on without them"
         warn(
-            f"{_sentence(found)} The run in {output} {now}. If rows are missing: write with another output= to "
+            f"{sentence(found.why)}. The run in {output} {now}. If rows are missing: write with another output= to "
             "insert all rows of this run again."
         )
     return True
-
-
-def _sentence(found: Lost) -> str:
-    return f"{found.why[0].upper()}{found.why[1:]}."
 
 
 def peek(output: Output, run: str, plan: SavedPlan) -> tuple[SavedPlan, JournalState, Contents]:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import msgspec
 
 from headrace.core.files.storage import storage_at
+from headrace.core.human import sentence
 from headrace.errors import ForeignOutput, OutputExists, PlanChanged
 from headrace.output.inputs import InputFile
 from headrace.output.layout import Output
@@ -83,7 +84,7 @@ def another_plan(output: Output, before: str, now: str, *, in_table: bool) -> Pl
 def changed_before_a_query(output: Output, what: str) -> PlanChanged:
     """Return the error where code has changed by which the rows of a query were made."""
     return PlanChanged(
-        f"{_begun(what)} has changed since the run in {output} was made. It comes before a query, whose result is "
+        f"{sentence(what)} has changed since the run in {output} was made. It comes before a query, whose result is "
         "made of all rows, so no finished row can be kept. Nothing was touched: on_change='restart' does all rows "
         "again."
     )
@@ -101,8 +102,9 @@ def unrecognised(output: Output, what: str) -> PlanChanged:
 
 def other_code(output: Output, what: Sequence[str]) -> PlanChanged:
     """Return the error where code has changed."""
+    named = sentence(", ".join(what))
     return PlanChanged(
-        f"{_begun(', '.join(what))} is not the same as when the run in {output} was made. The code, or a value that "
+        f"{named} is not the same as when the run in {output} was made. The code, or a value that "
         "it uses, such as a model, has changed. Nothing was touched: on_change='continue' keeps the rows that are "
         "finished and does the others with the new code. on_change='restart' does all rows again. If the results are "
         "the same and only the code looks different, give the step version='…': it is then recognised by that text."
@@ -116,10 +118,6 @@ def other_schema(output: Output, change: str) -> PlanChanged:
         "touched: on_change='restart' makes it again, mode='overwrite' keeps the old one readable until the new one "
         "is complete."
     )
-
-
-def _begun(words: str) -> str:
-    return f"{words[0].upper()}{words[1:]}"
 
 
 # ------------------------------------------------------------ an output in its own input

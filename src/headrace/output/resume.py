@@ -154,7 +154,8 @@ class _JobOpener:
         # Both refuse before anything is touched.
         keep = first is not None and self._is_same(first) and self._is_unseen(first)
         if hidden is not None and hidden != first:
-            self._check_not_withheld(hidden)
+            if self._peek(hidden)[1].withheld is not None:  # it waits for somebody to decide about it
+                raise refusals.withheld(output)
             output.forget(hidden)  # an overwrite that was abandoned
         if first is not None and keep:
             return self._resume(first, hidden=first == hidden)
@@ -190,11 +191,6 @@ class _JobOpener:
         if next(contents.in_force(), None) is None:
             return False
         raise refusals.seen_too_early(self._output)
-
-    def _check_not_withheld(self, run: str) -> None:
-        """Refuse to drop a complete run that waits for somebody to decide about it."""
-        if self._peek(run)[1].withheld is not None:
-            raise refusals.withheld(self._output)
 
     def _check_not_in_table(self, run: str) -> None:
         """Refuse to remove parts that are rows of a table."""

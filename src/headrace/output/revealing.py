@@ -96,15 +96,12 @@ class Revealing:
         with errors_of_publishing(self._sink):
             self._sink.target.reveal(parts_of(records), schema)
 
-    @property
-    def _name(self) -> str:
-        return self._state.runs[-1].name(self._run)
-
     def _at_end(self, committed: Committed) -> Iterator[CommitRecord]:
         """Return what is revealed at the end; files of earlier runs may be gone if a table has all of each."""
         if not has_all_or_none(self._sink.target):
             return committed()
-        return (with_files_of(self._name, record) for record in committed())
+        name = self._state.runs[-1].name(self._run)
+        return (with_files_of(name, record) for record in committed())
 
 
 def moment_of(sink: Sink, *, aside: bool = False) -> Moment:
@@ -115,11 +112,7 @@ def moment_of(sink: Sink, *, aside: bool = False) -> Moment:
 
 
 def bind_sink(
-    sink: Sink,
-    output: Output,
-    plan: SavedPlan,
-    durability: Durability,
-    runs: Sequence[RunEntry] = (),
+    sink: Sink, output: Output, plan: SavedPlan, durability: Durability, runs: Sequence[RunEntry] = ()
 ) -> Sink:
     """Return the sink for one run of this output: the last of ``runs``, whose name its parts have."""
     staging = output.folder(plan.run) / "staging"

@@ -206,11 +206,7 @@ def rejected_rows(path: str | os.PathLike[str], options: Options = ()) -> pa.Tab
     if not isinstance(path, (str, os.PathLike)):
         raise ArgumentError(f"read_rejected takes the folder that was written to, not {path!r}.")
     with looked_at(path, options) as output:
-        if not is_output(output.root):
-            raise NothingMatched(
-                f"There is no output of Headrace in {output.root}: give read_rejected the folder that a run has "
-                "written to."
-            )
+        check_is_output(output.root)
         published = (name for name in output.listed(REJECTED) if name.startswith(f"{REJECTED}/part-"))
         names = sorted(name for name in published if name.endswith(".arrow")) or _waiting(output)
         if not names:

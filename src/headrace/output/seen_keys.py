@@ -124,10 +124,7 @@ def _save(committer: ShardCommitter, source: Source, key: Sequence[str], *, reje
             raise UnknownColumn(f"key={list(key)!r}: the input has no columns, so its rows have no key.")
         read = ((owner, _read(source, splits, key, rejects=rejects)) for owner, splits in missing.items())
         folder = committer.folder / KEYS / f"{number}-{len(saved)}"
-        about = {
-            "marks": {owner: marks[owner] for owner in missing},
-            "kinds": kinds_of(source.schema(), key),
-        }
+        about = {"marks": {owner: marks[owner] for owner in missing}, "kinds": kinds_of(source.schema(), key)}
         write_keys(folder, read, about, lasting=committer.durability == "power")
 
 

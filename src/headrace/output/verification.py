@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeGuard
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 
@@ -134,11 +134,6 @@ class Verification:
                 f"  metrics not checked, as only their own code can merge them: {', '.join(self.unchecked)}"
             )
         return "\n".join(map(one_line, [*lines, f"  {self.note}"] if self.note else lines))
-
-
-def are_steps(steps: Any) -> TypeGuard[list[dict[str, Any]]]:
-    """Say whether what stands in ``_SUCCESS`` are the counts of steps."""
-    return isinstance(steps, list) and all(isinstance(step, dict) for step in steps)
 
 
 def steps_of(ledger: Ledger) -> Iterator[tuple[int, ...]]:
@@ -300,10 +295,8 @@ def _metric_from(shape: Any) -> Any:
 
 Findings = list[Finding]
 
-_OPENED_BY = {
-    DATABASE: "databases.verbs",
-    **dict.fromkeys(LAKES, "lakes.verbs"),
-}  # modules with a function `saved`
+# Modules with a function ``saved``.
+_OPENED_BY = {DATABASE: "databases.verbs", **dict.fromkeys(LAKES, "lakes.verbs")}
 
 
 class Reached(NamedTuple):

@@ -41,7 +41,6 @@ from headrace.output.verification import (
     Remeasured,
     Verdict,
     Verification,
-    are_steps,
     bytes_of,
     in_table,
     remeasured,
@@ -133,7 +132,11 @@ def _verified(
     try:
         run = current_run(root) or next_run(root)
         if run is None:
-            return Verification(place, "", "unfinished", _no_pointer(output))
+            what = (
+                "though there are parts: it was removed" if output.visible() else "so nothing was written yet"
+            )
+            unfinished = Finding("unfinished", "_headrace/current", f"it is not there, {what}.")
+            return Verification(place, "", "unfinished", (unfinished,))
         name, withheld = run.name, _withheld(root, run)
     except JournalDamaged as error:
         name = name or pointer(root, "next") or ""
@@ -158,12 +161,6 @@ def _withheld(root: Path, run: SavedRun) -> RequirementsAsked | None:
         if last.state.withheld is not None and not last.finished:
             return RequirementsAsked.of(last.state.withheld.summary)
     return None
-
-
-def _no_pointer(output: Place) -> tuple[Finding, ...]:
-    """Return the finding that no run is current: nothing was written yet, or the pointer is gone."""
-    what = "though there are parts: it was removed" if output.visible() else "so nothing was written yet"
-    return (Finding("unfinished", "_headrace/current", f"it is not there, {what}."),)
 
 
 class _Verifier:
@@ -233,7 +230,7 @@ class _Verifier:
         """Whether a step ends the reading when enough rows have passed: ``limit``, or one of the user's own."""
         return "limit" in verbs(self._shape) or any(record.passed for record in self._run.records)
 
-    def _add_finding(self, kind: str, file: str, message: str) -> None:
+    def _find(self, kind: str, file: str, message: str) -> None:
         self._findings.append(Finding(kind, file, message))
 
     # ------------------------------------------------------------ files
@@ -277,13 +274,13 @@ class _Verifier:
     def _check_extra(self) -> None:
         output, rejected = self._output, self._root / REJECTED
         if os.path.lexists(rejected) and not safe_files.is_folder(rejected):
-            self._add_finding("extra", REJECTED, "it is not a folder, and no run puts anything else there.")
+            self._find("extra", REJECTED, "it is not a folder, and no run puts anything else there.")
         aside = [name for name in output.listed(REJECTED) if not name.startswith(f"{REJECTED}/.")]
         # Where parts are put before their record, one may be about to come.
         to_come = set() if self._run.finished or output.renames else {self._run.name}
         there = {name for name in (*output.visible(), *aside) if not is_part(name, to_come)}
         for name in sorted(there - self._files.keys() - self._run.leaving):
-            self._add_finding(
+            self._find(
                 "extra", name, "no record names it, and a reader of the folder would take it for output."
             )
 
@@ -298,27 +295,23 @@ class _Verifier:
             raise ValueError("it is not an object")
         except FileNotFoundError:
             if self._run.finished:
-                self._add_finding("success", "_SUCCESS", "it is not there, though the run is finished.")
+                self._find("success", "_SUCCESS", "it is not there, though the run is finished.")
         except (OSError, ValueError) as error:
-            self._add_finding("success", "_SUCCESS", f"it cannot be read: {error}.")
+            self._find("success", "_SUCCESS", f"it cannot be read: {error}.")
         return None
 
     def _check_journal(self, success: dict[str, Any] | None) -> None:
         run, file = self._run, f"_headrace/{self._run.name}/journal"
         marked = success is not None
         if run.torn and (run.finished or marked):
-            self._add_finding(
+            self._find(
                 "journal", file, f"after its last whole record there are {run.torn:,} bytes of another."
             )
         if not run.finished and marked:
-            self._add_finding(
-                "journal", file, "it has no record that the run is finished: its end is missing."
-            )
+            self._find("journal", file, "it has no record that the run is finished: its end is missing.")
         elif not run.finished and run.state.withheld is not None:
             asked = RequirementsAsked.of(run.state.withheld.summary)
-            self._add_finding(
-                "unpublished", "_SUCCESS", f"the run is complete, and no reader sees it; {asked}."
-            )
+            self._find("unpublished", "_SUCCESS", f"the run is complete, and no reader sees it; {asked}.")
         elif not run.finished:
             left = run.state.done.count(0)
             words = (
@@ -327,13 +320,9 @@ class _Verifier:
                 else "it was not closed"
             )
             how = "the same command, given again," if self._output.copied else "`headrace resume`"
-            self._add_finding(
-                "unfinished", "_SUCCESS", f"the run is not finished: {words}. {how} resumes it."
-            )
+            self._find("unfinished", "_SUCCESS", f"the run is not finished: {words}. {how} resumes it.")
         if run.finished and 0 in run.state.done and not self._limited:
-            self._add_finding(
-                "shards", file, f"{run.state.done.count(0):,} parts of the input have no record."
-            )
+            self._find("shards", file, f"{run.state.done.count(0):,} parts of the input have no record.")
         for record in run.records:
             self._check_record(record)
 
@@ -341,12 +330,12 @@ class _Verifier:
         wrong = wrong_in_record(record, [f"step {i}" for i in range(1, len(record.ledger.steps) + 1)])
         if wrong:
             name = next((file.name for file in record.files if file.is_part), f"part {record.shard}")
-            self._add_finding("rows", name, f"its counts of rows do not agree: {wrong}.")
+            self._find("rows", name, f"its counts of rows do not agree: {wrong}.")
         shards, read = self._run.plan.shards, record.ledger.read
         planned = shards[record.shard].rows if record.shard < len(shards) else read
         more = read > planned or not self._limited
         if planned >= 0 and read != planned and more:
-            self._add_finding(
+            self._find(
                 "rows",
                 f"part {record.shard} of the input",
                 f"it has {planned:,} rows, and {read:,} were read.",
@@ -357,17 +346,15 @@ class _Verifier:
         try:
             data = safe_files.content(self._run.folder / "manifest")
         except OSError as error:
-            self._add_finding("manifest", file, f"it cannot be read: {error.strerror}.")
+            self._find("manifest", file, f"it cannot be read: {error.strerror}.")
             return
         if hashlib.sha256(data).hexdigest() != success.get("manifest_sha256"):
-            self._add_finding("manifest", file, "its hash is not the one in _SUCCESS.")
+            self._find("manifest", file, "its hash is not the one in _SUCCESS.")
             return
         try:
             listed = {str(each["name"]): each for each in map(msgspec.json.decode, data.splitlines())}
         except (ValueError, KeyError, TypeError):
-            self._add_finding(
-                "manifest", file, "it has a line that is not a file's name, rows, size and checksum."
-            )
+            self._find("manifest", file, "it has a line that is not a file's name, rows, size and checksum.")
             return
         ours = {file.name: file for file in self._files.values()}
         for name in sorted(listed.keys() ^ ours.keys()):
@@ -376,10 +363,10 @@ class _Verifier:
                 if name in listed
                 else "the journal and not in the manifest"
             )
-            self._add_finding("manifest", file, f"{name} is in {where}.")
+            self._find("manifest", file, f"{name} is in {where}.")
         for name in sorted(listed.keys() & ours.keys()):
             if listed[name] != manifest_entry(ours[name]):
-                self._add_finding("manifest", file, f"what it says of {name} differs from the journal.")
+                self._find("manifest", file, f"what it says of {name} differs from the journal.")
 
     def _check_totals(self, success: dict[str, Any]) -> None:
         ledger = self._run.state.ledger
@@ -387,19 +374,20 @@ class _Verifier:
         recorded = {name: success.get(name) for name in expected}
         whole = success.get("ledger")
         if not isinstance(whole, dict):
-            self._add_finding("totals", "_SUCCESS", "it has no ledger of rows.")
+            self._find("totals", "_SUCCESS", "it has no ledger of rows.")
         else:
             for name in ("read", "written", "rejected", "nulled"):
                 expected[f"ledger.{name}"] = getattr(ledger, name)
                 recorded[f"ledger.{name}"] = whole.get(name)
             steps = whole.get("steps")
             names = ("rows_in", "rows_out", "rejected", "dropped", "added", "unused")
-            rows = [tuple(step.get(name) for name in names) for step in steps] if are_steps(steps) else steps
-            expected["ledger.steps"] = list(steps_of(ledger)) if is_counted(ledger) else rows
-            recorded["ledger.steps"] = rows
+            if isinstance(steps, list) and all(isinstance(step, dict) for step in steps):
+                steps = [tuple(step.get(name) for name in names) for step in steps]
+            expected["ledger.steps"] = list(steps_of(ledger)) if is_counted(ledger) else steps
+            recorded["ledger.steps"] = steps
         for name, value in expected.items():
             if recorded[name] != value:
-                self._add_finding(
+                self._find(
                     "totals",
                     "_SUCCESS",
                     f"{name} is {recorded[name]!r}, and the journal adds up to {value!r}.",

@@ -111,13 +111,7 @@ class Folders:
 
     @classmethod
     def of(
-        cls,
-        columns: tuple[str, ...],
-        storage: Storage,
-        staging: str,
-        file: str,
-        *,
-        takes_empty: bool,
+        cls, columns: tuple[str, ...], storage: Storage, staging: str, file: str, *, takes_empty: bool
     ) -> Folders:
         """See how long names may be below ``storage``, for a file called ``file``, and whether ``a`` is ``A``."""
         longest = storage.longest_path(staging) - len(os.fsencode(os.path.join(storage.path, file))) - 2
@@ -192,7 +186,6 @@ class _FilesWriter:
         self._files: list[StagedFile] = []
 
     def close(self) -> tuple[StagedFile, ...]:
-        """Return the files, all of which have ended."""
         if not self._files and self._open_empty is not None:
             self._end(self._begin(self._open_empty()))
         return tuple(self._files)

@@ -119,9 +119,8 @@ class FileSink:
     max_rows_per_file: int | None = field(default=None, kw_only=True)
     partition_by: tuple[str, ...] = field(default=(), kw_only=True)
     storage_options: Options | Mapping[str, Any] | None = field(default=(), kw_only=True, repr=False)
-    empty_folders: bool = field(
-        default=True, kw_only=True, repr=False
-    )  # read as texts, where tables read nulls
+    # Folders of empty texts are read as such, where tables read nulls.
+    empty_folders: bool = field(default=True, kw_only=True, repr=False)
     divide: Divide | None = field(default=None, kw_only=True, repr=False)
     run: str = field(default="", kw_only=True, repr=False)  # this and what follows: when it is bound
     staging: str = field(default="", kw_only=True, repr=False)
@@ -232,11 +231,7 @@ class FileSink:
     def _divided(self, task: Task, schema: pa.Schema) -> PartitionedWriter:
         longest = f"part-{task.shard.label(self.digits)}-00000-{self.run}.{self.format.suffix}"
         folders = Folders.of(
-            self.partition_by,
-            self.storage,
-            self.staging,
-            longest,
-            takes_empty=self.empty_folders,
+            self.partition_by, self.storage, self.staging, longest, takes_empty=self.empty_folders
         )
         division: Division = folders if self.divide is None else self.divide(folders, schema)
 
@@ -320,7 +315,6 @@ class PartWriter:
             cast(JoinedEncoder, self._opened_encoder()).write_group(file, number, batches)
 
     def close(self) -> tuple[StagedFile, ...]:
-        """End the part, a valid file even without rows; its size and checksum are final."""
         with self._encoding():
             rows = self._opened_encoder().close()
         assert self._stream is not None
@@ -357,9 +351,8 @@ class PartWriter:
                 raise failed from (failed.__cause__ or error)
             if not isinstance(error, pa.ArrowException):
                 raise
-            self._format.check_schema(
-                self._schema
-            )  # names the column; one that was settled late is not checked
+            # This names the column; a schema that was settled late was not checked.
+            self._format.check_schema(self._schema)
             refused = SinkError(f"Cannot write {self._name} as {self._format.kind}: {error}")
             refused.foreign_cause = is_foreign(self._format)
             raise refused from error

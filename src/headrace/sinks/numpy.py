@@ -117,12 +117,15 @@ class _Numbers:
 
     def add(self, column: pa.Array) -> None:
         values = np.ascontiguousarray(_array(column, self._field), self._dtype)
-        self._kept.write(values.reshape(-1).view(np.uint8).data if values.size else b"")
+        with self._kept.checked() as file:
+            file.write(values.reshape(-1).view(np.uint8).data if values.size else b"")
 
     def write(self, into: Callable[[Any], Any], rows: int) -> None:
         into(_header(self._dtype, (rows, *self._shape)))
-        for piece in self._kept.pieces():
-            into(piece)
+        with self._kept.checked() as file:
+            file.seek(0)
+            while piece := file.read(_PIECE):
+                into(piece)
 
 
 class _Ragged:
@@ -169,7 +172,7 @@ class _Texts:
         _refuse_nulls(plain, self._field)
         cut = pc.any(pc.ends_with(plain.cast(pa.large_binary()), b"\0")).as_py()
         if cut:
-            raise _unfit(self._field, "a value ends in a NUL, which numpy would cut off")
+            raise cannot_hold("numpy", self._field, "a value ends in a NUL, which numpy would cut off")
         lengths = pc.binary_length(plain) if self._bytes else pc.utf8_length(plain)
         self._width = max(self._width, pc.max(lengths).as_py() or 0)
         with self._kept.checked() as file:
@@ -198,16 +201,6 @@ class _Kept:
     def __init__(self, path: str) -> None:
         self._path = path
         self._file: IO[bytes] | None = None
-
-    def write(self, data: Any) -> None:
-        with self.checked() as file:
-            file.write(data)
-
-    def pieces(self) -> Iterator[bytes]:
-        with self.checked() as file:
-            file.seek(0)
-            while piece := file.read(_PIECE):
-                yield piece
 
     @contextlib.contextmanager
     def checked(self) -> Iterator[IO[bytes]]:
@@ -302,11 +295,4 @@ def _array(column: pa.Array, field: pa.Field) -> np.ndarray[Any, Any]:
 
 def _refuse_nulls(values: pa.Array, field: pa.Field) -> None:
     if values.null_count:
-        raise _unfit(field, "it holds a null, for which numpy has no value among these")
-
-
-def _unfit(field: pa.Field, why: str) -> SinkError:
-    return SinkError(
-        f"Cannot write column {field.name!r} of type {field.type} as a numpy file: {why}. Fill or filter it in a "
-        "step before, or write another format."
-    )
+        raise cannot_hold("numpy", field, "it holds a null, and numpy has none among these")

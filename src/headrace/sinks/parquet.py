@@ -352,9 +352,7 @@ def _stored_type(kind: pa.DataType, *, within: bool = False) -> pa.DataType:
     if pt.is_map(kind):
         key, item = kind.key_field, kind.item_field
         return pa.map_(
-            key.with_type(_stored_type(key.type)),
-            item.with_type(_stored_type(item.type)),
-            kind.keys_sorted,
+            key.with_type(_stored_type(key.type)), item.with_type(_stored_type(item.type)), kind.keys_sorted
         )
     if pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind):
         field = kind.value_field.with_type(_stored_type(kind.value_type))

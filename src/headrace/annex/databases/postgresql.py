@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
@@ -14,21 +15,8 @@ from headrace.annex.databases.transactions import Refused, as_sent, keyed, quote
 from headrace.core.door import install_hint
 from headrace.errors import MissingLibrary, SinkError, SourceError
 
-_PLAIN = {
-    *(
-        "bool",
-        "int2",
-        "int4",
-        "int8",
-        "float4",
-        "float8",
-        "bytea",
-        "date",
-        "time",
-        "timestamp",
-        "timestamptz",
-    ),
-}
+_TIMES = {"date", "timestamp", "timestamptz"}
+_PLAIN = {"bool", "int2", "int4", "int8", "float4", "float8", "bytea", *_TIMES}
 _ARRAYS = {"_bool", "_int2", "_int4", "_int8", "_float4", "_float8", "_text", "_varchar"}
 _TEXTS_READ = {"text", "varchar", "name", "char", "bpchar"}
 _VECTORS = {"vector", "halfvec"}  # of pgvector
@@ -37,23 +25,32 @@ _AS_TEXT = {"json", "jsonb", "uuid"}
 _LAST = "TIMESTAMP '294247-01-01 00:00:00'"
 
 
+def _driver(doing: str) -> tuple[Any, Any]:
+    """Return the modules of the driver."""
+    try:
+        import adbc_driver_manager as manager
+        from adbc_driver_postgresql import dbapi
+    except ImportError as error:
+        raise MissingLibrary(
+            f"{doing} postgresql:// needs adbc-driver-postgresql: {install_hint('sql')}."
+        ) from error
+    return manager, dbapi
+
+
+def _digits(modifier: int) -> tuple[int, int]:
+    """Return the precision and the scale of a numeric that declares them."""
+    return (modifier - 4) >> 16 & 0xFFFF, (modifier - 4) & 0x7FF
+
+
 class PostgresqlConnection:
     """A connection in one read-only transaction that sees one state of the database."""
 
     def __init__(self, database: Database, snapshot: str) -> None:
-        try:
-            from adbc_driver_manager import Error
-            from adbc_driver_postgresql import dbapi
-        except ImportError as error:
-            raise MissingLibrary(
-                f"Reading postgresql:// needs adbc-driver-postgresql: {install_hint('sql')}."
-            ) from error
-        self._errors = (Error, pa.ArrowException, OSError)
+        manager, dbapi = _driver("Reading")
+        self._errors = (manager.Error, pa.ArrowException, OSError)
         self._database = database
-        try:
+        with self._asking("connect to"):
             self._connection = dbapi.connect(database.uri)
-        except self._errors as error:
-            raise unread(database, "connect to", error) from None
         try:
             self._run("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
             if snapshot:
@@ -65,21 +62,23 @@ class PostgresqlConnection:
             self._connection.close()
             raise
 
-    def _run(self, sql: str) -> None:
+    @contextmanager
+    def _asking(self, doing: str) -> Iterator[None]:
+        """Raise ``SourceError`` for what the driver raises."""
         try:
-            with self._connection.cursor() as cursor:
-                cursor.execute(sql)
+            yield
         except self._errors as error:
-            raise unread(self._database, "begin to read", error) from None
+            raise unread(self._database, doing, error) from None
+
+    def _run(self, sql: str) -> None:
+        with self._asking("begin to read"), self._connection.cursor() as cursor:
+            cursor.execute(sql)
 
     def columns(self, query: str) -> list[Column]:
         """Ask for the names and types of the answer; measure numbers whose scale is not declared."""
-        try:
-            with self._connection.cursor() as cursor:
-                cursor.execute(f"SELECT * FROM ({query}\n) AS q LIMIT 0")
-                schema = cursor.fetch_record_batch().schema
-        except self._errors as error:
-            raise unread(self._database, "run the query in", error) from None
+        with self._asking("run the query in"), self._connection.cursor() as cursor:
+            cursor.execute(f"SELECT * FROM ({query}\n) AS q LIMIT 0")
+            schema = cursor.fetch_record_batch().schema
         refuse_twice([(name, "unknown") for name in schema.names], cased=True)
         return [self._column(field, query) for field in schema]
 
@@ -94,13 +93,12 @@ class PostgresqlConnection:
             return Column(field.name, pa.string(), f"({value})::text", f'({value})::text COLLATE "C"')
         if kind in _TEXTS_READ or pa.types.is_string(field.type):
             return Column(field.name, pa.string(), value, f'({value})::text COLLATE "C"')
-        if kind in _PLAIN:
-            check = f"NOT isfinite({value})" if kind in ("date", "timestamp", "timestamptz") else ""
+        if kind in _PLAIN or kind == "time":
+            check = f"NOT isfinite({value})" if kind in _TIMES else ""
             check += f" OR {value} >= {_LAST}" if "timestamp" in kind else ""
             return Column(field.name, field.type, value, value, check)
-        if kind in _VECTORS or kind.startswith(
-            "unnamed<oid:"
-        ):  # the driver knows those that it found at first
+        # The driver knows those types that it found at first.
+        if kind in _VECTORS or kind.startswith("unnamed<oid:"):
             found = self._of_pgvector(field.name, query)
             if found is not None:
                 return found
@@ -128,7 +126,7 @@ class PostgresqlConnection:
 
     def _decimal(self, name: str, modifier: int, query: str) -> pa.DataType:
         if modifier >= 0:
-            precision, scale = (modifier - 4) >> 16 & 0xFFFF, (modifier - 4) & 0x7FF
+            precision, scale = _digits(modifier)
         else:
             value = f"q.{quoted_name(name)}"
             sql = (
@@ -145,13 +143,9 @@ class PostgresqlConnection:
         return pa.decimal128(38, scale) if precision <= 38 else pa.decimal256(76, scale)
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
-        """Run a query with a small answer."""
-        try:
-            with self._connection.cursor() as cursor:
-                cursor.execute(sql)
-                table = cursor.fetch_arrow_table()
-        except self._errors as error:
-            raise unread(self._database, "run the query in", error) from None
+        with self._asking("run the query in"), self._connection.cursor() as cursor:
+            cursor.execute(sql)
+            table = cursor.fetch_arrow_table()
         return list(zip(*(column.to_pylist() for column in table.columns), strict=True))
 
     def bounds(self, column: Column) -> tuple[str, str]:
@@ -173,29 +167,23 @@ class PostgresqlConnection:
         return "sum(hashtextextended(q::text, 0)::numeric)::text"
 
     def batches(self, sql: str, columns: Sequence[Column], rows: int) -> Iterator[pa.RecordBatch]:
-        """Stream the answer."""
         schema = pa.schema([(column.name, column.type) for column in columns])
-        try:
-            with self._connection.cursor() as cursor:
-                cursor.execute(sql)
-                for batch in cursor.fetch_record_batch():
-                    for start in range(0, batch.num_rows, rows):
-                        part = batch.slice(start, rows)
-                        arrays = [_exact(a, f.type) for a, f in zip(part.columns, schema, strict=True)]
-                        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
-        except self._errors as error:
-            raise unread(self._database, "read the query's rows from", error) from None
+        with self._asking("read the query's rows from"), self._connection.cursor() as cursor:
+            cursor.execute(sql)
+            for batch in cursor.fetch_record_batch():
+                for start in range(0, batch.num_rows, rows):
+                    part = batch.slice(start, rows)
+                    arrays = [_exact(a, f.type) for a, f in zip(part.columns, schema, strict=True)]
+                    yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     def reads_elsewhere(self, query: str) -> bool:
         """The snapshot is trusted; foreign tables, which are outside of it, are not told from others."""
         return False
 
     def state(self) -> tuple[int, ...]:
-        """Nothing can change in a snapshot."""
         return ()
 
     def close(self) -> None:
-        """End the transaction."""
         self._connection.close()
 
 
@@ -219,13 +207,7 @@ class PostgresqlTransaction:
     temporary = "pg_temp.headrace_rows_of_parts"
 
     def __init__(self, database: Database) -> None:
-        try:
-            import adbc_driver_manager as manager
-            from adbc_driver_postgresql import dbapi
-        except ImportError as error:
-            raise MissingLibrary(
-                f"Writing to postgresql:// needs adbc-driver-postgresql: {install_hint('sql')}."
-            ) from error
+        manager, dbapi = _driver("Writing to")
         self.is_first = True
         self._committed = False
         self.failures = (manager.Error, pa.ArrowException)
@@ -282,14 +264,12 @@ class PostgresqlTransaction:
 
     def create(self, table: str, schema: pa.Schema, key: Sequence[str] = ()) -> None:
         """Make a table of the types that the driver gives these."""
-        lists = [each if not pt.is_fixed_size_list(each.type) else each.with_type(_LIST) for each in schema]
-        self._ingest(table, pa.schema(lists).empty_table(), "create")
+        self._ingest(table, _with_lists(schema, lambda each: _LIST).empty_table(), "create")
         for each in schema:
             if pt.is_fixed_size_list(each.type):
-                changed = (
-                    f"ALTER COLUMN {quoted_name(each.name)} TYPE {self._of_pgvector()}({each.type.list_size})"
-                )
-                self.execute(f"ALTER TABLE {quoted_table(table)} {changed}")
+                kind = f"{self._of_pgvector()}({each.type.list_size})"
+                column = f"ALTER COLUMN {quoted_name(each.name)} TYPE {kind}"
+                self.execute(f"ALTER TABLE {quoted_table(table)} {column}")
         if key:
             self.execute(keyed(table, key))
 
@@ -309,14 +289,7 @@ class PostgresqlTransaction:
         """Insert rows by name; vectors as pgvector receives them, or as lists."""
         if any(pt.is_fixed_size_list(kind) for kind in schema.types):
             vectors = self._vectors(table)
-            sent = pa.schema(
-                [
-                    each.with_type(pa.binary() if each.name in vectors else _LIST)
-                    if pt.is_fixed_size_list(each.type)
-                    else each
-                    for each in schema
-                ]
-            )
+            sent = _with_lists(schema, lambda each: pa.binary() if each.name in vectors else _LIST)
             batches, schema = (_sent(batch, sent) for batch in batches), sent
         try:
             self._ingest(table, pa.RecordBatchReader.from_batches(schema, batches), "append")
@@ -329,7 +302,6 @@ class PostgresqlTransaction:
             cursor.adbc_ingest(name, rows, mode=mode, db_schema_name=schema[0] if schema else None)
 
     def execute(self, sql: str) -> None:
-        """Run a statement."""
         try:
             with self._connection.cursor() as cursor:
                 cursor.execute(sql)
@@ -337,14 +309,12 @@ class PostgresqlTransaction:
             raise Refused(str(error)) from None
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
-        """Run a query with a small answer."""
         with self._connection.cursor() as cursor:
             cursor.execute(sql)
             found: list[tuple[Any, ...]] = cursor.fetchall()
             return found
 
     def commit(self) -> None:
-        """Commit."""
         self._connection.commit()
         self._committed = True
 
@@ -363,8 +333,14 @@ class PostgresqlTransaction:
         return True
 
     def close(self) -> None:
-        """Roll back what is not committed."""
         self._connection.close()
+
+
+def _with_lists(schema: pa.Schema, sent_as: Callable[[pa.Field], pa.DataType]) -> pa.Schema:
+    """Return a schema with vectors as they are sent."""
+    return pa.schema(
+        [each.with_type(sent_as(each)) if pt.is_fixed_size_list(each.type) else each for each in schema]
+    )
 
 
 def _vector(size: int) -> pa.DataType:
@@ -386,12 +362,9 @@ def _held(field: pa.Field) -> pa.DataType | None:
     kind = about.get("POSTGRESQL:type", "")
     if kind == "numeric":
         modifier = int(about.get("POSTGRESQL:typmod", -1))
-        if modifier < 0:
-            return pa.decimal256(76, 38)  # any digits
-        return pa.decimal128((modifier - 4) >> 16 & 0xFFFF, (modifier - 4) & 0x7FF)
+        return pa.decimal128(*_digits(modifier)) if modifier >= 0 else pa.decimal256(76, 38)  # any digits
     if kind in _TEXTS_WRITTEN:
         return pa.string()
     if kind == "_float4":
         return _LIST
-    plain = {"bool", "int2", "int4", "int8", "float4", "float8", "bytea", "date", "timestamp", "timestamptz"}
-    return field.type if kind in plain else None
+    return field.type if kind in _PLAIN else None

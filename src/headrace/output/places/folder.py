@@ -55,7 +55,8 @@ class Folder:
 
     def take(self) -> None:
         """Take the lock, which makes the folder; what its last driver was writing when it was killed is removed."""
-        self._first_made = _first_missing(self.root)
+        above = (*reversed(self.root.parents), self.root)
+        self._first_made = next((path for path in above if not path.exists()), None)
         _check_foreign(self.root)
         try:
             self._take_lock()
@@ -241,13 +242,6 @@ class Folder:
 
     def uploads(self, run: str) -> Uploads | None:
         return None
-
-
-def _first_missing(path: Path) -> Path | None:
-    missing = None
-    while not path.exists():
-        missing, path = path, path.parent
-    return missing
 
 
 def _remove_empty(folder: Path, top: Path) -> None:

@@ -62,7 +62,11 @@ class Lease:
         for _ in range(_TRIES):
             before, version, _ = said_in(self._store)
             if before.get("held") and self._is_alive(before, version):
-                raise RunLocked(_taken(self._store, before))
+                raise RunLocked(
+                    f"The output {self._store.address} is being written by {before.get('who', 'another driver')}. "
+                    "Wait until it ends (or end it), then run again; two drivers never share an output. If its "
+                    f"machine is gone, it is given up {SILENCE:.0f} seconds after its last sign of life."
+                )
             self._number = int(before.get("number", 0)) + 1
             with contextlib.suppress(Taken):  # somebody else was first
                 self._version = self._store.put_once(LOCK, self._body(), when=version)
@@ -249,14 +253,6 @@ def _began(pid: int) -> str:
     except OSError:
         return ""
     return "" if fields[0] in "ZX" else fields[19]
-
-
-def _taken(store: StoreWriter, holder: dict[str, Any]) -> str:
-    return (
-        f"The output {store.address} is being written by {holder.get('who', 'another driver')}. Wait until it ends "
-        f"(or end it), then run again; two drivers never share an output. If its machine is gone, it is given up "
-        f"{SILENCE:.0f} seconds after its last sign of life."
-    )
 
 
 # The journal of a run in a store: objects with numbers, each put on the condition that there is none of it. An

@@ -135,12 +135,8 @@ class Place(Protocol):
 def place_at(path: str | os.PathLike[str], options: Options | None = None) -> Place:
     """Return the place of an output, which is neither looked at nor held yet."""
     storage = output_at(path, options or ())
-    make: Callable[[Storage], Place] = storage.pick(_folder, _store)
+    make: Callable[[Storage], Place] = storage.pick(lambda each: Folder(Path(each.path)), _store)
     return make(storage)
-
-
-def _folder(storage: Storage) -> Place:
-    return Folder(Path(storage.path))
 
 
 def _store(storage: Storage) -> Place:

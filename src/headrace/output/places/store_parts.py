@@ -19,7 +19,7 @@ import os
 import threading
 import zlib
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol
@@ -33,7 +33,7 @@ from headrace.core.target_ports import Moment, Sink
 from headrace.core.work import HOME, REJECTED, SUCCESS, CommitRecord, StagedFile
 from headrace.errors import ForeignOutput, OutputWriteFailed
 from headrace.output import journal as journals
-from headrace.output.names import parts_there
+from headrace.output.names import Listed, parts_there
 from headrace.output.places.lease import Lease
 from headrace.output.publishing import FileState, Publisher
 
@@ -42,11 +42,10 @@ _COPIES_AT_ONCE = 32  # and other requests that move no bytes of ours
 _MOST_COPYING = 256  # copies that have not ended
 _REMOVED_AT_ONCE = 200
 _SAMPLES = 5  # files of rejected rows that are kept on this machine, for the report
-_MOST_WAITING = 64  # records whose files are not uploaded yet
 _TRIES = 5
 
 
-class StorePlace(Protocol):
+class StorePlace(Listed, Protocol):
     """What a publisher needs of an output in a store."""
 
     objects: StoreWriter
@@ -56,9 +55,6 @@ class StorePlace(Protocol):
     @property
     def root(self) -> Path: ...
     def list_again(self) -> None: ...
-    def visible(self) -> list[str]: ...
-    def listed(self, folder: str) -> Mapping[str, int]: ...
-    def size_of(self, name: str) -> int: ...
     def write(self, name: str, data: bytes) -> None: ...
     def remove(self, names: Collection[str]) -> None: ...
 
