@@ -74,7 +74,7 @@ def test_what_has_no_text_form_is_left_out_and_named(headrace: Headrace) -> None
     [
         (("out", "--to", "rows.json"), "as .csv or as .parquet"),
         (("out", "--to", "there.csv"), "is there already, and was not touched"),
-        (("trips",), "There is no output of Headrace"),
+        (("trips",), "is not an output of Headrace"),
         (("out", "--to", "no/folder/rows.csv"), "cannot be written"),
     ],
 )
