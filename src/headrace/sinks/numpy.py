@@ -144,7 +144,9 @@ class _Ragged:
         try:
             fixed = as_fixed(column, self._shape)
         except pa.ArrowInvalid as error:
-            raise _unfit(self._field, f"{error}, and a file holds arrays of one shape") from None
+            raise cannot_hold(
+                "numpy", self._field, f"{error}, and a file holds arrays of one shape"
+            ) from None
         if self._numbers is not None:
             self._numbers.add(fixed)
 
