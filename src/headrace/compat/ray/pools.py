@@ -8,11 +8,13 @@ import functools
 import multiprocessing
 import queue
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from multiprocessing.pool import AsyncResult as AsyncResult
+from multiprocessing.pool import ThreadPool
 from typing import Any
 
 import headrace
-from headrace.compat.ray.calls import cancel, get, kill, wait
+from headrace.compat.ray.calls import cancel, get, kill
 from headrace.compat.ray.exceptions import as_ray_raises
 from headrace.compat.ray.remote import ActorClass, RemoteFunction
 from headrace.compat.ray.session import cluster_resources, init, is_initialized
@@ -21,61 +23,12 @@ from headrace.errors import ArgumentError
 TimeoutError = multiprocessing.TimeoutError
 
 
-class AsyncResult:
-    """What ``apply_async`` and its like return."""
+class Pool(ThreadPool):
+    """``multiprocessing.Pool`` by Ray's name; its calls run in the workers of the executor.
 
-    def __init__(
-        self, refs: Sequence[Any], found: Callable[[list[Any]], Any], then: Any, otherwise: Any
-    ) -> None:
-        self._refs, self._found = list(refs), found
-        if then is not None or otherwise is not None:
-            import threading
-
-            threading.Thread(target=self._tell, args=(then, otherwise), daemon=True).start()
-
-    def get(self, timeout: float | None = None) -> Any:
-        """Return the result, or raise what was raised; ``TimeoutError`` after ``timeout`` seconds."""
-        self.wait(timeout)
-        if not self.ready():
-            raise TimeoutError
-        return self._found(get(self._refs))
-
-    def wait(self, timeout: float | None = None) -> None:
-        """Wait until it is there, or for so many seconds."""
-        wait(self._refs, num_returns=len(self._refs), timeout=timeout)
-
-    def ready(self) -> bool:
-        """Whether it is there."""
-        return not self._refs or len(wait(self._refs, num_returns=len(self._refs), timeout=0)[0]) == len(
-            self._refs
-        )
-
-    def successful(self) -> bool:
-        """Whether nothing was raised; ``ValueError`` before it is there."""
-        if not self.ready():
-            raise ValueError("The result is not there yet.")
-        try:
-            get(self._refs)
-        except Exception:
-            return False
-        return True
-
-    def _tell(self, then: Any, otherwise: Any) -> None:
-        try:
-            found = self.get()
-        except Exception as error:
-            if otherwise is not None:
-                otherwise(error)
-        else:
-            if then is not None:
-                then(found)
-
-
-class Pool:
-    """``multiprocessing.Pool`` by Ray's name; its workers are those of the executor.
-
-    ``initializer`` runs once in each worker process that the pool uses. How many calls run at a time is the
-    executor's to say; ``processes`` counts where the pool is the first to use it.
+    The standard library's pool of threads says what is called when; each thread waits for one call. ``initializer``
+    runs once in each worker process that the pool uses. ``processes`` says how many calls run at a time, and how many
+    cores the executor has where the pool is the first to use it.
 
     >>> from headrace.compat import ray
     >>> with Pool(2) as pool:
@@ -96,114 +49,55 @@ class Pool:
     ) -> None:
         if not is_initialized():
             init(ray_address, num_cpus=processes)
-        self._processes = processes or max(1, int(cluster_resources().get("CPU", 1)))
         self._begin = (object().__hash__(), initializer, tuple(initargs))
         self._options = dict(ray_remote_args or {})
-        self._open, self._refs = True, list[Any]()
+        self._under_way: set[Any] = set()
+        super().__init__(processes or max(1, int(cluster_resources().get("CPU", 1))))
 
-    def apply(self, func: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call a function, and wait for the result."""
-        return self.apply_async(func, args, kwargs).get()
-
-    def apply_async(
-        self, func: Any, args: Any = (), kwargs: Any = None, callback: Any = None, error_callback: Any = None
-    ) -> AsyncResult:
+    def apply_async(self, func: Any, args: Any = (), kwds: Any = None, *then: Any, **named: Any) -> Any:
         """Call a function."""
-        calls = [(tuple(args or ()), dict(kwargs or {}))]
-        return AsyncResult(self._refs_of(func, calls, 1), lambda all_: all_[0][0], callback, error_callback)
+        return super().apply_async(self._remotely(func), args or (), kwds or {}, *then, **named)
 
-    def map(self, func: Any, iterable: Any, chunksize: int | None = None) -> list[Any]:
-        """Call a function for each item; the results in their order."""
-        return list(self.map_async(func, iterable, chunksize).get())
-
-    def map_async(
-        self,
-        func: Any,
-        iterable: Any,
-        chunksize: int | None = None,
-        callback: Any = None,
-        error_callback: Any = None,
-    ) -> AsyncResult:
-        """Call a function for each item."""
-        return self._all(func, [((item,), {}) for item in iterable], chunksize, callback, error_callback)
-
-    def starmap(self, func: Any, iterable: Any, chunksize: int | None = None) -> list[Any]:
-        """Call a function for each tuple of arguments; the results in their order."""
-        return list(self.starmap_async(func, iterable, chunksize).get())
-
-    def starmap_async(
-        self,
-        func: Any,
-        iterable: Any,
-        chunksize: int | None = None,
-        callback: Any = None,
-        error_callback: Any = None,
-    ) -> AsyncResult:
-        """Call a function for each tuple of arguments."""
-        return self._all(func, [(tuple(item), {}) for item in iterable], chunksize, callback, error_callback)
-
-    def imap(self, func: Any, iterable: Any, chunksize: int | None = 1) -> Iterator[Any]:
+    def imap(self, func: Any, iterable: Any, chunksize: int | None = 1) -> Any:
         """Yield the result for each item, in their order."""
-        for ref in self._refs_of(func, [((item,), {}) for item in iterable], chunksize or 1):
-            yield from get(ref)
+        return super().imap(self._remotely(func), iterable, chunksize or 1)
 
-    def imap_unordered(self, func: Any, iterable: Any, chunksize: int | None = 1) -> Iterator[Any]:
+    def imap_unordered(self, func: Any, iterable: Any, chunksize: int | None = 1) -> Any:
         """Yield the result for each item, as they come."""
-        left = self._refs_of(func, [((item,), {}) for item in iterable], chunksize or 1)
-        while left:
-            (done,), left = wait(left)
-            yield from get(done)
-
-    def close(self) -> None:
-        """Take no more calls."""
-        self._open = False
+        return super().imap_unordered(self._remotely(func), iterable, chunksize or 1)
 
     def terminate(self) -> None:
         """Take no more calls, and cancel those that are not done."""
-        self._open = False
-        for ref in self._refs:
+        for ref in list(self._under_way):
             cancel(ref)
+        super().terminate()
 
-    def join(self) -> None:
-        """Wait until all calls are done."""
-        if self._open:
-            raise ValueError("Pool is still running")
-        if self._refs:
-            wait(self._refs, num_returns=len(self._refs))
+    def _map_async(self, func: Any, iterable: Any, mapper: Any, *others: Any) -> Any:
+        return super()._map_async(func, iterable, self._remotely(mapper), *others)  # type: ignore[misc]
 
-    def __enter__(self) -> Pool:
-        return self
+    def _remotely(self, function: Any) -> Callable[..., Any]:
+        remote = RemoteFunction(functools.partial(_called_after, self._begin, function), self._options)
 
-    def __exit__(self, *_: Any) -> None:
-        self.terminate()
+        def call(*args: Any, **kwargs: Any) -> Any:
+            ref = remote.remote(*args, **kwargs)
+            self._under_way.add(ref)
+            try:
+                return get(ref)
+            finally:
+                self._under_way.discard(ref)
 
-    def _all(self, func: Any, calls: Any, chunksize: int | None, then: Any, otherwise: Any) -> AsyncResult:
-        size = chunksize or max(1, -(-len(calls) // (4 * self._processes)))
-        return AsyncResult(
-            self._refs_of(func, calls, size),
-            lambda chunks: [each for chunk in chunks for each in chunk],
-            then,
-            otherwise,
-        )
-
-    def _refs_of(self, func: Any, calls: Sequence[Any], size: int) -> list[Any]:
-        if not self._open:
-            raise ValueError("Pool not running")
-        remote = RemoteFunction(functools.partial(_call_each, self._begin, func), self._options)
-        refs = [remote.remote(calls[first : first + size]) for first in range(0, len(calls), size)]
-        self._refs = [ref for ref in self._refs if not wait([ref], timeout=0)[0]] + refs
-        return refs
+        return call
 
 
 _begun: set[int] = set()  # the pools whose initializer this process has called
 
 
-def _call_each(begin: tuple[int, Any, tuple[Any, ...]], function: Any, calls: Sequence[Any]) -> list[Any]:
+def _called_after(begin: tuple[int, Any, tuple[Any, ...]], function: Any, *args: Any, **kwargs: Any) -> Any:
     pool, initializer, initargs = begin
     if initializer is not None and pool not in _begun:
         _begun.add(pool)
         initializer(*initargs)
-    return [function(*args, **kwargs) for args, kwargs in calls]
+    return function(*args, **kwargs)
 
 
 # Ray's ``ray.util.joblib``: joblib's calls run on the executor.
