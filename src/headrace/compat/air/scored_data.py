@@ -35,7 +35,7 @@ class Preprocessing:
     def __init__(self, preprocessor: Any) -> None:
         self._preprocessor = preprocessor
         self._method = preparing_method(preprocessor)
-        self.batch_format = _format_of(preprocessor)
+        self.batch_format = form_wanted(preprocessor)
         name = getattr(preprocessor, "__qualname__", type(preprocessor).__name__).rpartition(".")[2]
         self.__qualname__ = self.__name__ = f"preprocessor {name}"
 
@@ -75,20 +75,18 @@ def preparing_method(preprocessor: Any) -> str | None:
     )
 
 
-def _format_of(preprocessor: Any) -> Form:
-    """Return the batches that a preprocessor wants: by its attribute, by its method, else DataFrames."""
-    wanted = getattr(preprocessor, "batch_format", None)
-    preferred = getattr(preprocessor, "preferred_batch_format", None)
-    if wanted is None and callable(preferred):
+def form_wanted(by: Any, default: Form = "pandas") -> Form:
+    """Return the batches that a preprocessor or a class wants: by its attribute, by its method, else ``default``."""
+    wanted, preferred = getattr(by, "batch_format", None), getattr(by, "preferred_batch_format", None)
+    if wanted is None and inspect.ismethod(preferred):
         wanted = preferred()
     wanted = getattr(wanted, "value", wanted)
     if wanted in (None, "arrow"):  # Ray's word; its preprocessors take frames, too
-        return "pandas"
+        return default
     form: Form = wanted
     if form not in FORMATS:
-        raise ArgumentError(
-            f"A preprocessor wants batches as {form!r}; it may be one of {', '.join(FORMATS)}."
-        )
+        name = getattr(by, "__name__", type(by).__name__)
+        raise ArgumentError(f"{name} wants batches as {form!r}; it may be one of {', '.join(FORMATS)}.")
     return form
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from headrace.compat.air.scored_data import Prepared, ScoredData
+from headrace.compat.air.scored_data import Prepared, ScoredData, form_wanted
 from headrace.core.human import short_repr
 from headrace.engines.local import machine
 from headrace.errors import ArgumentError, ColumnExists, UnknownArgument, nearest
@@ -96,7 +96,7 @@ class UserPredictor:
         self._call_kwargs, self._column = dict(call_kwargs), column
         self._method = method_of(kind)
         self._made: Any = None
-        self.batch_format = _format_of(kind, self._method)
+        self.batch_format = form_wanted(kind, "numpy" if self._method == "_predict_numpy" else "pandas")
         self.label = kind.__name__
 
     def load(self) -> None:
@@ -134,22 +134,6 @@ def method_of(kind: Any) -> str:
         f"{short_repr(getattr(kind, '__name__', kind))} has no predict(batch, **kwargs), _predict_pandas(frame) or "
         "_predict_numpy(arrays): one of them has to make the predictions."
     )
-
-
-def _format_of(kind: Any, method: str) -> str:
-    """Return the batches that a class wants: by its attribute, by the name of its method, else DataFrames."""
-    format_ = getattr(kind, "batch_format", None)
-    preferred = getattr(kind, "preferred_batch_format", None)
-    if format_ is None and callable(preferred) and inspect.ismethod(preferred):
-        format_ = preferred()
-        format_ = getattr(format_, "value", format_)
-    if format_ is None:
-        format_ = "numpy" if method == "_predict_numpy" else "pandas"
-    if format_ not in ("numpy", "pandas", "pyarrow"):
-        raise ArgumentError(
-            f"{kind.__name__} wants batches as {format_!r}; it may be 'numpy', 'pandas' or 'pyarrow'."
-        )
-    return str(format_)
 
 
 class NamedResults:

@@ -16,7 +16,7 @@ from headrace.annex.tasks.hosting.task_host import TaskHost
 from headrace.annex.tasks.hosting.worker_core import InnerFuture
 from headrace.compat.ray.around import GROUP, tried_again
 from headrace.compat.ray.exceptions import as_ray_raises
-from headrace.compat.ray.offered import OPTIONS, not_offered
+from headrace.compat.ray.offered import check_options
 from headrace.compat.ray.session import session
 from headrace.engines.references import read_only
 from headrace.errors import ArgumentError, EngineError, UnknownArgument
@@ -161,10 +161,7 @@ def method(**options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]
     """
     known = {"num_returns": "num_returns", "max_task_retries": "max_retries"}
     group, again = options.pop("concurrency_group", None), options.pop("retry_exceptions", None)
-    for name, value in options.items():
-        if name not in known and not (name in OPTIONS and OPTIONS[name].takes(value)):
-            why = OPTIONS[name].reason if name in OPTIONS else ""
-            raise not_offered(f"ray.method({name}=…)", tuple(known), why)
+    check_options("ray.method", options, tuple(known))
     said = CallOptions().updated(
         "ray.method", {known[name]: options[name] for name in known if name in options}
     )

@@ -63,6 +63,13 @@ def not_offered(name: str, known: Sequence[str] = (), why: str = "") -> NotOffer
     return NotOffered(f"{name} is not offered here{because}.{hint} {PAGE} says what to do instead.")
 
 
+def check_options(of: str, options: Mapping[str, Any], known: Sequence[str]) -> None:
+    """Raise ``NotOffered`` for an option that is not there, unless it asks for nothing."""
+    for name, value in options.items():
+        if name not in known and not (name in OPTIONS and OPTIONS[name].takes(value)):
+            raise not_offered(f"{of}({name}=…)", known, OPTIONS[name].reason if name in OPTIONS else "")
+
+
 def missing(module: str, name: str, known: Sequence[str], why: str = "") -> AttributeError:
     """Return the error for a module's ``__getattr__``; Python makes its own ``ImportError`` of it for ``import``."""
     return AttributeError(name) if name.startswith("__") else not_offered(f"{module}.{name}", known, why)

@@ -18,7 +18,7 @@ from headrace.annex.tasks.futures import ResultStream
 from headrace.annex.tasks.hosting.task_host import has_async_methods
 from headrace.compat.ray.around import adapted, environment, in_environment, tried_again
 from headrace.compat.ray.calls import DynamicObjectRefGenerator
-from headrace.compat.ray.offered import OPTIONS, not_offered
+from headrace.compat.ray.offered import check_options
 from headrace.compat.ray.session import named_resources, session, session_environment
 from headrace.core.terminal import warn
 from headrace.errors import ArgumentError, HeadraceError, UnknownArgument
@@ -59,7 +59,7 @@ class RemoteFunction:
         functools.update_wrapper(self, function)
         self._function = function
         # A task's name is shown by a dashboard, and nowhere else.
-        _check(options, (*_CALLS, *_BESIDE, "retry_exceptions", "name"))
+        check_options("ray.remote", options, (*_CALLS, *_BESIDE, "retry_exceptions", "name"))
         self._given = dict(options)
         self._options = {name: value for name, value in options.items() if name in _CALLS}
         self._is_dynamic = self._options.get("num_returns") == "dynamic"
@@ -144,7 +144,7 @@ class ActorClass:
         self.__doc__ = cls.__doc__
         self.__name__ = cls.__name__
         self._cls = cls
-        _check(options, (*_ACTORS, *_NAMES, *_BESIDE, "concurrency_groups"))
+        check_options("ray.remote", options, (*_ACTORS, *_NAMES, *_BESIDE, "concurrency_groups"))
         self._options = dict(options)
 
     def remote(self, *args: Any, **kwargs: Any) -> Any:
@@ -267,13 +267,6 @@ def _name(name: Any) -> str | None:
     if name is not None and (not isinstance(name, str) or not name):
         raise UnknownArgument(f"name={name!r}: an actor's name is text.")
     return name
-
-
-def _check(options: Mapping[str, Any], known: tuple[str, ...]) -> None:
-    for name, value in options.items():
-        if name not in known and not (name in OPTIONS and OPTIONS[name].takes(value)):
-            why = OPTIONS[name].reason if name in OPTIONS else ""
-            raise not_offered(f"ray.remote({name}=…)", known, why)
 
 
 def _all_references(function: Any, *args: Any, **kwargs: Any) -> DynamicObjectRefGenerator:

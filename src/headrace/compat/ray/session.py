@@ -17,7 +17,7 @@ from headrace.annex.tasks.connecting import given_cores, opened
 from headrace.annex.tasks.hosting.task_host import TaskHost
 from headrace.annex.tasks.hosting.worker_core import current_call
 from headrace.compat.ray.around import environment
-from headrace.compat.ray.offered import OPTIONS, REASONS, missing, not_offered
+from headrace.compat.ray.offered import REASONS, check_options, missing, not_offered
 from headrace.core.terminal import warn
 from headrace.engines.local import machine
 from headrace.errors import ArgumentError, EngineError
@@ -63,12 +63,8 @@ def init(
         return session()
     if address not in (None, "local", "auto"):
         raise not_offered("ray.init(address=…)", why=REASONS["address"])
-    for name in others:
-        if name not in _IGNORED:
-            known = ("num_cpus", "num_gpus", "resources", "runtime_env", "ignore_reinit_error", *_IGNORED)
-            raise not_offered(
-                f"ray.init({name}=…)", known, why=OPTIONS[name].reason if name in OPTIONS else ""
-            )
+    asked = {name: value for name, value in others.items() if name not in _IGNORED}
+    check_options("ray.init", asked, ("num_cpus", "num_gpus", "resources", "runtime_env", *_IGNORED))
     chosen = environment(runtime_env)
     with _Session.lock:
         if _Session.executor is not None:
