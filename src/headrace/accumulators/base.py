@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from headrace.core.arguments import known_arguments
 from headrace.core.arrow.batch import filtered
 from headrace.core.arrow.batch_formats import to_numpy
 from headrace.core.human import short_repr
@@ -32,6 +33,12 @@ class Metric:
     columns: tuple[str, ...] = ()
     nan: Nan = "raise"
     skipped: int = 0
+
+    def __init_subclass__(cls) -> None:
+        """Have unknown settings refused with the nearest name."""
+        super().__init_subclass__()
+        if "__init__" in cls.__dict__:
+            setattr(cls, "__init__", known_arguments(cls.__dict__["__init__"]))  # noqa: B010 - as mypy sees it
 
     def _begin(self, columns: Sequence[str | None], nan: Nan = "raise") -> None:
         if nan not in ("raise", "count"):

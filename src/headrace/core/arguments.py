@@ -89,10 +89,12 @@ def _checked(
     shared = {} if options is None else options.__annotations__
     names = (*code.co_varnames[first : code.co_argcount + code.co_kwonlyargcount], *shared)
     known = frozenset(names)
-    called = f"{function.__qualname__.removesuffix('.__init__').rpartition('.')[2]}()"
+    makes = function.__name__ == "__init__"  # maybe of a class that is derived from the one that has it
+    verb = f"{function.__qualname__.rpartition('.')[2]}()"
 
     @functools.wraps(function)
     def checked(*args: Any, **kwargs: Any) -> Any:
+        called = f"{type(args[0]).__name__}()" if makes else verb
         for name in kwargs.keys() - known:
             _settle(called, name, kwargs, names, also)
         try:

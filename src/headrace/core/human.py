@@ -75,12 +75,13 @@ def duration(seconds: float) -> str:
 
 
 def percent(share: float, digits: int = 0) -> str:
-    """Return a share of one.
+    """Return a share of one; what is more than nothing is not shown as nothing.
 
-    >>> percent(0.256), percent(0.00123, 2)
-    ('26 %', '0.12 %')
+    >>> percent(0.256), percent(0.00123, 2), percent(0.0), percent(0.00002, 2)
+    ('26 %', '0.12 %', '0 %', '<0.01 %')
     """
-    return f"{100 * share:.{digits}f} %"
+    least = 10.0**-digits
+    return f"{100 * share:.{digits}f} %" if not 0 < 100 * share < least / 2 else f"<{least:.{digits}f} %"
 
 
 def clock(seconds: float) -> str:

@@ -438,6 +438,19 @@ class TestSilence:
         found = self.run(self.worked(0, 0, 1.0, 99.0, steps=97.0, cpu=cpu), cores=4, **more)
         assert self.titles(found) == ["Use more workers"] * advised
 
+    def test_more_workers_than_the_input_was_planned_for(self) -> None:
+        """Parts that came of saving early are no measure: a second worker would have nothing to do."""
+        found = history(
+            [
+                line(0.0, "described", cores=4, stages=[{"name": "f", "workers": 1}], elapsed=0.0),
+                line(0.0, "started", **{**STARTED, "shards": 1}),
+                line(50.0, "shard divided", shard=0, parts=4, early=True),
+                self.worked(0, 0, 1.0, 99.0, steps=97.0, cpu=98.0),
+                line(100.0, "finished", error=""),
+            ]
+        )
+        assert self.titles(found) == []
+
     def test_workers_that_memory_does_not_suffice_for(self) -> None:
         memory = line(50.0, "memory", driver=0, blocks=0, stages=[6 << 30], limit=8 << 30)
         found = self.run(memory, self.worked(0, 0, 1.0, 99.0, steps=97.0), cores=4)

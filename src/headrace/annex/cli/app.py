@@ -232,7 +232,13 @@ def _usage(error: Any) -> tuple[str, str]:
     if name is not None and context is not None and type(error).__name__ == "NoSuchOption":
         known = [opt for each in context.command.params for opt in each.opts if opt.startswith("--")]
         return f"There is no option {name}.{nearest(name, [*known, '--help'])}", command
-    return " ".join(error.format_message().split()), command
+    words = " ".join(error.format_message().split())
+    if context is not None and type(error).__name__ == "MissingParameter":
+        example = (
+            next(filter(None, (context.command.epilog or "").splitlines()[1:]), "").split("   ")[0].strip()
+        )
+        words += f" For example: {example}" if example else ""
+    return words, command
 
 
 @contextlib.contextmanager

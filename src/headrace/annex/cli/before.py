@@ -214,11 +214,11 @@ def _run_lines(facts: dict[str, Any]) -> list[str]:
     from headrace.core import human
 
     rows = facts["rows"]
-    aside = f", {human.count(rows['rejected'])} rejected" if rows["rejected"] else ""
+    aside = f", {rows['rejected']:,} rejected" if rows["rejected"] else ""
     kind = "overwrite" if facts["overwrite"] else "run"
     lines = [
         f"  {kind} {facts['run']}: {facts['state']}, {facts['shards_done']:,} of {facts['shards']:,} parts, "
-        f"{human.plural(rows['read'], 'row')} read, {human.count(rows['written'])} written{aside}, "
+        f"{human.plural(rows['read'], 'row')} read, {rows['written']:,} written{aside}, "
         f"{human.plural(facts['files'], 'file')}, {human.size(facts['bytes'])}",
         f"    begun {facts['created']}, by Headrace {facts['headrace']}"
         + (f"; {facts['runs']} runs, the later ones of new input files" if facts["runs"] > 1 else ""),

@@ -141,9 +141,12 @@ def _more_workers(history: History, facts: Facts, typed: _Typed) -> Iterator[Adv
     used = [_cores_used(history, i) for i in range(len(shares))]
     each = used[slowest] / max(workers * busy, 1e-9)  # of a worker that is busy
     free = described.cores - sum(used)
-    most = min(2 * workers, workers + int(free / max(each, 0.25)), history.shards, described.cores)
-    if len(shares) == 1:
-        most = min(workers + int(free / max(each, 0.25)), history.shards, described.cores)
+    planned = (
+        history.started.shards if history.started is not None else history.shards
+    )  # no more get any work
+    most = min(workers + int(free / max(each, 0.25)), planned, described.cores)
+    if len(shares) > 1:
+        most = min(most, 2 * workers)
     if history.memory_limit and history.memory_peak:
         most = min(most, int(workers * history.memory_limit / history.memory_peak))
     if stage.gpus or not busy or most <= workers:
