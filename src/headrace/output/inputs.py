@@ -7,7 +7,7 @@ saved, the same files are found again, and are known by their names.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -49,15 +49,6 @@ def for_further_runs(plan: Plan) -> Plan:
             "has added, and it would never end. Write to another table."
         )
     return replace(plan, source=source)
-
-
-def is_same_but_position(saved: SavedPlan, described: Mapping[str, Any], source: Source) -> bool:
-    """Say whether an output was begun from one version of what ``source`` reads; others may be added to it."""
-    if saved.input is None:
-        return False
-    return {
-        name: value for name, value in described.items() if name not in saved.input.position
-    } == source.describe()
 
 
 def since(

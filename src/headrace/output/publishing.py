@@ -277,7 +277,6 @@ class FolderNotes:
         return None
 
     def names(self) -> list[str]:
-        try:
+        with contextlib.suppress(FileNotFoundError):
             return [name for name in os.listdir(self._folder) if not name.startswith(".")]
-        except FileNotFoundError:
-            return []
+        return []

@@ -106,8 +106,10 @@ class _JobOpener:
             source = plan.source.as_planned(described)
             plan = plan if source is plan.source else replace(plan, source=source)
         shape = shape_of(plan)
-        if self._further and saved is not None and inputs.is_same_but_position(saved, described, plan.source):
-            shape["source"] = described  # of the version that it was begun from
+        if self._further and saved is not None and saved.input is not None:
+            beyond = {name: each for name, each in described.items() if name not in saved.input.position}
+            if beyond == plan.source.describe():
+                shape["source"] = described  # of the version that it was begun from
         self._shape = encoded(shape)
         return plan
 

@@ -100,10 +100,9 @@ def pointer(root: Path, name: str) -> str | None:
 
 def named_run(root: Path) -> str:
     """Return the run that ``current`` names; "" if it names none, or is damaged."""
-    try:
+    with contextlib.suppress(JournalDamaged):
         return pointer(root, "current") or ""
-    except JournalDamaged:
-        return ""
+    return ""
 
 
 def is_output(root: Path) -> bool:

@@ -57,16 +57,12 @@ if TYPE_CHECKING:
 OnFile = Callable[[int, int, int], None]
 
 
-def _nobody(files: int, of: int, size: int) -> None:
-    """Nobody watches."""
-
-
 @known_arguments
 def verify(
     path: str | os.PathLike[str],
     *,
     threads: int | None = None,
-    on_file: OnFile = _nobody,
+    on_file: OnFile = lambda files, of, size: None,
     storage_options: Mapping[str, Any] | None = None,
     catalog: str | Mapping[str, Any] | None = None,
     uri: str | None = None,

@@ -153,7 +153,11 @@ class Json(Lined):
 
     def check_schema(self, schema: pa.Schema) -> None:
         """Raise ``SinkError`` for bytes, unions, intervals, and maps whose keys are no strings."""
-        probe_columns(schema, self.kind, _try)
+        probe_columns(
+            schema,
+            self.kind,
+            lambda each: encode_object(each.names, [pa.nulls(1, kind) for kind in each.types]),
+        )
 
     def open(self, stream: StagedStream, schema: pa.Schema) -> Encoder:
         return _JsonEncoder(self.compressed(stream), schema.names)
@@ -181,7 +185,3 @@ class _JsonEncoder:
     def close(self) -> int:
         self._stream.close()
         return self._rows
-
-
-def _try(schema: pa.Schema) -> None:
-    encode_object(schema.names, [pa.nulls(1, column.type) for column in schema])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
@@ -77,16 +78,9 @@ class _NumpyEncoder:
         self._stream = stream
         self._single = single
         self._rows = 0
-        self._columns: list[_Numbers | _Ragged | _Texts] = []
-        for field in schema:
-            if isinstance(field.type, RaggedTensorType):
-                self._columns.append(_Ragged(field, stream.path))
-                continue
-            dtype, shape = _layout(field)
-            texts = dtype.kind in "US"
-            self._columns.append(
-                _Texts(field, stream.path) if texts else _Numbers(field, dtype, shape, stream.path)
-            )
+        self._columns: list[_Numbers | _Texts] = [
+            (_Texts if _layout(field)[0].kind in "US" else _Numbers)(field, stream.path) for field in schema
+        ]
 
     def write(self, batch: pa.RecordBatch) -> None:
         for column, values in zip(self._columns, batch.columns, strict=True):
@@ -106,17 +100,31 @@ class _NumpyEncoder:
 
 
 class _Numbers:
-    """A column whose values have one size: they are kept as they will be written."""
+    """A column whose values have one size: they are kept as they will be written.
 
-    def __init__(self, field: pa.Field, dtype: np.dtype[Any], shape: tuple[int, ...], path: str) -> None:
+    Where shapes may differ, all have to be that of the first array.
+    """
+
+    def __init__(self, field: pa.Field, path: str) -> None:
         self.name = field.name
         self._field = field
-        self._dtype = dtype
-        self._shape = shape
+        self._dtype, self._shape = _layout(field)
+        self._open = isinstance(field.type, RaggedTensorType)  # no array has come that says the shape
         self._kept = _Kept(path)
 
+    def _of_one_shape(self, column: pa.Array) -> pa.Array:
+        if self._open and len(column) > column.null_count:
+            self._shape = tuple(next(each.as_py() for each in column.storage.field(1) if each.is_valid))
+            self._open = False
+        try:
+            return as_fixed(column, self._shape)
+        except pa.ArrowInvalid as error:
+            why = f"{error}, and a file holds arrays of one shape"
+            raise cannot_hold("numpy", self._field, why) from None
+
     def add(self, column: pa.Array) -> None:
-        values = np.ascontiguousarray(_array(column, self._field), self._dtype)
+        column = self._of_one_shape(column)
+        values = np.ascontiguousarray(_array(column, pa.field(self.name, column.type)), self._dtype)
         with self._kept.checked() as file:
             file.write(values.reshape(-1).view(np.uint8).data if values.size else b"")
 
@@ -126,36 +134,6 @@ class _Numbers:
             file.seek(0)
             while piece := file.read(_PIECE):
                 into(piece)
-
-
-class _Ragged:
-    """A column of tensors whose shapes may differ; in one file, all have to be of one shape."""
-
-    def __init__(self, field: pa.Field, path: str) -> None:
-        self.name = field.name
-        self._field, self._path = field, path
-        self._shape = [0] * field.type.ndim
-        self._numbers: _Numbers | None = None
-
-    def add(self, column: pa.Array) -> None:
-        if self._numbers is None and len(column) > column.null_count:
-            self._shape = next(each.as_py() for each in column.storage.field(1) if each.is_valid)
-            self._numbers = self._of(self._shape)
-        try:
-            fixed = as_fixed(column, self._shape)
-        except pa.ArrowInvalid as error:
-            raise cannot_hold(
-                "numpy", self._field, f"{error}, and a file holds arrays of one shape"
-            ) from None
-        if self._numbers is not None:
-            self._numbers.add(fixed)
-
-    def _of(self, shape: list[int]) -> _Numbers:
-        field = pa.field(self.name, pa.fixed_shape_tensor(self._field.type.value_type, shape))
-        return _Numbers(field, *_layout(field), self._path)
-
-    def write(self, into: Callable[[Any], Any], rows: int) -> None:
-        (self._numbers or self._of(self._shape)).write(into, rows)
 
 
 class _Texts:
@@ -221,8 +199,6 @@ class _Kept:
 
 def _header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
     """Return what stands before the values in a ``.npy`` file, as numpy writes it."""
-    import io
-
     into = io.BytesIO()
     written = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(into, written)
@@ -241,7 +217,7 @@ def _layout(field: pa.Field) -> tuple[np.dtype[Any], tuple[int, ...]]:
     type_ = field.type
     shape: tuple[int, ...] = ()
     if isinstance(type_, RaggedTensorType):
-        type_ = type_.value_type
+        type_, shape = type_.value_type, (0,) * type_.ndim
     if isinstance(type_, pa.FixedShapeTensorType):
         if type_.permutation not in (None, list(range(len(type_.shape)))):
             raise cannot_hold("numpy", field, "its axes are permuted")

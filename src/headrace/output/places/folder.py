@@ -162,10 +162,9 @@ class Folder:
         return {entry.name for entry in (self.root / folder).iterdir() if safe_files.is_folder(entry)}
 
     def size_of(self, name: str) -> int:
-        try:
+        with contextlib.suppress(OSError):
             return safe_files.size(self.root / name)
-        except OSError:
-            return -1
+        return -1
 
     def opened(self, name: str) -> AbstractContextManager[Path]:
         return contextlib.nullcontext(self.root / name)
