@@ -25,12 +25,12 @@ import msgspec
 from headrace.annex.llm import refusals
 from headrace.annex.llm.batch_file import run_batch
 from headrace.annex.llm.batch_lines import BatchFiles, chat_of, params_of
-from headrace.annex.llm.batch_rows import BatchAnswers
 from headrace.annex.llm.batch_services import PatientCalls
+from headrace.annex.llm.batch_state import BatchAnswers
 from headrace.annex.llm.client import Client, NothingThere
 from headrace.annex.llm.limiter import key_name
 from headrace.annex.llm.refusals import Again, Doubtful, RowError, judged
-from headrace.annex.llm.spending import Account, accounts_of, day_account, tokens_of
+from headrace.annex.llm.spending import Account, Accounts, accounts_of, day_account, tokens_of
 from headrace.annex.llm.store import AnswerStore, Caps, Spent
 from headrace.core import failpoints
 from headrace.core.answered import Tokens
@@ -77,7 +77,7 @@ class Ahead:
         self._asking = asking
         self._folder = ""
         self._store: BatchAnswers | None = None
-        self._accounts: list[Account] = []
+        self._accounts = Accounts()
         self._tell: Callable[[Any], None] = lambda event: None
         self._alive: Callable[[], None] = lambda: None
         self._noted: BatchesAtWork | None = None
@@ -121,7 +121,7 @@ class Ahead:
 
     def close(self) -> None:
         """Let go of the databases."""
-        for account in self._accounts:
+        for account in self._accounts.all:
             account.store.close()
 
     def carry_out(self) -> bool:
@@ -133,7 +133,7 @@ class Ahead:
                 return False
             store = self._store = BatchAnswers(self._folder, self._asking.name)
             self._accounts = self._opened_accounts(store)
-            for account in self._accounts:
+            for account in self._accounts.all:
                 account.store.be_patient()
         sent = False
         while number := store.round_at_work() or (0 if first else self._chosen(store)):
@@ -218,20 +218,19 @@ class Ahead:
         self._count(store.left_open(number))
         return stopped[0] if stopped else None
 
-    def _opened_accounts(self, store: BatchAnswers) -> list[Account]:
+    def _opened_accounts(self, store: BatchAnswers) -> Accounts:
         """Return all that the budget holds for; the first is that of the batches of this run."""
         endpoint = self._asking.endpoint
         budget = endpoint.settings.budget
         if budget is None:
-            return [Account("run", store, Caps(), Spent())]
+            return Accounts(Account("run", store, Caps(), Spent()))
         output = AnswerStore(os.path.dirname(os.path.dirname(self._folder)), name="spent")
         day = day_account(key_name(endpoint.server, endpoint.key()), budget.caps["day"])
-        return [*accounts_of(budget, store, output), *([day] if day is not None else [])]
+        return Accounts(*accounts_of(budget, store, output), *([day] if day is not None else []))
 
     def _count(self, counted: Mapping[str, float]) -> None:
         """Count in the other accounts what has been counted in that of the batches."""
-        for account in self._accounts[1:]:
-            account.store.count(**counted)
+        Accounts(*self._accounts.all[1:]).count(**counted)
 
     def _outcome(
         self, data: Mapping[str, Any] | None, error: Mapping[str, Any], stopped: list[Exception]

@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from headrace.annex.llm.batch_journal import BatchJournal, Part, PartState
 from headrace.annex.llm.batch_lines import (
     BatchLine,
     answered_line,
@@ -34,6 +33,7 @@ from headrace.annex.llm.batch_services import (
     PatientCalls,
     number_of,
 )
+from headrace.annex.llm.batch_state import BatchJournal, Part, PartState
 from headrace.annex.llm.client import Client, NothingThere
 from headrace.annex.llm.refusals import Again, RowError
 from headrace.core import failpoints

@@ -13,8 +13,8 @@ from typing import IO, Any, Literal, TypeVar
 
 import msgspec
 
-from headrace.annex.llm.batch_journal import Part
 from headrace.annex.llm.batch_lines import BatchLine
+from headrace.annex.llm.batch_state import Part
 from headrace.annex.llm.client import JSON, Client
 from headrace.annex.llm.refusals import Again, Malformed, RateLimited, RowError, json_of
 from headrace.core.waiting import backoff

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from headrace.annex.llm.ahead import Ahead, Asking, name_of
 from headrace.annex.llm.answers import way_of, why_requests
-from headrace.annex.llm.batch_rows import BatchAnswers, NotAsked, other_rows
+from headrace.annex.llm.batch_state import BatchAnswers, NotAsked, other_rows
 from headrace.annex.llm.client import Client
 from headrace.annex.llm.endpoint import Endpoint
 from headrace.annex.llm.refusals import Again, BadRow, ContextTooLong, Malformed, RequestRefused, RowError

@@ -26,7 +26,7 @@ from headrace.annex.llm.answers import (
     why_requests,
     with_max_tokens,
 )
-from headrace.annex.llm.batch_rows import BatchAnswers, NotAsked, other_rows
+from headrace.annex.llm.batch_state import BatchAnswers, NotAsked, other_rows
 from headrace.annex.llm.client import Reply
 from headrace.annex.llm.endpoint import Endpoint
 from headrace.annex.llm.limiter import own_folder

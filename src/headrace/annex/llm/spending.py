@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -121,6 +122,44 @@ class Account:
     elsewhere: Spent
 
 
+class Accounts:
+    """All that a budget holds for: what is reserved is so in each of them, or in none."""
+
+    def __init__(self, *accounts: Account) -> None:
+        self.all = accounts
+
+    def reserve(self, tokens: int, cost: float) -> tuple[Account, str] | None:
+        """Reserve, and return None; or return which has no room, and for how long."""
+        held: list[Account] = []
+        try:
+            for account in self.all:
+                may = account.store.reserve(tokens, cost, account.caps, account.elsewhere)
+                if may != "reserved":
+                    return account, may
+                held.append(account)
+            held = []
+            return None
+        finally:
+            for account in held:
+                account.store.count(reserved_tokens=-tokens, reserved_cost=-cost)
+
+    def count(self, **more: float) -> None:
+        """Add to the columns of each."""
+        for account in self.all:
+            account.store.count(**more)
+
+    def room(self) -> tuple[float, float]:
+        """Return how many tokens, and how much money, all of them have left."""
+        tokens, cost = math.inf, math.inf
+        for each in self.all:
+            spent = each.store.spent() + each.elsewhere
+            if each.caps.tokens is not None:
+                tokens = min(tokens, each.caps.tokens - spent.most_tokens)
+            if each.caps.cost is not None:
+                cost = min(cost, each.caps.cost - spent.most_cost)
+        return tokens, cost
+
+
 _NOT_CHARGED = (HeadraceError, Doubtful, RowError)
 """What a request fails with that was certainly not answered."""
 
@@ -132,7 +171,7 @@ class Bill:
         self,
         spending: Spending,
         likely: Callable[[], int],
-        accounts: Sequence[Account] = (),
+        accounts: Accounts,
         tokens: int = 0,
         cost: float = 0.0,
     ) -> None:
@@ -178,11 +217,14 @@ class Bill:
 
     def _end(self, **more: float) -> None:
         reserved = {f"reserved_{name}": -value for name, value in self._most.items() if value}
-        for account in self._accounts:
-            account.store.count(**reserved, **more)
-        if not self._accounts and more:
+        if self._accounts.all:
+            self._accounts.count(**reserved, **more)
+        elif more:
             self._spending.count(**more)
         self._most = dict.fromkeys(self._most, 0)
+
+
+_NONE = Accounts()
 
 
 class Spending:
@@ -207,7 +249,7 @@ class Spending:
         self._budget, self._model, self._run, self._label = budget, model, run, label
         self._output = output
         self._accounts: list[Account] = []
-        self._days: dict[str, Account] = {}
+        self._of: dict[str, Accounts] = {}  # by the name of a key
         self._turn = asyncio.Lock()
         self._heartbeat: asyncio.Task[None] | None = None
         self.own = Tokens()
@@ -223,14 +265,15 @@ class Spending:
         """End what ``open`` began."""
         if self._heartbeat is not None:
             self._heartbeat.cancel()
-        for account in self._days.values():
-            account.store.close()
+        for accounts in self._of.values():
+            for account in accounts.all[len(self._accounts) :]:
+                account.store.close()
 
     async def _be_heard(self) -> None:
         while True:
             await asyncio.sleep(SILENT_SECONDS / 3)
-            for account in (*self._accounts, *self._days.values()):
-                account.store.count()
+            for accounts in self._of.values():
+                accounts.count()
 
     async def request(
         self, body: Mapping[str, Any], *, key: str = "", room: int | None = None, wait: bool = True
@@ -245,48 +288,28 @@ class Spending:
             return len(msgspec.json.encode(body.get("messages", body))) // BYTES_PER_TOKEN + 1
 
         if not self._accounts:
-            return Bill(self, likely)
+            return Bill(self, likely, _NONE)
         prompt, answer = most_tokens(body, room)
         tokens = prompt + answer if room is None else min(prompt + answer, room)
         cost = self._model.cost(prompt, answer)
-        accounts = [*self._accounts, *self._day_of(key)]
+        accounts = self._accounts_of(key)
         if not wait and self._turn.locked():  # others wait already
-            raise await self._reached(accounts[0], tokens, cost)
+            raise await self._reached(self._accounts[0], tokens, cost)
         async with self._turn:  # who comes first is first, however much it needs
-            while (refused := await self._refused(accounts, tokens, cost)) is not None:
+            while (refused := await when_free(accounts.reserve, tokens, cost)) is not None:
                 account, may = refused
                 if may == "never" or not wait:
                     raise await self._reached(account, tokens, cost)
                 await asyncio.sleep(LOOK_SECONDS)
         return Bill(self, likely, accounts, tokens, cost)
 
-    async def _refused(
-        self, accounts: Sequence[Account], tokens: int, cost: float
-    ) -> tuple[Account, str] | None:
-        """Reserve in all accounts, and return None; or in none, and return which has no room, and for how long."""
-        held: list[Account] = []
-        refused = None
-        try:
-            for account in accounts:
-                may = await when_free(account.store.reserve, tokens, cost, account.caps, account.elsewhere)
-                if may != "reserved":
-                    refused = account, may
-                    return refused
-                held.append(account)
-            held.clear()
-        finally:
-            for account in held:
-                account.store.count(reserved_tokens=-tokens, reserved_cost=-cost)
-        return None
-
-    def _day_of(self, key: str) -> list[Account]:
-        """Return where is counted what a key has used today, for caps of this run and of others."""
-        caps = self._budget.caps["day"] if self._budget is not None else Caps()
-        if key and key not in self._days:
-            account = day_account(key, caps)
-            if account is not None:
-                self._days[key] = account
-        return [self._days[key]] if key in self._days else []
+    def _accounts_of(self, key: str) -> Accounts:
+        """Return where a request by this key counts: also for the day, for caps of this run and of others."""
+        if key not in self._of:
+            caps = self._budget.caps["day"] if self._budget is not None else Caps()
+            day = day_account(key, caps) if key else None
+            self._of[key] = Accounts(*self._accounts, *([] if day is None else [day]))
+        return self._of[key]
 
     def used(self, prompt: int, completion: int) -> dict[str, float]:
         """Return what an answer of so many tokens adds to the columns of the store."""

@@ -1,26 +1,29 @@
-"""What rows ask of a batch service, and what came of it: one database in the folder of the run."""
+"""What is known on disk of batches: of what rows ask and what came of it, and of a file that a provider works on."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-import math
 import os
+import sqlite3
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NoReturn
 
 import msgspec
 
 from headrace.annex.llm import refusals
 from headrace.annex.llm.refusals import Again, RowError
-from headrace.annex.llm.spending import Account
+from headrace.annex.llm.spending import Accounts
 from headrace.annex.llm.store import AnswerStore
+from headrace.core.files import safe_files
 from headrace.errors import EngineError
 
 TRIES = 3
 """How often a request is answered with what is no answer, until that is the row's fault."""
 
-_TABLES = """
+_ROWS = """
 create table if not exists asked (id integer primary key, request blob not null, own text not null, body blob,
     tokens integer, cost real, look integer, round integer not null default 0, tries integer not null default 0,
     good integer, said blob, unique (request, own));
@@ -57,7 +60,7 @@ class BatchAnswers(AnswerStore):
     def __init__(self, folder: str, name: str) -> None:
         super().__init__(folder, host=name)
         self.be_patient()
-        self._db.executescript(_TABLES)
+        self._db.executescript(_ROWS)
         self._db.execute("insert into looks select 0 where not exists (select * from looks)")
         self._db.execute("pragma busy_timeout = 0")
 
@@ -119,14 +122,14 @@ class BatchAnswers(AnswerStore):
         ).fetchone()
         return number or 0
 
-    def choose(self, accounts: Sequence[Account]) -> tuple[int, int]:
+    def choose(self, accounts: Accounts) -> tuple[int, int]:
         """Begin a round with what is left to ask, as far as all accounts have room for it, and reserve it there.
 
         Returns how many requests it has, and how many are left. The first account is this one.
         """
         open_now = "good is null and round = 0 and look = (select number from looks)"
         with self.together():
-            left_tokens, left_cost = _room(accounts)
+            left_tokens, left_cost = accounts.room()
             tokens, cost, last, chosen = 0, 0.0, 0, 0
             for each, more_tokens, more_cost in self._run_statement(
                 f"select id, tokens, cost from asked where {open_now} order by id"
@@ -134,7 +137,7 @@ class BatchAnswers(AnswerStore):
                 if tokens + more_tokens > left_tokens or cost + more_cost > left_cost:
                     break
                 tokens, cost, last, chosen = tokens + more_tokens, cost + more_cost, each, chosen + 1
-            if chosen and _reserved(accounts[1:], tokens, cost):
+            if chosen and Accounts(*accounts.all[1:]).reserve(tokens, cost) is None:
                 number = "(select coalesce(max(round), 0) + 1 from asked)"
                 self._run_statement(
                     f"update asked set round = {number} where {open_now} and id <= ?", (last,)
@@ -217,32 +220,6 @@ class BatchAnswers(AnswerStore):
         return self._run_statement(query).fetchone() is not None
 
 
-def _reserved(accounts: Sequence[Account], tokens: int, cost: float) -> bool:
-    """Reserve in all accounts, or in none: another run may have spent meanwhile."""
-    held = []
-    for account in accounts:
-        if account.store.reserve(tokens, cost, account.caps, account.elsewhere) != "reserved":
-            break
-        held.append(account)
-    else:
-        return True
-    for account in held:
-        account.store.count(reserved_tokens=-tokens, reserved_cost=-cost)
-    return False
-
-
-def _room(accounts: Sequence[Account]) -> tuple[float, float]:
-    """Return how many tokens, and how much money, all accounts have left."""
-    tokens, cost = math.inf, math.inf
-    for each in accounts:
-        spent = each.store.spent() + each.elsewhere
-        if each.caps.tokens is not None:
-            tokens = min(tokens, each.caps.tokens - spent.most_tokens)
-        if each.caps.cost is not None:
-            cost = min(cost, each.caps.cost - spent.most_cost)
-    return tokens, cost
-
-
 def other_rows(label: str) -> EngineError:
     """Return the error of a run whose rows ask something else than they did when its batches were made."""
     error = EngineError(
@@ -252,3 +229,177 @@ def other_rows(label: str) -> EngineError:
     )
     error.ends_run = True
     return error
+
+
+# ---------------------------------------------------------------- a file that a provider works on
+# One database beside the output: the lines, their batches, and their answers. What is about to be done is written
+# down before it is done, so that whoever goes on after a crash looks for it before doing it again.
+
+PartState = Literal["planned", "uploading", "creating", "open", "done"]
+
+_LINES = """
+create table if not exists lines (number integer primary key, at integer, size integer, part integer,
+    tries integer not null default 0, good integer, said blob);
+create index if not exists lines_of_part on lines (part);
+create table if not exists parts (number integer primary key, url text, state text, tag text, since real, file text,
+    batch text);
+create table if not exists run (id text, planned integer, prompt integer, completion integer, place text);
+"""
+
+
+@dataclass(slots=True)
+class Part:
+    """Some lines that go out together. ``tag`` names it at the provider, ``since`` is when that was begun."""
+
+    number: int
+    url: str
+    state: PartState
+    tag: str
+    since: float = 0.0
+    file: str = ""
+    batch: str = ""
+
+
+class BatchJournal:
+    """Used by one process at a time, which holds the lock of the output."""
+
+    def __init__(self, folder: str, run: str) -> None:
+        """``run`` names a run that begins; one that goes on has a name already."""
+        path = os.path.join(folder, "batches.sqlite")
+        for ending in ("", "-journal"):
+            if os.path.lexists(path + ending):
+                os.close(safe_files.opened(path + ending, os.O_RDWR))
+        self._db = sqlite3.connect(path, isolation_level=None)
+        self._db.execute("pragma synchronous = full")
+        self._db.executescript(_LINES)
+        if self._db.execute("select count(*) from run").fetchone() == (0,):
+            self._db.execute("insert into run values (?, 0, 0, 0, '')", (run,))
+        self.run, self.planned = self._db.execute("select id, planned from run").fetchone()
+        (self.place,) = self._db.execute("select place from run").fetchone()
+
+    def close(self) -> None:
+        """Close the database."""
+        self._db.close()
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """Have what is written within be there as a whole, or not at all."""
+        self._db.execute("begin immediate")
+        try:
+            yield
+        except BaseException:
+            self._db.execute("rollback")
+            raise
+        self._db.execute("commit")
+
+    # ------------------------------------------------------------ lines
+
+    def add_lines(self, lines: Iterable[tuple[int, int, int, int]]) -> None:
+        """Add lines, each with its number, where it begins, its bytes, and its part."""
+        self._db.executemany("insert into lines (number, at, size, part) values (?, ?, ?, ?)", lines)
+
+    def lines_are_planned(self) -> None:
+        """Note that all lines have a part."""
+        self._db.execute("update run set planned = 1")
+        self.planned = 1
+
+    def lines_of(self, part: Part) -> Iterator[tuple[int, int]]:
+        """Yield number and place of the lines of a part that have no answer yet, in order."""
+        found = self._db.cursor().execute(
+            "select number, at from lines where part = ? and good is null order by number", (part.number,)
+        )
+        yield from found
+
+    def waiting(self, part: Part) -> int:
+        """Return how many lines of a part have no answer yet."""
+        query = "select count(*) from lines where part = ? and good is null"
+        return int(self._db.execute(query, (part.number,)).fetchone()[0])
+
+    def settle(self, part: Part, number: int, good: bool, said: bytes) -> bool:
+        """Keep what became of a line; False if it is no line of the part, or has an answer already."""
+        done = self._db.execute(
+            "update lines set good = ?, said = ? where number = ? and part = ? and good is null",
+            (good, said, number, part.number),
+        )
+        return done.rowcount == 1
+
+    def outcomes(self) -> Iterator[tuple[int, bool | None, bytes]]:
+        """Yield each line in order: its number, whether it was answered (None: not known), and what is said of it."""
+        for number, good, said in self._db.cursor().execute(
+            "select number, good, said from lines order by number"
+        ):
+            yield number, None if good is None else bool(good), said or b""
+
+    def count_tokens(self, prompt: int, completion: int) -> None:
+        """Count tokens of an answer."""
+        self._db.execute(
+            "update run set prompt = prompt + ?, completion = completion + ?", (prompt, completion)
+        )
+
+    def tokens(self) -> tuple[int, int]:
+        """Return how many tokens were used, in and out."""
+        prompt, completion = self._db.execute("select prompt, completion from run").fetchone()
+        return prompt, completion
+
+    def counts(self) -> tuple[int, int]:
+        """Return how many lines were answered, and how many were not and will not be."""
+        good, bad = self._db.execute(
+            "select coalesce(sum(good = 1), 0), coalesce(sum(good = 0), 0) from lines where good is not null"
+        ).fetchone()
+        return good, bad
+
+    # ------------------------------------------------------------ parts
+
+    def add_part(self, number: int, url: str) -> None:
+        """Add a part without lines."""
+        tag = f"headrace-{self.run}-{number}"
+        self._db.execute("insert into parts values (?, ?, 'planned', ?, 0, '', '')", (number, url, tag))
+
+    def parts(self) -> list[Part]:
+        """Return the parts that are not done."""
+        query = "select number, url, state, tag, since, file, batch from parts where state != 'done' order by number"
+        return [Part(*row) for row in self._db.execute(query)]
+
+    def has_sent(self) -> bool:
+        """Say whether it is known that something of ours is at the service."""
+        return self._db.execute("select 1 from parts where file != '' or batch != ''").fetchone() is not None
+
+    def set_place(self, url: str) -> None:
+        """Note whose service it is."""
+        self._db.execute("update run set place = ?", (url,))
+
+    def batches(self) -> set[str]:
+        """Return the names of all batches that are ours."""
+        return {batch for (batch,) in self._db.execute("select batch from parts where batch != ''")}
+
+    def note(self, part: Part) -> None:
+        """Write down how a part is."""
+        self._db.execute(
+            "update parts set state = ?, since = ?, file = ?, batch = ? where number = ?",
+            (part.state, part.since, part.file, part.batch, part.number),
+        )
+
+    def again(
+        self, part: Part, most: int, *, counted: bool = True
+    ) -> tuple[list[tuple[int, int]], Part | None]:
+        """Put the lines of a part that have no answer into a part of their own.
+
+        Returns those that had ``most`` tries, with their places, and the new part; ``counted``: this was a try.
+        """
+        if counted:
+            self._db.execute(
+                "update lines set tries = tries + 1 where part = ? and good is null", (part.number,)
+            )
+        spent = list(
+            self._db.execute(
+                "select number, at from lines where part = ? and good is null and tries >= ?",
+                (part.number, most),
+            )
+        )
+        left = "part = ? and good is null and tries < ?"
+        if not self._db.execute(f"select 1 from lines where {left} limit 1", (part.number, most)).fetchone():
+            return spent, None
+        (number,) = self._db.execute("select max(number) + 1 from parts").fetchone()
+        self.add_part(number, part.url)
+        self._db.execute(f"update lines set part = ? where {left}", (number, part.number, most))
+        return spent, next(each for each in self.parts() if each.number == number)
