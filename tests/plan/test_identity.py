@@ -28,7 +28,7 @@ from headrace.errors import PlanChanged
 from headrace.plan.fingerprint import Hasher, fingerprint
 from headrace.plan.functions import Function
 from headrace.plan.identity import code_of, difference, shape_of
-from headrace.plan.steps.batches import MapBatches
+from headrace.plan.steps.functions import MapBatches
 from headrace.sources.range import RangeSource
 
 

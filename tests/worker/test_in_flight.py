@@ -20,7 +20,7 @@ from headrace.core.work import Split
 from headrace.errors import BadReturn, StepError
 from headrace.plan.functions import Function
 from headrace.plan.steps.base import Step
-from headrace.plan.steps.batches import MapBatches
+from headrace.plan.steps.functions import MapBatches
 from headrace.plan.steps.predict import Model, Predict
 from headrace.sources.range import RangeSource
 from headrace.worker.calls import IN_FLIGHT

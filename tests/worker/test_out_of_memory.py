@@ -30,7 +30,7 @@ from headrace.errors import StepError
 from headrace.output import journal as journals
 from headrace.output.journal_state import Lowered
 from headrace.plan.functions import Function
-from headrace.plan.steps.batches import MapBatches
+from headrace.plan.steps.functions import MapBatches
 from headrace.plan.steps.predict import Model, Predict
 from headrace.sources.range import RangeSource
 from headrace.worker.messages import is_out_of_memory, make_room

@@ -15,7 +15,7 @@ from headrace.plan import ray_arguments
 from headrace.plan.compile import known_columns
 from headrace.plan.logical import Plan
 from headrace.plan.parameters import given_batch_format, given_names, given_rows
-from headrace.plan.steps.batches import Accumulate
+from headrace.plan.steps.functions import Accumulate
 from headrace.plan.steps.selection import SelectColumns
 
 if TYPE_CHECKING:

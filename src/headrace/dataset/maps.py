@@ -18,7 +18,7 @@ from headrace.plan.parameters import (
     given_names,
     given_resources,
 )
-from headrace.plan.steps.batches import MapBatches
+from headrace.plan.steps.functions import MapBatches
 from headrace.plan.verb_options import StepOptions, WorkerOptions
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ class MapVerbs(DatasetBase):
         >>> hr.range(2).map(lambda row: {"text": str(row["id"])}).take_all()
         [{'text': '0'}, {'text': '1'}]
         """
-        from headrace.plan.steps.rows import MapRows
+        from headrace.plan.steps.functions import MapRows
 
         function = given_function("map", fn, options)
         return self.with_step(MapRows(function, given_resources(options)))
@@ -186,7 +186,7 @@ class MapVerbs(DatasetBase):
         >>> hr.range(3).flat_map(lambda row: [row] * row["id"]).take_all()
         [{'id': 1}, {'id': 2}, {'id': 2}]
         """
-        from headrace.plan.steps.rows import FlatMap
+        from headrace.plan.steps.functions import FlatMap
 
         function = given_function("flat_map", fn, options)
         return self.with_step(FlatMap(function, given_resources(options)))
@@ -233,7 +233,7 @@ class MapVerbs(DatasetBase):
         """
         if (fn is None) == (expr is None):
             raise ArgumentError("filter takes either a function of a row or expr=, an Arrow expression.")
-        from headrace.plan.steps.rows import Filter
+        from headrace.plan.steps.functions import Filter
 
         resources = given_resources(options)
         if fn is None:

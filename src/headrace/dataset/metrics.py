@@ -12,7 +12,7 @@ from headrace.core.door import completed
 from headrace.core.model_ports import Accumulator, AccumulatorParts
 from headrace.dataset.base import DatasetBase
 from headrace.errors import ArgumentError
-from headrace.plan.steps.batches import Accumulate
+from headrace.plan.steps.functions import Accumulate
 
 if TYPE_CHECKING:
     from headrace.plan.logical import Bound, Plan

@@ -19,7 +19,7 @@ from headrace.core.source_ports import Source
 from headrace.core.target_ports import Sink
 from headrace.errors import ArgumentError, PlanError, nearest
 from headrace.plan.steps.base import Step
-from headrace.plan.steps.batches import Accumulate
+from headrace.plan.steps.functions import Accumulate
 
 if TYPE_CHECKING:
     import pyarrow as pa

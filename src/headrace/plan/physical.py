@@ -18,7 +18,7 @@ from headrace.core.work import Durability, OnError, Shard, Split
 from headrace.errors import ResourcesUnavailable
 from headrace.plan.logical import Plan
 from headrace.plan.steps.base import UNDECLARED, Resources, Step
-from headrace.plan.steps.batches import Accumulate
+from headrace.plan.steps.functions import Accumulate
 
 
 class Stage(msgspec.Struct, frozen=True):

@@ -12,7 +12,6 @@ from headrace.errors import ArgumentError
 from headrace.plan.compile import columns_at, known_columns
 from headrace.plan.logical import Plan
 from headrace.plan.steps.base import Step, innermost
-from headrace.plan.steps.batches import MapBatches
 from headrace.plan.steps.combined import (
     Columns,
     Conform,
@@ -22,6 +21,7 @@ from headrace.plan.steps.combined import (
     shifted,
     union_in,
 )
+from headrace.plan.steps.functions import MapBatches
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -11,7 +11,7 @@ from headrace.core.arrow.views import protected
 from headrace.core.metric_states import guarded
 from headrace.core.model_ports import Accumulator
 from headrace.errors import StepError
-from headrace.plan.steps.batches import Accumulate
+from headrace.plan.steps.functions import Accumulate
 from headrace.worker.calls import Caller
 from headrace.worker.rows import Rows
 from headrace.worker.steps.base import RunningStep, StepContext, runs, selected

@@ -23,8 +23,8 @@ from headrace.errors import ArgumentError, ColumnExists, NothingMatched, PlanErr
 from headrace.plan import compile as compiler
 from headrace.plan.identity import version_of
 from headrace.plan.predicates import given_expression
+from headrace.plan.steps.functions import Filter
 from headrace.plan.steps.predict import Predict
-from headrace.plan.steps.rows import Filter
 from headrace.plan.steps.selection import DropColumns
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from headrace.core.tables import type_text
 from headrace.errors import ArgumentError, BadInput
 from headrace.plan.parameters import given_batch_format, given_function, given_resources
 from headrace.plan.steps.base import StepFunction
-from headrace.plan.steps.batches import MapBatches
+from headrace.plan.steps.functions import MapBatches
 from headrace.worker.calls import Caller
 from headrace.worker.rows import Rows
 from headrace.worker.steps.base import StepContext, runs

@@ -14,7 +14,7 @@ from headrace.core.arrow.values import ConversionError, from_result
 from headrace.core.arrow.views import make_view
 from headrace.core.human import plural
 from headrace.core.work import Fault
-from headrace.plan.steps.batches import MapBatches
+from headrace.plan.steps.functions import MapBatches
 from headrace.worker.batching import BatchCutter
 from headrace.worker.calls import Caller
 from headrace.worker.fast_road import FastRoad, map_window, suits

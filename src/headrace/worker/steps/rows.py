@@ -16,7 +16,7 @@ from headrace.core.arrow.values import ConversionError, a, from_rows
 from headrace.core.arrow.views import make_rows_view
 from headrace.errors import StepError
 from headrace.plan.expressions import valid_fields
-from headrace.plan.steps.rows import Filter, FlatMap, MapRows
+from headrace.plan.steps.functions import Filter, FlatMap, MapRows
 from headrace.worker.batching import BATCH_BYTES, ROW_STEP_ROWS, auto_size
 from headrace.worker.calls import Caller
 from headrace.worker.fast_road import FastRoad, filter_window, flat_map_window, map_rows_window

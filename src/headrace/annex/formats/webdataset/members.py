@@ -15,10 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.annex.formats.images import FORMATS, encoded, refuse_pixels
+from headrace.annex.formats.webdataset import tars
 from headrace.core.arrow.batch_formats import NUMPY_OF, rows_of
 from headrace.core.arrow.forms import RaggedTensorType, as_ragged
 from headrace.core.arrow.values import ConversionError, column_from
-from headrace.core.files import safe_files, tars
+from headrace.core.files import safe_files
 from headrace.core.files.staged import StagedStream
 from headrace.core.target_ports import Encoder, Format
 from headrace.errors import SchemaMismatch, SinkError
