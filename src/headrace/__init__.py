@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from headrace.annex.models.mlflow import MLflowPredictor as MLflowPredictor
     from headrace.annex.models.transformers import TransformersPredictor as TransformersPredictor
     from headrace.annex.models.xgboost import XGBoostPredictor as XGBoostPredictor
-    from headrace.annex.queries.queried import sql as sql
+    from headrace.annex.queries.source import sql as sql
     from headrace.annex.report.catalogue import runs as runs
     from headrace.annex.report.run_rows import Runs as Runs
     from headrace.annex.tasks import ActorPool as ActorPool
@@ -74,7 +74,7 @@ _HOMES = {
     "headrace.session.models": ("load_model",),
     "headrace.session.publishing": ("discard", "publish"),
     "headrace.annex.compare": ("Comparison", "compare"),
-    "headrace.annex.queries.queried": ("sql",),
+    "headrace.annex.queries.source": ("sql",),
     "headrace.annex.report.catalogue": ("runs",),
     "headrace.annex.report.run_rows": ("Runs",),
     "headrace.annex.tasks": ("ActorPool", "CallFuture", "Executor", "Ref", "connect"),

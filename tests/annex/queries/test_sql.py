@@ -15,7 +15,7 @@ import pytest
 import headrace as hr
 from headrace import errors
 from headrace.annex.queries.engines import ENGINES, Answer
-from headrace.annex.queries.queried import queried
+from headrace.annex.queries.source import queried
 
 duckdb = pytest.importorskip("duckdb")
 

@@ -189,7 +189,7 @@ def sql(
     """
 
     def data() -> Dataset:
-        from headrace.annex.queries.queried import sql as queried
+        from headrace.annex.queries.source import sql as queried
 
         given = {
             name: by_name.dataset_of(paths, by_name.format_of(paths), {})

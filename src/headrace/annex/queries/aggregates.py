@@ -82,7 +82,6 @@ class Count(Aggregate):
         super().__init__(on, ignore_nulls, alias_name)
 
     def text(self, schema: pa.Schema) -> str:
-        """Return the expression."""
         if self.on is not None and self.on not in schema.names:
             raise unknown_column(self.name, self.on, schema.names)
         return f"count({quoted(self.on)})" if self.on and self.ignore_nulls else "count(*)"
@@ -100,7 +99,6 @@ class Sum(Aggregate):
     verb = "sum"
 
     def of(self, column: str, kind: pa.DataType) -> str:
-        """Return the expression."""
         if pt.is_floating(kind):
             return f"sum({column}::DOUBLE)"
         if pt.is_decimal(kind):
@@ -119,7 +117,6 @@ class Mean(Aggregate):
     verb = "mean"
 
     def of(self, column: str, kind: pa.DataType) -> str:
-        """Return the expression."""
         return f"avg({column}::INTEGER)" if pt.is_boolean(kind) else f"avg({column})"
 
 
@@ -127,11 +124,10 @@ class _End(Aggregate):
     takes = "values that have an order"
 
     def accepts(self, kind: pa.DataType) -> bool:
-        """Say whether its values have an order."""
         return not (pt.is_nested(kind) or pt.is_null(kind))
 
     def of(self, column: str, kind: pa.DataType) -> str:
-        """Return the expression, for which NaN is the last value to be taken."""
+        # NaN is the last value to be taken
         if not pt.is_floating(kind):
             return f"{self.verb}({column})"
         return f"coalesce({self.verb}({column}) FILTER (NOT isnan({column})), {self.verb}({column}))"
@@ -167,18 +163,16 @@ class AbsMax(Aggregate):
     verb = "abs_max"
 
     def accepts(self, kind: pa.DataType) -> bool:
-        """Say whether there is such a number for a type."""
         return super().accepts(kind) and not pt.is_boolean(kind)
 
     def of(self, column: str, kind: pa.DataType) -> str:
-        """Return the expression."""
         most = f"max(abs({column}))"
         return f"coalesce({most} FILTER (NOT isnan({column})), {most})" if pt.is_floating(kind) else most
 
 
 class _Finite(Aggregate):
     def of(self, column: str, kind: pa.DataType) -> str:
-        """Return the expression, which is NaN where a value is NaN or infinite."""
+        # NaN where a value is NaN or infinite
         value = f"{column}::INTEGER::DOUBLE" if pt.is_boolean(kind) else f"{column}::DOUBLE"
         if not pt.is_floating(kind):
             return self.of_finite(value, "")
@@ -212,7 +206,6 @@ class Std(_Finite):
         super().__init__(on, ignore_nulls, alias_name)
 
     def of_finite(self, value: str, only: str) -> str:
-        """Return the expression."""
         if self.ddof < 2:
             return f"{('stddev_pop', 'stddev_samp')[self.ddof]}({value}){only}"
         count = f"count({value}){only}"
@@ -244,17 +237,13 @@ class Quantile(_Finite):
         super().__init__(on, ignore_nulls, alias_name)
 
     def of_finite(self, value: str, only: str) -> str:
-        """Return the expression."""
         return f"quantile_cont({value}, {self.q!r}){only}"
 
 
 class OfValues(Aggregate):
     """Base of what any values have."""
 
-    takes = "values"
-
     def accepts(self, kind: pa.DataType) -> bool:
-        """Say that any values will do."""
         return True
 
 
@@ -279,7 +268,6 @@ class Unique(_Values):
     verb = "unique"
 
     def of(self, column: str, kind: pa.DataType) -> str:
-        """Return the expression."""
         return f"list_sort(list(DISTINCT {column}){self._only(column)}, 'ASC', 'NULLS LAST')"
 
 
@@ -293,7 +281,6 @@ class CountDistinct(_Values):
     verb = "count_distinct"
 
     def of(self, column: str, kind: pa.DataType) -> str:
-        """Return the expression."""
         more = f" + CASE WHEN count(*) > count({column}) THEN 1 ELSE 0 END" if self.keeps_nulls else ""
         return f"count(DISTINCT {column}){more}"
 
@@ -308,7 +295,6 @@ class AsList(_Values):
     verb = "list"
 
     def of(self, column: str, kind: pa.DataType) -> str:
-        """Return the expression."""
         return f"list({column} ORDER BY _row){self._only(column)}"
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
+import pyarrow.types as pt
+
 from headrace.annex.queries.aggregates import (
     AGGREGATES,
     Aggregate,
@@ -17,12 +19,13 @@ from headrace.annex.queries.aggregates import (
     Sum,
     given_aggregates,
 )
-from headrace.annex.queries.duckdb import quoted
+from headrace.annex.queries.duckdb import plain, quoted
 from headrace.annex.queries.engines import engine_named
 from headrace.core.arguments import known_arguments, unframed
+from headrace.core.tables import type_text
 from headrace.errors import ArgumentError, NotOffered, nearest
 from headrace.plan import ray_arguments
-from headrace.plan.parameters import given_names
+from headrace.plan.parameters import given_batch_format, given_function, given_names, given_resources
 from headrace.plan.verb_options import StepOptions
 
 if TYPE_CHECKING:
@@ -206,10 +209,21 @@ class GroupedData:
         >>> hr.from_items(rows).groupby("city").map_groups(most).take_all()
         [{'city': 'a', 'most': 7.5}, {'city': 'b', 'most': 6.0}]
         """
-        from headrace.annex.queries.map_groups import grouped
+        from headrace.annex.queries.map_groups import MapGroups
 
-        return grouped(
-            self._dataset, self._keys, self._schema, fn, batch_format, options, writable=not zero_copy_batch
+        function = given_function("map_groups", fn, options)
+        for key in self._keys:
+            if pt.is_nested(plain(self._schema.field(key).type)):
+                raise ArgumentError(
+                    f"map_groups: the key {key!r} is {type_text(self._schema.field(key).type)}, and a key is one "
+                    "value in each row."
+                )
+        order = ", ".join([*(f"{quoted(key)} NULLS LAST" for key in self._keys), "_row"])
+        text = f"SELECT * EXCLUDE (_row) FROM data ORDER BY {order}"
+        groups = self._dataset._answered(f"groupby({list(self._keys)}).map_groups", text, packed=self._keys)
+        how, resources = given_batch_format(batch_format), given_resources(options)
+        return groups.with_step(
+            MapGroups(function, 1, how, None, resources, writable=not zero_copy_batch, schema=self._schema)
         )
 
     def _on(

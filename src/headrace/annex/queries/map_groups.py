@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,11 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from headrace.annex.queries.duckdb import plain, quoted
 from headrace.core.arrow.batch_formats import to_numpy
-from headrace.core.tables import type_text
-from headrace.errors import ArgumentError, BadInput
-from headrace.plan.parameters import given_batch_format, given_function, given_resources
+from headrace.errors import BadInput
 from headrace.plan.steps.base import StepFunction
 from headrace.plan.steps.functions import MapBatches
 from headrace.worker.calls import Caller
@@ -27,7 +24,7 @@ from headrace.worker.steps.base import StepContext, runs
 from headrace.worker.steps.map_batches import MappingBatches, map_batches
 
 if TYPE_CHECKING:
-    from headrace.dataset.dataset import Dataset
+    pass
 
 
 _ROW_GROUP_BYTES = 16 << 20  # which a worker reads at a time
@@ -162,37 +159,3 @@ class MappingGroups(MappingBatches):
 
     def _unpacked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         return unpacked(batch, self.step.schema)  # type: ignore[attr-defined]
-
-
-def grouped(
-    dataset: Dataset,
-    keys: tuple[str, ...],
-    schema: pa.Schema,
-    fn: Any,
-    batch_format: Any,
-    options: Mapping[str, Any],
-    *,
-    writable: bool,
-) -> Dataset:
-    """Return the dataset of what a function makes of each group."""
-    function = given_function("map_groups", fn, options)
-    for key in keys:
-        if pt.is_nested(plain(schema.field(key).type)):
-            raise ArgumentError(
-                f"map_groups: the key {key!r} is {type_text(schema.field(key).type)}, and a key is one value "
-                "in each row."
-            )
-    order = ", ".join(f"{quoted(key)} NULLS LAST" for key in keys)
-    text = f"SELECT * EXCLUDE (_row) FROM data ORDER BY {f'{order}, ' if order else ''}_row"
-    label = f"groupby({list(keys)}).map_groups"
-    groups = dataset._answered(label, text, packed=keys)
-    step = MapGroups(
-        function,
-        1,
-        given_batch_format(batch_format),
-        None,
-        given_resources(options),
-        writable=writable,
-        schema=schema,
-    )
-    return groups.with_step(step)

@@ -1,4 +1,4 @@
-"""The result of a query as a source: its rows are made once, before a run plans them, and belong to that run.
+"""``hr.sql``, and queries as sources: their rows are made once, before a run plans them, and belong to that run.
 
 ::
 
@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 import shutil
 import time
 from collections.abc import Mapping, Sequence
@@ -24,39 +25,32 @@ from typing import Any, Self, cast
 import msgspec
 import pyarrow as pa
 
-from headrace.annex.queries.engines import Input, Query, QueryEngine, Work
+from headrace.annex.queries.engines import Input, Query, QueryEngine, Work, engine_named
 from headrace.annex.queries.map_groups import pack, packed_schema
 from headrace.core import failpoints
 from headrace.core.events import InputMade
 from headrace.core.files import safe_files
 from headrace.core.files.safe_files import write_failed
-from headrace.core.human import plural
+from headrace.core.human import plural, short_repr
 from headrace.core.source_ports import Keys, Location, Numbers, Preparation, Source, row_keys
+from headrace.core.tables import type_text
 from headrace.core.terminal import warn
 from headrace.core.work import REJECTED, Split
 from headrace.dataset.dataset import Dataset
-from headrace.errors import ArgumentError, InputChanged, LedgerMismatch, SourceError
+from headrace.errors import ArgumentError, InputChanged, LedgerMismatch, PlanError, SourceError
+from headrace.options import RunOptions
 from headrace.plan.identity import code_of_plan
 from headrace.plan.logical import Plan
 from headrace.sources.parquet.source import ParquetSource
 from headrace.sources.schemas import constant
 
 RESULT, ANSWER = "result.parquet", "answer.json"
-_OF_THE_RUN: dict[str, Any] = {
-    "mode": "resume",
-    "on_change": "refuse",
-    "incremental": False,
-    "refresh": None,
-    "fix": None,
-    "key": (),
-    "shard_rows": None,
-    "observers": (),
-    "keep_queries": False,
-    "progress": False,
-    "report": False,
-    "watch": False,
-    "fleet": False,
-}
+# Options that are about the run behind the query, and not about those that write its inputs.
+_OF_THE_RUN = (
+    *("mode", "on_change", "incremental", "refresh", "fix", "key", "shard_rows"),
+    *("observers", "keep_queries", "progress", "report", "watch", "fleet"),
+)
+_PLAIN = RunOptions(progress=False, report=False)
 _SMALL = 16 << 20  # bytes of files that this process writes faster than it starts a worker
 
 
@@ -87,20 +81,17 @@ class QueryInput:
         files = () if self.plan.steps else self.plan.source.plain_files()
         if not files:
             return None
+        paths, rows, values = zip(*files, strict=True)
+        types = {name: self.schema.field(name).type for name in values[0]}
         try:
             outside = {
-                name: pa.concat_arrays([constant(file.values[name], self._type(name), 1) for file in files])
-                for name in files[0].values
+                name: pa.concat_arrays([constant(each[name], kind, 1) for each in values])
+                for name, kind in types.items()
             }
-        except pa.ArrowInvalid:  # which is said when we read it
+        except (pa.ArrowException, ValueError):  # which is said when we read it
             return None
-        found = Input(
-            tuple(file.path for file in files), self.schema, tuple(file.rows for file in files), outside
-        )
+        found = Input(paths, self.schema, rows, outside)
         return found if engine.reads(found) else None
-
-    def _type(self, name: str) -> pa.DataType:
-        return self.schema.field(name).type
 
     def input(self, engine: QueryEngine, folder: Path, preparation: Preparation) -> Input:
         """Return its rows as Parquet files; they are written into ``folder`` if the engine does not read its own."""
@@ -112,7 +103,7 @@ class QueryInput:
             safe_files.make_folder(folder, 0o700)
             made = source.prepared(replace(preparation, folder=folder, lasting=True))
         else:
-            options = replace(preparation.options, **_OF_THE_RUN)
+            options = replace(preparation.options, **{each: getattr(_PLAIN, each) for each in _OF_THE_RUN})
             if not self.plan.steps and sum(size for _, size, _ in source.files()) <= _SMALL:
                 options = replace(options, engine="inline", batch_timeout=None)
             rejected = Dataset(self.plan, options).write_parquet(folder).rejected
@@ -194,15 +185,12 @@ class QuerySource(Source):
 
     def explained(self) -> list[str]:
         """Say who answers the query, and where the rows come from that it reads."""
-        lines = [f"query    {self._engine.name} {self._engine.version}: {self._query.shown}"]
+        engine = self._engine
+        lines = [f"query    {engine.name} {engine.version}: {self._query.shown}"]
         for each in self._inputs:
             steps = " → ".join(["read", *(step.label() for step in each.plan.steps)])
             kind = type(each.plan.source).__name__.removesuffix("Source")
-            how = (
-                f"{self._engine.name} reads the files"
-                if each.handed(self._engine) is not None
-                else f"written first: {steps}"
-            )
+            how = f"{engine.name} reads the files" if each.handed(engine) else f"written first: {steps}"
             files = len(each.plan.source.files())
             kind += f", {plural(files, 'file')}" if files else ""
             lines.append(f"  {each.name}: {kind}; {how}")
@@ -310,16 +298,13 @@ class QuerySource(Source):
         """Compare what the engine counted with what the files say."""
         import pyarrow.parquet as pq
 
-        counted = {**{f"of {name}": count for name, count in read.items()}, "of the result": rows}
-        there = {
-            **{f"of {name}": each.rows for name, each in inputs.items()},
-            "of the result": pq.read_metadata(result).num_rows,
-        }
-        for what, count in counted.items():
-            if count != there[what]:
+        counts = {f"of {name}": (count, inputs[name].rows) for name, count in read.items()}
+        counts["of the result"] = rows, pq.read_metadata(result).num_rows
+        for what, (counted, there) in counts.items():
+            if counted != there:
                 raise LedgerMismatch(
-                    f"{self._query.label}: {self._engine.name} counted {count:,} rows {what}, and the files have "
-                    f"{there[what]:,}. The result is not used. Report it with the query."
+                    f"{self._query.label}: {self._engine.name} counted {counted:,} rows {what}, and the files have "
+                    f"{there:,}. The result is not used. Report it with the query."
                 )
 
 
@@ -377,3 +362,96 @@ class QueryResult(ParquetSource):
     def row_keys(self, split: Split, numbers: Numbers) -> Keys:
         """Return keys that do not depend on where the output is."""
         return row_keys(f"the result of {self._label}", numbers + split.first)
+
+
+# ---------------------------------------------------------------- datasets of queries
+
+
+def sql(text: str, /, *, query_engine: str = "duckdb", **datasets: Dataset) -> Dataset:
+    """Return the result of a query as a dataset: joins, groups, sorts, windows, whatever SQL says.
+
+    Nothing runs yet, but the query is looked at: its columns are known, and what is wrong with it is said at once.
+    When a run begins, such as ``write_parquet``, the query is answered once, and the run reads its result. A run that
+    was killed and goes on does not answer it again. docs/queries.md has the rest.
+
+    Parameters
+    ----------
+    text
+        One SELECT. Its tables are ``datasets``, and nothing else.
+    query_engine
+        ``"duckdb"``; ``"polars"``, for what fits into memory; or one that an installed package brings. DuckDB keeps
+        to the memory of the run, and spills what does not fit.
+    datasets
+        The datasets that the text names. Parquet files are read by the engine itself, and those of Delta and Iceberg
+        tables where that gives the same rows. What has steps, or is of another kind, is written as Parquet first.
+
+    Raises
+    ------
+    PlanError
+        The engine does not take the query; a name in it is not given; or a column is of a type whose values the
+        engine would change. ``ArgumentError``: something that is given is no dataset, or is not in the text.
+        ``MissingLibrary``: the engine's library is not installed.
+
+    Examples
+    --------
+    >>> import pytest, headrace as hr
+    >>> _ = pytest.importorskip("duckdb")
+    >>> rides = hr.from_items([{"zone": 1, "fare": 5.0}, {"zone": 2, "fare": 7.5}, {"zone": 1, "fare": 6.0}])
+    >>> zones = hr.from_items([{"zone": 1, "name": "Harbour"}, {"zone": 2, "name": "Hill"}])
+    >>> query = "SELECT name, sum(fare) AS fares FROM rides JOIN zones USING (zone) GROUP BY name ORDER BY name"
+    >>> hr.sql(query, rides=rides, zones=zones).take_all()
+    [{'name': 'Harbour', 'fares': 11.0}, {'name': 'Hill', 'fares': 7.5}]
+    """
+    if not isinstance(text, str):
+        raise ArgumentError(f"sql({short_repr(text)}): the query is a text, such as 'SELECT * FROM rides'.")
+    return queried(text, datasets, engine=query_engine)
+
+
+def queried(
+    text: str,
+    datasets: Mapping[str, Any],
+    *,
+    label: str = "sql",
+    engine: str = "duckdb",
+    options: RunOptions | None = None,
+    numbered: bool = False,
+    packed: tuple[str, ...] | None = None,
+) -> Dataset:
+    """Return the dataset of a query's rows. The primitive below every verb that is answered by an engine.
+
+    ``label`` is what messages call it, such as ``sort``. ``numbered``: each dataset has the column ``_row`` besides,
+    the number of the row in it, from 0. ``packed``: the keys that the result is sorted by, if each group of rows is
+    to be one row, with a list for each column. Raises what ``sql`` raises.
+    """
+    answers = engine_named(engine)
+    inputs = [QueryInput(name, *_checked(name, given, label)) for name, given in datasets.items()]
+    for each in inputs:
+        for field in each.schema:
+            why = answers.refusal(field.type)
+            if why:
+                raise PlanError(
+                    f"{label}: the column {field.name!r} of {each.name} is {type_text(field.type)}, and {why}. Leave "
+                    f"it out with drop_columns([{field.name!r}]), or convert it in a step before."
+                )
+    query = Query(text, {each.name: each.schema for each in inputs}, label, numbered)
+    source = QuerySource(query, inputs, answers, packed)
+    unused = next((name for name in datasets if not re.search(rf"\b{re.escape(name)}\b", text, re.I)), None)
+    if unused is not None:
+        raise ArgumentError(f"{label}: {unused}= is given, and the query does not name it. Leave it out.")
+    return Dataset(Plan(source), options or RunOptions.from_environment())
+
+
+def _checked(name: str, given: Any, label: str) -> tuple[Plan, Any]:
+    """Return the plan of a dataset and its columns; refuse what cannot come before a query."""
+    if not isinstance(given, Dataset):
+        raise ArgumentError(
+            f"{label}: {name} is {type(given).__name__}, and no dataset; read_* and from_* make datasets."
+        )
+    given._check_unrequired(label)
+    plan = given._plan
+    if plan.accumulates:
+        raise ArgumentError(
+            f"{label}: {name} has {plan.accumulates[0].label()}, and metrics count the rows that are written. Put "
+            f"accumulate behind {label}."
+        )
+    return plan, given._schema()

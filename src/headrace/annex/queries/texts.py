@@ -25,7 +25,7 @@ def gathered(dataset: Dataset, keys: Any) -> Dataset:
     names = given_names("repartition: keys", keys)
     label = f"repartition(keys={list(names)})"
     order = order_by(label, dataset._schema(), names, False)
-    return dataset._answered(label, f"SELECT * EXCLUDE (_row) FROM data ORDER BY {order}, _row")
+    return dataset._rows_of_data(label, f"ORDER BY {order}, _row")
 
 
 def split_exactly(
@@ -50,10 +50,7 @@ def split_exactly(
     places = f"SELECT _row, {place} AS place FROM data"
     test = f"SELECT _row FROM ({places}) QUALIFY row_number() OVER (ORDER BY place, {drawn}) <= {rows}"
     return [
-        dataset._answered(
-            f"{label} → {side}",
-            f"SELECT * EXCLUDE (_row) FROM data WHERE _row {which} ({test}) ORDER BY _row",
-        )
+        dataset._rows_of_data(f"{label} → {side}", f"WHERE _row {which} ({test}) ORDER BY _row")
         for side, which in (("train", "NOT IN"), ("test", "IN"))
     ]
 

@@ -114,7 +114,7 @@ class QueryVerbs(DatasetBase):
         from headrace.annex.queries.texts import order_by
 
         order = order_by(label, self._schema(), keys, descending)
-        return self._answered(label, f"SELECT * EXCLUDE (_row) FROM data ORDER BY {order}, _row")
+        return self._rows_of_data(label, f"ORDER BY {order}, _row")
 
     @known_arguments(also=ray_arguments.SHUFFLE)
     def random_shuffle(self, *, seed: int | None = None) -> Self:
@@ -132,9 +132,7 @@ class QueryVerbs(DatasetBase):
         from headrace.annex.queries.texts import drawn_by
 
         drawn = drawn_by("random_shuffle", seed)
-        return self._answered(
-            f"random_shuffle(seed={seed or 0})", f"SELECT * EXCLUDE (_row) FROM data ORDER BY {drawn}, _row"
-        )
+        return self._rows_of_data(f"random_shuffle(seed={seed or 0})", f"ORDER BY {drawn}, _row")
 
     @known_arguments
     def groupby(self, key: str | Sequence[str] | None, num_partitions: int | None = None) -> GroupedData:
@@ -218,9 +216,7 @@ class QueryVerbs(DatasetBase):
         chosen = "max" if keep == "last" else "min"
         once = "" if keep else " HAVING count(*) = 1"
         rows = f"SELECT {chosen}(_row) FROM data GROUP BY {listed(keys)}{once}"
-        return self._answered(
-            label, f"SELECT * EXCLUDE (_row) FROM data WHERE _row IN ({rows}) ORDER BY _row"
-        )
+        return self._rows_of_data(label, f"WHERE _row IN ({rows}) ORDER BY _row")
 
     @known_arguments
     def top_k(
@@ -268,7 +264,7 @@ class QueryVerbs(DatasetBase):
         label = f"top_k({k}, by={list(columns)}{f', per={list(groups)}' if groups else ''})"
         order = f"{order_by(label, self._schema(), columns, not smallest)}, _row"
         if not groups:
-            return self._answered(label, f"SELECT * EXCLUDE (_row) FROM data ORDER BY {order} LIMIT {k}")
+            return self._rows_of_data(label, f"ORDER BY {order} LIMIT {k}")
         first, within = order_by(label, self._schema(), groups, False), listed(groups)
         return self._answered(
             label,
@@ -344,17 +340,17 @@ class QueryVerbs(DatasetBase):
         return self._parts("split", ends)[:n]
 
     def _parts(self, verb: str, ends: list[str]) -> list[Self]:
-        starts, stops = ["0", *ends], [*ends, ""]
+        starts, stops = ["0", *ends], [*(f" AND _row < {end}" for end in ends), ""]
         return [
-            self._answered(
-                f"{verb}, part {number}",
-                f"SELECT * EXCLUDE (_row) FROM data WHERE _row >= {start}{f' AND _row < {stop}' if stop else ''} "
-                "ORDER BY _row",
-            )
+            self._rows_of_data(f"{verb}, part {number}", f"WHERE _row >= {start}{stop} ORDER BY _row")
             for number, (start, stop) in enumerate(zip(starts, stops, strict=True), 1)
         ]
 
     # ------------------------------------------------------------ what they share
+
+    def _rows_of_data(self, label: str, rest: str) -> Self:
+        """Return rows of this dataset: which, and in what order, says the rest of the query."""
+        return self._answered(label, f"SELECT * EXCLUDE (_row) FROM data {rest}")
 
     def _answered(
         self,
@@ -366,7 +362,7 @@ class QueryVerbs(DatasetBase):
         **inputs: Any,
     ) -> Self:
         """Return the dataset of a query of this one, ``data``, whose rows have their number as ``_row``."""
-        from headrace.annex.queries.queried import queried
+        from headrace.annex.queries.source import queried
         from headrace.annex.queries.texts import check_free
 
         if numbered:

@@ -205,7 +205,7 @@ class Dataset(headrace.Dataset):
         """Return about such a share of the rows; ``seed`` as for ``random_shuffle``."""
         return super().random_sample(fraction, seed=getattr(seed, "seed", seed))
 
-    def sort(self, key: Any, descending: Any = False, boundaries: Any = None) -> Any:
+    def sort(self, key: Any = None, descending: Any = False, boundaries: Any = None) -> Any:
         """Return the rows in order; ``boundaries`` of blocks make no difference."""
         return super().sort(key, descending)
 
