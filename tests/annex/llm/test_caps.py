@@ -139,6 +139,20 @@ def test_the_loop_goes_on_while_another_worker_writes(tmp_path):
     assert other.spent().most_tokens == 95
 
 
+def test_an_answer_is_on_disk_as_soon_as_it_is_counted(tmp_path):
+    async def work() -> tuple[int, dict[bytes, bytes]]:
+        store, other = AnswerStore(str(tmp_path)), AnswerStore(str(tmp_path))
+        store.count(requests=1)
+        store.add_and_tell(b"key", b"answer", (asyncio.get_running_loop().create_future(), None))
+        store.reserve(1, 0.0, Caps(tokens=9), Spent())  # another request: killed now, none is paid twice
+        found = other.spent().requests, other.find([b"key"])
+        store.close()
+        other.close()
+        return found
+
+    assert asyncio.run(work()) == (1, {b"key": b"answer"})
+
+
 def test_on_a_cluster_one_worker_counts_in_the_folder_of_the_run():
     def step(**options):
         model = hr.llm.Endpoint("http://localhost:1/v1", "m", prices={"input": 1, "output": 1})

@@ -246,12 +246,7 @@ class AnswerStore:
     def _write(self) -> None:
         self._change_day()
         with self.together():
-            if self._unkept:
-                self._run_statement(
-                    "insert or replace into answers values (?, ?)", self._unkept.items(), many=True
-                )
             self.settle()
-        self._unkept = {}
 
     def forget(self, keys: Sequence[bytes]) -> None:
         """Let go of answers that are elsewhere by now."""
@@ -295,9 +290,14 @@ class AnswerStore:
                 self.settle()
 
     def settle(self) -> None:
-        """Write down what ``count`` could not; this worker is heard of by that."""
+        """Write down what ``count`` could not, with the answers that it counts; this worker is heard of by that."""
         if not self._db.in_transaction:
             self._change_day()
+        if self._unkept:
+            self._run_statement(
+                "insert or replace into answers values (?, ?)", self._unkept.items(), many=True
+            )
+            self._unkept = {}
         changes = "".join(f", {name} = {name} + :{name}" for name in self._uncounted)
         self._run_statement(
             f"update spending set seen = :seen{changes} where run = :run and worker = :worker",
