@@ -73,6 +73,11 @@ class Hosted:
         threading.Timer(0.05, future.set_result, ("late",)).start()
         return future
 
+    def given_up(self) -> Future[str]:
+        future: Future[str] = Future()
+        future.cancel()
+        return future
+
     def fail(self) -> None:
         raise ValueError("of the user")
 
@@ -131,6 +136,12 @@ def test_an_answer_may_come_while_the_loop_goes_on() -> None:
     run(transport, ("call", 1, "later", ()), ("call", 2, "what_was_fed", ()))
     assert answered.wait(30)
     assert [each[1:] for each in transport.sent if each[0] == "result"] == [(2, []), (1, "late")]
+
+
+def test_a_call_that_was_given_up_before_it_began_is_answered() -> None:
+    transport = Notes(Hosted)
+    run(transport, ("call", 1, "given_up", ()))
+    assert ("error", 1, "CancelledError()") in transport.sent
 
 
 def test_an_object_that_cannot_be_made_fails_every_call_and_is_not_closed() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import random
 import threading
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 
 import headrace as hr
 from headrace.core.arrow.batch import concat
-from headrace.core.work import Split
+from headrace.core.work import PoisonRows, Split
 from headrace.errors import BadReturn, StepError
 from headrace.plan.functions import Function
 from headrace.plan.steps.base import Step
@@ -428,11 +429,11 @@ def test_memory_for_small_batches_only(kind: str, most: int) -> None:
 
     model = {"async": ask, "threads": plain, "submit": Submits(plain)}[kind]
     meter = Meter(1)
-    told: list[tuple[int, int]] = []
-    meter.on_shrunk = lambda label, before, now: told.append((before, now))
+    told: list[Any] = []
+    meter.report_to(SimpleNamespace(worker=0, notify=told.append), PoisonRows(), 0)
     whole = run([predict_step(model, 20, most)], rows_of(200), meter)
     assert whole.column("p").to_pylist() == [2 * i for i in range(200)]
-    assert told == [(20, 10), (10, 5)]
+    assert [(each.before, each.now) for each in told] == [(20, 10), (10, 5)]
     assert len([call for call in calls if call == 20]) <= most and calls.count(10) <= 1 + most
 
 

@@ -12,6 +12,7 @@ import uuid
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from hypothesis import strategies as st
 import headrace as hr
 from headrace.core.arrow.batch import concat
 from headrace.core.events import BatchShrunk
-from headrace.core.work import Split
+from headrace.core.work import PoisonRows, Split
 from headrace.engines.inline import InlinePool
 from headrace.errors import StepError
 from headrace.output import journal as journals
@@ -238,8 +239,8 @@ def where(rows: Rows) -> str:
 def test_every_result_is_there_once_and_in_order(kind: str, rows: int, fits: int, size: int | None) -> None:
     bears = Bears(fits, OutOfMemoryError)
     meter = Meter(1)
-    told: list[tuple[str, int, int]] = []
-    meter.on_shrunk = lambda *what: told.append(what)
+    sent: list[Any] = []
+    meter.report_to(SimpleNamespace(worker=0, notify=sent.append), PoisonRows(), 0)
     chain = StepChain([KINDS[kind](bears, size)], where)
     done = list(chain.run(rows_of(ids(rows), rows // 3), meter, []))
     chain.close()
@@ -249,10 +250,11 @@ def test_every_result_is_there_once_and_in_order(kind: str, rows: int, fits: int
     assert whole.column(doubled).to_pylist() == [2 * i for i in range(rows)]
     assert meter.steps == [StepCounts(rows, rows)] and meter.done_rows == rows
     failed = [call for call in bears.calls if call > fits]
-    assert [before for _, before, _ in told] == failed, "each size that fails is tried once"
-    assert all(now == before // 2 for _, before, now in told)
+    told = [(each.before, each.now) for each in sent if isinstance(each, BatchShrunk)]
+    assert [before for before, _ in told] == failed, "each size that fails is tried once"
+    assert all(now == before // 2 for before, now in told)
     if told:
-        ceiling = told[-1][2]
+        ceiling = told[-1][1]
         assert max(bears.calls[bears.calls.index(failed[-1]) + 1 :]) <= ceiling
 
 

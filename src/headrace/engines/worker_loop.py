@@ -12,7 +12,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from typing import Any, Protocol
 
 from headrace.core.door import completed
@@ -158,7 +158,7 @@ class WorkerLoop:
             self._answer(number, result)
 
     def _answer_later(self, number: int, future: Future[Any]) -> None:
-        error = future.exception()
+        error = CancelledError() if future.cancelled() else future.exception()
         if error is not None:
             self._answer_error(number, error)
         else:

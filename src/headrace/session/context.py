@@ -249,7 +249,7 @@ class Run(msgspec.Struct, frozen=True):
     def _start_pools(self) -> list[Any]:
         from headrace.engines.out_of_band_pickle import try_pickling
         from headrace.plan.pickling import explained
-        from headrace.worker.factories import stage_worker
+        from headrace.worker import hosted_stage
 
         options, stages = self.context.options, self.context.execution.stages
         programs, sees = _probed(self.programs) if options.traits.is_cluster else (self.programs, "")
@@ -260,7 +260,7 @@ class Run(msgspec.Struct, frozen=True):
             last = i + 1 == len(stages)
             spec = PoolSpec(
                 name=f"stage {i + 1}",
-                factory=partial(stage_worker, program),
+                factory=partial(hosted_stage, program),
                 size=stage.least,
                 threads=stage.threads,
                 num_gpus=stage.num_gpus if any_gpus else None,

@@ -50,7 +50,7 @@ from headrace.worker.blocks import (
     shared_blocks,
     splits_of,
 )
-from headrace.worker.copying import CannotCopy, CopiedColumns, read_for_copying
+from headrace.worker.copying import CannotCopy, CopiedColumns, GroupCopier, read_for_copying
 from headrace.worker.early_end import EarlyEnd, PlaceLost, Speed
 from headrace.worker.messages import preview
 from headrace.worker.meter import Meter
@@ -226,16 +226,18 @@ class Attempt:
 
     def _copy(self, copied: CopiedColumns, rows: Iterator[Rows]) -> None:
         """Write rows of which some columns are copied."""
+        copier: GroupCopier | None = None
         for part in self._fitting(rows):
             assert self._schema is not None
-            copied.settle(self._schema, self._conform, self._joined_writer)
+            copier = copier or copied.copier(self._schema, self._conform, self._joined_writer)
             made = copied.made(part)
             batch = self._conform(made, copied.schema) if len(copied.schema) else made.batch
             batch = owned(batch) if self._arriving is not None else batch
             with self._meter.timing("write"):
-                copied.write(made.with_batch(batch))
-        with self._meter.timing("write"):
-            copied.close()
+                copier.write(made.with_batch(batch))
+        if copier is not None:
+            with self._meter.timing("write"):
+                copier.close()
 
     def _joined_writer(self) -> JoinedWriter:
         assert self._copied is not None and self._schema is not None
@@ -343,9 +345,7 @@ class Attempt:
         self._inputs.begin(split)
         skip = self._task.poison_rows.skip
         if self._copied is not None:
-            return self._copied.placed(
-                read_split(self._program, split, self._meter, skip, self._copied.columns)
-            )
+            return self._copied.read(split, self._meter, skip)
         read = read_for_copying if self._copies and self._makes_blocks else read_split
         return read(self._program, split, self._meter, skip)
 

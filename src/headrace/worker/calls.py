@@ -12,7 +12,8 @@ import inspect
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -37,20 +38,20 @@ all workers of this machine an endpoint sees a multiple of it, and so many batch
 Finish = Callable[[Any], Any]
 
 
-class PendingCall(Protocol):
-    """A call that was started."""
+def _nothing() -> None:
+    """There is nothing to do."""
 
-    def result(self) -> Any:
-        """Wait for the end, and return the result or raise."""
-        ...
 
-    def cancel(self) -> None:
-        """Do not start, or stop if possible: the result is not needed. Does not wait."""
-        ...
+class PendingCall(msgspec.Struct, frozen=True):
+    """A call that was started; ``result`` waits for its end, and returns the result or raises.
 
-    def wait(self) -> None:
-        """Wait until the user's code does not run for this call any more; never raises."""
-        ...
+    ``cancel``: do not start, or stop if possible, as the result is not needed; it does not wait. ``wait`` waits until
+    the user's code does not run for this call any more, and never raises.
+    """
+
+    result: Callable[[], Any]
+    cancel: Callable[[], object] = _nothing
+    wait: Callable[[], object] = _nothing
 
 
 class Pace(msgspec.Struct):
@@ -97,7 +98,7 @@ class Caller:
 
     def start(self, view: Any, finish: Finish) -> PendingCall:
         """Begin a call; its result is what ``finish`` makes of what the function returns."""
-        return _DeferredCall(lambda: finish(refuse_coroutine(self.built.call(view))))
+        return PendingCall(lambda: finish(refuse_coroutine(self.built.call(view))))
 
     def input_ends(self, ended: bool) -> None:
         """Tell a model that wants to know it whether rows come but those that it was given."""
@@ -135,58 +136,29 @@ def refuse_coroutine(value: Any) -> Any:
     return value
 
 
-class _DeferredCall:
-    """A call that is made when its result is asked for."""
+def watched(call: PendingCall, end: Callable[[], None]) -> PendingCall:
+    """Return the call as one that reports its end to the driver."""
 
-    def __init__(self, work: Callable[[], Any]) -> None:
-        self._work = work
-
-    def result(self) -> Any:
-        return self._work()
-
-    def cancel(self) -> None:
-        pass
-
-    def wait(self) -> None:
-        pass
-
-
-class WatchedCall:
-    """A call that reports its end to the driver."""
-
-    def __init__(self, call: PendingCall, end: Callable[[], None]) -> None:
-        self._call = call
-        self._end = end
-
-    def result(self) -> Any:
-        """See ``PendingCall``."""
+    def result() -> Any:
         try:
-            value = self._call.result()
+            value = call.result()
         except BaseException as error:
             if not is_lasting(error):  # else the worker is about to end over it
-                self._end()
+                end()
             raise
-        self._end()
+        end()
         return value
 
-    def cancel(self) -> None:
-        """See ``PendingCall``."""
-        self._call.cancel()
-
-    def wait(self) -> None:
-        """See ``PendingCall``."""
-        self._call.wait()
+    return PendingCall(result, call.cancel, call.wait)
 
 
-class FailedCall(_DeferredCall):
-    """A call that could not start; ``result`` raises why."""
+def not_started(error: BaseException) -> PendingCall:
+    """Return what stands for a call that could not start; ``result`` raises why."""
 
-    def __init__(self, error: BaseException) -> None:
-        super().__init__(self._raise)
-        self._error = error
+    def result() -> Any:
+        raise error
 
-    def _raise(self) -> Any:
-        raise self._error
+    return PendingCall(result)
 
 
 # ---------------------------------------------------------------- threads
@@ -201,27 +173,12 @@ class _ThreadCaller(Caller):
         self._pool = ThreadPoolExecutor(depth, "headrace-call")
 
     def start(self, view: Any, finish: Finish) -> PendingCall:
-        return _FutureCall(
-            self._pool.submit(ending_forks(lambda: finish(refuse_coroutine(self.built.call(view)))))
-        )
+        future = self._pool.submit(ending_forks(lambda: finish(refuse_coroutine(self.built.call(view)))))
+        return PendingCall(future.result, future.cancel, partial(concurrent.futures.wait, [future]))
 
     def close(self) -> None:
         self._pool.shutdown(cancel_futures=True)
         super().close()
-
-
-class _FutureCall:
-    def __init__(self, future: Future[Any]) -> None:
-        self._future = future
-
-    def result(self) -> Any:
-        return self._future.result()
-
-    def cancel(self) -> None:
-        self._future.cancel()
-
-    def wait(self) -> None:
-        concurrent.futures.wait([self._future])
 
 
 # ---------------------------------------------------------------- an event loop
@@ -244,7 +201,7 @@ class EventLoop:
 
         return self.start(work).future.result()
 
-    def start(self, work: Callable[[], Coroutine[Any, Any, Any]]) -> _Task:
+    def start(self, work: Callable[[], Coroutine[Any, Any, Any]]) -> RunningTask:
         """Begin a coroutine."""
         if self._loop is None:
             import asyncio
@@ -255,7 +212,7 @@ class EventLoop:
                 target=self._serve, args=(self._loop,), name="headrace-loop", daemon=True
             )
             self._thread.start()
-        return _Task(self._loop, work)
+        return RunningTask(self._loop, work)
 
     def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
         while not self._ending:
@@ -286,7 +243,7 @@ async def _cancel_all_tasks() -> None:
     await loop.shutdown_default_executor()
 
 
-class _Task:
+class RunningTask:
     """A running coroutine; ``future`` is done when nothing of it runs any more."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, work: Callable[[], Coroutine[Any, Any, Any]]) -> None:
@@ -314,6 +271,14 @@ class _Task:
         if self.future.cancel():  # it was given up before its first step
             self.future.set_running_or_notify_cancel()
 
+    def call(self, finish: Finish = lambda value: value) -> PendingCall:
+        """Return it as a call; its result is what ``finish`` makes of what the coroutine returns."""
+        return PendingCall(
+            lambda: finish(self.future.result()),
+            self.cancel,
+            partial(concurrent.futures.wait, [self.future]),
+        )
+
     def cancel(self) -> None:
         """Cancel it."""
         if not self.future.done():
@@ -340,7 +305,7 @@ class _AsyncCaller(Caller):
             async with self._slots:
                 return await self.built.call(view)
 
-        return _AsyncCall(self._loop.start(work), finish)
+        return self._loop.start(work).call(finish)
 
 
 class _AsyncGeneratorCaller(_AsyncCaller):
@@ -354,20 +319,7 @@ class _AsyncGeneratorCaller(_AsyncCaller):
                     batches += finish(each)
             return batches
 
-        return _AsyncCall(self._loop.start(work), lambda batches: batches)
-
-
-class _AsyncCall(_FutureCall):
-    def __init__(self, task: _Task, finish: Finish) -> None:
-        super().__init__(task.future)
-        self._task = task
-        self._finish = finish
-
-    def result(self) -> Any:
-        return self._finish(self._future.result())
-
-    def cancel(self) -> None:
-        self._task.cancel()
+        return self._loop.start(work).call()
 
 
 # ---------------------------------------------------------------- asynchronous predictors
@@ -386,4 +338,4 @@ class _SubmitCaller(Caller):
 
     def start(self, view: Any, finish: Finish) -> PendingCall:
         handle = self._submit(view)
-        return _DeferredCall(lambda: finish(refuse_coroutine(self._collect(handle))))
+        return PendingCall(lambda: finish(refuse_coroutine(self._collect(handle))))

@@ -214,7 +214,6 @@ class CopiedColumns:
         self._program = program
         self._chosen = chosen
         self._fields = typed_fields(program.source, chosen.copied)
-        self._copier: GroupCopier | None = None
         decoded = {program.carried[name] for name in chosen.decoded}
         self.names = chosen.copied
         self.old_times = chosen.old_times
@@ -237,34 +236,28 @@ class CopiedColumns:
             raise CannotCopy(f"column {name!r} was not read by the stages before: {why}")
         return cls(program, found) if found.copied else None
 
-    # ------------------------------------------------------------ before the steps
-
-    def placed(self, reads: Iterator[Read]) -> Iterator[Read]:
-        """Yield what was read, with all columns: those that nobody looks at have no values."""
-        return _placed(reads, _columns(self._program))
-
-    # ------------------------------------------------------------ behind them
+    def read(self, split: Split, meter: Meter, skip: Sequence[Reject]) -> Iterator[Read]:
+        """Read a split, with all columns: those that nobody looks at have no values."""
+        return _placed(read_split(self._program, split, meter, skip, self.columns), _columns(self._program))
 
     def typed(self, schema: pa.Schema) -> pa.Schema:
         """Return the schema of a batch with the types of the columns that are copied."""
         return pa.schema([self._fields.get(field.name, field) for field in schema])
 
-    def settle(
+    def copier(
         self,
         schema: pa.Schema,
         conform: Callable[[Rows, pa.Schema], pa.RecordBatch],
         writer: Callable[[], JoinedWriter],
-    ) -> None:
-        """Take the output's schema, what brings rows to it, and what opens the part; the second time is nothing."""
-        if self._copier is not None:
-            return
+    ) -> GroupCopier:
+        """Take the output's schema, what brings rows to it, and what opens the part; return what takes the rows."""
         for name, field in self._fields.items():
             at = schema.get_field_index(name)
             if at < 0 or not schema.field(at).equals(field):
                 raise CannotCopy(f"the output has column {name!r} with another type")
         self.schema = pa.schema([field for field in schema if field.name not in self.names])
         source = self._program.source
-        self._copier = GroupCopier(self._chosen, source, lambda rows: conform(rows, schema), writer)
+        return GroupCopier(self._chosen, source, lambda rows: conform(rows, schema), writer)
 
     def made(self, rows: Rows) -> Rows:
         """Return rows without the columns that are copied."""
@@ -274,16 +267,6 @@ class CopiedColumns:
             if _MARK in (batch.schema.field(i).metadata or {}):
                 raise AssertionError(f"column {batch.schema.names[i]!r} was not read, and is not copied")
         return rows.without_side_columns(batch.select(kept) if kept else empty_columns(batch.num_rows))
-
-    def write(self, rows: Rows) -> None:
-        """Take rows as ``made`` returns them."""
-        assert self._copier is not None
-        self._copier.write(rows)
-
-    def close(self) -> None:
-        """Write what is held; raises ``InputChanged`` for a file that is not what it was."""
-        if self._copier is not None:
-            self._copier.close()
 
 
 def read_for_copying(program: Program, split: Split, meter: Meter, skip: Sequence[Reject]) -> Iterator[Read]:

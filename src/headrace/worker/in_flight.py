@@ -18,11 +18,12 @@ from typing import Any, Generic, NoReturn, TypeVar
 from headrace.core.answered import without_answered
 from headrace.core.arrow.input_view import InputView
 from headrace.core.arrow.values import ConversionError
+from headrace.core.events import BatchShrunk, BatchSized, CallRetried
 from headrace.core.failures import RowsFailed, first_line, is_interrupt
 from headrace.core.work import Fault
 from headrace.errors import HeadraceError
 from headrace.worker.batching import BatchTiming, BatchTuner
-from headrace.worker.calls import Caller, FailedCall, PendingCall, WatchedCall
+from headrace.worker.calls import Caller, PendingCall, not_started, watched
 from headrace.worker.messages import forget, is_out_of_memory, make_room
 from headrace.worker.rows import Rows
 from headrace.worker.user_code import UserCode
@@ -121,7 +122,7 @@ class InFlightWindow(Generic[T]):
     def _start_reported(self, part: Rows) -> PendingCall:
         end = self._user_code.report_start(part)
         call = self._start(part)
-        return call if end is None else WatchedCall(call, end)
+        return call if end is None else watched(call, end)
 
     def _start(self, part: Rows) -> PendingCall:
         try:
@@ -133,7 +134,7 @@ class InFlightWindow(Generic[T]):
                 raise
             if is_out_of_memory(error):
                 forget(error)
-            return FailedCall(error)
+            return not_started(error)
 
     def _finished(self, part: Rows, input_view: InputView, result: Any) -> T:
         result, answered = without_answered(result)
@@ -343,7 +344,7 @@ class InFlightWindow(Generic[T]):
         """Report what a model that waits has tried again itself, by the names of the errors, and what it has used."""
         parts = self._caller.built.parts
         while retried := parts.retried:
-            self._user_code.report_retried(retried.popleft())
+            self._user_code.report(CallRetried, retried.popleft())
         asked = parts.asked_so_far
         if asked is not None and asked is not self._caller.reported:
             self._caller.reported = asked
@@ -351,12 +352,12 @@ class InFlightWindow(Generic[T]):
 
     def _report_size(self) -> None:
         if self._tuner is not None:
-            self._user_code.report_size(self._tuner.size, self._tuner.rate)
+            self._user_code.report(BatchSized, self._tuner.size, self._tuner.rate)
 
     def _lower_ceiling(self, rows: int) -> None:
         now = rows // 2
         if now and self._caller.lower_ceiling(now):
-            self._user_code.report_shrunk(rows, now)
+            self._user_code.report(BatchShrunk, rows, now)
 
 
 def _fail_alike(one: BaseException, other: BaseException) -> bool:

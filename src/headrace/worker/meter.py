@@ -13,7 +13,7 @@ import numpy as np
 
 from headrace.core.answered import Answered
 from headrace.core.engine_ports import WorkerContext
-from headrace.core.events import BatchShrunk, BatchSized, CallRetried, ModelAsked
+from headrace.core.events import Event
 from headrace.core.process import decoded
 from headrace.core.work import (
     Block,
@@ -83,22 +83,20 @@ class Meter:
         self._cpu = time.process_time()
         # Called now and then, as the user's code gets on:
         self.report_progress: Callable[[], None] = lambda: None
-        self.on_retried: Callable[[str, str], None] = lambda label, error: None
-        self.on_asked: Callable[[ModelAsked], None] = lambda asked: None
         self.shard = 0
-        self.on_shrunk: Callable[[str, int, int], None] = lambda label, before, now: None
-        self.on_sized: Callable[[str, int, float], None] = lambda label, rows, per_second: None
+        self._notify: Callable[[Any], None] = lambda event: None
+        self._worker = -1
 
     def report_to(self, context: WorkerContext, poison_rows: PoisonRows, shard: int) -> None:
         """Report to the driver what happens over a shard's rows; also each call, if ``poison_rows`` asks for it."""
-        worker, notify = context.worker, context.notify
         self.shard = shard
-        self.on_shrunk = lambda step, before, now: notify(BatchShrunk(worker, step, before, now))
-        self.on_sized = lambda step, rows, per_second: notify(BatchSized(worker, step, rows, per_second))
-        self.on_retried = lambda step, error: notify(CallRetried(worker, step, error))
-        self.on_asked = lambda asked: notify(msgspec.structs.replace(asked, worker=worker))
+        self._worker, self._notify = context.worker, context.notify
         if poison_rows.watched:
-            self.watch = CallWatch(poison_rows, worker, shard, notify)
+            self.watch = CallWatch(poison_rows, context.worker, shard, context.notify)
+
+    def report(self, event: Event) -> None:
+        """Report an event of this worker."""
+        self._notify(msgspec.structs.replace(event, worker=self._worker))
 
     @property
     def done_rows(self) -> int:

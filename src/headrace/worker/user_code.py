@@ -19,7 +19,7 @@ from headrace.core.answered import Answered, both
 from headrace.core.arrow.batch import one_array
 from headrace.core.arrow.forms import EXACT
 from headrace.core.arrow.values import ConversionError
-from headrace.core.events import ModelAsked
+from headrace.core.events import CallRetried, Event, ModelAsked
 from headrace.core.failures import is_interrupt, name_of, without_message, words
 from headrace.core.process import end_fork, ending_forks, is_worker
 from headrace.core.terminal import say
@@ -161,7 +161,7 @@ class UserCode:
             or is_interrupt(error)
         ):
             return False
-        self._meter.on_retried(self._label, name_of(error))
+        self.report(CallRetried, name_of(error))
         time.sleep(backoff(tried, FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS))
         return True
 
@@ -264,25 +264,17 @@ class UserCode:
         counts.dropped += max(0, rows - made)
         counts.added += max(0, made - rows)
 
-    def report_retried(self, error: str) -> None:
-        """Report that the code has tried again itself, after an error of this name."""
-        self._meter.on_retried(self._label, error)
-
     def count_answered(self, answered: Answered | None) -> None:
         """Count what a language model has answered."""
         self._meter.answered = both(self._meter.answered, answered)
 
+    def report(self, kind: Callable[..., Event], *what: Any) -> None:
+        """Report an event of a ``kind`` that begins with the worker and the step: ``what`` follows."""
+        self._meter.report(kind(-1, self._label, *what))
+
     def report_asked(self, asked: ModelAsked, taken: int) -> None:
         """Report what a language model was asked so far; ``taken``: rows that have gone on with their answers."""
-        self._meter.on_asked(msgspec.structs.replace(asked, step=self._label, taken=taken))
-
-    def report_shrunk(self, before: int, now: int) -> None:
-        """Report that the code gets fewer rows at a time from now on."""
-        self._meter.on_shrunk(self._label, before, now)
-
-    def report_size(self, rows: int, per_second: float) -> None:
-        """Report which batch size turned out to be best for the code."""
-        self._meter.on_sized(self._label, rows, per_second)
+        self._meter.report(msgspec.structs.replace(asked, step=self._label, taken=taken))
 
     def _preview(self, rows: Rows) -> str:
         """Show the values of a single row, if they may be shown."""

@@ -7,7 +7,9 @@ import os
 import pickle
 import signal
 import sys
+import threading
 import time
+from concurrent.futures import CancelledError
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ import psutil
 import pytest
 
 import headrace as hr
+from headrace.annex.tasks.hosting.task_host import Coroutines
 from headrace.errors import (
     ActorDied,
     ArgumentError,
@@ -94,6 +97,24 @@ def test_async_methods_are_awaited_and_functions_are_not(executor: hr.Executor) 
     assert executor.actor(Scorer).later().result(WITHIN) == 1
     with pytest.raises(BadReturn, match=r"later is async, and only methods of actors may be async"):
         executor.submit(Scorer.later, None).result(WITHIN)
+
+
+def test_a_method_that_is_cancelled_before_its_first_step_ends() -> None:
+    side, begun, go_on = Coroutines(2), threading.Event(), threading.Event()
+
+    def hold() -> None:  # in the loop: nothing else runs there
+        begun.set()
+        go_on.wait(WITHIN)
+
+    first = side.submit(1, hold, lambda action: action(), None)
+    assert begun.wait(WITHIN)
+    second = side.submit(2, Scorer().later, lambda action: action(), None)
+    side.cancel(2)
+    go_on.set()
+    assert first.result(WITHIN) is None
+    with pytest.raises(CancelledError):
+        second.result(WITHIN)
+    side._loop.close()
 
 
 def test_arguments_of_the_constructor_may_be_refs_and_futures(executor: hr.Executor) -> None:

@@ -6,7 +6,7 @@ import contextlib
 import itertools
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -286,7 +286,7 @@ class ActorLife:
             )
             self.end(left)
             call.fail(left)
-        elif isinstance(error, CallStopped):
+        elif isinstance(error, (CallStopped, CancelledError)):
             call.fail(CallCancelled(f"{call.label} was cancelled."))
         elif isinstance(error, NoObject):
             self._restart(call, "it ended between two calls")

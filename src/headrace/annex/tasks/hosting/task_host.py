@@ -10,6 +10,7 @@ import signal
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -29,6 +30,7 @@ from headrace.core.process import end_fork, ending_forks, flush_streams
 from headrace.engines.out_of_band_pickle import OutOfBandPickle, pack
 from headrace.engines.references import Ref, collecting_references, holder_of, keep_restored, read_only
 from headrace.errors import BadReturn
+from headrace.worker.calls import EventLoop, RunningTask
 
 # ---------------------------------------------------------------- methods side by side
 
@@ -54,48 +56,25 @@ class Coroutines:
     """One event loop in a thread of its own, with so many methods at a time; plain methods run in it, too."""
 
     def __init__(self, count: int) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._running: dict[int, asyncio.Task[Any]] = {}
+        self._loop = EventLoop()
+        self.run = self._loop.run
+        self._running: dict[int, RunningTask] = {}
         self._free = asyncio.Semaphore(count)
-        threading.Thread(target=self._run, name="headrace-async", daemon=True).start()
-
-    def run(self, action: Callable[[], None]) -> None:
-        """Run something in the loop, and wait for it."""
-
-        async def act() -> BaseException | None:
-            try:
-                action()
-            except BaseException as error:  # none may end the loop
-                return error
-            return None
-
-        error = asyncio.run_coroutine_threadsafe(act(), self._loop).result()
-        if error is not None:
-            raise error
 
     def submit(self, call: int, action: Callable[[], Any], answer: Answer, send_all: Any) -> Future[Any]:
         """Have ``action``, and what it returns awaited, in the loop."""
-        done: Future[Any] = Future()
-        self._loop.call_soon_threadsafe(self._begin, call, action, answer, send_all, done)
-        return done
+        task = self._running[call] = self._loop.start(partial(self._call, call, action, answer, send_all))
+        task.future.add_done_callback(lambda _: self._running.pop(call, None))
+        return task.future
 
     def cancel(self, call: int) -> bool:
         """Cancel a call that is under way."""
-        self._loop.call_soon_threadsafe(self._cancel, call)
+        task = self._running.get(call)
+        if task is not None:
+            task.cancel()
         return True
 
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._loop.run_forever()
-
-    def _begin(self, call: int, action: Any, answer: Answer, send_all: Any, done: Future[Any]) -> None:
-        self._running[call] = self._loop.create_task(self._call(call, action, answer, send_all, done))
-
-    def _cancel(self, call: int) -> None:
-        if call in self._running:
-            self._running[call].cancel()
-
-    async def _call(self, call: int, action: Any, answer: Answer, send_all: Any, done: Future[Any]) -> None:
+    async def _call(self, call: int, action: Any, answer: Answer, send_all: Any) -> Any:
         current_call.set(call)
         result: Any = None
         raised: BaseException | None = None
@@ -111,12 +90,7 @@ class Coroutines:
         except BaseException as error:  # none may end the loop
             end_fork(error)
             raised = error
-        finally:
-            self._running.pop(call, None)
-        try:
-            done.set_result(answer(lambda: _again(result, raised)))
-        except BaseException as error:
-            done.set_exception(error)
+        return answer(lambda: _again(result, raised))
 
 
 def _again(result: Any, raised: BaseException | None) -> Any:
