@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def hosted_stage(program: Program, context: WorkerContext) -> Any:
-    """Return what carries out the tasks of a stage. The driver names this, and imports nothing of this room for it."""
+    """Return what carries out the tasks of a stage. For the driver, which imports nothing else of this room."""
     from headrace.worker.stage_worker import StageWorker
 
     return StageWorker(program, context)

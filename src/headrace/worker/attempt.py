@@ -214,8 +214,7 @@ class Attempt:
             if len(part) < 2 or fits(part.batch, self._schema):
                 yield part
             else:
-                half = len(part) // 2
-                yield from self._fitting(iter((part.cut(0, half), part.cut(half, len(part)))))
+                yield from self._fitting(iter(part.halves()))
 
     def _write(self, rows: Iterator[Rows]) -> None:
         for part in self._fitting(rows):

@@ -19,6 +19,7 @@ from headrace.core.engine_ports import WorkerContext
 from headrace.core.work import AttemptWaiting, Block, ObjectsPickled, Split, Task, TrailingRejects
 from headrace.errors import LedgerMismatch
 from headrace.plan.accounts import mismatch
+from headrace.worker.batching import rows_of
 from headrace.worker.early_end import EarlyEnd
 from headrace.worker.meter import Meter
 from headrace.worker.metrics import pack_side_columns, unpack_side_columns
@@ -47,7 +48,7 @@ class BlockSize(msgspec.Struct, frozen=True):
 
     def of(self, rows: Rows) -> int:
         """Return how many rows like these make a block."""
-        most = _most(rows)
+        most = rows_of(BLOCK_BYTES, rows.batch)
         if self.unit * max(bytes_of(rows.batch) / len(rows), 1) > UNIT_BYTES:
             return most
         return max((min(most, self.rows) if self.rows else most) // self.unit, 1) * self.unit
@@ -70,11 +71,6 @@ def shared_blocks(
         counted = read
         del parts, batches
         yield block
-
-
-def _most(rows: Rows) -> int:
-    """Return how many rows like these make about 8 MiB."""
-    return max(1, int(BLOCK_BYTES // max(bytes_of(rows.batch) / len(rows), 1)))
 
 
 def _grouped(rows: Iterator[Rows], size: BlockSize) -> Iterator[list[Rows]]:
@@ -109,7 +105,7 @@ def _by_bytes(rows: Iterator[Rows]) -> Iterator[list[Rows]]:
     parts: list[Rows] = []
     held = 0
     for whole in rows:
-        for part in _cut(whole):
+        for part in whole.pieces(rows_of(BLOCK_BYTES, whole.batch)):
             size = bytes_of(part.batch)
             if parts and (held + size > BLOCK_BYTES or parts[0].batch.schema != part.batch.schema):
                 yield _joined(parts)
@@ -127,14 +123,6 @@ def _joined(parts: list[Rows]) -> list[Rows]:
         return parts
     rows = join(parts)
     return [Rows(rows.batch, merged_spans(rows.spans))]
-
-
-def _cut(rows: Rows) -> Iterator[Rows]:
-    if not len(rows):
-        return
-    size = _most(rows)
-    for at in range(0, len(rows), size):
-        yield rows.cut(at, min(at + size, len(rows)))
 
 
 def packed_for(

@@ -290,8 +290,7 @@ class InFlightWindow(Generic[T]):
             self._bisect_depth -= 1
 
     def _bisect_halves(self, part: Rows, error: BaseException) -> Iterator[tuple[Rows, T | Fault]]:
-        half = len(part) // 2
-        first, second = part.cut(0, half), part.cut(half, len(part))
+        first, second = part.halves()
         clean = True
         for piece, made in self._run_again(first):
             clean = clean and not isinstance(made, Fault)
@@ -309,8 +308,7 @@ class InFlightWindow(Generic[T]):
         """
         others = False
         while len(part) > 1:
-            half = len(part) // 2
-            for piece in (part.cut(0, half), part.cut(half, len(part))):
+            for piece in part.halves():
                 failure = self._failure(piece)
                 if failure is not None and _fail_alike(failure, error):
                     part, error = piece, failure

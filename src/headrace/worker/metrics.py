@@ -14,7 +14,7 @@ from headrace.errors import StepError
 from headrace.plan.steps.functions import Accumulate
 from headrace.worker.calls import Caller
 from headrace.worker.rows import Rows
-from headrace.worker.steps.base import RunningStep, StepContext, runs, selected
+from headrace.worker.steps.base import RowChoice, StepContext, runs, selected
 from headrace.worker.user_code import Where
 
 _MARK = "__headrace_beside__:"
@@ -97,7 +97,7 @@ def _columns_of(step: Accumulate, metric: Accumulator, rows: Rows) -> pa.RecordB
 
 
 @runs(Accumulate)
-class Accumulating(RunningStep[Accumulate]):
+class Accumulating(RowChoice[Accumulate]):
     """Copies the columns that the step's metrics read to the side columns, as they are here."""
 
     def run(self, rows: Iterator[Rows], callers: Sequence[Caller], context: StepContext) -> Iterator[Rows]:
@@ -110,10 +110,6 @@ class Accumulating(RunningStep[Accumulate]):
         return (
             part.with_side_columns(read(part.batch, columns, label).rename_columns(names)) for part in rows
         )
-
-    def on_no_rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the batch."""
-        return batch
 
 
 def _results(batch: pa.RecordBatch, columns: Sequence[str], label: str) -> pa.RecordBatch:

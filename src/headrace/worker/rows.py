@@ -99,6 +99,15 @@ class Rows(msgspec.Struct, frozen=True):
         side_columns = self.side_columns.slice(start, stop - start) if self.side_columns is not None else None
         return Rows(self.batch.slice(start, stop - start), tuple(_cut(self.spans, start, stop)), side_columns)
 
+    def pieces(self, size: int) -> Iterator[Rows]:
+        """Cut the rows to pieces of ``size`` rows, the last one apart."""
+        return (self.cut(at, min(at + size, len(self))) for at in range(0, len(self), size))
+
+    def halves(self) -> tuple[Rows, Rows]:
+        """Cut the rows in two."""
+        half = len(self) // 2
+        return self.cut(0, half), self.cut(half, len(self))
+
     def masked(self, batch: pa.RecordBatch, mask: np.ndarray[Any, np.dtype[np.bool_]]) -> Rows:
         """Return the rows for which ``mask`` is true; ``batch`` holds them already."""
         spans, at = [], 0

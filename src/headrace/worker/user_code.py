@@ -320,8 +320,7 @@ def evaluated(
             if keep and user_code.nulls_failures:
                 yield part, pa.nulls(len(part), evaluate(expression, label, part.batch.slice(0, 0)).type)
             return
-        half = len(part) // 2
-        for piece in (part.cut(0, half), part.cut(half, len(part))):
+        for piece in part.halves():
             yield from evaluated(piece, expression, label, user_code, check, keep=keep)
     else:
         yield part, column

@@ -33,7 +33,7 @@ from headrace.plan.physical import BranchColumns, ErrorPolicy
 from headrace.plan.steps.base import DatasetStep, Step, innermost, is_of_headrace, running_module
 from headrace.plan.steps.combined import OnBranch, goes_through
 from headrace.worker.calls import Caller, EventLoop, make_caller
-from headrace.worker.meter import Meter
+from headrace.worker.meter import Meter, StepCounts
 from headrace.worker.rows import Rows
 from headrace.worker.user_code import UserCode, Where
 
@@ -100,6 +100,14 @@ class RunningStep(Generic[S]):
     def on_no_rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return what becomes of a batch without rows, for its columns; raise if only rows would tell."""
         raise BadReturn("it is known only when rows are processed")
+
+
+class RowChoice(RunningStep[S]):
+    """A step that leaves columns as they are."""
+
+    def on_no_rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the batch."""
+        return batch
 
 
 DS = TypeVar("DS", bound=DatasetStep)
@@ -303,19 +311,19 @@ class StepChain:
         for i, (step, callers) in enumerate(zip(self._running, self._callers, strict=True)):
             budget = left.pop(0) if step.step.row_limit is not None else 0
             if not goes_through(self._steps[i], dataset):
-                rows = _past(rows, meter, i)
+                rows = _counted(rows, meter.steps[i], "past")
                 continue
             keys = self._keys_for(self._steps[i])
             limited = any(each.row_limit is not None for each in self._steps[i + 1 :])
             context = StepContext(
                 i, meter, self._where, self.policy, self._eager, unread[i], budget, limited, keys
             )
-            entering = _entering(rows, meter, i)
+            entering = _counted(rows, meter.steps[i], "taken")
             if is_of_headrace(type(innermost(self._steps[i]))):
                 made = step.run(entering, callers, context)
             else:
                 made = OwnStep(step, context).run(entering, callers)
-            rows = _leaving(made, meter, i)
+            rows = _counted(made, meter.steps[i], "given")
         return rows
 
     def _keys_for(self, step: Step) -> RowKeys:
@@ -334,24 +342,10 @@ class StepChain:
                     caller.lower_ceiling(ceilings[each.label])
 
 
-def _entering(rows: Iterator[Rows], meter: Meter, step: int) -> Iterator[Rows]:
-    count = meter.steps[step]
+def _counted(rows: Iterator[Rows], counts: StepCounts, what: str) -> Iterator[Rows]:
+    """Pass on rows, and add them to one of the counts of a step."""
     for part in rows:
-        count.taken += len(part)
-        yield part
-
-
-def _past(rows: Iterator[Rows], meter: Meter, step: int) -> Iterator[Rows]:
-    count = meter.steps[step]
-    for part in rows:
-        count.past += len(part)
-        yield part
-
-
-def _leaving(rows: Iterator[Rows], meter: Meter, step: int) -> Iterator[Rows]:
-    count = meter.steps[step]
-    for part in rows:
-        count.given += len(part)
+        setattr(counts, what, getattr(counts, what) + len(part))
         yield part
 
 

@@ -30,7 +30,15 @@ from headrace.plan.steps.selection import (
 )
 from headrace.worker.calls import Caller
 from headrace.worker.rows import Rows
-from headrace.worker.steps.base import RunningDatasetStep, RunningStep, StepContext, check, runs, selected
+from headrace.worker.steps.base import (
+    RowChoice,
+    RunningDatasetStep,
+    RunningStep,
+    StepContext,
+    check,
+    runs,
+    selected,
+)
 from headrace.worker.user_code import evaluate, evaluated
 
 S = TypeVar("S", bound=Step)
@@ -38,15 +46,15 @@ S = TypeVar("S", bound=Step)
 
 class _ColumnStep(RunningStep[S]):
     def run(self, rows: Iterator[Rows], callers: Sequence[Caller], context: StepContext) -> Iterator[Rows]:
-        """Choose or rename the columns of each batch."""
-        return (part.with_batch(self.selected(part.batch, context.unread)) for part in rows)
+        """Change the columns of each batch."""
+        return (part.with_batch(self.changed(part.batch, context.unread)) for part in rows)
 
     def on_no_rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Do the same."""
-        return self.selected(batch, frozenset())
+        return self.changed(batch, frozenset())
 
-    def selected(self, batch: pa.RecordBatch, unread: frozenset[str]) -> pa.RecordBatch:
-        """Return the batch with other columns."""
+    def changed(self, batch: pa.RecordBatch, unread: frozenset[str]) -> pa.RecordBatch:
+        """Return the batch with other columns; those in ``unread`` were not read, though the plan has them."""
         raise NotImplementedError
 
 
@@ -54,7 +62,7 @@ class _ColumnStep(RunningStep[S]):
 class SelectingColumns(_ColumnStep[SelectColumns]):
     """Chooses columns."""
 
-    def selected(self, batch: pa.RecordBatch, unread: frozenset[str]) -> pa.RecordBatch:
+    def changed(self, batch: pa.RecordBatch, unread: frozenset[str]) -> pa.RecordBatch:
         """Return the columns."""
         return selected(batch, self.step.columns, self.step.label())
 
@@ -63,7 +71,7 @@ class SelectingColumns(_ColumnStep[SelectColumns]):
 class DroppingColumns(_ColumnStep[DropColumns]):
     """Leaves columns out."""
 
-    def selected(self, batch: pa.RecordBatch, unread: frozenset[str]) -> pa.RecordBatch:
+    def changed(self, batch: pa.RecordBatch, unread: frozenset[str]) -> pa.RecordBatch:
         """Return the others; those that were not read need not be there."""
         check(batch, (name for name in self.step.columns if name not in unread), self.step.label())
         return batch.select([name for name in batch.schema.names if name not in self.step.columns])
@@ -73,16 +81,14 @@ class DroppingColumns(_ColumnStep[DropColumns]):
 class RenamingColumns(_ColumnStep[RenameColumns]):
     """Renames columns."""
 
-    def selected(self, batch: pa.RecordBatch, unread: frozenset[str]) -> pa.RecordBatch:
+    def changed(self, batch: pa.RecordBatch, unread: frozenset[str]) -> pa.RecordBatch:
         """Return the columns by their new names."""
         check(batch, self.step.reads(), self.step.label())
         new = dict(self.step.names)
         return batch.rename_columns([new.get(name, name) for name in batch.schema.names])
 
 
-# ---------------------------------------------------------------- Adding a column that an Arrow expression gives
-
-
+# A column that an expression gives has no nulls if it begins like this.
 _NEVER_NULL = ("coalesce(", "is_null(", "is_valid(", "true_unless_null(")
 
 
@@ -136,7 +142,7 @@ class AddingColumn(RunningStep[WithColumn]):
 
 
 @runs(Limit)
-class Limiting(RunningStep[Limit]):
+class Limiting(RowChoice[Limit]):
     """Passes as many rows as the shard may give."""
 
     def run(self, rows: Iterator[Rows], callers: Sequence[Caller], context: StepContext) -> Iterator[Rows]:
@@ -151,30 +157,24 @@ class Limiting(RunningStep[Limit]):
                 meter.cut = max(meter.cut, context.number)
                 return
 
-    def on_no_rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the batch."""
-        return batch
 
-
-# ---------------------------------------------------------------- Keeping some rows by a hash of where they stand
+def _chosen(part: Rows, mask: np.ndarray[Any, np.dtype[np.bool_]], context: StepContext) -> Rows:
+    """Return the rows for which ``mask`` is true, and count the others as dropped."""
+    kept = int(mask.sum())
+    context.count_dropped(len(part) - kept)
+    if kept == len(part):
+        return part
+    batch = filtered(part.batch, mask) if part.batch.num_columns else empty_columns(kept)
+    return part.masked(batch, mask)
 
 
 @runs(RandomSample)
-class Sampling(RunningStep[RandomSample]):
-    """Keeps the rows of the sample."""
+class Sampling(RowChoice[RandomSample]):
+    """Keeps some rows, by a hash of where they stand."""
 
     def run(self, rows: Iterator[Rows], callers: Sequence[Caller], context: StepContext) -> Iterator[Rows]:
         """Keep the rows of the sample, and count the others as dropped."""
-        for part in rows:
-            mask = self._mask(part, context)
-            kept = int(mask.sum())
-            context.count_dropped(len(part) - kept)
-            batch = filtered(part.batch, mask) if part.batch.num_columns else empty_columns(kept)
-            yield part.masked(batch, mask)
-
-    def on_no_rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the batch."""
-        return batch
+        return (_chosen(part, self._mask(part, context), context) for part in rows)
 
     def _mask(self, part: Rows, context: StepContext) -> np.ndarray[Any, np.dtype[np.bool_]]:
         masks = [np.empty(0, np.bool_)]
@@ -195,11 +195,8 @@ class Sampling(RunningStep[RandomSample]):
         return self.step.seed * 1_000_003 + self.step.number
 
 
-# ---------------------------------------------------------------- Leaving out the rows whose key was seen before
-
-
 @runs(Unseen)
-class LeavingOutSeen(RunningStep[Unseen]):
+class LeavingOutSeen(RowChoice[Unseen]):
     """Looks each row's key up in the sorted keys of earlier runs, which all workers map."""
 
     def run(self, rows: Iterator[Rows], callers: Sequence[Caller], context: StepContext) -> Iterator[Rows]:
@@ -210,36 +207,22 @@ class LeavingOutSeen(RunningStep[Unseen]):
             return
         keys = KeyFile(Path(folder)).whole()
         for part in rows:
-            new = np.logical_not(keys.has(digests_of(part.batch, self.step.key)))
-            dropped = len(part) - int(new.sum())
-            context.count_dropped(dropped)
-            yield part.masked(filtered(part.batch, new), new) if dropped else part
-
-    def on_no_rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the batch."""
-        return batch
+            yield _chosen(part, np.logical_not(keys.has(digests_of(part.batch, self.step.key))), context)
 
 
 # ---------------------------------------------------------------- unions
 
 
 @runs(Conform)
-class Conforming(RunningStep[Conform]):
+class Conforming(_ColumnStep[Conform]):
     """Orders columns, casts them to the types that are known, and adds those that are lacking, as nulls."""
 
-    def run(self, rows: Iterator[Rows], callers: Sequence[Caller], context: StepContext) -> Iterator[Rows]:
-        """Bring each batch to the columns of all."""
+    def changed(self, batch: pa.RecordBatch, unread: frozenset[str]) -> pa.RecordBatch:
+        """Bring a batch to the columns of all, where they are known."""
         if self.step.columns is None:
-            return rows
-        return (part.with_batch(self._conformed(part.batch, context.unread)) for part in rows)
-
-    def on_no_rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Do the same."""
-        return batch if self.step.columns is None else self._conformed(batch, frozenset())
-
-    def _conformed(self, batch: pa.RecordBatch, unread: frozenset[str]) -> pa.RecordBatch:
+            return batch
         fields, columns = [], []
-        for name, type_ in self.step.columns or ():
+        for name, type_ in self.step.columns:
             at = batch.schema.get_field_index(name)
             if at < 0 and name in unread:
                 continue
@@ -277,15 +260,11 @@ def _cast(name: str, column: pa.Array, type_: pa.DataType) -> pa.Array:
 
 
 @runs(Apart)
-class Parting(RunningStep[Apart]):
+class Parting(_ColumnStep[Apart]):
     """Calls columns by whose they are."""
 
-    def run(self, rows: Iterator[Rows], callers: Sequence[Caller], context: StepContext) -> Iterator[Rows]:
-        """Rename the columns of each batch."""
-        return (part.with_batch(self.on_no_rows(part.batch)) for part in rows)
-
-    def on_no_rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Do the same."""
+    def changed(self, batch: pa.RecordBatch, unread: frozenset[str]) -> pa.RecordBatch:
+        """Rename the columns."""
         return _renamed(batch, dict(self.step.names or ()))
 
 

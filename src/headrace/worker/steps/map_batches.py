@@ -113,9 +113,7 @@ def map_batches(
             road.made(len(part), made.nbytes)
             caller.result_schema = made.schema
             yield from _nulled(failed, caller)
-            most = size if limited else len(part)
-            for at in range(0, len(part), most):
-                yield part.cut(at, at + most).with_batch(made.slice(at, most))
+            yield from part.with_batch(made).pieces(size if limited else len(part))
     yield from failed
 
 

@@ -21,7 +21,7 @@ from headrace.worker.batching import BATCH_BYTES, ROW_STEP_ROWS, auto_size
 from headrace.worker.calls import Caller
 from headrace.worker.fast_road import FastRoad, filter_window, flat_map_window, map_rows_window
 from headrace.worker.rows import Rows
-from headrace.worker.steps.base import RunningStep, StepContext, runs
+from headrace.worker.steps.base import RowChoice, RunningStep, StepContext, runs
 from headrace.worker.user_code import UserCode, evaluated
 
 Call = Callable[[Any], Any]
@@ -48,7 +48,7 @@ class FlatMapping(RunningStep[FlatMap]):
 
 
 @runs(Filter)
-class Filtering(RunningStep[Filter]):
+class Filtering(RowChoice[Filter]):
     """Keeps the rows for which a function or an expression is true."""
 
     def run(self, rows: Iterator[Rows], callers: Sequence[Caller], context: StepContext) -> Iterator[Rows]:
@@ -57,10 +57,6 @@ class Filtering(RunningStep[Filter]):
         if self.step.function is None:
             return filter_expression(rows, self.step, user_code)
         return filter_rows(rows, callers[0], user_code)
-
-    def on_no_rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the batch."""
-        return batch
 
 
 def map_rows(rows: Iterator[Rows], caller: Caller, user_code: UserCode) -> Iterator[Rows]:
@@ -291,8 +287,8 @@ def _small_batches(rows: Iterator[Rows], user_code: UserCode) -> Iterator[Rows]:
     """Cut big batches: rows as Python objects need many times the memory."""
     for part in rows:
         size = min(ROW_STEP_ROWS, auto_size(part.batch)) if len(part) else 1
-        for at in range(0, len(part), size):
-            yield from user_code.split_suspects(part.cut(at, min(at + size, len(part))))
+        for piece in part.pieces(size):
+            yield from user_code.split_suspects(piece)
 
 
 def _one(value: Any) -> tuple[Any]:
