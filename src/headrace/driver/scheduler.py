@@ -27,7 +27,7 @@ from headrace.core.work import (
 )
 from headrace.driver.block_tasks import BlockTasks, ends_its_workers
 from headrace.driver.ports import Begin, Order, Proceed
-from headrace.driver.shards import Merge, SchemaSettlement, ShardTable, UnionSettlement, Unite
+from headrace.driver.shards import Merge, SchemaSettlement, ShardTable, Unite
 
 MOST_DECODED = 3  # shards that turn out not to be copied: after so many, the stages before read all columns
 
@@ -71,11 +71,7 @@ class Scheduler:
         expects: bool = False,
     ) -> None:
         self._shards = ShardTable(shards, done)
-        self._settlement = (
-            SchemaSettlement(merge, schema, self._shards)
-            if union is None
-            else UnionSettlement(merge, union[1], schema, self._shards, union[0])
-        )
+        self._settlement = SchemaSettlement(merge, schema, self._shards, *(union or ()))
         self._asked: set[int] = set()  # shards that were begun before others, for their schema
         self.retries = 0
         self.error: ErrorReport | None = None
@@ -118,7 +114,7 @@ class Scheduler:
     @property
     def empty_schema(self) -> bytes | None:
         """The output schema as a shard without rows has it."""
-        return self._settlement.empty_schema
+        return self._settlement.so_far
 
     @property
     def finished(self) -> bool:
@@ -281,10 +277,14 @@ class Scheduler:
         """Begin an attempt; ``prepare``: only have its blocks made, until the worker is free for it."""
         number = self._attempts.get(shard, 0)
         self._attempts[shard] = number + 1
-        asks = isinstance(self._settlement, UnionSettlement) and self._settlement.asks
         decodes = shard in self._decoded or len(self._decoded) >= MOST_DECODED
         task = Task(
-            self._shards[shard], number, self.schema, tuple(self._limits), asks_schema=asks, decodes=decodes
+            self._shards[shard],
+            number,
+            self.schema,
+            tuple(self._limits),
+            asks_schema=self._settlement.asks,
+            decodes=decodes,
         )
         task = self.blocks.open(task, worker)
         self._open[shard] = _Attempt(worker, number, prepared=task if prepare else None)
@@ -302,7 +302,7 @@ class Scheduler:
             return self.head
         if self._retry_heap:
             return heapq.heappop(self._retry_heap)
-        if isinstance(self._settlement, UnionSettlement) and self._settlement.asks:
+        if self._settlement.asks:
             wanted = self._settlement.wanted(self._asked)
             if wanted is not None:
                 self._asked.add(wanted)
