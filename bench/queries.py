@@ -211,6 +211,7 @@ def shown(readings: dict[str, list[measure.Reading]], rounds: int) -> int:
     missed = 0
     for name, found in readings.items():
         wall = statistics.median(each.wall_s for each in found[:rounds])
+        cpu = statistics.median(each.cpu_s for each in found[:rounds])
         memory = (found[-1].peak_bytes or 0) / 2**20
         beside = ""
         if name in BARS and "verbs" in readings:
@@ -221,7 +222,7 @@ def shown(readings: dict[str, list[measure.Reading]], rounds: int) -> int:
         elif name == "sort":
             missed += memory > MEMORY >> 20
             beside = f" (bar: {MEMORY >> 20:,} MiB)"
-        print(f"{name:>10}: {wall:.1f} s, {memory:,.0f} MiB{beside}")
+        print(f"{name:>10}: {wall:.1f} s, {cpu:.1f} CPU s, {memory:,.0f} MiB{beside}")
     return int(missed > 0)
 
 

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from headrace.core.source_ports import Bad, Location, Source
 from headrace.core.work import Split
 from headrace.errors import InputChanged, SourceError, UnknownColumn
+from headrace.sources.schemas import constant
 from headrace.testing.steps import check, same
 
 
@@ -252,6 +254,22 @@ class SourceContract:
         same(pinned.files(), files, "the files of the pinned source")
         same(list(pinned.splits()), list(source.splits()), "the splits of the pinned source")
         same(read_all(pinned), read_all(source), "the rows of the pinned source")
+
+    def test_plain_files_have_its_rows(self, source: Source) -> None:
+        files, schema = source.plain_files(), source.schema()
+        if not files:
+            return
+        tables = []
+        for file in files:
+            with pq.ParquetFile(file.path) as opened:
+                own = opened.read()
+            same(own.num_rows, file.rows, f"the rows of {file.path}")
+            columns = [
+                own[name] if name not in file.values else constant(file.values[name], kind, file.rows)
+                for name, kind in zip(schema.names, schema.types, strict=True)
+            ]
+            tables.append(pa.table(columns, names=schema.names))
+        same(pa.concat_tables(tables), read_all(source), "the rows of plain_files()")
 
     def test_description_is_plain_and_steady(self, source: Source) -> None:
         before = source.describe()
