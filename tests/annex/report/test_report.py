@@ -185,7 +185,7 @@ def test_time_stands_still_between_two_drivers() -> None:
 @pytest.mark.parametrize(
     ("error", "alive", "status", "words"),
     [
-        (None, True, "under way", "Under way for 3.0 s, 40 % done: 390 rows so far."),
+        (None, True, "under way", "Under way for 3.0 s, 40 % done: 390 rows written so far."),
         (None, False, "stopped", "Stopped after 3.0 s at 40 %: its driver was killed; 390 rows are kept."),
         ("StepError: <b>bad</b>", False, "failed", "StepError: <b>bad</b>"),
         ("interrupted", False, "interrupted", "Interrupted after 4.0 s at 40 %; 390 rows are kept."),

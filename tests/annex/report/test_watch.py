@@ -339,7 +339,7 @@ def test_a_run_into_a_store_is_watched_through_it(run: Callable[..., Job], bucke
         assert watch.stderr is not None
         address = watch.stderr.readline().strip()
         assert address.startswith("http://127.0.0.1:")
-        page = until(lambda: found if " rows so far" in (found := asked(address)[1]) else "")
+        page = until(lambda: found if " rows written so far" in (found := asked(address)[1]) else "")
         assert "only from a machine that sees its folder" in page
         assert f"<code>{bucket.url}/fares</code>" in html.unescape(page)
         json = {"Content-Type": "application/json"}
