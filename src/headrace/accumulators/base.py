@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Sequence
 from typing import Any, Literal, TypeVar
@@ -37,8 +38,9 @@ class Metric:
     def __init_subclass__(cls) -> None:
         """Have unknown settings refused with the nearest name."""
         super().__init_subclass__()
-        if "__init__" in cls.__dict__:
-            setattr(cls, "__init__", known_arguments(cls.__dict__["__init__"]))  # noqa: B010 - as mypy sees it
+        made = cls.__dict__.get("__init__")
+        if made is not None and not made.__code__.co_flags & inspect.CO_VARKEYWORDS:  # else it takes any
+            setattr(cls, "__init__", known_arguments(made))  # noqa: B010 - as mypy sees it
 
     def _begin(self, columns: Sequence[str | None], nan: Nan = "raise") -> None:
         if nan not in ("raise", "count"):

@@ -15,7 +15,6 @@ from headrace.accumulators.classes import Weighting, given_weighting, kappa_of
 from headrace.accumulators.exact import ratio
 from headrace.annex.llm.settings import given_model
 from headrace.annex.llm.template import Template
-from headrace.core.arguments import known_arguments
 from headrace.errors import ArgumentError, BadInput
 
 _MOST = 100
@@ -83,7 +82,6 @@ class Judge(Metric):
 
     settings = ("rubric", "scale", "pair", "label", "weighting", "output")
 
-    @known_arguments
     def __init__(
         self,
         rubric: str,

@@ -126,7 +126,8 @@ def verdict(history: History, facts: Facts) -> str:
         return f"Complete: {rows} in {spent}{by}{failed}."
     if facts.status == "under way":
         share = f", {percent(history.share)} done" if history.share is not None else ""
-        return f"{_word(history, facts)} {'after' if history.asked.paused else 'for'} {spent}{share}: {rows} written so far."
+        when = "after" if history.asked.paused else "for"
+        return f"{_word(history, facts)} {when} {spent}{share}: {rows} written so far."
     if facts.status == "unpublished":
         return f"Unpublished: {rows} in {spent}, and a requirement is not met."
     if facts.status == "discarded":
