@@ -391,10 +391,7 @@ class Client:
         self.slots.wake()
 
     async def call(self, method: str, path: str, **request: Any) -> bytes:
-        """Return what a server says to a call that asks no model, once; raises as ``judged`` does.
-
-        ``request`` is what ``aiohttp`` takes beside the address: ``data``, ``headers``, ``params``.
-        """
+        """Return what a server says to a call that asks no model, once; ``request`` is what ``aiohttp`` takes."""
         read = bytearray()
         async with contextlib.aclosing(self.stream(method, path, **request)) as pieces:
             async for piece in pieces:
