@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,27 @@ from headrace.errors import (
 from .invariants import check, parts, rows_of, stamps
 from .job import FILES, ROWS, Job, make_input
 
+# ---------------------------------------------------------------- killed, and run again
+
+NONE = {"first": 10_000}  # no row passes
+KILLED: list[tuple[dict[str, Any], str]] = [
+    *(({"limit": 250}, points) for points in ("publish.renamed@2", "journal.synced", "finish.manifest")),
+    *(({"limit": 250}, "finish.closed"), (NONE, "finish.success"), (NONE, "finish.closed")),
+    *(({}, "journal.synced@2 journal.synced@2 journal.synced"), ({}, "journal.synced@2")),
+    ({"options": {"durability": "process"}}, "publish.renamed@2"),
+]
+
+
+@pytest.mark.parametrize(("which", "points"), KILLED, ids=str)
+def test_killed(job: Job, which: dict[str, Any], points: str) -> None:
+    """One driver after the other, each killed at its point; the last one ends the run."""
+    job = replace(job, **which)
+    for point, _, passage in (each.partition("@") for each in points.split()):
+        assert job.start({point: f"kill@{passage or 1}"}).wait()[0] == -signal.SIGKILL
+    job.here()
+    check(Path(job.output), job.expected(), job.here)
+
+
 # ---------------------------------------------------------------- limits
 
 
@@ -32,14 +53,6 @@ from .job import FILES, ROWS, Job, make_input
 def test_limit(job: Job, limit: int) -> None:
     job = Job(job.source, job.output, limit=limit)
     assert job.here().rows == min(limit, FILES * ROWS)
-    check(Path(job.output), job.expected(), job.here)
-
-
-@pytest.mark.parametrize("point", ["publish.renamed", "journal.synced", "finish.manifest", "finish.closed"])
-def test_limit_killed(job: Job, point: str) -> None:
-    job = Job(job.source, job.output, limit=250)
-    assert job.start({point: "kill@2" if point == "publish.renamed" else "kill"}).wait()[0] == -signal.SIGKILL
-    job.here()
     check(Path(job.output), job.expected(), job.here)
 
 
@@ -66,14 +79,6 @@ def test_all_rows_filtered(job: Job) -> None:
     job = Job(job.source, job.output, first=10_000)
     assert job.here().rows == 0
     assert pq.read_schema(Path(job.output) / parts(Path(job.output))[0]).names == ["id", "product"]
-    check(Path(job.output), [], job.here)
-
-
-@pytest.mark.parametrize("point", ["finish.success", "finish.closed"])
-def test_all_rows_filtered_killed(job: Job, point: str) -> None:
-    job = Job(job.source, job.output, first=10_000)
-    assert job.start({point: "kill"}).wait()[0] == -signal.SIGKILL
-    job.here()
     check(Path(job.output), [], job.here)
 
 
@@ -140,24 +145,10 @@ def test_leftovers_are_swept(job: Job) -> None:
     check(Path(job.output), job.expected(), job.here)
 
 
-def test_three_resumes_in_a_row(job: Job) -> None:
-    for passage in (2, 2, 1):
-        assert job.start({"journal.synced": f"kill@{passage}"}).wait()[0] == -signal.SIGKILL
-    job.here()
-    check(Path(job.output), job.expected(), job.here)
-
-
 def test_resumes_with_other_workers_sizes_and_durability(job: Job) -> None:
     assert job.start({"publish.renamed": "kill@2"}).wait()[0] == -signal.SIGKILL
     result = job.here(durability="process", workers=1, shard_rows=17)
     assert result.resumed and result.files == FILES
-    check(Path(job.output), job.expected(), job.here)
-
-
-def test_process_durability_survives_kills(job: Job) -> None:
-    job = Job(job.source, job.output, options={"durability": "process"})
-    assert job.start({"publish.renamed": "kill@2"}).wait()[0] == -signal.SIGKILL
-    job.here()
     check(Path(job.output), job.expected(), job.here)
 
 
@@ -318,14 +309,6 @@ def _more(batch: dict[str, Any]) -> dict[str, Any]:
 def test_other_columns_name_the_function(job: Job, tmp_path: Path, fn: Any, match: str) -> None:
     with pytest.raises(OutputSchemaChanged, match=match):
         _run_kinds(job, tmp_path, {0: 1, 1: 1}, fn)
-
-
-def test_the_schema_stays_settled_over_a_kill(job: Job) -> None:
-    assert job.start({"journal.synced": "kill@2"}).wait()[0] == -signal.SIGKILL
-    job.here()
-    check(Path(job.output), job.expected(), job.here)
-    success = json.loads((Path(job.output) / "_SUCCESS").read_text())
-    assert success["shards"] == FILES
 
 
 def test_a_foreign_file_that_came_meanwhile(job: Job) -> None:

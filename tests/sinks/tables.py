@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 from hypothesis import strategies as st
+
+from headrace.core.target_ports import Sink
+from headrace.testing.sinks import published, task
 
 Values = st.SearchStrategy[Any]
 Column = tuple[pa.DataType, Values]
@@ -81,3 +85,13 @@ def batches_of(table: pa.Table) -> Iterator[pa.RecordBatch]:
 
 
 __all__ = ["INTEGERS", "NESTED", "PLAIN", "SCALARS", "Column", "batches_of", "tables"]
+
+
+def written(sink: Sink, *batches: pa.RecordBatch) -> Path:
+    """Write a part, and return where it is."""
+    writer = sink.open(task(), batches[0].schema)
+    for batch in batches:
+        writer.write(batch)
+    (file,) = writer.close()
+    writer.sync()
+    return published(sink, file)

@@ -16,9 +16,9 @@ from headrace.core.target_ports import Sink
 from headrace.errors import ArgumentError, SinkError
 from headrace.sinks.files import FileSink
 from headrace.sinks.text import Csv
-from headrace.testing.sinks import SCHEMA, FormatContract, bound, published, rows, task
+from headrace.testing.sinks import SCHEMA, FormatContract, bound, rows
 
-from .tables import PLAIN, SCALARS, batches_of, tables
+from .tables import PLAIN, SCALARS, batches_of, tables, written
 
 
 def read(path: Path, schema: pa.Schema, delimiter: str = ",") -> pa.Table:
@@ -49,15 +49,6 @@ class TestCsvZstd(TestCsv):
 
     def make(self) -> Csv:
         return Csv(compression="zstd")
-
-
-def written(sink: Sink, *batches: pa.RecordBatch) -> Path:
-    writer = sink.open(task(), batches[0].schema)
-    for batch in batches:
-        writer.write(batch)
-    (file,) = writer.close()
-    writer.sync()
-    return published(sink, file)
 
 
 def of(**columns: Any) -> pa.RecordBatch:

@@ -21,9 +21,9 @@ from headrace.core.target_ports import Sink
 from headrace.errors import ArgumentError, SinkError
 from headrace.sinks.files import FileSink
 from headrace.sinks.json import Json
-from headrace.testing.sinks import SCHEMA, FormatContract, bound, published, task
+from headrace.testing.sinks import SCHEMA, FormatContract, bound
 
-from .tables import NESTED, SCALARS, batches_of, tables
+from .tables import NESTED, SCALARS, batches_of, tables, written
 
 
 def read(path: Path, schema: pa.Schema) -> pa.Table:
@@ -58,12 +58,7 @@ class TestJsonGzip(TestJson):
 
 
 def lines(sink: Sink, *batches: pa.RecordBatch) -> list[Any]:
-    writer = sink.open(task(), batches[0].schema)
-    for batch in batches:
-        writer.write(batch)
-    (file,) = writer.close()
-    writer.sync()
-    text = published(sink, file).read_text("utf-8")
+    text = written(sink, *batches).read_text("utf-8")
     assert text.endswith("\n")
     return [json.loads(line, parse_constant=pytest.fail) for line in text[:-1].split("\n")]
 

@@ -23,9 +23,9 @@ from headrace.errors import ArgumentError, SinkError
 from headrace.sinks import parquet
 from headrace.sinks.files import FileSink
 from headrace.sinks.parquet import Parquet
-from headrace.testing.sinks import SCHEMA, FormatContract, bound, published, rows, task
+from headrace.testing.sinks import SCHEMA, FormatContract, bound, rows, task
 
-from .tables import NESTED, SCALARS, batches_of, tables
+from .tables import NESTED, SCALARS, batches_of, tables, written
 
 
 class TestParquet(FormatContract):
@@ -38,13 +38,8 @@ class TestParquet(FormatContract):
         return pq.ParquetFile(path).read()
 
 
-def written(sink: Sink, *batches: pa.RecordBatch) -> pq.ParquetFile:
-    writer = sink.open(task(), batches[0].schema)
-    for batch in batches:
-        writer.write(batch)
-    (file,) = writer.close()
-    writer.sync()
-    return pq.ParquetFile(published(sink, file))
+def parquet_of(sink: Sink, *batches: pa.RecordBatch) -> pq.ParquetFile:
+    return pq.ParquetFile(written(sink, *batches))
 
 
 def group_sizes(file: pq.ParquetFile) -> list[int]:
@@ -56,24 +51,24 @@ def numbers(count: int) -> pa.RecordBatch:
 
 
 def test_small_batches_become_one_row_group(tmp_path: Path) -> None:
-    file = written(bound(FileSink(str(tmp_path), Parquet()), tmp_path), *[numbers(1000)] * 100)
+    file = parquet_of(bound(FileSink(str(tmp_path), Parquet()), tmp_path), *[numbers(1000)] * 100)
     assert group_sizes(file) == [100_000]
 
 
 def test_row_groups_are_even(tmp_path: Path) -> None:
-    file = written(bound(FileSink(str(tmp_path), Parquet()), tmp_path), numbers(300_000), numbers(100))
+    file = parquet_of(bound(FileSink(str(tmp_path), Parquet()), tmp_path), numbers(300_000), numbers(100))
     assert group_sizes(file) == [150_000, 150_000, 100]
 
 
 def test_wide_rows_make_shorter_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parquet, "_GROUP_BYTES", 8000)
-    file = written(bound(FileSink(str(tmp_path), Parquet()), tmp_path), *[numbers(500)] * 5, numbers(4000))
+    file = parquet_of(bound(FileSink(str(tmp_path), Parquet()), tmp_path), *[numbers(500)] * 5, numbers(4000))
     assert group_sizes(file) == [1000, 1000, 1125, 1125, 1125, 1125]
 
 
 def test_asked_row_groups_are_exact(tmp_path: Path) -> None:
     sink = bound(FileSink(str(tmp_path), Parquet(row_group_rows=100)), tmp_path)
-    file = written(sink, numbers(30), numbers(90), numbers(450), numbers(5))
+    file = parquet_of(sink, numbers(30), numbers(90), numbers(450), numbers(5))
     assert group_sizes(file) == [100] * 5 + [75]
     assert file.read()["n"].to_pylist() == [*range(30), *range(90), *range(450), *range(5)]
 
@@ -88,7 +83,7 @@ def test_a_dictionary_only_where_values_repeat(tmp_path: Path, rows: int) -> Non
         ["noise", "few", "vector", "word"],
     )
     batches = [batch.slice(i, rows) for i in range(0, n, rows)]
-    group = written(bound(FileSink(str(tmp_path), Parquet()), tmp_path), *batches).metadata.row_group(0)
+    group = parquet_of(bound(FileSink(str(tmp_path), Parquet()), tmp_path), *batches).metadata.row_group(0)
     columns = {group.column(i).path_in_schema: group.column(i) for i in range(4)}
     with_dictionary = {name for name, c in columns.items() if "RLE_DICTIONARY" in c.encodings}
     assert with_dictionary == {"few", "word"}
@@ -97,7 +92,7 @@ def test_a_dictionary_only_where_values_repeat(tmp_path: Path, rows: int) -> Non
 
 @pytest.mark.parametrize("compression", ["zstd", "gzip", "none", None, "SNAPPY"])
 def test_compression(tmp_path: Path, compression: str | None) -> None:
-    file = written(bound(FileSink(str(tmp_path), Parquet(compression=compression)), tmp_path), rows(0, 10))
+    file = parquet_of(bound(FileSink(str(tmp_path), Parquet(compression=compression)), tmp_path), rows(0, 10))
     expected = "UNCOMPRESSED" if compression in (None, "none") else str(compression).upper()
     assert file.metadata.row_group(0).column(0).compression == expected
 
@@ -134,7 +129,7 @@ def test_a_null_vector_is_refused_rather_than_written_unreadably(tmp_path: Path)
             writer.write(batch)
         writer.abort()
     fine = pa.RecordBatch.from_arrays([pa.array([[1.0, None]], vector)], ["embedding"])
-    assert written(sink, fine).read()["embedding"].to_pylist() == [[1.0, None]]
+    assert parquet_of(sink, fine).read()["embedding"].to_pylist() == [[1.0, None]]
 
 
 @pytest.mark.parametrize(
@@ -170,7 +165,7 @@ def test_every_type_survives(table: pa.Table) -> None:
     with tempfile.TemporaryDirectory() as name:
         sink = bound(FileSink(name, Parquet()), Path(name), "process")
         sink.check_schema(table.schema)
-        file = written(sink, *batches_of(table))
+        file = parquet_of(sink, *batches_of(table))
         back = file.read()
         assert back.schema.equals(table.schema)
         assert back.equals(table)
@@ -234,7 +229,7 @@ def test_neither_pandas_nor_datasets_are_imported(tmp_path: Path) -> None:
 
 
 def test_schema_is_the_settled_one(tmp_path: Path) -> None:
-    file = written(bound(FileSink(str(tmp_path), Parquet()), tmp_path), rows(0, 3))
+    file = parquet_of(bound(FileSink(str(tmp_path), Parquet()), tmp_path), rows(0, 3))
     assert file.schema_arrow.equals(SCHEMA)
 
 
@@ -262,7 +257,9 @@ def test_views_that_arrow_cannot_cut_are_written_as_plain_values(
     elif form != "struct":
         column = pa.ListArray.from_arrays(pa.array([0, 3, 3, 50, 100], pa.int32()), column)
     batch = pa.record_batch({"id": pa.array(range(len(column))), "c": column})
-    file = written(bound(FileSink(str(tmp_path), Parquet(row_group_rows=3)), tmp_path), batch, batch.slice(1))
+    file = parquet_of(
+        bound(FileSink(str(tmp_path), Parquet(row_group_rows=3)), tmp_path), batch, batch.slice(1)
+    )
     assert file.read()["c"].to_pylist() == [*column.to_pylist(), *column.to_pylist()[1:]]
 
 
