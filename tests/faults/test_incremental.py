@@ -54,16 +54,10 @@ NEW = {"incremental": True}
 _processes = multiprocessing.get_context("forkserver")
 _processes.set_forkserver_preload(
     [
-        *(
-            "faults.job",
-            "faults.test_keys",
-            "pyarrow.parquet",
-            "pyarrow.compute",
-            "headrace.output.resume",
-            "headrace.sinks.parquet",
-        ),
-        *("headrace.worker.schema_inference", "headrace.driver.loop", "headrace.annex.report.page"),
-        *("headrace.engines.inline", "headrace.worker.stage_worker", "headrace.session.read"),
+        *("faults.job", "faults.test_keys", "pyarrow.parquet", "pyarrow.compute", "headrace.output.resume"),
+        *("headrace.sinks.parquet", "headrace.worker.schema_inference", "headrace.driver.loop"),
+        *("headrace.annex.report.page", "headrace.engines.inline", "headrace.worker.stage_worker"),
+        "headrace.session.metric_results",
     ]
 )
 

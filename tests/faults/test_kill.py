@@ -15,90 +15,54 @@ from headrace.core import failpoints
 from .invariants import check, parts, rows_of, stamps
 from .job import FILES, ROWS, Job
 
-# Point and passage at which the driver kills itself. Passages of plan.written: plan, pointer, manifest;
-# of the journal: opened, schema, then commits in groups.
-DRIVER = [
-    ("plan.written", 1),
-    ("plan.written", 2),
-    ("plan.written", 3),
-    ("run.opened", 1),
-    ("journal.append", 1),
-    ("journal.append", 2),
-    ("journal.append", 3),
-    ("journal.sync", 1),
-    ("journal.sync", 2),
-    ("journal.sync", 3),
-    ("journal.synced", 1),
-    ("journal.synced", 2),
-    ("journal.synced", 3),
-    ("publish.rename", 1),
-    ("publish.rename", 6),
-    ("publish.renamed", 1),
-    ("publish.renamed", FILES),
-    ("finish.manifest", 1),
-    ("finish.success", 1),
-    ("finish.closed", 1),
-]
+
+def passages(**points: str) -> list[tuple[str, int]]:
+    """Return points, and at which passages the driver kills itself there."""
+    return [
+        (f"{group}.{point}", int(passage))
+        for group, words in points.items()
+        for point, _, numbers in (word.partition(":") for word in words.split())
+        for passage in numbers.split(",")
+    ]
+
+
+def elsewhere(group: str, words: str) -> list[str]:
+    return [f"{group}.{word}" for word in words.split()]
+
+
+# Passages of plan.written: plan, pointer, manifest; of the journal: opened, schema, then commits in groups.
+DRIVER = passages(
+    plan="written:1,2,3",
+    run="opened:1",
+    journal="append:1,2,3 sync:1,2,3 synced:1,2,3",
+    publish=f"rename:1,6 renamed:1,{FILES}",
+    finish="manifest:1 success:1 closed:1",
+)
+PARTING = passages(shard="divided:1,5", journal="append:4 sync:4 synced:4", publish="rename:3")
+# An overwrite also passes the points of every run while its parts are hidden.
+SWAP = passages(
+    journal="synced:3",
+    swap="recorded:1 removed:1 pointed:1",
+    publish="rename:1 renamed:5",
+    finish="manifest:1 success:1 closed:1",
+)
 WORKER = ["attempt.started", "attempt.batch", "stage.write", "stage.closed", "stage.sync"]
 METRICS = ["state.written"]  # see test_metrics.py
 MAKER = ["block.made"]
-PARTED = [
-    "attempt.parted"
-]  # a worker's, and the driver's, where a shard is done in parts because it takes long
-LEFT = ["attempt.left"]  # a worker's, where it leaves a part of its shard to another
-PARTING = [
-    ("shard.divided", 1),
-    ("shard.divided", 5),
-    ("journal.append", 4),
-    ("journal.sync", 4),
-    ("journal.synced", 4),
-    ("publish.rename", 3),
-]
-RECOVER = ["recover.opened", "recover.revoked", "recover.swept"]
-STORE = [
-    "store.upload",
-    "store.uploaded",
-    "store.append",
-    "store.appended",
-]  # see tests/stores/test_killed.py
+# Where a shard is done in parts as it takes long, and where a worker leaves a part to another.
+PARTED, LEFT = ["attempt.parted"], ["attempt.left"]
+RECOVER = elsewhere("recover", "opened revoked swept")
+STORE = elsewhere("store", "upload uploaded append appended")  # see tests/stores/test_killed.py
 UPLOADER = ["worker.upload", "worker.uploaded"]  # see tests/stores/test_uploaded.py
 TABLE = ["table.filled"]  # see tests/annex/together/test_every_sink.py
 COLUMNS = ["table.joined"]  # see tests/annex/lakes/test_add_columns.py
-QUERY = [
-    "query.inputs",
-    "query.answered",
-    "query.synced",
-    "query.done",
-]  # see tests/annex/queries/test_faults.py
+QUERY = elsewhere("query", "inputs answered synced done")  # see tests/annex/queries/test_faults.py
 FLEET = ["note.add", "note.added", "fleet.fenced"]  # see tests/annex/fleet/test_fleet.py
-BATCHES = [
-    "batch.chosen",
-    "batch.filed",
-    "batch.planned",
-    "batch.sending",
-    "batch.uploaded",
-    "batch.creating",
-    "batch.created",
-    "batch.open",
-    "batch.fetched",
-    "batch.settled",
-    "batch.answered",
-    "batch.stored",
-    "batch.kept",
-]  # see tests/annex/llm/test_via_batch.py
+BATCHES = elsewhere(  # see tests/annex/llm/test_via_batch.py
+    "batch",
+    "chosen filed planned sending uploaded creating created open fetched settled answered stored kept",
+)
 REQUIRED = ["finish.withheld"]  # see tests/annex/together/test_unseen.py
-# An overwrite also passes the points of every run while its parts are hidden.
-SWAP = [
-    ("journal.synced", 3),
-    ("finish.manifest", 1),
-    ("swap.recorded", 1),
-    ("swap.removed", 1),
-    ("publish.rename", 1),
-    ("publish.renamed", 5),
-    ("swap.pointed", 1),
-    ("finish.success", 1),
-    ("finish.closed", 1),
-]
 
 
 def test_every_point_is_killed_at_somewhere() -> None:
