@@ -21,7 +21,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate, islice, pairwise
 from statistics import median
 
 import msgspec
@@ -177,19 +177,22 @@ class Board:
         self._read = read
         self._items: dict[str, range | tuple[Shard, ...]] = {**plan.slices()}
         self._last: dict[str, int] = {}  # slice or piece → its last claim
+        self._noticed: dict[Part, float] = {}  # when a claim was first seen
         self._claims: dict[Part, Claim] = {}
-        self._seen: dict[str, tuple[Pace, float]] = {}  # machine → its last claim that was read, and when
+        self._seen: dict[
+            str, tuple[Pace, float]
+        ] = {}  # machine → its last claim that was read, and when it was there
         self._settled: set[Part] = set()
         self.ended: dict[str, Ended] = {}
         self.unread: set[str] = set()
         self.hinted: set[str] = set()
         self._errors: dict[str, int] = {}
 
-    def look(self, names: Iterable[str]) -> None:
-        """Take in which notes there are."""
+    def look(self, names: Iterable[str], now: float = 0.0) -> None:
+        """Take in which notes there are; ``now`` is any time that only grows."""
         for name in names:
             if found := _CLAIM.fullmatch(name):
-                self.claimed((found[1], int(found[2])))
+                self.claimed((found[1], int(found[2])), now)
             elif (found := _ENDED.fullmatch(name)) and found[1] not in self.ended:
                 self.unread.add(found[1])
             elif (found := _LEFT.fullmatch(name)) and found[1] not in self.ended:
@@ -212,14 +215,21 @@ class Board:
         self._settled.update(ended.done)
         self._items |= {f"{machine}-{i}": piece for i, piece in enumerate(ended.left)}
 
-    def claimed(self, part: Part) -> None:
+    def claimed(self, part: Part, now: float) -> None:
         """Somebody has this claim."""
+        self._noticed.setdefault(part, now)
         self._last[part[0]] = max(part[1], self._last.get(part[0], 0))
 
     def shards(self, item: str) -> tuple[Shard, ...]:
         """Return the shards of a slice or a piece."""
         found = self._items[item]
         return self._plan.shards(found) if isinstance(found, range) else found
+
+    def alike(self, most: int) -> list[Part]:
+        """Return claims that may be made now, as ``free`` does: the first, and of those after it that are as big."""
+        found = list(islice(self.free(), most))
+        least = 0.9 * len(self._items[found[0][0]]) if found else 0.0
+        return [part for part in found if len(self._items[part[0]]) >= least]
 
     def handed(self, item: str) -> int:
         """Return how often the rows of a slice or a piece were given on."""
@@ -245,7 +255,7 @@ class Board:
             claim = self._claims[part] = msgspec.msgpack.decode(data, type=Claim)
             known = self._seen.get(claim.machine)
             if known is None or known[0].seconds < claim.pace.seconds:
-                self._seen[claim.machine] = claim.pace, now
+                self._seen[claim.machine] = claim.pace, self._noticed.get(part, now)
         found: dict[str, list[Part]] = {}
         for part, claim in self._claims.items():
             if claim.machine not in self.ended:

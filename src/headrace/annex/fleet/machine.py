@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import islice
 from typing import TYPE_CHECKING, cast
 
 import msgspec
@@ -51,10 +50,10 @@ if TYPE_CHECKING:
 
 LONGEST_LOOK, LOOK_SHARE = 2.0, 0.02
 """Seconds between two looks at what others do, and the share of the time since it began; what is more counts."""
-WATCH = 8
+WATCH = 25
 """For so many looks' time, a machine at work does not ask whether others took what it has."""
 AHEAD = 64
-"""A machine takes one of so many slices that are free: so few ask for the same."""
+"""A machine takes one of so many slices that are free and as big, so that few ask for the same."""
 CLAIMS_READ = 256
 """Claims that a machine without work reads at a time, to see whose they are."""
 READ, SELDOM = 8, 0.25
@@ -118,7 +117,7 @@ class Fleet:
         if len(names) != len(self._names):
             self._changed = time.monotonic()
         self._names, self._fresh = names, True
-        self.board.look(names)
+        self.board.look(names, time.monotonic())
         return PLAN in names
 
     @contextlib.contextmanager
@@ -170,7 +169,7 @@ class Fleet:
         """
         while self._fresh or self.look():
             self._fresh = False
-            free = list(islice(self.board.free(), AHEAD))
+            free = self.board.alike(AHEAD)
             if not free and not self._release(machine, done):
                 return None
             if free:
@@ -178,7 +177,7 @@ class Fleet:
                 shards = self.board.shards(part[0])
                 pace = Pace(seconds, weight + weight_of(shards))
                 first = self.notes.add(claim_name(part), msgspec.msgpack.encode(Claim(machine, pace)))
-                self.board.claimed(part)
+                self.board.claimed(part, time.monotonic())
                 if first:
                     return part, shards
         return None

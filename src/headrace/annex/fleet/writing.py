@@ -50,7 +50,7 @@ _LABEL = re.compile(r"(?<=part-)\d+(?:\.\d+)*")
 MACHINES = 64
 """Shards are made as if so many workers took them: nobody knows how many machines will come."""
 FIRST_LOOK = 0.1
-"""Seconds until the second look at what the others do."""
+"""Seconds until the second try to open an output that another machine has just completed."""
 
 Drive = Callable[[Machine], None]
 
@@ -247,7 +247,7 @@ def _work(fleet: Fleet, drive: Drive) -> None:
 
 
 def _wait(fleet: Fleet, tries: int, looks: int = 1) -> None:
-    time.sleep(backoff(tries, FIRST_LOOK, looks * fleet.longest, spread=0.0))
+    time.sleep(backoff(tries, fleet.longest / 8, looks * fleet.longest, spread=0.0))
 
 
 def _gathered(fleet: Fleet, stack: contextlib.ExitStack) -> Job | None:
