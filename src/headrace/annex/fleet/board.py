@@ -57,9 +57,9 @@ def slices_of(shards: int) -> list[int]:
     Each costs two requests, so there are far fewer slices than shards where there are many of these.
 
     >>> slices_of(5), slices_of(1_000)[:3], [len(slices_of(10**n)) for n in (3, 4, 5, 6)]
-    ([1, 1, 1, 1, 1], [8, 8, 8], [234, 548, 5497, 7951])
+    ([1, 1, 1, 1, 1], [8, 8, 8], [234, 378, 3092, 7951])
     """
-    by = min(MOST, max(FEWEST, shards // 100))
+    by = min(MOST, max(FEWEST, shards // 200))
     most, found = -(-shards // (2 * by)), list[int]()
     while shards:
         found.append(min(most, -(-shards // by)))

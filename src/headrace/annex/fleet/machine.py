@@ -48,9 +48,9 @@ if TYPE_CHECKING:
     from headrace.sinks.files import FileSink
 
 
-LONGEST_LOOK, LOOK_SHARE = 2.0, 0.02
+LONGEST_LOOK, LOOK_SHARE = 2.0, 0.005
 """Seconds between two looks at what others do, and the share of the time since it began; what is more counts."""
-WATCH = 25
+WATCH = 60
 """For so many looks' time, a machine at work does not ask whether others took what it has."""
 AHEAD = 64
 """A machine takes one of so many slices that are free and as big, so that few ask for the same."""

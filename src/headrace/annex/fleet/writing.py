@@ -257,7 +257,7 @@ def _gathered(fleet: Fleet, stack: contextlib.ExitStack) -> Job | None:
     while True:
         tries += 1
         if fleet.completes():
-            _wait(fleet, tries, 4)  # nothing is lost
+            _wait(fleet, tries, 8)  # nothing is lost
             continue
         if not fleet.look():
             return None
