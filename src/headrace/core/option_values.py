@@ -82,8 +82,8 @@ class Ray:
     ) -> None:
         if address is not None and not names_cluster(address):
             raise ArgumentError(f"Ray({address!r}): the address of a cluster is such as 'ray://head:10001'.")
-        _check_seconds("pool_timeout", pool_timeout)
-        _check_truth("allow_unauthenticated", allow_unauthenticated)
+        check("pool_timeout", pool_timeout, float)
+        check("allow_unauthenticated", allow_unauthenticated, bool)
         check_ray_remote_args(remote_args, "remote_args")
         object.__setattr__(self, "address", address)
         object.__setattr__(self, "pool_timeout", pool_timeout)
@@ -99,16 +99,6 @@ def names_cluster(value: Any) -> bool:
     return isinstance(value, str) and value.startswith(RAY_ADDRESS) and len(value) > len(RAY_ADDRESS)
 
 
-def _check_seconds(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
-        raise ArgumentError(f"{name}={value!r}: it takes a number above zero.")
-
-
-def _check_truth(name: str, value: Any) -> None:
-    if not isinstance(value, bool):
-        raise ArgumentError(f"{name}={value!r} is neither True nor False.")
-
-
 def check_ray_remote_args(value: Any, argument: str = "ray_remote_args") -> None:
     """Refuse what is no dict for Ray, and what is said, or decided, in another way."""
     names = set(value) if isinstance(value, Mapping) else None
@@ -122,7 +112,7 @@ def check_ray_remote_args(value: Any, argument: str = "ray_remote_args") -> None
         )
 
 
-_SECONDS = ("stall_timeout", "batch_timeout", "commit_every", "keep_template")
+_SECONDS = ("pool_timeout", "stall_timeout", "batch_timeout", "commit_every", "keep_template")
 
 
 def plain(name: str, value: Any) -> Any:

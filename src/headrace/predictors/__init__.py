@@ -74,6 +74,7 @@ def _is_at(predictor: Any, path: str) -> bool:
 # ---------------------------------------------------------------- asked outright: nobody has to call ``load`` before
 
 T = TypeVar("T", bound="Direct")
+L = TypeVar("L", bound="Loaded")
 
 COLUMN = "predictions"
 """What the column is called that holds a model's only result, as in Ray AIR."""
@@ -81,7 +82,36 @@ COLUMN = "predictions"
 _loaded: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 
 
-class Direct:
+class Loaded:
+    """The life of a library's model: given as an object or a file, loaded where it works, let go of."""
+
+    label: str
+    """What messages call the model."""
+
+    def close(self) -> None:
+        """Let go of what was loaded."""
+        self.__dict__.update(self._unloaded())
+
+    def weights(self) -> str:
+        """Say where the weights are while workers work."""
+        return f"each worker loads its own copy of {self.label}"
+
+    def __copy__(self: L) -> L:
+        """Return another for this process, of the same model: only what travels is packed."""
+        copied = object.__new__(type(self))
+        copied.__dict__.update(self.__dict__, **self._unloaded())
+        return copied
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what was loaded."""
+        return {**self.__dict__, **self._unloaded()}
+
+    def _unloaded(self) -> dict[str, Any]:
+        """Return the attributes that ``load`` sets, as they are before."""
+        return {"_loaded": None}
+
+
+class Direct(Loaded):
     """A library's predictor with the face that Ray AIR's have: ``from_checkpoint``, and ``predict`` of a frame.
 
     ``preparing``: the checkpoint's preprocessor, as a function of a batch; None without one.

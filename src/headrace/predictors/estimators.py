@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 from headrace.core.arrow.model_columns import listed, shapes
 from headrace.core.files.artifacts import Artifact, refuse_pickle, require, shortened, try_elsewhere
 from headrace.errors import ArgumentError, BadInput, ModelError, ModelUnreadable, nearest
 from headrace.predictors import Direct
-
-E = TypeVar("E", bound="EstimatorPredictor")
 
 
 class EstimatorPredictor(Direct):
@@ -31,8 +29,6 @@ class EstimatorPredictor(Direct):
     """The rest of the sentence about a file of no known kind."""
     how_to_repair: ClassVar[str]
     """Questions and advice for a file that cannot be read."""
-
-    label: str
 
     def _open(self, model: Any, *, method: str, sha256: str | None, trust_pickle: bool) -> None:
         """Check the method, and that ``model`` is a fitted object or a file that may be read."""
@@ -55,10 +51,6 @@ class EstimatorPredictor(Direct):
             self.label = type(model).__name__
             self._check_model(model)
 
-    def close(self) -> None:
-        """Release what was loaded."""
-        self.__dict__.update(self._unloaded())
-
     def identity(self) -> Any:
         """Return the digest of the file, or the content of the object; and the options that change results."""
         content = self._content(self._model) if self._artifact is None else (self._artifact.digest(),)
@@ -69,20 +61,6 @@ class EstimatorPredictor(Direct):
         if self._artifact is not None:
             return f"each worker reads its own copy of {self.label}"
         return f"the trees of {self.label} are private to each worker"
-
-    def __copy__(self: E) -> E:
-        """Return another for this process, of the same model: only what travels is packed."""
-        copied = object.__new__(type(self))
-        copied.__dict__.update(self.__dict__, **self._unloaded())
-        return copied
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave out what was loaded."""
-        return {**self.__dict__, **self._unloaded()}
-
-    def _unloaded(self) -> dict[str, Any]:
-        """Return the attributes that ``load`` sets, as they are before."""
-        return {"_loaded": None}
 
     def _model_to_load(self) -> Any:
         """Return the object, or read the file. Raises ``ModelUnreadable`` with the library's message."""

@@ -25,6 +25,7 @@ from headrace.core.files.artifacts import (
     walk,
 )
 from headrace.errors import ArgumentError, HeadraceError, MissingLibrary, ModelUnreadable, UntrustedPickle
+from headrace.predictors import Loaded
 
 _KINDS = ("model", "adapter_model")
 _PICKLED = {"model": "pytorch_model", "adapter_model": "adapter_model"}
@@ -269,7 +270,7 @@ class _MissingWeights(logging.Handler):
 # Their model is an object or a folder. They share its device, weights and identity.
 
 
-class TextPredictor:
+class TextPredictor(Loaded):
     """Base of predictors whose model is an object of a library, or a folder that ``save_pretrained`` wrote.
 
     A subclass names its library, calls ``_open`` in ``__init__``, and implements ``_load_folder``, ``_copy_to``,
@@ -286,8 +287,6 @@ class TextPredictor:
     marker: ClassVar[str]
     """The JSON file by which a folder of this library is known."""
     dtypes: ClassVar[tuple[str, ...]] = ("float32", "float16", "bfloat16")
-
-    label: str
 
     def _open(
         self,
@@ -308,8 +307,7 @@ class TextPredictor:
         self._trust_pickle = trust_pickle
         self._artifact: Artifact | None = None
         self._model: Any = None
-        self._loaded: Any = None
-        self._modes: list[tuple[Any, bool]] = []
+        self.__dict__.update(self._unloaded())
         if isinstance(model, str | os.PathLike):
             self._artifact = checked_folder(
                 os.fspath(model), sha256, marker=self.marker, trust_pickle=trust_pickle
@@ -337,9 +335,8 @@ class TextPredictor:
 
     def close(self) -> None:
         """Release the model; an object that was given has its modes again."""
-        self._loaded = None
         restore_modes(self._modes)
-        self._modes = []
+        super().close()
 
     def identity(self) -> Any:
         """Return the digest of the folder, or the content of the object; and the options that change results."""
@@ -349,13 +346,13 @@ class TextPredictor:
     def weights(self) -> str:
         """Describe where the weights are."""
         if self._artifact is not None:
-            return f"each worker loads its own copy of {self.label}"
+            return super().weights()
         return (
             "weights are shared between workers" if self._device is None else "each worker moves its own copy"
         )
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_loaded": None, "_modes": []}
+    def _unloaded(self) -> dict[str, Any]:
+        return {"_loaded": None, "_modes": []}
 
     def _precision(self) -> dict[str, Any]:
         return {} if self._dtype is None else {"dtype": self._dtype}

@@ -197,7 +197,7 @@ class OnnxPredictor(Direct):
         self._artifact: Artifact | None = None
         self._files: list[Artifact] = []
         self._data: Array | None = None
-        self._session: Any = None
+        self.__dict__.update(self._unloaded())
         if isinstance(model, str | os.PathLike):
             self._artifact = Artifact(os.fspath(model), sha256).checked()
             self.label = self._artifact.name
@@ -256,10 +256,6 @@ class OnnxPredictor(Direct):
                 columns[name] = result
         return columns[self._names[0]] if list(columns) == self._names[:1] else columns
 
-    def close(self) -> None:
-        """End the session."""
-        self._session = None
-
     def identity(self) -> Any:
         """Return the digest of the model with all its files, and what was asked of it."""
         if self._data is not None:
@@ -272,14 +268,8 @@ class OnnxPredictor(Direct):
             digests = [each.digest() for each in self._files]
         return ("onnx", tuple(digests), self._outputs, tuple(sorted(self._options.items())))
 
-    def weights(self) -> str:
-        """Say where the weights are."""
-        return f"each worker loads its own copy of {self.label}"
-
-    def __getstate__(self) -> dict[str, Any]:
-        loaded = ("_session", "_inputs", "_fixed", "_names")
-        state = {name: value for name, value in self.__dict__.items() if name not in loaded}
-        return {**state, "_session": None}
+    def _unloaded(self) -> dict[str, Any]:
+        return {"_session": None, "_inputs": {}, "_fixed": None, "_names": []}
 
     # ---------------------------------------------------------------- loading
 

@@ -145,10 +145,6 @@ class KerasPredictor(Direct):
     def predict_one_row(self) -> None:
         """Loading a model of Keras reads all its weights; more is not tried."""
 
-    def close(self) -> None:
-        """Let go of the model."""
-        self._loaded = None
-
     def identity(self) -> Any:
         """Return the digest of the model's files, or of its config and weights, and the classes of its own."""
         if self._artifact is not None:
@@ -161,16 +157,6 @@ class KerasPredictor(Direct):
             self._signature,
             tuple(sorted(self._custom.items(), key=lambda item: item[0])),
         )
-
-    def weights(self) -> str:
-        """Say where the weights are."""
-        return f"each worker loads its own copy of {self.label}"
-
-    def __copy__(self) -> KerasPredictor:
-        """Return another for this process, of the same model: only what travels is packed."""
-        result = object.__new__(type(self))
-        result.__dict__.update(self.__dict__, _loaded=None)
-        return result
 
     def __reduce__(self) -> Any:
         # A model travels as an archive: unpickling its object would not find classes of the user's own script.

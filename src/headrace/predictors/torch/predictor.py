@@ -204,17 +204,11 @@ class TorchPredictor(Direct):
             return f"all workers share one copy of the weights of {self.label}"
         if self._kind in ("safetensors", "pickle") and self._dtype is None:
             return f"all workers map the weights in {self.label}, one copy in memory"
-        return f"each worker loads its own copy of {self.label}"
-
-    def __copy__(self) -> TorchPredictor:
-        """Return another for this process, of the same model: only what travels is packed."""
-        copied = object.__new__(type(self))
-        copied.__dict__.update(self.__dict__, _loaded=None)
-        return copied
+        return super().weights()
 
     def __getstate__(self) -> dict[str, Any]:
         """Send what was given, in the dtype that is asked for, so that workers need not convert each for itself."""
-        state = {**self.__dict__, "_loaded": None}
+        state = super().__getstate__()
         if self._model is not None:
             state["_model"] = self._to_send() if self._kind is None else Saved(self._model)
         return state
