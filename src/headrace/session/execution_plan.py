@@ -13,7 +13,6 @@ import msgspec
 
 from headrace.core import failpoints
 from headrace.core.engine_ports import Capacity
-from headrace.core.failures import is_foreign
 from headrace.core.target_ports import NOT_COPIED
 from headrace.core.work import Shard
 from headrace.options import RunOptions
@@ -35,6 +34,8 @@ _NAMES = 8
 
 def why_nothing_copied(plan: Plan) -> str:
     """Say why no column is copied, as far as plan and sink tell; "" if some may be."""
+    from headrace.core.failures import is_foreign
+
     sink = plan.sink
     if sink is None or is_foreign(sink.format) or is_foreign(plan.source):
         return NOT_COPIED
