@@ -236,6 +236,10 @@ class Source(Protocol):
         """
         return self
 
+    def few(self, rows: int) -> Source:
+        """Return a source of about ``rows`` of its rows, which are made sooner. Default: this source."""
+        return self
+
     def preparations(self) -> Sequence[InputMade]:
         """Return what was done so that it could be read: what ``prepared`` did, for observers. Default: nothing."""
         return ()

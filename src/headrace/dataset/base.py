@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Generator, Iterator
+from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Self
 
@@ -20,17 +21,21 @@ if TYPE_CHECKING:
     from headrace.options import RunOptions
     from headrace.result import Metrics
 
+_FEW = 1_000
+"""Rows that are made first of a source whose rows have to be made, where only their types count."""
+
 # A verb that runs the plan imports what runs it: a write starts its first worker before the rest is imported.
 
 
 class DatasetBase:
-    """A plan and its options. Neither ever changes; ``_last_report``, the report of the last run, does."""
+    """A plan and its options, which never change, its columns once they are known, and the report of its last run."""
 
-    __slots__ = ("_last_report", "_options", "_plan")
+    __slots__ = ("_known_schema", "_last_report", "_options", "_plan")
 
     def __init__(self, plan: Plan, options: RunOptions) -> None:
         self._plan = plan
         self._options = options
+        self._known_schema: pa.Schema | None = None
         self._last_report = ""
 
     def with_step(self, step: Step) -> Self:
@@ -136,6 +141,12 @@ class DatasetBase:
                 yield batch
 
     def _schema(self) -> pa.Schema:
+        """Return the columns of the output. They are found once: a model may have to predict some rows for it."""
+        if self._known_schema is None:
+            self._known_schema = self._found_schema()
+        return self._known_schema
+
+    def _found_schema(self) -> pa.Schema:
         from headrace.core.arrow.forms import unmarked
         from headrace.plan.compile import columns_at
         from headrace.session import read as execution
@@ -149,8 +160,11 @@ class DatasetBase:
         schema = self._plan.source.schema()
         if None not in columns_at(self._plan.steps, schema):
             return execution.static_schema(self._plan)
-        for batch in self._head(16):
-            return unmarked(batch.schema)
+        few = self._plan.source.few(_FEW)
+        plans = [self._plan] if few is self._plan.source else [replace(self._plan, source=few), self._plan]
+        for plan in plans:
+            for batch in execution.head(plan, 16, self._options):
+                return unmarked(batch.schema)
         return execution.static_schema(self._plan)
 
     def _table(self, verb: str, limit: int | None = None) -> pa.Table:

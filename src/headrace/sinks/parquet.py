@@ -226,7 +226,7 @@ class Parquet(Format):
 
     def rows_back(self, path: Path) -> Iterator[pa.RecordBatch]:
         with safe_files.file(path) as file:
-            yield from pq.ParquetFile(file).iter_batches()
+            yield from pq.ParquetFile(file).iter_batches(use_threads=False)
 
     def open_writer(
         self,

@@ -366,3 +366,17 @@ def test_a_group_that_fails_is_one_rejected_row(tmp_path: Any) -> None:
     assert made.write_parquet(tmp_path / "out").rejected == 1
     (lost,) = hr.read_rejected(tmp_path / "out").take_all()
     assert lost["i"] == [2] and lost["s"] == ["b"]
+
+
+def test_columns_behind_a_query_are_found_from_few_of_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    from headrace.annex.queries.duckdb import DuckDB
+
+    rows, answer = [], DuckDB.answer
+    monkeypatch.setattr(DuckDB, "answer", lambda *given: rows.append(answer(*given)) or rows[-1])
+    joined = hr.range(5_000).join(hr.range(5_000), on="id")
+    steps = joined.map_batches(lambda batch: {**batch, "odd": batch["id"] % 2})
+    assert steps.columns() == ["id", "odd"]
+    assert steps.top_k(1, by="id", per="odd").take_all() == [{"id": 4_998, "odd": 0}, {"id": 4_999, "odd": 1}]
+    assert [each.rows for each in rows] == [1_000, 5_000, 2]
+    none = joined.filter(lambda row: row["id"] == 4_999).map_batches(lambda batch: {"to": batch["id"]})
+    assert none.schema() == pa.schema([("to", pa.int64())])

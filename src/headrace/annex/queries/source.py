@@ -237,6 +237,15 @@ class QuerySource(Source):
         found = QueryResult(result, self._schema, self._query.label, self.describe(), self.code(), made)
         return found if preparation.lasting else found.by_content()
 
+    def few(self, rows: int) -> Source:
+        """Return a query for so many rows of the answer; this one, where groups have to be whole."""
+        if self._packed is None:
+            text = self._query.text.strip().rstrip(";")
+            query = replace(self._query, text=f"SELECT * FROM ({text}\n) AS few LIMIT {rows}")
+            with contextlib.suppress(PlanError):  # an engine that does not take it answers all of it
+                return QuerySource(query, self._inputs, self._engine)
+        return self
+
     def _answer(self, folder: Path, preparation: Preparation, state: str) -> None:
         inputs = {}
         for i, each in enumerate(self._inputs):
