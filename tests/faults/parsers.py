@@ -185,7 +185,7 @@ def _with_its_hash(data: bytes, dice: random.Random) -> bytes:
 
 
 def _of_onnx(folder: Path) -> dict[str, Parser]:
-    from headrace.predictors.onnx import files as onnx_files
+    from headrace.predictors import onnx_files
 
     return {
         "onnx": Parser(

@@ -313,7 +313,7 @@ BINS = 200  # of a histogram
 def roc_curve(negative: Array, positive: Array) -> dict[str, Any]:
     """Return the ROC curve of masses by rising score: the share of negative rows (x) and of positive ones (y).
 
-    >>> roc(np.array([1, 1]), np.array([0, 2]))
+    >>> roc_curve(np.array([1, 1]), np.array([0, 2]))
     {'kind': 'roc', 'x': [0.0, 0.5, 1.0], 'y': [0.0, 1.0, 1.0]}
     """
     x = np.concatenate([[0.0], np.cumsum(negative[::-1].astype(np.float64))])
@@ -326,7 +326,7 @@ def roc_curve(negative: Array, positive: Array) -> dict[str, Any]:
 def precision_recall_curve(negative: Array, positive: Array) -> dict[str, Any]:
     """Return precision (y) over recall (x) from masses by rising score; ``base`` is the share of positive rows.
 
-    >>> precision_recall(np.array([1, 1]), np.array([0, 2]))
+    >>> precision_recall_curve(np.array([1, 1]), np.array([0, 2]))
     {'kind': 'precision-recall', 'x': [1.0, 1.0], 'y': [0.66667, 0.5], 'base': 0.5}
     """
     right = np.cumsum(positive[::-1].astype(np.float64))
@@ -342,7 +342,7 @@ def precision_recall_curve(negative: Array, positive: Array) -> dict[str, Any]:
 def confusion_table(labels: Sequence[Any], matrix: Sequence[Sequence[float]]) -> dict[str, Any] | None:
     """Return the matrix of the most frequent classes; ``left_out`` counts the others.
 
-    >>> confusion(["cat", 1], [[1, 0], [2, 3]])
+    >>> confusion_table(["cat", 1], [[1, 0], [2, 3]])
     {'kind': 'confusion', 'labels': ['cat', '1'], 'matrix': [[1, 0], [2, 3]], 'left_out': 0}
     """
     if not labels:
@@ -362,7 +362,7 @@ def histogram_bars(
 ) -> dict[str, Any] | None:
     """Return a histogram; where there are many bins, neighbours are joined.
 
-    >>> histogram([0.0, 1.0, 2.0], [4, 5], 0, 1)
+    >>> histogram_bars([0.0, 1.0, 2.0], [4, 5], 0, 1)
     {'kind': 'histogram', 'edges': [0.0, 1.0, 2.0], 'counts': [4, 5], 'below': 0, 'above': 1}
     """
     step = -(-len(counts) // BINS)

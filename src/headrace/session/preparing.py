@@ -31,8 +31,8 @@ from headrace.plan.steps.base import Step
 from headrace.plan.steps.predict import Model, Predict, ahead_in
 from headrace.session.build_runner import Resumed
 from headrace.session.context import RunContext
-from headrace.session.event_bus import Requests
 from headrace.session.execution_plan import ExecutionPlan
+from headrace.session.requests import Requests
 
 if TYPE_CHECKING:
     from headrace.core.events import Event, RunAsked

@@ -39,10 +39,11 @@ from headrace.result import Metrics, Result
 from headrace.session import invocation, job_events, lineage
 from headrace.session.build_runner import Resumed
 from headrace.session.context import Run, RunContext, warn_of_inline
-from headrace.session.event_bus import EventBus, Requests, committing, environment_observers, progress_shown
+from headrace.session.event_bus import EventBus, environment_observers, progress_shown
 from headrace.session.preparing import prepared_in_output, work_ahead
 from headrace.session.provenance import describe, needs_every_row
 from headrace.session.read import committed
+from headrace.session.requests import Requests, committing
 from headrace.version import __version__
 
 if TYPE_CHECKING:

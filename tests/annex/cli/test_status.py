@@ -17,10 +17,10 @@ from .test_terminal import on_a_terminal
 Headrace = Callable[..., Any]
 FIRST = ["command", "status", "exit_code"]
 STATUS = [
-    *FIRST, "output", "run", "number", "error", "required", "rows_read", "rows_in_all", "rows_written",
-    "rows_rejected", "rows_nulled", "rows_per_second", "shards_done", "shards", "bytes", "seconds", "seconds_left",
-    "seconds_silent", "drivers", "stages", "spent", "memory", "language_model", "batches", "incidents",
-    "runs", "report", "gone",
+    *FIRST, "output", "run", "number", "error", "required", "rows_read", "rows_in_all", "rows_half_done",
+    "rows_written", "rows_rejected", "rows_nulled", "rows_per_second", "shards_done", "shards",
+    "bytes", "seconds", "seconds_left", "seconds_silent", "drivers", "stages", "spent", "memory",
+    "language_model", "batches", "machines", "incidents", "runs", "report", "gone",
 ]  # fmt: skip
 
 

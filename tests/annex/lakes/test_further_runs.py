@@ -264,7 +264,7 @@ def test_a_version_that_was_not_saved(tmp_path: Path, kind: str, monkeypatch: py
     table.append()
     with monkeypatch.context() as torn, pytest.raises((HeadraceError, OSError)):
         torn.setattr("headrace.output.input_changes.further_version", lambda *given: None)
-        torn.setattr("headrace.output.resume.reach", lambda *given: None)
+        torn.setattr("headrace.output.inputs.reach", lambda *given: None)
         table.run({"attempt.started": "EIO"})
     table.append()
     table.compact()

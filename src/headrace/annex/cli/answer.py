@@ -33,7 +33,7 @@ from headrace.errors import (
     StoreFailed,
 )
 from headrace.session import invocation
-from headrace.session.event_bus import Raising
+from headrace.session.requests import Raising
 
 DONE = 0
 FAILED = 1

@@ -263,9 +263,13 @@ class LanceTable(LakeTable):
 
 
 def _newest(folder: str) -> list[str]:
-    """Return the files that were written last."""
+    """Return the files that were written last. Another writer may remove one of its own meanwhile."""
+    found = []
     with os.scandir(folder) as entries:
-        found = [(entry.stat().st_mtime_ns, entry.path) for entry in entries if entry.is_file()]
+        for entry in entries:
+            with contextlib.suppress(FileNotFoundError):
+                if entry.is_file():
+                    found.append((entry.stat().st_mtime_ns, entry.path))
     return [path for _, path in sorted(found)[-_SYNCED:]]
 
 
