@@ -79,7 +79,7 @@ def test_only_the_store_gives_parts_their_names(job, bucket, proxy, tmp_path):
     assert all("/parts/" in asked.headers["x-amz-copy-source"] for asked in copies)
     uploads = [asked for asked in proxy.asked if asked.method == "PUT" and ".staged" in asked.path]
     assert len(uploads) == len({asked.path for asked in uploads}) == len(copies)
-    names = {asked.path.rpartition("/")[2] for asked in uploads}
+    names = {asked.path.rpartition("/")[2].partition("-")[2] for asked in uploads}
     assert not staged_here(names) and not aside(bucket)
     outputs.check(bucket, job.expected(), job.here, tmp_path, rejected=rejected)
     for name in outputs.names(bucket):
