@@ -82,12 +82,10 @@ class QueryInput:
         if not files:
             return None
         paths, rows, values = zip(*files, strict=True)
-        types = {name: self.schema.field(name).type for name in values[0]}
+        kinds = {name: self.schema.field(name).type for name in values[0]}
         try:
-            outside = {
-                name: pa.concat_arrays([constant(each[name], kind, 1) for each in values])
-                for name, kind in types.items()
-            }
+            made = {name: [constant(each[name], kinds[name], 1) for each in values] for name in kinds}
+            outside = {name: pa.concat_arrays(arrays) for name, arrays in made.items()}
         except (pa.ArrowException, ValueError):  # which is said when we read it
             return None
         found = Input(paths, self.schema, rows, outside)
@@ -96,8 +94,7 @@ class QueryInput:
     def input(self, engine: QueryEngine, folder: Path, preparation: Preparation) -> Input:
         """Return its rows as Parquet files; they are written into ``folder`` if the engine does not read its own."""
         source, rejected = self.plan.source, 0
-        handed = self.handed(engine)
-        if handed is not None:
+        if (handed := self.handed(engine)) is not None:
             return handed
         if source.unprepared and not self.plan.steps:
             safe_files.make_folder(folder, 0o700)
@@ -239,11 +236,10 @@ class QuerySource(Source):
 
     def few(self, rows: int) -> Source:
         """Return a query for so many rows of the answer; this one, where groups have to be whole."""
-        if self._packed is None:
-            text = self._query.text.strip().rstrip(";")
-            query = replace(self._query, text=f"SELECT * FROM ({text}\n) AS few LIMIT {rows}")
-            with contextlib.suppress(PlanError):  # an engine that does not take it answers all of it
-                return QuerySource(query, self._inputs, self._engine)
+        text = f"SELECT * FROM ({self._query.text.strip().rstrip(';')}\n) AS few LIMIT {rows}"
+        with contextlib.suppress(PlanError):  # an engine that does not take it answers all of it
+            if self._packed is None:
+                return QuerySource(replace(self._query, text=text), self._inputs, self._engine)
         return self
 
     def _answer(self, folder: Path, preparation: Preparation, state: str) -> None:
