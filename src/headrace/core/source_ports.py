@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
 
-    from headrace.core.files.input_files import Mark
     from headrace.core.parquet.chunks import ChunkFile
     from headrace.core.table_changes import Seen
 

@@ -238,7 +238,6 @@ def _grouped(names: str | Sequence[str], of: Callable[[str], Any]) -> Any:
 
 
 def _spec(tf: Any, name: str, schema: Any) -> Any:
-    import pyarrow as pa
 
     if name not in schema.names:
         raise unknown_column("to_tf", name, schema.names)

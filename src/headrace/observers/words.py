@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headrace.core.answered import Answered, Tokens
 from headrace.core.events import ModelPaid
@@ -13,10 +13,6 @@ from headrace.core.terminal import one_line, padded
 from headrace.core.terminal import width as columns_of
 from headrace.observers.run_parts import bottleneck
 from headrace.observers.run_state import RETRIED_SHARDS, RunState
-
-if TYPE_CHECKING:
-    from headrace.observers.run_state import RunState
-
 
 # ----------------------------------------------------------------
 # What language models were asked and have answered.

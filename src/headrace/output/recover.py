@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -29,10 +28,6 @@ from headrace.output.publishing import remove_any, remove_unlisted, sync_folder
 from headrace.output.revealing import LAKES, bind_sink, has_all_or_none, moment_of, parts_of
 from headrace.plan.physical import SavedPlan
 from headrace.version import __version__
-
-if TYPE_CHECKING:
-    from headrace.output.commit import ShardCommitter
-
 
 # ------------------------------------------------------------ what is in a table
 

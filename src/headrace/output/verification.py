@@ -31,8 +31,6 @@ from headrace.output.runs import SavedRun
 
 if TYPE_CHECKING:
     from headrace.core.work import Ledger
-    from headrace.output.places.place import Place
-    from headrace.output.runs import SavedRun
     from headrace.sinks.files import TableOfFiles
 
 
@@ -117,7 +115,7 @@ class Verification:
         return card(first, [("", line.strip()) for line in others], *tables)
 
     def __str__(self) -> str:
-        from headrace.core.human import plural, size
+        from headrace.core.human import size
 
         if self.state == "running":
             return f"{self.path} is being written by {self.note}. Nothing was checked: verify it when that is done."

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headrace.core import failpoints
 from headrace.core.door import install_hint
@@ -26,10 +26,6 @@ from headrace.plan import compile as compiler
 from headrace.plan.logical import Plan
 from headrace.plan.physical import Stage
 from headrace.plan.steps.base import UNDECLARED, Step, innermost, is_of_headrace
-
-if TYPE_CHECKING:
-    from headrace.core.engine_ports import Capacity
-    from headrace.plan.steps.base import Step
 
 
 def capacity_for(options: RunOptions) -> Capacity:

@@ -269,7 +269,6 @@ class ExecutionPlan:
         folder
             The folder for what models keep until the run has ended, or "".
         """
-        from headrace.plan import compile as compiler
         from headrace.plan.partitioning import block_rows_for, dividable_unit
 
         schema = plan.source.schema()

@@ -37,7 +37,6 @@ from headrace.session.requests import Requests
 if TYPE_CHECKING:
     from headrace.core.events import Event, RunAsked
     from headrace.observers.progress import Progress
-    from headrace.options import RunOptions
     from headrace.output.job import Job
     from headrace.session.event_bus import EventBus
 

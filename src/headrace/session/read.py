@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from headrace.core.events import ShardCommitted
     from headrace.core.work import CommitRecord, Shard, Split
     from headrace.driver.ports import InMemoryCommitter
-    from headrace.result import Metrics
 
 
 # ---------------------------------------------------------------- what becomes of counted metrics

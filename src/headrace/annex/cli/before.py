@@ -184,7 +184,6 @@ def _output(root: Path) -> tuple[dict[str, Any], list[str]]:
 
 
 def _run(run: SavedRun, *, complete: bool) -> dict[str, Any]:
-    from headrace.session import invocation
 
     ledger = run.state.ledger
     command = invocation.recorded(run.folder)

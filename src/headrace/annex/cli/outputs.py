@@ -21,7 +21,6 @@ from headrace.core.terminal import say, size_of
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from headrace.core.tables import Table
     from headrace.output.verify import OnFile
 
 
@@ -103,7 +102,6 @@ def verify(
 @contextmanager
 def _bar(*, shown: bool) -> Iterator[OnFile]:
     """Show how many files are done, if standard error is a terminal, after half a second."""
-    import sys
     import time
 
     bars: list[Any] = []

@@ -316,7 +316,6 @@ def of_failure(
 
 
 def _committed(opened: tuple[Path | str, str] | None) -> dict[str, Any]:
-    from headrace.errors import HeadraceError
     from headrace.output.places.place import looked_at
     from headrace.output.runs import load
 

@@ -22,7 +22,6 @@ from headrace.errors import ArgumentError, MissingLibrary, OutputWriteFailed, Un
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from headrace.annex.compare.rows import Rows
     from headrace.dataset.dataset import Dataset
     from headrace.output.places.place import Place
     from headrace.output.runs import SavedRun

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headrace.annex.report.facts import Facts, facts
 from headrace.annex.report.follow import Follower, told_by_record
@@ -28,10 +28,6 @@ from headrace.observers.run_state import RunState
 from headrace.output.places.folder import Folder
 from headrace.output.places.place import Place
 from headrace.output.runs import check_is_folder, success_of
-
-if TYPE_CHECKING:
-    from headrace.output.places.place import Place
-
 
 # ----------------------------------------------------------------
 # The outputs below a folder or an address: on a disk its folders are walked, in a store one listing is read.

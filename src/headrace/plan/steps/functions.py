@@ -237,7 +237,6 @@ class Accumulate(Step):
 
 
 def _shape(metric: Accumulator) -> Any:
-    import msgspec
 
     from headrace.plan.fingerprint import fingerprint
 

@@ -126,8 +126,6 @@ def fitted(value: pa.Array, type_: pa.DataType) -> pa.Array:
 
 
 KEY = "__key__"
-_TEXTS = ("txt", "text")
-_WHOLE_NUMBERS = ("cls", "cls2")
 
 Bytes = Sequence[bytes | None]
 
@@ -245,15 +243,13 @@ def _packer(field: pa.Field) -> Callable[[pa.Array], Bytes]:
             raise cannot_hold("webdataset", field, str(error)) from error
         return lambda column: _texts(encode(column), column)
     number = types.is_integer(type_)
-    if end not in _WHOLE_NUMBERS:
+    if end not in WHOLE_NUMBERS:
         number = number or types.is_floating(type_) or types.is_boolean(type_)
-    if end not in _TEXTS and number:
+    if end not in TEXTS and number:
         return lambda column: _texts(encode(column), column)
-    if end not in _WHOLE_NUMBERS and _is_text(type_):
+    if end not in WHOLE_NUMBERS and _is_text(type_):
         return lambda column: _texts(column, column)
-    wanted = (
-        "text" if end in _TEXTS else "whole numbers" if end in _WHOLE_NUMBERS else "bytes, text or numbers"
-    )
+    wanted = "text" if end in TEXTS else "whole numbers" if end in WHOLE_NUMBERS else "bytes, text or numbers"
     raise cannot_hold(
         "webdataset",
         field,

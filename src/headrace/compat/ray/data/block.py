@@ -177,7 +177,6 @@ class DelegatingBlockBuilder:
 
     def build(self) -> Any:
         """Return the rows as a table."""
-        import numpy as np
         import pyarrow as pa
 
         from headrace.core.arrow.values import column_from
