@@ -70,7 +70,7 @@ class EstimatorPredictor(Direct):
         artifact.verify()
         try:
             if self._kind != "pickle":
-                try_elsewhere(self, artifact)
+                try_elsewhere(self, artifact, errors_count=True)
             model = self._unpickled(artifact) if self._kind == "pickle" else self._read_file(artifact)
             self._check_model(model)
             return model

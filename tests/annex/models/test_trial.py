@@ -38,6 +38,9 @@ class Hostile:
             self.held = bytearray(1 << 40)
         if self.does == "raise":
             raise ValueError("what the library says")
+        if self.does == "refuse":
+            print("what the library prints", flush=True)
+            raise ModelUnreadable("m cannot be read") from ValueError("what the library says")
 
     def predict_one_row(self) -> None:
         if self.does == "die later":
@@ -59,22 +62,30 @@ def test_what_ends_the_child_is_an_error_here(
     (tmp_path / "m").write_bytes(b"m")
     monkeypatch.setattr(artifacts, "TRIAL_SECONDS", 1 if does == "hang" else 60)
     with pytest.raises(NotReadable, match=words):
-        artifacts.try_elsewhere(Hostile(does), Artifact(str(tmp_path / "m")))
+        artifacts.try_elsewhere(Hostile(does), Artifact(str(tmp_path / "m")), errors_count=True)
 
 
-def test_errors_of_the_library_are_left_to_this_process(tmp_path: Path) -> None:
+def test_what_the_library_cannot_read_there_is_not_read_here(tmp_path: Path) -> None:
     (tmp_path / "m").write_bytes(b"m")
-    artifacts.try_elsewhere(Hostile("raise"), Artifact(str(tmp_path / "m")))
+    artifact = Artifact(str(tmp_path / "m"))
+    with pytest.raises(NotReadable, match=r"^what the library says$"):
+        artifacts.try_elsewhere(Hostile("refuse"), artifact, errors_count=True)
+    artifacts.try_elsewhere(Hostile("refuse"), artifact, errors_count=False)
+
+
+def test_other_errors_are_left_to_this_process(tmp_path: Path) -> None:
+    (tmp_path / "m").write_bytes(b"m")
+    artifacts.try_elsewhere(Hostile("raise"), Artifact(str(tmp_path / "m")), errors_count=True)
 
 
 def test_a_file_is_tried_once_for_each_content(tmp_path: Path) -> None:
     (tmp_path / "m").write_bytes(b"m")
     artifact = Artifact(str(tmp_path / "m"))
-    artifacts.try_elsewhere(Hostile(""), artifact)
-    artifacts.try_elsewhere(Hostile("die"), artifact)
+    artifacts.try_elsewhere(Hostile(""), artifact, errors_count=True)
+    artifacts.try_elsewhere(Hostile("die"), artifact, errors_count=True)
     (tmp_path / "m").write_bytes(b"n")
     with pytest.raises(NotReadable):
-        artifacts.try_elsewhere(Hostile("die"), artifact)
+        artifacts.try_elsewhere(Hostile("die"), artifact, errors_count=True)
 
 
 def in_a_circle(tmp_path: Path) -> Path:

@@ -191,7 +191,7 @@ class KerasPredictor(Direct):
         suffixes = MODELS["keras"]["archive" if self._format == "archive" else "hdf5"]
         if self._artifact is not None and not self._trust_pickle:
             try:
-                try_elsewhere(self, self._artifact)
+                try_elsewhere(self, self._artifact, errors_count=False)
             except NotReadable as error:
                 raise self._unreadable(error) from error
         if self._format == "hdf5":

@@ -306,15 +306,17 @@ TRIAL_MEMORY = 4 << 30
 """Bytes that a trial may use, and four times the size of the file on top."""
 
 _CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000  # https://man7.org/linux/man-pages/man2/unshare.2.html
-_OUT_OF_MEMORY = 3
+_OUT_OF_MEMORY, _UNREADABLE = 3, 4
 _tried: set[tuple[str, str]] = set()
 
 
-def try_elsewhere(predictor: Any, artifact: Artifact) -> None:
+def try_elsewhere(predictor: Any, artifact: Artifact, *, errors_count: bool) -> None:
     """Load a predictor's file in a child, and predict one row, unless this process is a worker or did so before.
 
-    Raises ``NotReadable`` if the child dies, or takes more than ``TRIAL_SECONDS`` or ``TRIAL_MEMORY``. An error that
-    the library raises is no reason: this process gets the same one.
+    Raises ``NotReadable`` if the child dies, or takes more than ``TRIAL_SECONDS`` or ``TRIAL_MEMORY``; with
+    ``errors_count`` also where the library says there that it cannot read the file. Then this process must not try:
+    what a library finds behind the end of a file differs from process to process. Without it this process tries
+    itself, as it may know classes that the child does not.
     """
     if is_worker():
         return
@@ -336,7 +338,7 @@ def try_elsewhere(predictor: Any, artifact: Artifact) -> None:
             ],
             env={**os.environ, **own},
             input=cloudpickle.dumps(predictor),
-            stdout=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             timeout=4 * TRIAL_SECONDS,
             check=False,
@@ -354,6 +356,8 @@ def try_elsewhere(predictor: Any, artifact: Artifact) -> None:
     if child.returncode < 0:
         how = signal.Signals(-child.returncode).name
         raise NotReadable(f"a trial in a process of its own was ended by {how}")
+    if errors_count and child.returncode == _UNREADABLE:
+        raise NotReadable(child.stdout.decode(errors="replace"))
     _tried.add(known)
 
 
@@ -364,6 +368,8 @@ def carry_out_trial() -> None:
     import cloudpickle
 
     become_worker()
+    answer = os.dup(1)
+    os.dup2(2, 1)  # what libraries print is for nobody
     limit, seconds = int(sys.argv[1]), int(sys.argv[2])
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 5))
@@ -377,5 +383,9 @@ def carry_out_trial() -> None:
     except MemoryError:
         os._exit(_OUT_OF_MEMORY)
     except Exception as error:
-        os._exit(_OUT_OF_MEMORY if "bad_alloc" in str(error) or "bad allocation" in str(error) else 0)
+        if "bad_alloc" in str(error) or "bad allocation" in str(error):
+            os._exit(_OUT_OF_MEMORY)
+        if isinstance(error, ModelUnreadable) and error.__cause__ is not None:
+            os.write(answer, str(error.__cause__).encode(errors="replace")[:4096])
+            os._exit(_UNREADABLE)
     os._exit(0)
