@@ -205,28 +205,23 @@ def test_others_get_whole_splits_whose_rows_nobody_knows() -> None:
     assert attempt.early_end.leave(1.0, 2) == Remainder(0, 30, 30)
 
 
-def test_an_attempt_leaves_nothing_before_there_is_a_schema_and_once_it_begins_anew() -> None:
+def test_an_attempt_leaves_nothing_before_there_is_a_schema() -> None:
     attempt = Attempt(ROWS)
     run_until(attempt, 1)
     attempt.early_end._ready = lambda: False
-    assert attempt.early_end.leave(0.0, 2) is None
-    attempt.early_end._ready = lambda: True
-    assert not attempt.early_end.close()
     assert attempt.early_end.leave(0.0, 2) is None
 
 
 # ---------------------------------------------------------------- rows of a stage before
 
 
-def blocks_of(shard: Shard, *, without: int | None = None, size: int = 10) -> Iterator[Rows]:
+def blocks_of(shard: Shard, *, without: int | None = None, size: int = 10) -> Iterator[Read]:
     """The rows of a shard as a stage before hands them on, maybe all but one."""
     for split in shard.splits:
         for at in range(0, split.rows, size):
             rows = [row for row in range(at, min(at + size, split.rows)) if row != without]
-            yield Rows(
-                pa.record_batch({"row": pa.array(rows, pa.int64())}),
-                (RowSpan(split, 0, len(rows), np.array(rows)),),
-            )
+            batch = pa.record_batch({"row": pa.array(rows, pa.int64())})
+            yield Read(Rows(batch, (RowSpan(split, 0, len(rows), np.array(rows)),)))
 
 
 STAGED = Shard(0, (Split(0, 0, 60, 60), Split(1, 0, 40, 40)))
@@ -242,8 +237,8 @@ def test_a_stage_passes_the_rows_up_to_the_cut(asked: list[int], size: int, rate
     attempt = Attempt(STAGED, rate=rate)
     passed: list[tuple[int, int]] = []
     rests: list[Remainder] = []
-    for part in attempt.early_end.pass_rows(blocks_of(STAGED, size=size)):
-        for span in part.spans:
+    for part in attempt.early_end.pass_reads(blocks_of(STAGED, size=size), of_blocks=True):
+        for span in part.rows.spans:
             for number in span.numbers():
                 attempt.clock.advance(1.0)
                 attempt.meter.read_rows += 1
@@ -261,7 +256,7 @@ def test_a_stage_passes_the_rows_up_to_the_cut(asked: list[int], size: int, rate
 
 def test_an_attempt_begins_anew_if_rows_turn_out_to_be_missing_before_the_cut() -> None:
     attempt = Attempt(STAGED)
-    rows = attempt.early_end.pass_rows(blocks_of(STAGED, without=45))
+    rows = attempt.early_end.pass_reads(blocks_of(STAGED, without=45), of_blocks=True)
     next(rows)
     attempt.meter.read_rows += 1
     attempt.clock.advance(1.0)
@@ -273,13 +268,13 @@ def test_an_attempt_begins_anew_if_rows_turn_out_to_be_missing_before_the_cut() 
 
 def test_an_attempt_begins_anew_if_rows_fail_in_a_stage_before() -> None:
     attempt = Attempt(STAGED)
-    next(attempt.early_end.pass_rows(blocks_of(STAGED)))
+    next(attempt.early_end.pass_reads(blocks_of(STAGED), of_blocks=True))
     attempt.clock.advance(1.0)
     assert attempt.early_end.leave(0.0, 2) is not None
     with pytest.raises(PlaceLost, match="rows failed"):
         attempt.early_end.rows_failed_upstream()
     other = Attempt(STAGED)
-    next(other.early_end.pass_rows(blocks_of(STAGED)))
+    next(other.early_end.pass_reads(blocks_of(STAGED), of_blocks=True))
     other.clock.advance(1.0)
     other.early_end.rows_failed_upstream()
     assert other.early_end.leave(0.0, 2) is None  # it is not known any more where rows come from

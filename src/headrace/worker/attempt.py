@@ -102,21 +102,6 @@ class Attempt:
         self._last_function = functions[-1].label() if functions else "The source"
         self._schema = schema_from(task.schema) if task.schema is not None else None
         self._copies = bool(program.carried) and not task.decodes
-        self._begin()
-
-    def begin_again(self, why: CannotCopy) -> None:
-        """Forget all that was done, but for the schema that is settled; and decode everything.
-
-        Raises ``why`` where the stages before have not read everything, or a part of the shard was left to others:
-        then the next attempt decodes.
-        """
-        if self._early_end.close() or self._arriving is not None:
-            raise why
-        self._copies = False
-        self._begin()
-
-    def _begin(self) -> None:
-        program, task = self._program, self._task
         self._inputs = InputCheck(program.source)
         self._meter = Meter(len(program.steps), travels=self._makes_blocks)
         self._meter.report_progress = self._report_begun if self._makes_blocks else self._report_progress
@@ -332,7 +317,8 @@ class Attempt:
 
     def _read(self) -> Iterator[Rows]:
         if self._arriving is not None:
-            return self._early_end.pass_rows(self._arriving.rows(self._meter, self._early_end))
+            parts = (Read(rows) for rows in self._arriving.rows(self._meter, self._early_end))
+            return (read.rows for read in self._early_end.pass_reads(parts, of_blocks=True))
         if self._task.blocks:
             return rows_of_task(self._task, self._context, self._meter)
         reads = reads_of_splits(self._task, self._early_end.splits(), self._read_split)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import queue
 import sys
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import TypeVar
 
@@ -204,8 +204,7 @@ def _rows_of(
 
 T = TypeVar("T")
 
-_DEPTH = 2
-_END = object()
+_DEPTH = 3  # items that are read, or being read, ahead
 WAIT_SECONDS = 0.25  # for a block, before blocks of other attempts are looked at
 
 StageInput = Block | TrailingRejects | str | None
@@ -291,44 +290,14 @@ def prefetched(items: Iterator[T]) -> Iterator[T]:
     With as many workers as cores such threads cost more than they save (2 to 10 % of the time), so a plan that fills
     the machine runs without them.
     """
-    ready: queue.Queue[object] = queue.Queue(_DEPTH)
-    stopped = threading.Event()
-
-    def put(item: object) -> bool:
-        while not stopped.is_set():
-            try:
-                ready.put(item, timeout=0.1)
-            except queue.Full:
-                continue
-            return True
-        return False
-
-    def produce() -> None:
+    with ThreadPoolExecutor(1, "headrace-read") as thread:
+        ahead = deque(thread.submit(next, items, None) for _ in range(_DEPTH))
         try:
-            for item in items:
-                if not put(item):
-                    return
-            put(_END)
-        except BaseException as error:
-            put(_Raised(error))
-
-    thread = threading.Thread(target=produce, name="headrace-read", daemon=True)
-    thread.start()
-    try:
-        while (item := ready.get()) is not _END:
-            if isinstance(item, _Raised):
-                raise item.error
-            yield item  # type: ignore[misc]
-    finally:
-        stopped.set()
-        thread.join()
-        close = getattr(items, "close", None)
-        if close is not None:
-            close()
-
-
-class _Raised:
-    __slots__ = ("error",)
-
-    def __init__(self, error: BaseException) -> None:
-        self.error = error
+            while (item := ahead.popleft().result()) is not None:
+                ahead.append(thread.submit(next, items, None))
+                yield item
+        finally:
+            thread.shutdown(cancel_futures=True)
+            close = getattr(items, "close", None)
+            if close is not None:
+                close()

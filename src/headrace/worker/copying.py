@@ -29,7 +29,7 @@ MOST_ROWS = 64 << 20  # rows of a row group that the encoder makes as one
 
 
 class CannotCopy(Exception):
-    """Something about a file is not as its footer said: the attempt begins again, and decodes."""
+    """Something about a file is not as its footer said: the shard's next attempt decodes."""
 
 
 class GroupCopier:

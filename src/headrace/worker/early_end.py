@@ -13,6 +13,7 @@ import contextlib
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
 
 import msgspec
 import numpy as np
@@ -122,44 +123,51 @@ class EarlyEnd:
                 return
             yield split
 
-    def close(self) -> bool:
-        """Leave nothing to others any more; return whether something was."""
-        with self._lock:
-            self._over = True
-            return self._cut is not None
+    # ------------------------------------------------------------ rows on their way
 
-    def _start(self) -> None:
-        self._started_at = self._clock()
-        self._asked = self._started_at, 0
+    def pass_reads(self, reads: Iterator[Read], *, of_blocks: bool = False) -> Iterator[Read]:
+        """Pass on what is read from the source, or comes from the stage before (``of_blocks``).
 
-    # ------------------------------------------------------------ rows of the source
-
-    def pass_reads(self, reads: Iterator[Read]) -> Iterator[Read]:
-        """Pass on what is read from the source."""
+        What comes from there can be cut as long as it is the rows of the source, each once: only then is it known
+        which rows of the source the earlier stages have processed for those that were passed. Raises ``PlaceLost``
+        if it is not, and there is a cut already.
+        """
         if not self._is_active:
             yield from reads
             return
-        self._start()
+        self._started_at = self._clock()
+        self._asked = self._started_at, 0
         with contextlib.closing(reads):  # type: ignore[type-var]
             for read in reads:
-                yield from self._until_cut(read)
-                if self._over:
-                    return
-        self._end()
+                for part in map(Read, _by_split(read.rows)) if of_blocks else (read,):
+                    yield from self._until_cut(part, of_blocks)
+                    if self._over:
+                        self._meter.read_rows = self._rows_passed if of_blocks else self._meter.read_rows
+                        return
+        with self._lock:
+            self._over = True
+            self._waiting = None
+            if self._cut is not None:
+                self.rest = Remainder(*self._cut, self._rows_passed)
 
-    def _until_cut(self, read: Read) -> Iterator[Read]:
+    def _until_cut(self, read: Read, of_blocks: bool) -> Iterator[Read]:
         rows, rejects = read.rows, read.rejects
         number = self._position[0]
         if rows.spans or rejects:
             number = self._splits.index(rows.spans[0].split if rows.spans else rejects[0].split, number)
         with self._lock:
+            if of_blocks and self._rows_match_source and not self._come_next(number, rows):
+                self._lose_place("rows are missing, or were added,")
             if number > self._position[0]:
                 self._position = number, self._splits[number].low
+        if not self._rows_match_source:
+            yield read
+            return
         while True:
             with self._lock:
                 if len(rows) and self._must_end():
                     self._cut_at((number, _first_number(rows)))
-                stop, end = self._portion(rows)
+                stop, end = self._portion(number, rows)
                 behind = rows.cut(stop, len(rows))
                 until = _first_number(behind) if stop < end else self._cut_in(number)
                 failed = rejects_in_rows(rejects, 0, until)
@@ -175,73 +183,30 @@ class EarlyEnd:
                 return
             rows = behind
 
+    def _come_next(self, number: int, rows: Rows) -> bool:
+        """Say whether these are the rows of the source that come next, each once."""
+        at, row = self._skip_ended(*self._position)
+        for span in rows.spans:
+            if span.count and (at != number or span.last is not None or not _is_consecutive(span, row)):
+                return False
+            row += span.count
+        return True
+
+    def rows_failed_upstream(self) -> None:
+        """Note that rows have failed in an earlier stage. Raises ``PlaceLost`` if there is a cut already."""
+        with self._lock:
+            self._lose_place("rows failed")
+
+    def _lose_place(self, why: str) -> None:
+        self._rows_match_source = False
+        if self._cut is not None:
+            raise PlaceLost(f"{why} before those that another worker was left")
+
     def _cut_in(self, number: int) -> int:
         """Return the first row of a split that is behind the cut."""
         if self._cut is None or self._cut[0] > number:
             return sys.maxsize
         return self._cut[1] if self._cut[0] == number else 0
-
-    # ------------------------------------------------------------ rows of the stage before
-
-    def pass_rows(self, rows: Iterator[Rows]) -> Iterator[Rows]:
-        """Pass on rows of the stage before.
-
-        There can be a cut as long as these are the rows of the source, each once: only then is it known which rows of
-        the source the earlier stages have processed for those that were passed. Raises ``PlaceLost`` if they are
-        not, and there is a cut already.
-        """
-        if not self._is_active:
-            yield from rows
-            return
-        self._start()
-        for part in rows:
-            while len(part):
-                with self._lock:
-                    stop = self._place_in(part)
-                    piece, part = part.cut(0, stop), part.cut(stop, len(part))
-                if stop:
-                    yield piece
-                if self._over:
-                    self._meter.read_rows = self._rows_passed
-                    return
-        self._end()
-
-    def _place_in(self, part: Rows) -> int:
-        """Return how many rows of a part to pass now; note where they are in the source."""
-        ends = self._rows_match_source and self._must_end()
-        if ends or self._cut is not None:
-            self._note_position((), part.spans[0])
-        if ends and self._rows_match_source:
-            self._cut_at(self._position)
-        stop = end = len(part)
-        if self._rows_match_source:
-            stop, end = self._portion(part)
-            self._note_position(part.cut(0, stop).spans)
-        if self._cut is not None and not self._rows_match_source:
-            raise PlaceLost("rows are missing, or were added, before those that another worker was left")
-        self._pass(stop, part.cut(stop, len(part)), at_end=stop == end < len(part))
-        return stop
-
-    def rows_failed_upstream(self) -> None:
-        """Note that rows have failed in an earlier stage. Raises ``PlaceLost`` if there is a cut already."""
-        with self._lock:
-            self._rows_match_source = False
-            if self._cut is not None:
-                raise PlaceLost("rows failed before those that another worker was left")
-
-    def _note_position(self, spans: Sequence[RowSpan], following: RowSpan | None = None) -> None:
-        """Note the position in the source after these rows; ``following`` are the next."""
-        for span in (*spans, *((following,) if following is not None else ())):
-            if not self._rows_match_source:
-                return
-            if not span.count:
-                continue
-            number, row = self._skip_ended(*self._position)
-            split = self._splits[number] if number < len(self._splits) else None
-            fits = split == span.split and span.last is None and _is_consecutive(span, row)
-            self._rows_match_source = fits
-            if fits:
-                self._position = number, row + (0 if span is following else span.count)
 
     def _skip_ended(self, number: int, row: int) -> tuple[int, int]:
         splits = self._splits
@@ -255,27 +220,12 @@ class EarlyEnd:
 
     # ------------------------------------------------------------ up to the cut
 
-    def _portion(self, rows: Rows) -> tuple[int, int]:
-        """Return how many of ``rows`` to pass now, and how many are before the cut."""
-        end = self._rows_before_cut(rows) if self._cut is not None else len(rows)
+    def _portion(self, number: int, rows: Rows) -> tuple[int, int]:
+        """Return how many of ``rows``, which are of one split, to pass now, and how many are before the cut."""
+        until, end = self._cut_in(number), len(rows)
+        if until < sys.maxsize:
+            end = sum(int(np.searchsorted(span.numbers(), until)) for span in rows.spans)
         return (min(self._rows_until_check(end), end) if end else 0), end
-
-    def _rows_before_cut(self, rows: Rows) -> int:
-        assert self._cut is not None
-        count, number = 0, self._position[0]
-        for span in rows.spans:
-            if not span.count:
-                continue
-            number = self._splits.index(span.split, number)
-            if number > self._cut[0]:
-                break
-            before = span.count
-            if number == self._cut[0]:
-                before = int(np.searchsorted(span.numbers(), self._cut[1]))
-            count += before
-            if before < span.count:
-                break
-        return count
 
     def _cut_at(self, place: tuple[int, int]) -> None:
         self._cut = place if self._cut is None else min(self._cut, place)
@@ -288,14 +238,6 @@ class EarlyEnd:
             self._over = True
             self._waiting = None  # it keeps its whole block in memory
             self.rest = Remainder(*self._cut, self._rows_passed)
-
-    def _end(self) -> None:
-        """All rows that there are were passed."""
-        with self._lock:
-            self._over = True
-            self._waiting = None
-            if self._cut is not None:
-                self.rest = Remainder(*self._cut, self._rows_passed)
 
     # ------------------------------------------------------------ what others get
 
@@ -430,6 +372,15 @@ class EarlyEnd:
     def _rounded_to_unit(self, rows: int) -> int:
         """Round ``rows`` up so that the number of rows passed is a multiple of the unit."""
         return rows + -(self._rows_passed + rows) % self._unit
+
+
+def _by_split(rows: Rows) -> Iterator[Rows]:
+    """Cut rows where those of another split begin."""
+    at = 0
+    for _, spans in groupby(rows.spans, key=lambda span: span.split):
+        count = sum(span.count for span in spans)
+        yield rows.cut(at, at + count)
+        at += count
 
 
 def _first_number(rows: Rows) -> int:

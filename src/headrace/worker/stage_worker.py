@@ -32,7 +32,6 @@ from headrace.errors import NodeLost
 from headrace.plan.physical import Program
 from headrace.worker.attempt import Attempt, AttemptGenerator
 from headrace.worker.blocks import StageInput
-from headrace.worker.copying import CannotCopy
 from headrace.worker.early_end import Speed
 from headrace.worker.rows import Rows, where
 from headrace.worker.staged_output import by_itself
@@ -210,12 +209,7 @@ class StageWorker:
 def _carry_out(attempt: Attempt) -> AttemptGenerator:
     """Run an attempt; if it does not end normally, its staged files are removed."""
     try:
-        try:
-            yield from attempt.run()
-        except CannotCopy as why:
-            attempt.abort()
-            attempt.begin_again(why)
-            yield from attempt.run()
+        yield from attempt.run()
     except BaseException:
         attempt.abort()
         raise

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import queue
-import threading
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from functools import partial
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, cast
 
@@ -30,7 +29,7 @@ from headrace.worker.rows import PlacesInPart
 if TYPE_CHECKING:
     from headrace.core.uploader import Uploader
 
-_DEPTH = 2  # batches that wait to be encoded
+_DEPTH = 3  # batches that are encoded or wait for it
 REJECTED_ROWS = 4_096  # in a batch
 
 
@@ -137,38 +136,31 @@ class StagedOutput:
 
 
 class AsyncWriter:
-    """A writer that encodes in a thread of its own; an error there surfaces at the next call."""
+    """A writer that encodes in a thread of its own; an error there surfaces at a later call."""
 
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
-        self._todo: queue.Queue[Callable[[], None] | None] = queue.Queue(_DEPTH)
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._encode, name="headrace-encode", daemon=True)
-        self._thread.start()
-
-    def _encode(self) -> None:
-        while (write := self._todo.get()) is not None:
-            if self._error is None:
-                try:
-                    write()
-                except BaseException as error:
-                    self._error = error
+        self._thread = ThreadPoolExecutor(1, "headrace-encode")
+        self._queued: deque[Future[None]] = deque()
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Queue the next rows."""
-        self._check()
-        self._todo.put(partial(self._writer.write, batch))
+        self._queue(self._writer.write, batch)
 
     def write_group(self, file: Chunks, number: int, batches: Sequence[pa.RecordBatch]) -> None:
         """Queue a row group; see ``JoinedWriter``."""
-        self._check()
-        self._todo.put(partial(cast("JoinedWriter", self._writer).write_group, file, number, batches))
+        self._queue(cast("JoinedWriter", self._writer).write_group, file, number, batches)
+
+    def _queue(self, write: Callable[..., None], *args: Any) -> None:
+        if len(self._queued) >= _DEPTH:
+            self._queued.popleft().result()
+        self._queued.append(self._thread.submit(write, *args))
 
     def close(self) -> tuple[StagedFile, ...]:
         """Wait for the queued rows, then end the part."""
-        self._todo.put(None)
-        self._thread.join()
-        self._check()
+        while self._queued:
+            self._queued.popleft().result()
+        self._thread.shutdown()
         return self._writer.close()
 
     def sync(self) -> None:
@@ -177,15 +169,8 @@ class AsyncWriter:
 
     def abort(self) -> None:
         """Drop everything."""
-        if self._thread.is_alive():
-            self._error = self._error or RuntimeError("aborted")
-            self._todo.put(None)
-            self._thread.join()
+        self._thread.shutdown(cancel_futures=True)
         self._writer.abort()
-
-    def _check(self) -> None:
-        if self._error is not None:
-            raise self._error
 
 
 # ---------------------------------------------------------------- rejected rows
