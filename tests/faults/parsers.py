@@ -12,7 +12,6 @@ import resource
 import sys
 import time
 import warnings
-import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -208,38 +207,23 @@ def _made(folder: Path, *names: str, file: str = "") -> list[bytes]:
 def _of_models(folder: Path) -> dict[str, Parser]:
     from headrace.annex.models.keras_models import _why_code
     from headrace.annex.models.mlflow import read_mlmodel, signature_inputs
-    from headrace.core.files.artifacts import check_inflated, from_json, names_in_zip
-    from headrace.predictors.torch import files as torch_files
-
-    def of_archive() -> None:
-        names_in_zip(str(folder / "archive"))
-        check_inflated(str(folder / "archive"))
+    from headrace.core.files.artifacts import from_json
 
     def of_mlmodel() -> None:
         signature_inputs(str(folder), read_mlmodel(str(folder)))
 
-    config = zipfile.ZipFile(seeds.make("keras", folder)).read("config.json")
-    archive_errors = (
-        OSError,
-        ValueError,
-        RuntimeError,
-        EOFError,
-        KeyError,
-        zipfile.BadZipFile,
-        NotImplementedError,
+    layers = [{"class_name": "Lambda", "config": {"function": {"class_name": "__lambda__"}}}]
+    config = json.dumps({"class_name": "Sequential", "config": {"layers": layers}}).encode()
+    signature = (
+        '[{"name": "a", "type": "float"}, {"type": "tensor", "tensor-spec": {"dtype": "f4", "shape": [3]}}]'
+    )
+    mlmodel = (
+        "flavors:\n  python_function:\n    loader_module: mlflow.sklearn\n    data: model.skops\n"
+        f"  sklearn:\n    serialization_format: skops\nsignature:\n  inputs: '{signature}'\n"
     )
     return {
-        "torch kind": Parser(
-            _written(folder / "torch", lambda: torch_files.kind_of(folder / "torch")),
-            _made(folder, "safetensors", "torchscript", "pt2"),
-        ),
-        "archive": Parser(
-            _written(folder / "archive", of_archive), _made(folder, "keras", "skops"), archive_errors
-        ),
         "keras config": Parser(lambda data: _why_code(from_json(data)), [config], (ValueError,), share=2.0),
-        "MLmodel": Parser(
-            _written(folder / "MLmodel", of_mlmodel), _made(folder, "mlflow", file="MLmodel"), share=0.2
-        ),
+        "MLmodel": Parser(_written(folder / "MLmodel", of_mlmodel), [mlmodel.encode()], share=0.2),
     }
 
 

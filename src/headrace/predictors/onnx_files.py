@@ -6,6 +6,7 @@ import mmap
 import os
 import stat
 from collections.abc import Iterator
+from itertools import islice
 
 from headrace.core.files.artifacts import NotReadable, inside, open_regular
 from headrace.errors import ModelUnreadable
@@ -22,8 +23,7 @@ _DEEPEST = 50
 def looks_like_onnx(path: str) -> bool:
     """Say whether a file's fields are those of an ONNX model; never raises."""
     try:
-        walk = Walk(100_000)
-        kinds = {(number, isinstance(value, int)) for number, value in walk.fields(mapped(path))}
+        kinds = {(number, isinstance(value, int)) for number, value in islice(_fields(mapped(path)), 100_000)}
     except (OSError, ValueError):
         return False
     return {(_IR_VERSION, True), (_GRAPH, False), (_OPSETS, False)} <= kinds
@@ -68,56 +68,55 @@ def _check_beside(path: str, name: str) -> None:
 
 def external_names(model: Bytes) -> list[str]:
     """Return the names of the files that a serialized model wants beside it; raises ``ValueError``."""
-    walk = Walk()
     names: set[str] = set()
     graphs = 0
-    for number, value in walk.fields(model):
+    for number, value in _fields(model):
         if number in (_GRAPH, _FUNCTIONS) and not isinstance(value, int):
             graphs += number == _GRAPH
-            for tensor in _tensors(walk, value, _NODE if number == _GRAPH else _NODE_OF_FUNCTION):
-                names.update(_locations(walk, tensor))
+            for tensor in _tensors(value, _NODE if number == _GRAPH else _NODE_OF_FUNCTION):
+                names.update(_locations(tensor))
     if not graphs:
         raise NotReadable("it has no graph")
     return sorted(names)
 
 
-def _tensors(walk: Walk, body: Bytes, node: int, depth: int = 0) -> Iterator[Bytes]:
+def _tensors(body: Bytes, node: int, depth: int = 0) -> Iterator[Bytes]:
     """Yield the tensors of a graph or function, those in the attributes of its nodes and their graphs too."""
     if depth > _DEEPEST:
         raise NotReadable("graphs nest too deep in it")
-    for number, value in walk.fields(body):
+    for number, value in _fields(body):
         if isinstance(value, int):
             continue
         if number == node:
-            for attribute in walk.messages(value, _ATTRIBUTE):
-                yield from _in_attribute(walk, attribute, depth)
+            for attribute in _messages(value, _ATTRIBUTE):
+                yield from _in_attribute(attribute, depth)
         elif node == _NODE and number == _INITIALIZER:
             yield value
         elif node == _NODE and number == _SPARSE_INITIALIZER:
-            yield from _in_sparse(walk, value)
+            yield from _in_sparse(value)
 
 
-def _in_attribute(walk: Walk, attribute: Bytes, depth: int) -> Iterator[Bytes]:
-    for number, value in walk.fields(attribute):
+def _in_attribute(attribute: Bytes, depth: int) -> Iterator[Bytes]:
+    for number, value in _fields(attribute):
         if isinstance(value, int):
             continue
         if number in _TENSORS:
             yield value
         elif number in _GRAPHS:
-            yield from _tensors(walk, value, _NODE, depth + 1)
+            yield from _tensors(value, _NODE, depth + 1)
         elif number in _SPARSE:
-            yield from _in_sparse(walk, value)
+            yield from _in_sparse(value)
 
 
-def _in_sparse(walk: Walk, sparse: Bytes) -> Iterator[Bytes]:
-    for number, value in walk.fields(sparse):
+def _in_sparse(sparse: Bytes) -> Iterator[Bytes]:
+    for number, value in _fields(sparse):
         if number in (1, 2) and not isinstance(value, int):
             yield value
 
 
-def _locations(walk: Walk, tensor: Bytes) -> Iterator[str]:
-    for entry in walk.messages(tensor, _EXTERNAL_DATA):
-        pair = {number: bytes(value) for number, value in walk.fields(entry) if not isinstance(value, int)}
+def _locations(tensor: Bytes) -> Iterator[str]:
+    for entry in _messages(tensor, _EXTERNAL_DATA):
+        pair = {number: bytes(value) for number, value in _fields(entry) if not isinstance(value, int)}
         if pair.get(_KEY) == b"location":
             yield pair.get(_VALUE, b"").decode()
 
@@ -133,30 +132,17 @@ def mapped(path: str) -> memoryview:
         return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))  # closed with its last view
 
 
-class Walk:
-    """A walk over one file, which ends after ``most`` fields: a graph of 100,000 nodes has some two million."""
-
-    def __init__(self, most: int = 10_000_000) -> None:
-        self._left = most
-
-    def messages(self, message: Bytes, wanted: int) -> Iterator[memoryview]:
-        """Yield the messages, or texts, in the field ``wanted``. Raises ``NotReadable`` for what is no message."""
-        for number, value in self.fields(message):
-            if number == wanted:
-                if isinstance(value, int):
-                    raise NotReadable(f"field {wanted} is a number")
-                yield value
-
-    def fields(self, message: Bytes) -> Iterator[tuple[int, int | memoryview]]:
-        """Yield the number and value of each field, in order. Raises ``NotReadable`` for what is no message."""
-        for field in _fields(message):
-            self._left -= 1
-            if self._left < 0:
-                raise NotReadable("it has more fields than any model")
-            yield field
+def _messages(message: Bytes, wanted: int) -> Iterator[memoryview]:
+    """Yield the messages, or texts, in the field ``wanted``. Raises ``NotReadable`` for what is no message."""
+    for number, value in _fields(message):
+        if number == wanted:
+            if isinstance(value, int):
+                raise NotReadable(f"field {wanted} is a number")
+            yield value
 
 
 def _fields(message: Bytes) -> Iterator[tuple[int, int | memoryview]]:
+    """Yield the number and value of each field, in order. Raises ``NotReadable`` for what is no message."""
     # Stricter than the libraries that read the same file: what one of them might take for another field is refused.
     view = memoryview(message)
     at = 0

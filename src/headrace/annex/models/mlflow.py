@@ -45,8 +45,7 @@ def read_mlmodel(folder: str) -> dict[str, Any]:
 
     try:
         text = content(os.path.join(folder, "MLmodel"), most=_MOST)
-        _check_depth(yaml, text)
-        described = yaml.load(text, _loader(yaml))
+        described = yaml.load(text, yaml.SafeLoader)  # the one in C follows what nests until the process ends
         if _size_of(described) > _MOST:
             raise NotReadable("its aliases unfold to far more than is written there")
         flavors = described["flavors"]
@@ -66,19 +65,6 @@ def read_mlmodel(folder: str) -> dict[str, Any]:
         raise ModelUnreadable(f"The MLmodel file of {folder} cannot be read: {short(error)}.") from error
     found: dict[str, Any] = described
     return found
-
-
-def _loader(yaml: Any) -> Any:
-    return getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # in C, ten times as fast; some builds have none
-
-
-def _check_depth(yaml: Any, text: bytes) -> None:
-    """Raise for YAML that nests deep: the loader in C follows it until the process crashes."""
-    depth = 0
-    for event in yaml.parse(text, _loader(yaml)):
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > _DEEPEST:
-            raise NotReadable("it nests too deep")
 
 
 def _size_of(described: Any, known: dict[int, int] | None = None, depth: int = 0) -> int:
