@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -48,8 +47,6 @@ def test_an_output_whose_name_is_not_utf8_is_written_and_verified(tmp_path: Path
     odd = os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9")
     VERBS["write_csv"](odd)
     assert hr.verify(odd).good and VERBS["write_csv"](odd).resumed
-    (lineage,) = Path(odd).glob("_headrace/*/openlineage.json")
-    assert json.loads(lineage.read_bytes())["outputs"][0]["name"].endswith("/caf\\udce9")
     shutil.copytree(good, f"{odd}2")
     assert hr.verify(f"{odd}2").good
 

@@ -149,7 +149,7 @@ def pattern(name: str) -> re.Pattern[str]:
     text = "".join(
         f"(?:{NAMES.get(each, 'x')})" if i % 2 else re.escape(each) for i, each in enumerate(kinds)
     )
-    also = r"(?:-\d+)?" if name.startswith("_rejected") or name.endswith("openlineage.json") else ""
+    also = r"(?:-\d+)?" if name.startswith("_rejected") else ""
     head, dot, suffix = text.rpartition(r"\.")
     return re.compile(f"{head}{also}{dot}{suffix}")
 

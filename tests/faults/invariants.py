@@ -97,7 +97,7 @@ def check_listing(output: Path, run: str, names: set[str]) -> None:
     assert set(parts(output)) == names
     assert set(os.listdir(output / HOME)) == {"lock", "current", run}
     assert (output / HOME / "current").read_text().strip() == run
-    told = {"events.jsonl", "openlineage.json", *REPORT}
+    told = {"events.jsonl", *REPORT}
     told |= {path.name for path in (output / HOME / run).glob("retried")}
     told |= {path.name for path in (output / HOME / run).glob("*-[0-9]*.json*")}  # of earlier runs
     assert set(os.listdir(output / HOME / run)) - {"staging"} == {"plan", "journal", "manifest"} | told

@@ -82,7 +82,7 @@ def test_a_run_that_committed_nothing_leaves_its_record_and_report(job: Job, poi
     assert_unlocked(output)
     (run,) = (path for path in (output / "_headrace").iterdir() if path.is_dir())
     left = {path.name for path in run.iterdir()}
-    assert left == {"plan", "journal", "events.jsonl", "openlineage.json", *REPORT}
+    assert left == {"plan", "journal", "events.jsonl", *REPORT}
     assert os.listdir(output) == ["_headrace"]
     job.here()
     check(output, job.expected(), job.here)

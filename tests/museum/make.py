@@ -351,7 +351,7 @@ def pack() -> None:
 
 def _plain(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
     """Return an entry without its owner; pages for people are left out, as no run depends on them."""
-    if member.name.endswith(("report.html", "openlineage.json")):
+    if member.name.endswith("report.html"):
         return None
     member.uid = member.gid = 0
     member.uname = member.gname = ""

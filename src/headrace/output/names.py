@@ -15,7 +15,6 @@ from headrace.errors import ForeignOutput, JournalDamaged
 from headrace.version import __version__
 
 REPORT = "report.html"  # files of a run, beside its record
-LINEAGE = "openlineage.json"
 ASKED = "asked.json"
 AHEAD = "ahead"
 """A file in the folder for what models keep: before the run, they have begun what must not be lost."""

@@ -28,7 +28,7 @@ from headrace.observers.record_reader import listed
 from headrace.output import journal as journals
 from headrace.output.journal_state import JournalState
 from headrace.output.layout import read_plan
-from headrace.output.names import LINEAGE, check_names, place_of, read_pointer
+from headrace.output.names import check_names, place_of, read_pointer
 from headrace.output.places.place import Place, looked_at
 from headrace.output.recover import replay
 from headrace.plan.physical import SavedPlan
@@ -163,10 +163,8 @@ def begin_record(folder: Path, number: int) -> None:
     """
     if number == 1 or (folder / f"events-{number - 1}.jsonl").exists():
         return
-    for name in (LINEAGE, EVENTS):
-        stem, _, suffix = name.partition(".")
-        with contextlib.suppress(OSError):
-            os.rename(folder / name, folder / f"{stem}-{number - 1}.{suffix}")
+    with contextlib.suppress(OSError):
+        os.rename(folder / EVENTS, folder / f"events-{number - 1}.jsonl")
 
 
 def success_of(root: Path, run: str, number: int = 1) -> Mapping[str, Any] | None:

@@ -34,7 +34,7 @@ from headrace.output.verification import Reached, table_of
 from headrace.plan.logical import compared
 from headrace.plan.parameters import given_folder
 from headrace.result import Metrics, Result
-from headrace.session import job_events, lineage
+from headrace.session import job_events
 from headrace.session.event_bus import EventBus
 
 if TYPE_CHECKING:
@@ -204,8 +204,6 @@ def publish(
                 with _recovered(output, run, plan, checked(storage_options), reached) as committer:
                     return _published(output, committer, because.strip())
             if success is not None:
-                if state.finished:  # a kill may have come before it was said
-                    lineage.record_published(str(output), output.folder(run))
                 state.recount(contents.lasting())
                 return _result(output, run, state, success)
         raise PlanError(f"publish: the run in {output} is not complete. Run the same command again: {_AGAIN}")
@@ -304,7 +302,6 @@ def _published(output: Output, committer: ShardCommitter, reason: str) -> Result
     decided = RequirementsAsked.of(summary)
     if decided is not None:
         _note(output, run, decided)
-    lineage.record_published(str(output), output.folder(run))
     return _result(output, run, state, summary)
 
 

@@ -36,7 +36,7 @@ from headrace.plan import compile as compiler
 from headrace.plan.logical import Plan
 from headrace.plan.partitioning import oversized_shards
 from headrace.result import Metrics, Result
-from headrace.session import invocation, job_events, lineage
+from headrace.session import invocation, job_events
 from headrace.session.build_runner import Resumed
 from headrace.session.context import Run, RunContext, warn_of_inline
 from headrace.session.event_bus import EventBus, environment_observers, progress_shown
@@ -181,7 +181,6 @@ def _finished_before(job: Job, options: RunOptions) -> Result:
         ask_finished(job, metrics)
     job.output.tidy(job.committer.plan.run)  # a driver may have been killed before it did
     event = job_events.finished(job, 0.0)
-    lineage.record_missing(job, event)
     result = job_events.result_of(job, event, metrics, job.committer.state.ledger.read)
     before = "nothing is new, nothing to do" if options.incremental else "nothing to do"
     _say(options, f"finished in an earlier run, {before}: {result.summary}")
@@ -212,7 +211,6 @@ def _write(
         events.on_event(event)
         if options.report:  # before observers are closed: one may pass it on
             job_events.report(job.output, job.committer.folder)
-    lineage.record(job, event)
     result = job_events.result_of(job, event, metrics, rows_before)
     first = result.summary.split("\n")[0]  # in a notebook, the result shows the rest
     report = f"\nreport: {result.report}" if options.report else ""
@@ -360,8 +358,6 @@ def _fail(job: Job, run: Run, events: EventBus, error: BaseException, started: f
         committed = f"{plural(written, 'row')} kept in {job.output}" if written else "no rows were saved yet"
         again = "cell" if in_notebook() else "command"
         _say(options, f"\nInterrupted; {committed}. Run the same {again} again to go on.")
-    if reported:
-        lineage.record(job, event)
 
 
 def _report_prepared(options: RunOptions) -> AbstractContextManager[None]:

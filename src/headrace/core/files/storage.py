@@ -162,14 +162,6 @@ class Storage:
 
     # ------------------------------------------------------------ words
 
-    def dataset_name(self) -> tuple[str, str]:
-        """Return the namespace and the name, as OpenLineage names datasets.
-
-        >>> storage_at("/data/trips").dataset_name(), storage_at("s3://bucket/trips/2026").dataset_name()
-        (('file', '/data/trips'), ('s3://bucket', 'trips/2026'))
-        """
-        return "file", self.path
-
     def words(self, error: Exception, said: str) -> str:
         """Return what a library's error says in a message, which ``said`` is; that of a store may quote secrets."""
         return f"{said}."
@@ -239,11 +231,6 @@ class InStore(Storage):
 
     def syncs(self, durability: Durability) -> bool:
         return False
-
-    def dataset_name(self) -> tuple[str, str]:
-        scheme, _, rest = without_secrets(self.path).partition("://")
-        host, _, name = rest.partition("/")
-        return f"{scheme}://{host}", name.rstrip("/") or "/"
 
     def words(self, error: Exception, said: str) -> str:
         from headrace.core.stores.addresses import reason

@@ -38,7 +38,7 @@ from headrace.output.places.store_parts import StorePublisher
 from headrace.output.publishing import Notes, Publisher, remove_tree
 
 _POINTERS = ("current", "next")
-_SMALL = re.compile(rf"(?!(?:events|openlineage)-\d)[A-Za-z0-9_-][A-Za-z0-9_.-]*|{STATES}/[0-9a-f]{{64}}")
+_SMALL = re.compile(rf"(?!events-\d)[A-Za-z0-9_-][A-Za-z0-9_.-]*|{STATES}/[0-9a-f]{{64}}")
 _TELLS = re.compile(rf"{SUCCESS}|{HOME}/(?:current|next|[a-z0-9]{{8}}/events(?:-\d+)?\.jsonl)")
 _ALWAYS = ("plan", "manifest", "events.jsonl")  # asked for whatever a listing says: it may be old
 _AT_ONCE = 16
