@@ -69,13 +69,6 @@ def test_batches_are_cut_as_in_one_stage_after_rows_have_gone_and_come(at: int) 
     assert staged(plan({"num_cpus": 1}), 100, at, parted=True).to_arrow() == expected
 
 
-def test_batches_are_cut_as_in_one_stage_after_a_filter_in_the_first() -> None:
-    data = hr.range(9_000).filter(lambda row: row["id"] % 10 == 0)
-    lengths = data.map_batches(first_and_length, batch_size=100, concurrency=2).map_batches(same, num_cpus=1)
-    table = lengths.with_options(shard_rows=3000).to_arrow()
-    assert set(table.column("length").to_pylist()) == {100}
-
-
 @pytest.mark.parametrize("at", sampled(1, 0, 2))
 def test_batches_of_a_source_that_does_not_know_its_rows(at: int, tmp_path: Path) -> None:
     lines = "\n".join(f"line {i}" + "." * (i % 50) for i in range(20_000))

@@ -286,28 +286,25 @@ def place(tmp_path: Path) -> Path:
 
 @pytest.mark.annex
 @pytest.mark.local
-@pytest.mark.parametrize("start", ["fork", "spawn"])
-def test_all_is_there_without_an_import(
-    script: Callable[..., Any], installed: Path, place: Path, start: str
-) -> None:
+def test_all_is_there_without_an_import(script: Callable[..., Any], installed: Path, place: Path) -> None:
     ended = script(
-        f"""
+        """
         import os, sys
         import headrace as hr
 
-        assert {{"read_acme", "read_acme_twice", "Biggest"}} <= {{*dir(hr)}} and "read_acme" not in hr.__all__
+        assert {"read_acme", "read_acme_twice", "Biggest"} <= {*dir(hr)} and "read_acme" not in hr.__all__
         assert "acme" not in sys.modules
 
         def seen():
-            return {{"nice": os.nice(0), "metric": hr.Biggest.__module__, "pid": os.getpid()}}
+            return {"nice": os.nice(0), "metric": hr.Biggest.__module__, "pid": os.getpid()}
 
-        data = hr.read_acme("in", times=2).map(lambda row: {{**seen(), **row}}, concurrency=2)
+        data = hr.read_acme("in", times=2).map(lambda row: {**seen(), **row}, concurrency=2)
         assert "write_acme" in dir(data)
-        usual = data.with_options(worker_start={start!r}, workers=2, shard_rows=4, engine="local")
+        usual = data.with_options(worker_start="spawn", workers=2, shard_rows=4, engine="local")
         rows = usual.take_all()
         assert [row["n"] for row in rows] == list(range(0, 24, 2)), rows
-        assert {{row["metric"] for row in rows}} == {{"acme.metric"}}
-        assert os.getpid() not in {{row["pid"] for row in rows}}
+        assert {row["metric"] for row in rows} == {"acme.metric"}
+        assert os.getpid() not in {row["pid"] for row in rows}
         polite = usual.with_options(engine="acme").take_all()
         assert polite[0]["nice"] == rows[0]["nice"] + 1, polite[0]
 
@@ -317,7 +314,7 @@ def test_all_is_there_without_an_import(
         scored = usual.predict("by10.forest", inputs=["n"], output="ten")
         scored = scored.predict(Forest(3), inputs=["n"], output="three")
         result = scored.accumulate(most=hr.Biggest("three")).write_acme("out", sign=";", mode="error")
-        assert (result.rows, result.metrics) == (12, {{"most": 66}}), result
+        assert (result.rows, result.metrics) == (12, {"most": 66}), result
         lines = [line for part in sorted(os.listdir("out")) if part.endswith(".acme") for line in open("out/" + part)]
         assert lines[-1] == "22;220;66\\n", lines
         numbers = hr.range(4).with_options(engine="inline", shard_rows=4)

@@ -65,13 +65,10 @@ def test_quick_start(
     assert capsys.readouterr().out.startswith("output\nfloat32 (1)")
 
 
-def test_quick_start_huggingface(
-    example: Any, imported_once: Callable[..., None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_quick_start_huggingface(example: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("transformers")
-    imported_once("torch", "transformers.pipelines")
     module = example("quickstart_huggingface")
     module.make_model(str(tmp_path))
-    rows = both(module.predictions(str(tmp_path), 1), module.predictions(str(tmp_path), 2))
+    rows = both(module.predictions(str(tmp_path), 1), module.predictions(str(tmp_path), 2), workers=False)
     assert [row["data"] for row in rows] == [text.strip().lower() for text in module.TEXTS]
     assert {row["label"] for row in rows} <= {"bad", "fine"}

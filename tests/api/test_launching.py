@@ -39,12 +39,10 @@ print("fine")
 """
 
 
-@pytest.mark.parametrize("how", ["script", "command", "stdin", "module", "other folder", "thread"])
+@pytest.mark.parametrize("how", ["script", "stdin", "module", "other folder", "thread"])
 def test_without_a_main_guard(script: Callable[..., Any], tmp_path: Path, how: str) -> None:
     if how == "script":
         ended = script(BODY)
-    elif how == "command":
-        ended = script("", command=["-c", BODY])
     elif how == "stdin":
         ended = script("", command=["-"], stdin=BODY)
     elif how == "module":

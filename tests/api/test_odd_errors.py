@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 import headrace as hr
 from crossed import crossed
-from headrace.core.failures import MESSAGE_CHARS, report, words
+from headrace.core.failures import MESSAGE_CHARS
 from headrace.core.terminal import encodable, visible
-from headrace.errors import BadReturn, HeadraceError, StepError
+from headrace.errors import BadReturn, StepError
 from headrace.worker.schema_inference import schema_by_trying
 
 from .data import numbers
@@ -73,16 +73,6 @@ def test_errors_that_are_odd_themselves(error: BaseException, said: str, verb: s
     with pytest.raises(StepError, match=said) as caught:
         run.take_all()
     assert len(str(caught.value)) < 2 * MESSAGE_CHARS
-
-
-def test_odd_errors_cross_process_borders() -> None:
-    for error in (Mute, Unpicklable, Stopped):
-
-        def fails(_: Any, error: Any = error) -> Any:
-            raise error
-
-        with pytest.raises(StepError, match=error.__name__):
-            numbers(4, 2).map_batches(fails).with_options(engine="local", workers=1).take_all()
 
 
 def yields(error: type[BaseException], batch: Any) -> Any:
@@ -166,13 +156,6 @@ def test_in_the_drivers_own_process_an_interrupt_stays_one(way: str, tmp_path: P
         data.write_parquet(out)
     assert not list(out.rglob("*.staged")) and not list(out.glob("part-*"))
     assert hr.range(3).write_parquet(out, on_change="restart", mode="overwrite").rows == 3
-
-
-def test_words_and_reports_are_short() -> None:
-    assert words(ValueError("short")) == "short"
-    long = report(RuntimeError("x" * 10**6))
-    assert len(long.message) < 2 * MESSAGE_CHARS and len(long.traceback) < 30_000
-    assert isinstance(HeadraceError("y"), Exception)
 
 
 @pytest.mark.parametrize(("value", "words"), [("v1", r"`\['v1'\] \* n`"), (1.5, r"`\[1.5\] \* n`")])
@@ -333,18 +316,6 @@ def test_any_error_crosses_process_borders_as_a_rejected_row(tmp_path: Path) -> 
     assert (result.rows, result.rejected) == (1, len(makers))
     kinds = hr.read_rejected(tmp_path / "out").to_arrow().column("_error_type").to_pylist()
     assert {"KeyboardInterrupt", "SystemExit", "GeneratorExit"} < set(kinds)
-
-
-@pytest.mark.parametrize(
-    ("way", "error"),
-    crossed((way for way in WAYS if way != "class"), [KeyboardInterrupt, GeneratorExit, SystemExit]),
-)
-def test_an_error_like_an_interrupt_is_set_aside_in_a_worker(
-    way: str, error: type[BaseException], tmp_path: Path
-) -> None:
-    data = WAYS[way](numbers(4, 2), error).with_options(engine="local", workers=1, on_error="reject")
-    result = data.with_options(progress=False).write_parquet(tmp_path / "out")
-    assert (result.rows, result.rejected) == (0, 4)
 
 
 def test_ctrl_c_while_a_function_is_tried_without_rows_is_one() -> None:

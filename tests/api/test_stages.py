@@ -259,21 +259,6 @@ def test_it_is_what_one_stage_gives(tmp_path: Path, shard_rows: Any, batch_size:
     assert ledgers[0] == ledgers[1]
 
 
-def test_three_stages() -> None:
-    data = (
-        hr.range(3000)
-        .map_batches(lambda b: {"id": b["id"], "pids": np.full(len(b["id"]), os.getpid())}, num_cpus=1)
-        .map_batches(
-            lambda b: {**b, "then": np.full(len(b["id"]), os.getpid())}, concurrency=1, batch_size=100
-        )
-        .predict(lambda b: np.full(len(b["id"]), os.getpid()), num_cpus=0.5, concurrency=1)
-    )
-    table = data.to_arrow()
-    assert table.column("id").to_pylist() == list(range(3000))
-    stages = [set(table.column(name).to_pylist()) for name in ("pids", "then", "prediction")]
-    assert len(set().union(*stages)) == sum(map(len, stages))
-
-
 @pytest.mark.parametrize(("at", "limit"), crossed([0, 1, 2], [0, 1, 999, 1000, 1500, 10_000]))
 def test_limits_in_any_stage(at: int, limit: int, tmp_path: Path) -> None:
     steps: list[Any] = [
@@ -378,14 +363,6 @@ def test_errors_of_every_stage_name_file_and_rows(tmp_path: Path) -> None:
     short = data.predict(lambda b: b["id"][:1], inputs=["id"], concurrency=1, batch_size=10)
     with pytest.raises(BadReturn, match="returned 1 row for 10"):
         short.write_parquet(tmp_path / "out")
-
-
-def test_a_damaged_file_is_named(tmp_path: Path) -> None:
-    (tmp_path / "bad.parquet").write_bytes(b"PAR1 no parquet PAR1")
-    with pytest.raises(hr.errors.UnreadableFile, match=r"bad\.parquet"):
-        hr.read_parquet(tmp_path / "bad.parquet").map(lambda r: r, num_cpus=1).map(
-            lambda r: r, concurrency=1
-        ).to_arrow()
 
 
 def test_reading_may_stop_early() -> None:

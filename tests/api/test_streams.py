@@ -41,10 +41,9 @@ if __name__ == "__main__":
 
 
 @pytest.mark.annex
-@pytest.mark.parametrize("closed", ["0<&- 1>&-", "0<&- 1>&- 2>&-"])
-def test_a_program_runs_with_its_standard_streams_closed(closed: str, tmp_path: Path) -> None:
+def test_a_program_runs_with_its_standard_streams_closed(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
-    command = ["sh", "-c", f'exec "$0" "$@" {closed}', sys.executable, str(tmp_path / "program.py")]
+    command = ["sh", "-c", 'exec "$0" "$@" 0<&- 1>&- 2>&-', sys.executable, str(tmp_path / "program.py")]
     subprocess.run([*command, str(tmp_path / "told")], check=False)
     assert (tmp_path / "told").read_text() == "well"
 

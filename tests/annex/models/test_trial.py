@@ -109,13 +109,12 @@ def test_a_tree_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 )
 def test_damaged_files_end_no_process(tmp_path: Path, name: str, make: Any) -> None:
     whole = Path(seeds.make(name, tmp_path)).read_bytes()
-    for case in range(3):
-        path = tmp_path / f"{case}.bin"
-        path.write_bytes(damaged(whole, random.Random(case)))
-        try:
-            make(path).load()
-        except ModelUnreadable as error:
-            assert str(path) in str(error)
+    path = tmp_path / "damaged.bin"
+    path.write_bytes(damaged(whole, random.Random(0)))
+    try:
+        make(path).load()
+    except ModelUnreadable as error:
+        assert str(path) in str(error)
 
 
 def test_a_worker_that_a_model_ends_is_reported(tmp_path: Path) -> None:

@@ -301,7 +301,7 @@ def test_options_are_checked_at_once(tmp_path: Path) -> None:
 
 @pytest.mark.tried  # xgboost may crash on such a file
 @pytest.mark.parametrize("form", ["json", "ubj"])
-@pytest.mark.parametrize("keep", [40, 100, 1000, 7000, -1])
+@pytest.mark.parametrize("keep", [100, 7000])
 def test_a_truncated_file(tmp_path: Path, form: str, keep: int) -> None:
     file = tmp_path / f"m.{form}"
     file.write_bytes(bytes(fares().save_raw(form))[:keep])
@@ -318,9 +318,7 @@ def test_files_of_other_kinds(tmp_path: Path) -> None:
 
     refused("m.json", b'{"model_config": {}}', "is no XGBoost model")
     refused("m.ubj", b"", "m.ubj cannot be read")
-    refused("m.ubj", bytes(range(256)), "m.ubj cannot be read")
     refused("m.model", b"binf" + bytes(500), "cannot be read")
-    refused("n.json", b'{"learner":{}}', "cannot be read")
     with pytest.raises(ModelUnreadable, match="There is no model"):
         XGBoostPredictor(tmp_path / "none.ubj")
     (tmp_path / "d.pkl").write_bytes(pickle.dumps({}))
