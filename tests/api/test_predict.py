@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import os
 import warnings
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -221,11 +219,6 @@ def test_it_gets_its_inputs_and_no_more(rides: hr.Dataset, batch_format: Any) ->
     assert done[0]["prediction"] == f"{kind}: ['km', 'id']"
 
 
-def test_without_inputs_it_gets_all(rides: hr.Dataset) -> None:
-    done = rides.predict(lambda batch: [" ".join(batch)] * len(batch["id"])).take(1)
-    assert done[0]["prediction"] == "id km city"
-
-
 @pytest.mark.parametrize("size", [1, 3, 7, 10, 64, 100, 1000, "auto", None])
 def test_batches_have_the_size_asked_for_whatever_was_read(engine: str, size: Any) -> None:
     table = pa.table({"id": range(500)})
@@ -283,11 +276,6 @@ def test_arrays_of_more_dimensions_are_tensor_columns(rides: hr.Dataset, shape: 
     assert type_ == (
         pa.list_(pa.float32(), 2) if len(shape) == 1 else pa.fixed_shape_tensor(pa.float32(), shape)
     )
-
-
-def test_named_results_bring_their_names(rides: hr.Dataset) -> None:
-    done = rides.predict(lambda b: {"low": b["km"], "high": b["km"] + 1}, inputs=["km"]).to_arrow()
-    assert done.column_names == ["id", "km", "city", "low", "high"]
 
 
 @pytest.mark.parametrize(
@@ -552,17 +540,6 @@ def test_a_chain_of_models_is_the_same_plan(rides: hr.Dataset, tmp_path: Path) -
     assert again.run == first.run and again.resumed
 
 
-def test_a_model_may_read_what_another_made(rides: hr.Dataset) -> None:
-    done = (
-        rides.predict(fare, inputs=["km"], output="fare")
-        .predict(lambda b: b["fare"] * 10, inputs=["fare"], output="tens")
-        .predict(lambda b: b["tens"] + b["km"], inputs=["tens", "km"], output="sum", keep=["id"])
-        .to_arrow()
-    )
-    assert done.column_names == ["id", "sum"]
-    assert done.column("sum").to_pylist() == [10 * f + i / 2 for i, f in enumerate(FARES)]
-
-
 def test_a_chain_with_replace_sees_what_was_replaced(rides: hr.Dataset) -> None:
     done = (
         rides.predict(lambda b: b["km"] + 1, inputs=["km"], output="km", replace=True)
@@ -573,24 +550,6 @@ def test_a_chain_with_replace_sees_what_was_replaced(rides: hr.Dataset) -> None:
 
 
 # ---------------------------------------------------------------- runs
-
-
-def test_the_output_is_written_and_resumed(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-
-    class Fails:
-        def __call__(self, batch: Batch) -> Any:
-            if batch["id"][-1] >= 500:
-                raise RuntimeError("half way")
-            return batch["id"] * 2
-
-    data = hr.range(1000).with_options(engine="inline", shard_rows=100)
-    with pytest.raises(StepError, match="half way"):
-        data.predict(Fails, inputs=["id"]).write_parquet(out)
-    done = data.predict(lambda b: b["id"] * 2, inputs=["id"]).write_parquet(out, on_change="continue")
-    assert done.rows == 1000
-    table = pq.read_table(sorted(out.glob("part-*")))
-    assert table.column("prediction").to_pylist() == [2 * i for i in range(1000)]
 
 
 def test_what_makes_another_run(rides: hr.Dataset, tmp_path: Path) -> None:
@@ -685,36 +644,6 @@ def test_a_named_result_that_is_there_already_says_how_to_keep_both(rides: hr.Da
         rides.predict(lambda b: {"city": b["km"]}, inputs=["km"]).take()
 
 
-def test_progress_is_told_between_batches(tmp_path: Path) -> None:
-    """A part is written when all of its rows are predicted; what is done until then shows all the same."""
-    from headrace.core.events import RowsRead
-    from headrace.worker.stage_worker import StageWorker
-
-    seen: list[int] = []
-    clock = map(float, itertools.count())
-    monkey = pytest.MonkeyPatch()
-    monkey.setattr("headrace.worker.stage_worker.StageWorker", partial(StageWorker, clock=clock.__next__))
-    try:
-        from headrace.engines.inline import InlinePool
-
-        notify = InlinePool.__init__
-
-        def spy(self: Any, spec: Any, told: Any, *rest: Any) -> None:
-            notify(
-                self,
-                spec,
-                lambda w, m: (seen.append(m.rows) if isinstance(m, RowsRead) else None, told(w, m))[1],
-                *rest,
-            )
-
-        monkey.setattr(InlinePool, "__init__", spy)
-        data = hr.range(1000).with_options(engine="inline", commit_every=None)
-        data.predict(lambda b: b["id"], batch_size=100).write_parquet(tmp_path / "o")
-    finally:
-        monkey.undo()
-    assert 100 in seen and 500 in seen
-
-
 def test_a_function_that_writes_to_its_inputs_spoils_no_column() -> None:
     """PyTorch does not know that an array is read-only."""
     data = hr.from_arrow(pa.table({"x": np.arange(100.0), "t": ["a"] * 100}))
@@ -774,15 +703,6 @@ def test_every_predictor_is_closed_whatever_one_says(rides: hr.Dataset, tmp_path
     with pytest.raises(RuntimeError, match="cannot be closed"):
         data.take(3)
     assert log.read_text().split()[0::2] == ["load", "close"]
-
-
-def test_an_output_without_rows_has_its_columns(rides: hr.Dataset, tmp_path: Path) -> None:
-    none = rides.filter(lambda row: False).predict(
-        {"a": fare, "b": lambda b: {"c": b["id"]}}, inputs=["km", "id"]
-    )
-    none.write_parquet(tmp_path / "out")
-    (part,) = (tmp_path / "out").glob("part-*")
-    assert pq.read_schema(part).names == ["id", "km", "city", "a", "b"]
 
 
 def test_results_that_mean_two_things_are_refused(rides: hr.Dataset) -> None:

@@ -10,11 +10,11 @@ import pytest
 
 from headrace.core.engine_ports import PoolSpec
 from headrace.core.events import Event, ShardDivided, ShardsAdded, WorkerLost
+from headrace.core.messages import MoreShards
 from headrace.core.work import (
     AttemptLost,
     ErrorReport,
     Failed,
-    MoreShards,
     Outcome,
     Proposal,
     Remainder,

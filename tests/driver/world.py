@@ -11,13 +11,12 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
+from headrace.core.messages import AttemptWaiting, BlocksFreed
 from headrace.core.work import (
     AttemptLost,
-    AttemptWaiting,
     Block,
     BlockMade,
     BlockRef,
-    BlocksFreed,
     Done,
     Failed,
     Fault,

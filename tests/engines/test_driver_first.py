@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from headrace.core.engine_ports import Engine, Pool, PoolSpec
-from headrace.core.work import EndEarly
+from headrace.core.messages import EndEarly
 from headrace.engines.inline import DriverFirstEngine
 from headrace.engines.local.pool import LocalEngine
 from headrace.errors import EngineError

@@ -16,7 +16,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import headrace as hr
-from headrace.core.work import Fault, LeaveRest, Reject, Remainder, Shard, Split
+from headrace.core.messages import LeaveRest
+from headrace.core.work import Fault, Reject, Remainder, Shard, Split
 from headrace.driver.policies.shards import EarlyCommit, WorkSharing
 from headrace.driver.shards import split_off
 from headrace.session import build_runner

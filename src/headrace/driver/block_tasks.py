@@ -16,12 +16,11 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
+from headrace.core.messages import AttemptWaiting, BlocksFreed
 from headrace.core.work import (
     AttemptLost,
-    AttemptWaiting,
     Block,
     BlockMade,
-    BlocksFreed,
     Done,
     ErrorReport,
     Failed,

@@ -12,21 +12,17 @@ import msgspec
 from headrace.core import failures
 from headrace.core.engine_ports import Pool
 from headrace.core.events import Event, RowsRead, ShardDivided, ShardsAdded
-from headrace.core.work import (
+from headrace.core.messages import (
     AttemptFinishing,
     AttemptWaiting,
     BlocksFreed,
     CallEnded,
     CallStarted,
-    CommitRecord,
-    Failed,
     MoreShards,
-    ObjectsPickled,
-    Outcome,
     RestLeft,
     RunInterrupted,
-    Shard,
 )
+from headrace.core.work import CommitRecord, Failed, ObjectsPickled, Outcome, Shard
 from headrace.driver.calls import Answer, StageCalls
 from headrace.driver.policy import (
     Action,

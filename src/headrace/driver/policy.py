@@ -13,7 +13,8 @@ import msgspec
 
 from headrace.core.engine_ports import Pool
 from headrace.core.events import Event
-from headrace.core.work import EndEarly, ErrorReport, LeaveRest, Outcome, Shard, ShrinkBatches, Task
+from headrace.core.messages import EndEarly, LeaveRest, ShrinkBatches
+from headrace.core.work import ErrorReport, Outcome, Shard, Task
 from headrace.driver.scheduler import Scheduler
 
 if TYPE_CHECKING:

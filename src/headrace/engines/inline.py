@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.core.door import completed
 from headrace.core.engine_ports import Engine, EngineTraits, HostedParts, Pool, PoolSpec, WorkerContext
+from headrace.core.messages import BlocksFreed, EndEarly
 from headrace.core.process import importing
-from headrace.core.work import BlockRef, BlocksFreed, EndEarly, Pause
+from headrace.core.work import BlockRef, Pause
 from headrace.engines.local.process import WorkerProcess
 
 if TYPE_CHECKING:

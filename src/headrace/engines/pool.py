@@ -11,7 +11,8 @@ from concurrent.futures import Future, InvalidStateError
 from typing import Any, Generic, TypeVar
 
 from headrace.core.engine_ports import PoolSpec
-from headrace.core.work import Block, BlockRef, BlocksFreed, Task
+from headrace.core.messages import BlocksFreed
+from headrace.core.work import Block, BlockRef, Task
 from headrace.engines.deaths import Death, RestartPolicy
 from headrace.engines.object_store import StoredObject
 from headrace.errors import ExecutorClosed, HeadraceError, NeverReady, WorkerDied

@@ -20,7 +20,6 @@ from headrace.core.events import (
     MemoryTaken,
     MetricsCounted,
     ModelAsked,
-    RequirementsAsked,
     RowsBegun,
     RowsRead,
     RunDescribed,
@@ -33,6 +32,7 @@ from headrace.core.events import (
     WorkerReady,
 )
 from headrace.core.files import safe_files
+from headrace.core.wishes import RequirementsAsked
 from headrace.core.work import Faults
 from headrace.errors import ArgumentError
 from headrace.observers.pace import SAMPLE

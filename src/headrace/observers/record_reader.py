@@ -22,8 +22,6 @@ from headrace.core.events import (
     ModelAsked,
     PoolResized,
     PoolWaits,
-    RequirementsAsked,
-    RunAsked,
     RunDescribed,
     RunFinished,
     RunStarted,
@@ -37,6 +35,7 @@ from headrace.core.events import (
 )
 from headrace.core.human import duration, plural, size
 from headrace.core.table_changes import position_text, taken_in
+from headrace.core.wishes import RequirementsAsked, RunAsked
 from headrace.core.work import Fault, Faults, Ledger, Timings
 from headrace.observers.run_parts import CommitSum, ProgressSample, Unlisted, WorkSum
 from headrace.observers.run_state import Folded, RunState

@@ -12,11 +12,10 @@ from headrace.core.events import (
     MachineWork,
     MemoryTaken,
     MetricsCounted,
-    RequirementsAsked,
-    RunAsked,
     RunDescribed,
     RunStarted,
 )
+from headrace.core.wishes import RequirementsAsked, RunAsked
 from headrace.core.work import Faults
 from headrace.observers.pace import (
     WINDOW,

@@ -24,10 +24,8 @@ from headrace.core.events import (
     ModelAsked,
     PoolResized,
     PoolWaits,
-    RequirementsAsked,
     RowsBegun,
     RowsRead,
-    RunAsked,
     RunDescribed,
     RunFinished,
     RunStarted,
@@ -40,6 +38,7 @@ from headrace.core.events import (
     WorkerReady,
     WorkerRetired,
 )
+from headrace.core.wishes import RequirementsAsked, RunAsked
 from headrace.observers.pace import (
     LATE,
     WINDOW,

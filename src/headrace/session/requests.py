@@ -13,8 +13,9 @@ from typing import Any
 
 import msgspec
 
-from headrace.core.events import EVERY_ROW, Event, RunAsked
+from headrace.core.events import Event
 from headrace.core.files import safe_files
+from headrace.core.wishes import EVERY_ROW, RunAsked
 from headrace.output.names import ASKED
 
 _log = logging.getLogger("headrace")

@@ -48,7 +48,7 @@ from headrace.version import __version__
 
 if TYPE_CHECKING:
     from headrace.core.files.staged import Uploads
-    from headrace.core.work import MoreShards, RunInterrupted
+    from headrace.core.messages import MoreShards, RunInterrupted
     from headrace.driver.scheduler import Scheduler
     from headrace.observers.progress import Progress
     from headrace.output.job import Job, OpenRequest

@@ -18,7 +18,8 @@ import pytest
 
 from headrace.core.arrow.batch_formats import to_numpy
 from headrace.core.engine_ports import Engine, Pool, PoolSpec, WorkerContext
-from headrace.core.work import BlockRef, BlocksFreed
+from headrace.core.messages import BlocksFreed
+from headrace.core.work import BlockRef
 from headrace.errors import WorkerDied
 from headrace.testing.steps import check, same
 

@@ -18,6 +18,7 @@ from headrace.core.arrow.output_schema import as_files_hold, conform, fill, is_c
 from headrace.core.arrow.widening import conform_to_read, with_columns
 from headrace.core.engine_ports import WorkerContext
 from headrace.core.events import RowsBegun, RowsRead
+from headrace.core.messages import LeaveRest, RestLeft
 from headrace.core.metric_states import MOST_BYTES, stored
 from headrace.core.target_ports import JoinedWriter
 from headrace.core.work import (
@@ -26,11 +27,9 @@ from headrace.core.work import (
     Deferred,
     Done,
     Failed,
-    LeaveRest,
     Outcome,
     OutputBlocks,
     Proposal,
-    RestLeft,
     Split,
     Task,
 )

@@ -16,7 +16,8 @@ import pyarrow as pa
 from headrace.core import failpoints
 from headrace.core.arrow.objects import bytes_of, kinds_of, object_indices, packed, unpacked
 from headrace.core.engine_ports import WorkerContext
-from headrace.core.work import AttemptWaiting, Block, ObjectsPickled, Split, Task, TrailingRejects
+from headrace.core.messages import AttemptWaiting
+from headrace.core.work import Block, ObjectsPickled, Split, Task, TrailingRejects
 from headrace.errors import LedgerMismatch
 from headrace.plan.accounts import mismatch
 from headrace.worker.batching import rows_of

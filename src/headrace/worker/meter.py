@@ -14,19 +14,9 @@ import numpy as np
 from headrace.core.answered import Answered
 from headrace.core.engine_ports import WorkerContext
 from headrace.core.events import Event
+from headrace.core.messages import CallEnded, CallStarted
 from headrace.core.process import decoded
-from headrace.core.work import (
-    Block,
-    CallEnded,
-    CallStarted,
-    Fault,
-    Faults,
-    Ledger,
-    PoisonRows,
-    Reject,
-    Split,
-    Timings,
-)
+from headrace.core.work import Block, Fault, Faults, Ledger, PoisonRows, Reject, Split, Timings
 from headrace.plan.accounts import cut_short
 from headrace.worker.rows import Rows
 

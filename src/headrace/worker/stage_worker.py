@@ -15,19 +15,8 @@ import msgspec
 from headrace.core import failpoints, failures
 from headrace.core.engine_ports import WorkerContext
 from headrace.core.events import WorkerReady
-from headrace.core.work import (
-    AttemptFinishing,
-    AttemptLost,
-    Block,
-    Done,
-    EndEarly,
-    LeaveRest,
-    Outcome,
-    Pause,
-    RestLeft,
-    ShrinkBatches,
-    Task,
-)
+from headrace.core.messages import AttemptFinishing, EndEarly, LeaveRest, RestLeft, ShrinkBatches
+from headrace.core.work import AttemptLost, Block, Done, Outcome, Pause, Task
 from headrace.errors import NodeLost
 from headrace.plan.physical import Program
 from headrace.worker.attempt import Attempt, AttemptGenerator

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.core.events import RunAsked
-from headrace.core.work import Done, EndEarly, Fault, Faults, Ledger, RunInterrupted, Shard, Task, Timings
+from headrace.core.messages import EndEarly, RunInterrupted
+from headrace.core.wishes import RunAsked
+from headrace.core.work import Done, Fault, Faults, Ledger, Shard, Task, Timings
 from headrace.driver.policies.shards import ErrorBudget
 from headrace.driver.policies.workers import Interruption, PoolScaling
 from headrace.driver.policy import Action, Emit, ResizePool, Restrict, StopRun, Tell

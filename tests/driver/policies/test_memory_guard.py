@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from headrace.core.events import MemoryTaken, RowsRead, Worked, WorkerRetired
-from headrace.core.work import AttemptLost, Failed, Shard, ShrinkBatches, Split
+from headrace.core.messages import ShrinkBatches
+from headrace.core.work import AttemptLost, Failed, Shard, Split
 from headrace.driver.policies.memory import INTERVAL, INTERVAL_WHEN_SHORT, MemoryGuard, MemoryPolicy
 from headrace.driver.policies.poison_rows import PoisonRowDetector
 from headrace.driver.policy import (

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 import pytest
 
 from headrace.core.events import RowsRead, WorkerReady
-from headrace.core.work import LeaveRest, Remainder, RestLeft, Shard, Split, Task
+from headrace.core.messages import LeaveRest, RestLeft
+from headrace.core.work import Remainder, Shard, Split, Task
 from headrace.driver.policies.shards import HELPER, INTERVAL, WORTH, WorkSharing
 from headrace.driver.policy import DivideShard, Tell
 

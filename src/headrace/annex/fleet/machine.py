@@ -28,7 +28,8 @@ from headrace.annex.fleet.board import (
     weight_of,
 )
 from headrace.core import failpoints
-from headrace.core.work import FLEET, HOME, MoreShards, RunInterrupted, Shard
+from headrace.core.messages import MoreShards, RunInterrupted
+from headrace.core.work import FLEET, HOME, Shard
 from headrace.driver.policies.shards import SAMPLE
 from headrace.errors import HeadraceError, RunLocked, TooManyErrors
 from headrace.output import inputs

@@ -27,9 +27,10 @@ import numpy as np
 
 from headrace.annex.ray.object_store import private
 from headrace.core.engine_ports import WorkerContext
+from headrace.core.messages import CallStarted
 from headrace.core.process import become_worker
 from headrace.core.terminal import say
-from headrace.core.work import BlockRef, CallStarted
+from headrace.core.work import BlockRef
 from headrace.engines.out_of_band_pickle import OutOfBandPickle
 from headrace.engines.references import WorkerCache
 from headrace.engines.worker_loop import WorkerLoop, picklable_error

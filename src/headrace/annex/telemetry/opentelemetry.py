@@ -16,7 +16,6 @@ from headrace.core.door import library
 from headrace.core.events import (
     CallRetried,
     Event,
-    RequirementsAsked,
     RunFinished,
     RunStarted,
     ShardRetried,
@@ -24,6 +23,7 @@ from headrace.core.events import (
     WorkerLost,
 )
 from headrace.core.stores.addresses import without_secrets_in
+from headrace.core.wishes import RequirementsAsked
 from headrace.observers.prometheus import Number, numbers
 from headrace.observers.run_state import RunState
 from headrace.version import __version__

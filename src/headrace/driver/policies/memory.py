@@ -10,7 +10,8 @@ import msgspec
 
 from headrace.core.events import MemoryTaken, RowsRead, Worked, WorkerRetired
 from headrace.core.human import size
-from headrace.core.work import AttemptLost, ErrorReport, Failed, Outcome, ShrinkBatches
+from headrace.core.messages import ShrinkBatches
+from headrace.core.work import AttemptLost, ErrorReport, Failed, Outcome
 from headrace.driver.policies.poison_rows import PoisonRowDetector
 from headrace.driver.policy import (
     Action,

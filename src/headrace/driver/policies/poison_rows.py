@@ -8,20 +8,11 @@ from typing import Any
 
 import msgspec
 
-from headrace.core.events import RunAsked, WorkerRetired
+from headrace.core.events import WorkerRetired
+from headrace.core.messages import CallEnded, CallStarted
 from headrace.core.source_ports import Location, row_range
-from headrace.core.work import (
-    CallEnded,
-    CallStarted,
-    ErrorReport,
-    Fault,
-    PoisonRows,
-    Reject,
-    Shard,
-    Split,
-    Suspect,
-    Task,
-)
+from headrace.core.wishes import RunAsked
+from headrace.core.work import ErrorReport, Fault, PoisonRows, Reject, Shard, Split, Suspect, Task
 from headrace.driver.policy import (
     Action,
     EndWorker,

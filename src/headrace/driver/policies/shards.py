@@ -7,21 +7,10 @@ from typing import Any
 
 import msgspec
 
-from headrace.core.events import RowsRead, RunAsked, WorkerReady
-from headrace.core.work import (
-    Done,
-    Failed,
-    Faults,
-    LeaveRest,
-    Ledger,
-    MoreShards,
-    OnError,
-    Outcome,
-    Remainder,
-    RestLeft,
-    RunInterrupted,
-    Task,
-)
+from headrace.core.events import RowsRead, WorkerReady
+from headrace.core.messages import LeaveRest, MoreShards, RestLeft, RunInterrupted
+from headrace.core.wishes import RunAsked
+from headrace.core.work import Done, Failed, Faults, Ledger, OnError, Outcome, Remainder, Task
 from headrace.driver.policy import NEVER, Action, AddShards, Decision, DivideShard, Policy, RunView, Tell
 from headrace.driver.shards import split_off
 from headrace.errors import TooManyErrors

@@ -10,19 +10,12 @@ from typing import Any
 
 import msgspec
 
-from headrace.core.events import BatchShrunk, PoolResized, RunAsked, WorkerRetired
+from headrace.core.events import BatchShrunk, PoolResized, WorkerRetired
+from headrace.core.messages import EndEarly, RestLeft, RunInterrupted
 from headrace.core.terminal import warn_of_pickling
 from headrace.core.waiting import backoff
-from headrace.core.work import (
-    AttemptLost,
-    EndEarly,
-    ErrorReport,
-    ObjectsPickled,
-    Outcome,
-    RestLeft,
-    RunInterrupted,
-    Task,
-)
+from headrace.core.wishes import RunAsked
+from headrace.core.work import AttemptLost, ErrorReport, ObjectsPickled, Outcome, Task
 from headrace.driver.policy import (
     NEVER,
     Action,
