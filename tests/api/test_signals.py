@@ -56,9 +56,11 @@ PROGRAM = """
 import os, signal, sys, time
 import headrace as hr
 
+DIED = sys.argv[-1] + "/died"
+
 def fragile(batch):
-    if 42 in batch["id"] and not os.path.exists(sys.argv[1] + "/died"):
-        open(sys.argv[1] + "/died", "w").close()
+    if 42 in batch["id"] and not os.path.exists(DIED):
+        open(DIED, "w").close()
         os.kill(os.getpid(), signal.SIGKILL)
     return batch
 
