@@ -58,10 +58,9 @@ TABLE = ["table.filled"]  # see tests/annex/together/test_every_sink.py
 COLUMNS = ["table.joined"]  # see tests/annex/lakes/test_add_columns.py
 QUERY = elsewhere("query", "inputs answered synced done")  # see tests/annex/queries/test_faults.py
 FLEET = ["note.add", "note.added", "fleet.fenced"]  # see tests/annex/fleet/test_fleet.py
-BATCHES = elsewhere(  # see tests/annex/llm/test_via_batch.py
-    "batch",
-    "chosen filed planned sending uploaded creating created open fetched settled answered stored kept",
-)
+BATCHES = elsewhere(
+    "batch", "chosen sending uploaded creating created open fetched settled"
+)  # tests/annex/llm
 REQUIRED = ["finish.withheld"]  # see tests/annex/together/test_unseen.py
 
 

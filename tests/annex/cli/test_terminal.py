@@ -178,7 +178,7 @@ def test_clean_asks_on_a_terminal(place: Path, headrace: Headrace) -> None:
 
 
 COMMANDS = [
-    *("demo", "predict", "run", "resume", "run-batch", "inspect", "explain"),
+    *("demo", "predict", "run", "resume", "inspect", "explain"),
     *("estimate", "status", "report", "verify", "clean"),
 ]
 

@@ -13,7 +13,6 @@ import pytest
 
 import headrace as hr
 from headrace.annex.llm import engine_kinds
-from headrace.annex.llm.batch_file import BatchFiles, run_batch
 from headrace.annex.llm.engines import Generated
 from headrace.annex.llm.refusals import ContextTooLong, RequestRefused
 from headrace.core.files.artifacts import Artifact
@@ -235,41 +234,6 @@ def test_an_engine_that_stops_or_refuses_the_schema_ends_the_run(engines, folder
             ).take_all()
             == []
         )
-
-
-def test_a_batch_file_is_answered_by_an_engine(engines, folder, tmp_path):
-    bodies = [
-        {"messages": [{"role": "user", "content": "the vote"}], "max_tokens": 9, "n": 1},
-        {"messages": [{"role": "user", "content": "the vote"}], "n": 2},
-        {"messages": [{"role": "user", "content": "the vote"}], "response_format": {"type": "json_object"}},
-        {"messages": [{"role": "user", "content": "the vote"}], "response_format": {"type": "xml"}},
-        {"messages": [{"role": "user", "content": "a " * 50}]},
-    ]
-    lines = [
-        {
-            "custom_id": f"r{i}",
-            "method": "POST",
-            "url": "/v1/chat/completions",
-            "body": {"model": "m", **body},
-        }
-        for i, body in enumerate(bodies)
-    ]
-    lines.append(
-        {"custom_id": "e", "method": "POST", "url": "/v1/embeddings", "body": {"model": "m", "input": "a"}}
-    )
-    (tmp_path / "in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    files = BatchFiles(*(str(tmp_path / name) for name in ("in.jsonl", "out.jsonl", "errors.jsonl")))
-    counts = run_batch(files, hr.llm.VLLM(folder))
-    assert (counts.lines, counts.answered, counts.failed) == (6, 2, 4)
-    said = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
-    assert [(line["custom_id"], line["response"]["body"]["choices"][0]["message"]["content"]) for line in said] == [
-        ("r0", "vote the"), ("r2", '{"choice":"b"}')
-    ]  # fmt: skip
-    failed = [json.loads(line) for line in (tmp_path / "errors.jsonl").read_text().splitlines()]
-    assert [(line["custom_id"], line["error"]["code"]) for line in failed] == [
-        ("r1", "RequestRefused"), ("r3", "RequestRefused"), ("r4", "ContextTooLong"), ("e", "RequestRefused")
-    ]  # fmt: skip
-    assert engines[0].closed
 
 
 def test_what_makes_no_sense_is_refused(folder, tmp_path):

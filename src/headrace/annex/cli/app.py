@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from headrace.annex.cli import before, demo, outputs, predict, resume, run_batch, runs
+from headrace.annex.cli import before, demo, outputs, predict, resume, runs
 from headrace.annex.cli.answer import (
     CLOSED_PIPE,
     DONE,
@@ -113,7 +113,7 @@ _BARE = ("demo",)
 
 _add(
     "Run",
-    [demo.demo, predict.predict, predict.run, predict.sql, resume.resume, resume.join, run_batch.run_batch],
+    [demo.demo, predict.predict, predict.run, predict.sql, resume.resume, resume.join],
 )
 _add("Before a run", [before.inspect, before.explain, before.estimate])
 _add("During a run", [runs.watch, runs.status])

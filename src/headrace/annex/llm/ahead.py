@@ -1,47 +1,29 @@
-"""What rows ask of a batch service before their run begins: noted, sent in files, and kept for the rows.
-
-A run's folder holds a database for each model that is asked so, ``answers-batches-….sqlite``. Workers note what rows
-ask. The driver writes the requests of a *round* into a batch file, and has it answered as ``headrace run-batch
---via-batch-api`` does. What a round has chosen is written down before anything is sent, so that whoever goes on
-completes it first.
-"""
+"""What is asked by batches before a run begins: whether, for what money, and where that stands."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import hashlib
 import os
 import re
-import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import chain, islice
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
-from headrace.annex.llm import refusals
-from headrace.annex.llm.batch_file import run_batch
-from headrace.annex.llm.batch_lines import BatchFiles, chat_of, params_of
+from headrace.annex.llm.batch_ledger import BatchLedger
 from headrace.annex.llm.batch_services import PatientCalls
-from headrace.annex.llm.batch_state import BatchAnswers
+from headrace.annex.llm.batch_work import Asking, BatchWork
 from headrace.annex.llm.client import Client, NothingThere
 from headrace.annex.llm.limiter import key_name
-from headrace.annex.llm.refusals import Again, Doubtful, RowError, judged
-from headrace.annex.llm.spending import Account, Accounts, accounts_of, day_account, tokens_of
+from headrace.annex.llm.spending import Account, Accounts, accounts_of, day_account
 from headrace.annex.llm.store import AnswerStore, Caps, Spent
-from headrace.core import failpoints
 from headrace.core.answered import Tokens
 from headrace.core.events import BatchesAtWork, ModelAsked
-from headrace.core.files import safe_files
-from headrace.errors import ArgumentError, EndpointRefused, SpendingCapReached
+from headrace.errors import ArgumentError, EndpointRefused
 
 if TYPE_CHECKING:
     from headrace.annex.llm.endpoint import Endpoint
 
-KEPT_TOGETHER = 1_000
 _SERVICES = {"openai": "/batches", "anthropic": "/messages/batches"}
 """Where the batches are listed of each kind of service."""
 
@@ -51,24 +33,6 @@ def name_of(*about: str) -> str:
     return f"batches-{hashlib.blake2b(repr(about).encode(), digest_size=4).hexdigest()}"
 
 
-@dataclass(frozen=True, slots=True)
-class Asking:
-    """How a model is asked by batches. ``path`` is where its requests go, ``read`` makes what is kept of an answer.
-
-    ``name`` tells it from others of the run. ``declined`` says why ``via="auto"`` does not ask so. ``follows``: an
-    answer may lead to another request.
-    """
-
-    endpoint: Endpoint
-    label: str
-    name: str
-    path: str
-    read: Callable[[Mapping[str, Any]], bytes]
-    via: str
-    declined: str
-    follows: bool = False
-
-
 class Ahead:
     """The work of a batch service for all rows, see ``PredictorParts.ahead``."""
 
@@ -76,7 +40,7 @@ class Ahead:
         self.looking = looking
         self._asking = asking
         self._folder = ""
-        self._store: BatchAnswers | None = None
+        self._ledger: BatchLedger | None = None
         self._accounts = Accounts()
         self._tell: Callable[[Any], None] = lambda event: None
         self._alive: Callable[[], None] = lambda: None
@@ -111,7 +75,7 @@ class Ahead:
     def wanted(self, folder: str) -> bool:
         """Say whether there is anything to do: by ``via``, or as an earlier driver has sent something."""
         self._folder = folder
-        return bool(folder) and (self.may or BatchAnswers.there(folder, self._asking.name))
+        return bool(folder) and (self.may or BatchLedger.there(folder, self._asking.name))
 
     # ------------------------------------------------------------ work
 
@@ -126,24 +90,26 @@ class Ahead:
 
     def carry_out(self) -> bool:
         """Have all that is noted answered; say whether rows are to be looked at, again or for the first time."""
-        store, first = self._store, self._store is None
-        if store is None:
+        ledger, first, asking = self._ledger, self._ledger is None, self._asking
+        if ledger is None:
             looks = self._looks()
-            if not looks and not BatchAnswers.there(self._folder, self._asking.name):
+            if not looks and not BatchLedger.there(self._folder, asking.name):
                 return False
-            store = self._store = BatchAnswers(self._folder, self._asking.name)
-            self._accounts = self._opened_accounts(store)
+            ledger = self._ledger = BatchLedger(self._folder, asking.name)
+            self._accounts = self._opened_accounts(ledger)
             for account in self._accounts.all:
                 account.store.be_patient()
+            ledger.check_place(asking.endpoint.base_url)
         sent = False
-        while number := store.round_at_work() or (0 if first else self._chosen(store)):
-            sent = True
-            self._round(store, number)
+        if not first or ledger.parts():
+            self._check_service()
+            work = BatchWork(asking, self._service, ledger, self._accounts, self._folder, self._note)
+            sent = asyncio.run(work.run(self._alive, more=not first))
         self._remove_files()
-        self._say(store)
-        again = looks if first else sent and (self._asking.follows or store.retried())
+        self._say(ledger)
+        again = looks if first else sent and asking.follows
         if again:
-            store.begin()
+            ledger.begin()
         return again
 
     def _looks(self) -> bool:
@@ -155,110 +121,21 @@ class Ahead:
             self._check_service()
         return asking.via == "batch"
 
-    def _chosen(self, store: BatchAnswers) -> int:
-        """Return the number of a new round with what is noted, as far as the caps allow; 0 if nothing is left."""
-        chosen, left = store.choose(self._accounts)
-        if not chosen and left:
-            raise self._reached(left)
-        failpoints.hit("batch.chosen")
-        return store.round_at_work()
-
-    def _round(self, store: BatchAnswers, number: int) -> None:
-        """Have a round answered, or complete it, and keep its answers."""
-        files = BatchFiles(
-            *(
-                os.path.join(self._folder, f"{self._asking.name}-{number}{end}.jsonl")
-                for end in ("", "-out", "-errors")
-            )
-        )
-        if not os.path.exists(files.out):
-            if not os.path.exists(files.source):
-                self._write(store, number, files.source)
-            failpoints.hit("batch.filed")
-            run_batch(
-                files, self._asking.endpoint, via_batch_api=True, progress=self._note, alive=self._alive
-            )
-        failpoints.hit("batch.answered")
-        stopped = self._keep(store, number, files)
-        failpoints.hit("batch.kept")
-        self._remove_files()
-        if stopped is not None:
-            raise stopped
-
-    def _write(self, store: BatchAnswers, number: int, path: str) -> None:
-        url = f"/v1{self._asking.path}"
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path + ".new")
-        with safe_files.new_file(path + ".new") as file:
-            for each, body in store.requests(number):
-                said: dict[str, Any] = {"custom_id": str(each)}
-                if self._service == "anthropic":
-                    said["params"] = params_of(msgspec.json.decode(body))
-                else:
-                    said |= {"method": "POST", "url": url, "body": msgspec.Raw(body)}
-                file.write(msgspec.json.encode(said) + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(path + ".new", path)
-
-    def _keep(self, store: BatchAnswers, number: int, files: BatchFiles) -> Exception | None:
-        """Keep all outcomes of a round; return what ends the run, if one does."""
-        asking = self._asking
-        stopped: list[Exception] = []
-        all_lines = chain(_lines(files.out), _lines(files.errors))
-        while lines := list(islice(all_lines, KEPT_TOGETHER)):
-            outcomes, used = [], []
-            for line in lines:
-                data, error = _answer_in(line)
-                outcomes.append((int(line["custom_id"]), self._outcome(data, error, stopped)))
-                prompt, completion = tokens_of(data, 1) if data is not None else (0, 0)
-                used.append((prompt, completion, asking.endpoint.cost(prompt, completion, batch=True)))
-            self._count(store.keep(number, outcomes, used.__getitem__))
-            failpoints.hit("batch.stored")
-        self._count(store.left_open(number))
-        return stopped[0] if stopped else None
-
-    def _opened_accounts(self, store: BatchAnswers) -> Accounts:
+    def _opened_accounts(self, ledger: BatchLedger) -> Accounts:
         """Return all that the budget holds for; the first is that of the batches of this run."""
         endpoint = self._asking.endpoint
         budget = endpoint.settings.budget
         if budget is None:
-            return Accounts(Account("run", store, Caps(), Spent()))
+            return Accounts(Account("run", ledger, Caps(), Spent()))
         output = AnswerStore(os.path.dirname(os.path.dirname(self._folder)), name="spent")
         day = day_account(key_name(endpoint.server, endpoint.key()), budget.caps["day"])
-        return Accounts(*accounts_of(budget, store, output), *([day] if day is not None else []))
-
-    def _count(self, counted: Mapping[str, float]) -> None:
-        """Count in the other accounts what has been counted in that of the batches."""
-        Accounts(*self._accounts.all[1:]).count(**counted)
-
-    def _outcome(
-        self, data: Mapping[str, Any] | None, error: Mapping[str, Any], stopped: list[Exception]
-    ) -> bytes | RowError | Again | None:
-        """Return what is kept of an answer, or why there is none; None where the row is not at fault."""
-        if data is not None:
-            try:
-                return self._asking.read(data)
-            except (Again, RowError) as problem:
-                return problem
-        code, words = str(error.get("code") or error.get("type")), str(error.get("message"))
-        if code in ("NoAnswer", "RequestRefused"):
-            return getattr(refusals, code)(words)  # type: ignore[no-any-return]
-        status, _, words = words.partition(": ") if re.match(r"\d{3}: ", words) else ("400", "", words)
-        body = msgspec.json.encode({"error": {"message": words, "code": code}})
-        where = f"The endpoint {self._asking.endpoint.base_url}"
-        found = judged(int(status), body, {}, where=where, request={"model": self._asking.endpoint.model})
-        found = found.row if isinstance(found, Doubtful) else found
-        if isinstance(found, (RowError, Again)):
-            return found
-        stopped.append(found)
-        return None
+        return Accounts(*accounts_of(budget, ledger, output), *([day] if day is not None else []))
 
     def _remove_files(self) -> None:
+        """Remove what killed processes left of files that were sent or fetched."""
         for name in os.listdir(self._folder):
-            if re.match(rf"{self._asking.name}-\d+(-out|-errors)?\.jsonl", name):
-                path = os.path.join(self._folder, name)
-                shutil.rmtree(path) if os.path.isdir(path) else os.unlink(path)
+            if re.fullmatch(rf"{self._asking.name}-\d+-(requests|answers|gone)", name):
+                os.unlink(os.path.join(self._folder, name))
 
     # ------------------------------------------------------------ what is said
 
@@ -269,24 +146,17 @@ class Ahead:
             self._noted = event
             self._tell(event)
 
-    def _say(self, store: BatchAnswers) -> None:
+    def _say(self, ledger: BatchLedger) -> None:
         """Tell what batches have used."""
-        spent = store.spent()
+        spent = ledger.spent()
         total = Tokens(spent.requests, spent.prompt_tokens, spent.completion_tokens, spent.cost)
         priced = self._asking.endpoint.prices is not None
         self._tell(
             ModelAsked(
-                -1, self._asking.label, store.place, Tokens(), 0, 0, store.place, total, spent.sent, spent.ended,
+                -1, self._asking.label, ledger.place, Tokens(), 0, 0, ledger.place, total, spent.sent, spent.ended,
                 priced=priced, parts=((f"{self._asking.label} by batches", total),) if total.answers else (),
             )
         )  # fmt: skip
-
-    def _reached(self, left: int) -> SpendingCapReached:
-        return SpendingCapReached(
-            f"{self._asking.label} has reached {self._asking.endpoint.settings.budget!r}: {left:,} requests are "
-            "left, and the next may need more than is left of it. They were not sent. What was answered is kept: run "
-            "the same program with a higher cap to go on, and none of it is asked again."
-        )
 
     @functools.cached_property
     def _service(self) -> str:
@@ -326,19 +196,3 @@ async def _service_of(endpoint: Endpoint, path: str) -> str:
         finally:
             await client.close()
     return ""
-
-
-def _lines(path: str) -> Iterator[dict[str, Any]]:
-    with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
-        for line in file:
-            yield msgspec.json.decode(line)
-
-
-def _answer_in(line: Mapping[str, Any]) -> tuple[Mapping[str, Any] | None, Mapping[str, Any]]:
-    """Return the answer in a line of the output, or the error in one of the file of errors."""
-    if "result" in line:
-        result = line["result"]
-        message = result.get("message")
-        return (chat_of(message), {}) if message is not None else (None, result["error"]["error"])
-    response = line.get("response")
-    return (response["body"], {}) if response is not None else (None, line["error"])

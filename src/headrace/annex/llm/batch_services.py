@@ -13,8 +13,8 @@ from typing import IO, Any, Literal, TypeVar
 
 import msgspec
 
-from headrace.annex.llm.batch_lines import BatchLine
-from headrace.annex.llm.batch_state import Part
+from headrace.annex.llm.anthropic_form import chat_of, params_of
+from headrace.annex.llm.batch_ledger import Part
 from headrace.annex.llm.client import JSON, Client
 from headrace.annex.llm.refusals import Again, Malformed, RateLimited, RowError, json_of
 from headrace.core.waiting import backoff
@@ -33,7 +33,7 @@ class Batch:
     """
 
     id: str
-    state: Literal["open", "ended", "failed", "cancelled"]
+    state: Literal["open", "ended", "failed", "cancelled", "gone"]
     done: int = 0
     results: tuple[str, ...] = ()
     why: str = ""
@@ -50,13 +50,14 @@ class LineOutcome:
     code: str = ""
     message: str = ""
     again: bool = False
+    status: int = 400
 
 
 class BatchService:
     """Where batches are worked on. Methods ask the server once, and raise ``Again`` where that may help.
 
     ``place``: the address of the batches. ``after``: the parameter by which a list goes on. ``uploads``: a file is
-    sent before its batch is made.
+    sent before its batch is made. ``url``: where requests of batches go.
     """
 
     most_lines: int
@@ -65,11 +66,11 @@ class BatchService:
     place: str
     after: str
 
-    def __init__(self, client: Client) -> None:
-        self._client = client
+    def __init__(self, client: Client, url: str) -> None:
+        self._client, self._url = client, url
 
-    def write(self, file: IO[bytes], part: Part, lines: Iterable[BatchLine]) -> None:
-        """Write what is sent for some lines."""
+    def write(self, file: IO[bytes], part: Part, requests: Iterable[tuple[int, bytes]]) -> None:
+        """Write what is sent for some requests, each with its number."""
         raise NotImplementedError
 
     async def upload(self, part: Part, path: str) -> str:
@@ -138,7 +139,7 @@ def _seconds(said: Any) -> float:
 def name_of(part: Part, number: int) -> str:
     """Return the ``custom_id`` of a line there, which says whose it is.
 
-    >>> name_of(Part(3, "/v1/messages", "open", "headrace-ab12-3"), 17)
+    >>> name_of(Part(3, "open", "headrace-ab12-3"), 17)
     'headrace-ab12-3-17'
     """
     return f"{part.tag}-{number}"
@@ -181,7 +182,7 @@ def object_of(line: bytes) -> dict[str, Any]:
 
 # ---------------------------------------------------------------- OpenAI
 
-_AGAIN_STATUS = (408, 409, 425, 429)
+_AGAIN_STATUS = (200, 408, 409, 425, 429)
 
 
 class OpenAIBatches(BatchService):
@@ -196,11 +197,11 @@ class OpenAIBatches(BatchService):
     place = "/batches"
     after = "after"
 
-    def write(self, file: IO[bytes], part: Part, lines: Iterable[BatchLine]) -> None:
+    def write(self, file: IO[bytes], part: Part, requests: Iterable[tuple[int, bytes]]) -> None:
         """Write lines of JSON."""
-        for line in lines:
-            name = name_of(part, line.number)
-            said = {"custom_id": name, "method": "POST", "url": part.url, "body": line.body}
+        for number, body in requests:
+            name = name_of(part, number)
+            said = {"custom_id": name, "method": "POST", "url": self._url, "body": msgspec.Raw(body)}
             file.write(msgspec.json.encode(said) + b"\n")
 
     async def upload(self, part: Part, path: str) -> str:
@@ -224,7 +225,7 @@ class OpenAIBatches(BatchService):
         """Make a batch of a file; its metadata say whose it is."""
         asked = {
             "input_file_id": part.file,
-            "endpoint": part.url,
+            "endpoint": self._url,
             "completion_window": "24h",
             "metadata": {"headrace": part.tag},
         }
@@ -289,9 +290,11 @@ class OpenAIBatches(BatchService):
                 return LineOutcome(name, body)
             failed = body.get("error") if isinstance(body, dict) else None
             failed = failed if isinstance(failed, dict) else {}
-            again = not isinstance(status, int) or status >= 500 or status in _AGAIN_STATUS or status == 200
             code = str(failed.get("code") or failed.get("type") or f"status_{status}")
-            return LineOutcome(name, None, code, f"{status}: {failed.get('message') or body}", again)
+            words = str(failed.get("message") or body)
+            if isinstance(status, int) and status < 500 and status not in _AGAIN_STATUS:
+                return LineOutcome(name, None, code, words, status=status)
+            return LineOutcome(name, None, code, f"{status}: {words}", again=True)
         error = error if isinstance(error, dict) else {}
         code = str(error.get("code") or "unanswered")
         return LineOutcome(name, None, code, str(error.get("message") or "no answer"), again=True)
@@ -315,11 +318,11 @@ class AnthropicBatches(BatchService):
     place = "/messages/batches"
     after = "after_id"
 
-    def write(self, file: IO[bytes], part: Part, lines: Iterable[BatchLine]) -> None:
+    def write(self, file: IO[bytes], part: Part, requests: Iterable[tuple[int, bytes]]) -> None:
         """Write one object."""
         file.write(b'{"requests":[')
-        for i, line in enumerate(lines):
-            said = {"custom_id": name_of(part, line.number), "params": line.body}
+        for i, (number, body) in enumerate(requests):
+            said = {"custom_id": name_of(part, number), "params": params_of(msgspec.json.decode(body))}
             file.write(b"," * (i > 0) + msgspec.json.encode(said))
         file.write(b"]}")
 
@@ -387,7 +390,7 @@ class AnthropicBatches(BatchService):
         result = result if isinstance(result, dict) else {}
         kind, message = result.get("type"), result.get("message")
         if kind == "succeeded" and isinstance(message, dict):
-            return LineOutcome(name, message)
+            return LineOutcome(name, chat_of(message))
         if kind == "errored":
             error = result.get("error")
             error = error.get("error", error) if isinstance(error, dict) else {}

@@ -421,8 +421,8 @@ class Client:
                     if response.status in (404, 405):
                         raise NothingThere(
                             f"{self._where} has nothing at {urlsplit(url).path} "
-                            f"{refusal_of(response.status, said).said}. --via-batch-api is for servers with a batch "
-                            "API of OpenAI's or Anthropic's form; leave it out to send the requests one by one."
+                            f"{refusal_of(response.status, said).said}. via='batch' is for servers with a batch "
+                            "service of OpenAI's or Anthropic's form; leave it out to send the requests one by one."
                         )
                     error = self._judge(response, said, {})
                     raise error.run if isinstance(error, Doubtful) else error

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.annex.llm.ahead import Ahead, Asking, name_of
+from headrace.annex.llm.ahead import Ahead, name_of
 from headrace.annex.llm.answers import way_of, why_requests
-from headrace.annex.llm.batch_state import BatchAnswers, NotAsked, other_rows
+from headrace.annex.llm.batch_ledger import BatchLedger, NotAsked, other_rows
+from headrace.annex.llm.batch_work import Asking
 from headrace.annex.llm.client import Client
 from headrace.annex.llm.endpoint import Endpoint
 from headrace.annex.llm.refusals import Again, BadRow, ContextTooLong, Malformed, RequestRefused, RowError
@@ -39,7 +40,7 @@ class Embedder:
         self._client: Client | None = None
         self._folder = ""  # of the run, if it has one
         self._name = name_of("embed", self.label, output)
-        self._batches: BatchAnswers | None = None
+        self._batches: BatchLedger | None = None
         self.looks = False  # for what rows ask: what nobody has asked is noted for a batch service
 
     def identity(self) -> Any:
@@ -80,8 +81,8 @@ class Embedder:
         """Make ready to ask."""
         self._client = Client(self._endpoint, "/embeddings")
         await self._client.open()
-        if BatchAnswers.there(self._folder, self._name):
-            self._batches = BatchAnswers(self._folder, self._name)
+        if BatchLedger.there(self._folder, self._name):
+            self._batches = BatchLedger(self._folder, self._name)
 
     async def close(self) -> None:
         """Close connections."""
@@ -120,7 +121,7 @@ class Embedder:
 
     async def _answered(
         self,
-        batches: BatchAnswers,
+        batches: BatchLedger,
         rows_of: dict[str, list[int]],
         vectors: dict[int, np.ndarray[Any, Any]],
         errors: dict[int, BaseException],

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from headrace.annex.llm.ahead import Ahead, Asking, name_of
+from headrace.annex.llm.ahead import Ahead, name_of
 from headrace.annex.llm.answers import (
     AnswerColumns,
     Asked,
@@ -26,7 +26,8 @@ from headrace.annex.llm.answers import (
     why_requests,
     with_max_tokens,
 )
-from headrace.annex.llm.batch_state import BatchAnswers, NotAsked, other_rows
+from headrace.annex.llm.batch_ledger import BatchLedger, NotAsked, other_rows
+from headrace.annex.llm.batch_work import Asking
 from headrace.annex.llm.client import Reply
 from headrace.annex.llm.endpoint import Endpoint
 from headrace.annex.llm.limiter import own_folder
@@ -106,8 +107,8 @@ class Prompter(AnswerColumns):
         used = self._counting_in(store)
         output = self._output_account()
         self._started = await self._begun(asker_of(self.asked.model), store, used, output)
-        if BatchAnswers.there(self._folder, self._batches):
-            self._started.batches = BatchAnswers(self._folder, self._batches)
+        if BatchLedger.there(self._folder, self._batches):
+            self._started.batches = BatchLedger(self._folder, self._batches)
         for other in self._others.values():
             asker = asker_of(other.asked.model)
             asker.retried = self._started.asker.retried
@@ -444,7 +445,7 @@ class _Started:
     asking: UnderWay
     priced: bool = False
     output: AnswerStore | None = None
-    batches: BatchAnswers | None = None
+    batches: BatchLedger | None = None
     session: str = field(default_factory=lambda: secrets.token_hex(4))
     given: int = 0
     said: ModelAsked | None = None
