@@ -5,21 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headrace.annex.llm.endpoint import Endpoint, Endpoints
+    from headrace.annex.llm.endpoint import Endpoint
     from headrace.annex.llm.engines import VLLM, SGLang, Transformers
     from headrace.annex.llm.judge import Judge
-    from headrace.annex.llm.server import Server
     from headrace.annex.llm.spending import Budget
 
-__all__ = ["VLLM", "Budget", "Endpoint", "Endpoints", "Judge", "SGLang", "Server", "Transformers"]
+__all__ = ["VLLM", "Budget", "Endpoint", "Judge", "SGLang", "Transformers"]
 
 _HOMES = {
     "Budget": "spending",
     "Endpoint": "endpoint",
-    "Endpoints": "endpoint",
     "Judge": "judge",
     "SGLang": "engines",
-    "Server": "server",
     "Transformers": "engines",
     "VLLM": "engines",
 }

@@ -10,11 +10,11 @@ import sys
 
 import pytest
 
-from headrace.annex.llm.server import ChildGuard
+from headrace.annex.llm.child_guard import ChildGuard
 
 PARENT = """
 import subprocess, sys, time
-from headrace.annex.llm.server import ChildGuard
+from headrace.annex.llm.child_guard import ChildGuard
 child = subprocess.Popen(["sleep", "600"], start_new_session=True, stdout=subprocess.DEVNULL)
 guard = ChildGuard([child.pid])
 print(child.pid, flush=True)

@@ -54,7 +54,6 @@ BAD: dict[str, tuple[Any, ...]] = {
 ENGINES = {"tools", "columns", "n", "fallback", "deadline"}
 REFUSED: dict[str, set[str]] = {
     "Endpoint": set(),
-    "Endpoints": set(),
     "VLLM": ENGINES,
     "SGLang": ENGINES,
     "Transformers": ENGINES,
@@ -88,8 +87,6 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Any]:
     def made(**options: Any) -> Any:
         if request.param == "Endpoint":
             return endpoint(1, **options)
-        if request.param == "Endpoints":
-            return hr.llm.Endpoints([endpoint(1, **options), endpoint(2, **options)])
         return getattr(hr.llm, request.param)(str(tmp_path))
 
     return made
@@ -156,16 +153,8 @@ def test_what_does_not_go_together_is_refused_by_prompt():
     free = hr.llm.Endpoint("http://localhost:1/v1", "m", prices={"input": 1.0})  # half of it is not known
     with pytest.raises(ArgumentError, match="what a token of Endpoint costs is not known, in and out"):
         ROWS.prompt("{text}", free.with_options(sampling={"max_tokens": 4}, budget=hr.llm.Budget(day=4)))
-    with pytest.raises(ArgumentError, match=r"max_cost=4.*with_options\(budget=hr.llm.Budget\(run=…\)\)"):
-        model.with_options(max_cost=4)
-    with pytest.raises(ArgumentError, match=r"Budget\(run_tokens=…\)"):
-        ROWS.prompt("{text}", model, max_total_tokens=4)
-    with pytest.raises(ArgumentError, match="different settings of requests"):
-        hr.llm.Endpoints([endpoint(1), endpoint(2).with_options(repairs=0)])
     with pytest.raises(ArgumentError, match="which are for prompt"):
         ROWS.embed("text", model.with_options(budget=hr.llm.Budget(run=1)))
-    with pytest.raises(ArgumentError, match="Endpoints is for prompt"):
-        ROWS.embed("text", hr.llm.Endpoints([endpoint(1), endpoint(2)]))
 
 
 @pytest.mark.parametrize("name", GOOD)

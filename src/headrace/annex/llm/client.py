@@ -64,7 +64,7 @@ CONNECT_SECONDS = 20.0
 LOOK_SECONDS = 0.02
 """So often, at most, is looked at limits that others may have set, where there was none."""
 ANTHROPIC_VERSION = "2023-06-01"
-BARE = ("model", "messages", "max_completion_tokens", "input", "prompt", "query", "documents")
+BARE = ("model", "messages", "max_completion_tokens", "input")
 JSON = {"Content-Type": "application/json"}
 TRIES_UNHEARD = 2
 """How often a server that never answered is waited for."""
@@ -102,22 +102,13 @@ class Client:
     """Sends requests to one endpoint, from one event loop. Made and used there."""
 
     def __init__(
-        self,
-        endpoint: Endpoint,
-        path: str = "/chat/completions",
-        *,
-        anthropic: bool = False,
-        max_retries: int | None = None,
-        hedge: bool | None = None,
+        self, endpoint: Endpoint, path: str = "/chat/completions", *, anthropic: bool = False
     ) -> None:
-        """``max_retries``, ``hedge``: other than the endpoint says."""
         self.endpoint = endpoint
         self.spending = Spending()
         self.retried: deque[str] = deque(maxlen=10_000)  # names of errors, until somebody takes them
         self.pause: Callable[[float], Awaitable[None]] = asyncio.sleep  # before another try
         self._anthropic = anthropic
-        self._max_retries = endpoint.max_retries if max_retries is None else max_retries
-        self._hedge = endpoint.hedge if hedge is None else hedge
         self._latencies = Latencies()
         self._key = endpoint.key()
         self._url = endpoint.base_url + path
@@ -196,18 +187,14 @@ class Client:
         self,
         body: Mapping[str, Any],
         *,
-        path: str = "",
         read: Callable[[Reply], Any] = as_it_is,
-        counted: bool = False,
         shorten: Shorten | None = None,
     ) -> Any:
         """Return what ``read`` makes of the answer to a request; raises a ``RowError``, or what ends the run.
 
-        ``read`` raises ``Again`` for an answer that is none. ``counted``: that this one was not answered is known,
-        and says nothing new of the server. ``shorten`` returns the request to send instead, by what is known when
-        its turn has come.
+        ``read`` raises ``Again`` for an answer that is none. ``shorten`` returns the request to send instead, by what
+        is known when its turn has come.
         """
-        url = self.endpoint.base_url + path if path else self._url
         content = _encoded(body)
         text = text_of(body.get("messages"))
         tries = answered = first_answered = 0
@@ -219,9 +206,9 @@ class Client:
                 if shorten is not None and (short := shorten(body)) is not body:
                     body, content = short, _encoded(short)
                 try:
-                    reply = await self._in_turn(url, content, body)
+                    reply = await self._in_turn(content, body)
                 except (Doubtful, RequestRefused) as refusal:
-                    await self._raise_meant(url, body, refusal)
+                    await self._raise_meant(body, refusal)
                 self._answered += 1
                 self._unanswered = self._refused = 0
                 self.slots.order.learn(text, reply.latency)
@@ -239,13 +226,11 @@ class Client:
             tries += not (limited and self._answered > answered)
             heard = self._answered > (answered if limited else first_answered)
             answered = self._answered
-            self._give_up(again, tries, heard=counted or heard)
+            self._give_up(again, tries, heard=heard)
             await self.pause(wait_before(again, tries))
         raise AssertionError
 
-    async def _raise_meant(
-        self, url: str, body: Mapping[str, Any], refusal: Doubtful | RequestRefused
-    ) -> NoReturn:
+    async def _raise_meant(self, body: Mapping[str, Any], refusal: Doubtful | RequestRefused) -> NoReturn:
         """Raise what a refusal means. Where it may be meant for all, a plain request finds out; one at a time.
 
         That is so where the server leaves it open, and where some in a row were refused; then without parameters.
@@ -263,7 +248,7 @@ class Client:
             if doubtful and self._let_in_at > refused_at:  # others were let in meanwhile
                 raise row from None
             try:
-                await self._in_turn(url, _encoded(plain), plain)
+                await self._in_turn(_encoded(plain), plain)
             except Doubtful as doubt:
                 raise (refusal if isinstance(refusal, Doubtful) else doubt).run from None
             except RowError as other:
@@ -282,10 +267,10 @@ class Client:
 
     def _give_up(self, again: Again, tries: int, *, heard: bool) -> None:
         """Raise if a request has had its tries: a server that answers nobody ends the run, else it is the row's."""
-        most = self._max_retries + 1
+        most = self.endpoint.max_retries + 1
         if not self._answered and again.kind is NoAnswer:
             most = min(most, TRIES_UNHEARD)
-        elif not self._answered and again.closed and self._max_retries <= RETRIES:
+        elif not self._answered and again.closed and self.endpoint.max_retries <= RETRIES:
             most = min(most, TRIES_CLOSED)
         patient = again.wait is None or again.wait <= LONGEST_PAUSE
         if tries < most and patient:
@@ -301,7 +286,7 @@ class Client:
             raise error
         raise again.kind(f"asked {times}, the last time with this outcome: {again}")
 
-    async def _in_turn(self, url: str, content: bytes, body: Mapping[str, Any]) -> Reply:
+    async def _in_turn(self, content: bytes, body: Mapping[str, Any]) -> Reply:
         """Send a request when there is money for it and its time has come; tell the limiter how it ended."""
         tokens = likely_tokens(body, len(content)) if self.endpoint.tokens_per_minute else 0
         with await self.spending.request(body, key=self._payer) as bill:
@@ -309,10 +294,10 @@ class Client:
                 await self._turn(tokens)
             sent_at = time.time()
             try:
-                if self._hedge:
-                    reply = await self._hedged(url, content, body, tokens, bill)
+                if self.endpoint.hedge:
+                    reply = await self._hedged(content, body, tokens, bill)
                 else:
-                    reply = await self._send(url, content, body, bill)
+                    reply = await self._send(content, body, bill)
             except Again as again:
                 if again.wait is not None and again.wait <= LONGEST_PAUSE and again.kind is RateLimited:
                     await when_free(self._limiter.block, again.wait)
@@ -340,14 +325,12 @@ class Client:
                 return
             at = await when_free(self._limiter.reserve, tokens)
 
-    async def _hedged(
-        self, url: str, content: bytes, body: Mapping[str, Any], tokens: int, bill: Bill
-    ) -> Reply:
+    async def _hedged(self, content: bytes, body: Mapping[str, Any], tokens: int, bill: Bill) -> Reply:
         """Send a request; and once more if it is late, where there is room. Both have to be paid for."""
         sent: list[bool] = []
         reply, lost = await first_of(
-            lambda: self._send(url, content, body, bill),
-            lambda: self._second(url, content, body, tokens, sent),
+            lambda: self._send(content, body, bill),
+            lambda: self._second(content, body, tokens, sent),
             self._latencies.late,
         )
         self._latencies.add(reply.latency)
@@ -356,7 +339,7 @@ class Client:
         return reply
 
     def _second(
-        self, url: str, content: bytes, body: Mapping[str, Any], tokens: int, sent: list[bool]
+        self, content: bytes, body: Mapping[str, Any], tokens: int, sent: list[bool]
     ) -> Coroutine[Any, Any, Reply] | None:
         """Return the second request for an answer that is late; None where others have no room to spare."""
         try:
@@ -375,7 +358,7 @@ class Client:
                         await self._turn(tokens)
                     sent.append(True)
                     self.retried.append(HEDGED)
-                    return await self._send(url, content, body, bill)
+                    return await self._send(content, body, bill)
             finally:
                 self.slots.release()
 
@@ -441,7 +424,7 @@ class Client:
         took, timeout = time.monotonic() - began, self.endpoint.timeout
         return failed_on_the_way(error, self._where, self._hidden, took, timeout)
 
-    async def _send(self, url: str, content: bytes, body: Mapping[str, Any], bill: Bill) -> Reply:
+    async def _send(self, content: bytes, body: Mapping[str, Any], bill: Bill) -> Reply:
         """Send a request, and have it counted before, and how it ended."""
         assert self._session is not None
         bill.begin()
@@ -452,7 +435,7 @@ class Client:
             began = time.monotonic()
             try:
                 async with self._session.post(
-                    url, data=content, headers=JSON, allow_redirects=False, proxy=self._proxy
+                    self._url, data=content, headers=JSON, allow_redirects=False, proxy=self._proxy
                 ) as response:
                     said = await response.read()
             except self._failures as error:
@@ -491,8 +474,5 @@ def wait_before(again: Again, tries: int) -> float:
 
 def likely_tokens(body: Mapping[str, Any], size: int) -> int:
     """Return about how many tokens a request of so many bytes uses, with its answer."""
-    limits = [body.get(name) for name in ("max_completion_tokens", "max_tokens", "max_output_tokens")]
-    answer = next((limit for limit in limits if isinstance(limit, int)), 256)
-    if "input" in body or "documents" in body:
-        answer = 0
-    return size // BYTES_PER_TOKEN + 1 + answer * (body.get("n") or 1)
+    answer = 0 if "input" in body else body.get("max_completion_tokens") or body.get("max_tokens") or 256
+    return size // BYTES_PER_TOKEN + 1 + int(answer) * (body.get("n") or 1)

@@ -18,7 +18,7 @@ from headrace.annex.llm import engine_kinds
 from headrace.annex.llm.client import Reply, Shorten, as_it_is
 from headrace.annex.llm.engines import EngineModel, EngineRequest, Generated, context_too_long
 from headrace.annex.llm.order import Order, Slots, made_order
-from headrace.annex.llm.refusals import BadRow, RequestRefused, ServerFailed
+from headrace.annex.llm.refusals import BadRow, ServerFailed
 from headrace.annex.llm.spending import Spending
 from headrace.annex.llm.template import has_images, prompt_tokens, text_of
 
@@ -239,11 +239,6 @@ class EngineThread:
             self._loop.call_soon_threadsafe(function, *args)
 
 
-CHATS = "/chat/completions"
-_READ = ("model", "messages", "response_format", "structured_outputs", "user", "metadata", "store")
-_HARMLESS = {"n": 1, "stream": False}
-
-
 class EngineClient:
     """Asks one engine, from one event loop. Made and used there."""
 
@@ -277,13 +272,10 @@ class EngineClient:
         self,
         body: Mapping[str, Any],
         *,
-        path: str = "",
         read: Callable[[Reply], Any] = as_it_is,
         shorten: Shorten | None = None,
     ) -> Any:
         """Return what ``read`` makes of the answer to a request, as endpoints say it; raises as they do."""
-        if path not in ("", CHATS) or not isinstance(body.get("messages"), list):
-            raise RequestRefused(f"a model in this process answers {CHATS} alone, and not {path or 'this'}")
         began = 0.0
         prompt = 0
 
@@ -331,9 +323,6 @@ class EngineClient:
         tokens = [] if images else prompt_tokens(self._tokenizer, body["messages"], self._model.noun)
         known = self._model.sampling_names
         sampling = {name: value for name, value in body.items() if name in known and name != "lora"}
-        for name, value in body.items():
-            if name not in known and name not in _READ and value not in (None, _HARMLESS.get(name)):
-                raise RequestRefused(f"a model in this process knows no {name!r}")
         limit = sampling.pop("max_completion_tokens", None) or sampling.pop("max_tokens", None)
         limit = limit or self._model.default_tokens
         sampling = {"temperature": 0.0, **sampling}
@@ -353,11 +342,4 @@ class EngineClient:
 def _structure(body: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the engine sees to of a schema."""
     asked = body.get("response_format")
-    if asked is not None:
-        try:
-            if asked["type"] != "json_schema":
-                return {"text": {}, "json_object": {"json_object": True}}[asked["type"]]
-            return {"json": asked["json_schema"]["schema"]}
-        except (KeyError, TypeError):
-            raise RequestRefused("its response_format is none that a model in this process knows") from None
-    return dict(body.get("structured_outputs") or {})
+    return {"json": asked["json_schema"]["schema"]} if asked else dict(body.get("structured_outputs") or {})

@@ -8,10 +8,10 @@ import dataclasses
 import inspect
 import json
 import os
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from headrace.annex.llm.child_guard import ChildGuard
 from headrace.annex.llm.engines import (
     BATCHES_AHEAD,
     EngineModel,
@@ -21,7 +21,6 @@ from headrace.annex.llm.engines import (
     context_too_long,
 )
 from headrace.annex.llm.refusals import ContextTooLong, RequestRefused, is_about_schema
-from headrace.annex.llm.server import ChildGuard
 from headrace.core.files.artifacts import shortened
 from headrace.engines.local.orphans import descendants
 from headrace.errors import (
@@ -377,19 +376,14 @@ class SGLangEngine:
 def sampling_of(request: EngineRequest) -> dict[str, Any]:
     """Return a request's parameters as SGLang names them.
 
-    >>> sampling_of(EngineRequest([1], {"max_tokens": 5, "seed": 3, "top_p": 0.5}, {"choice": ["a.", "b"]}))
-    {'max_new_tokens': 5, 'sampling_seed': 3, 'top_p': 0.5, 'regex': '(a\\\\.|b)'}
+    >>> sampling_of(EngineRequest([1], {"max_tokens": 5, "seed": 3, "top_p": 0.5}, {"regex": "a+"}))
+    {'max_new_tokens': 5, 'sampling_seed': 3, 'top_p': 0.5, 'regex': 'a+'}
     """
     found = {_NAMES.get(name, name): value for name, value in request.sampling.items()}
-    for kind, value in request.structure.items():
-        if kind == "choice":
-            found["regex"] = f"({'|'.join(map(re.escape, value))})"
-        elif kind == "regex":
-            found["regex"] = value
-        elif kind in ("json", "json_object"):
-            found["json_schema"] = json.dumps(value if kind == "json" else {"type": "object"})
-        else:
-            raise RequestRefused(f"SGLang knows no {kind!r} of structured_outputs")
+    if "regex" in request.structure:
+        found["regex"] = request.structure["regex"]
+    if "json" in request.structure:
+        found["json_schema"] = json.dumps(request.structure["json"])
     return found
 
 

@@ -150,13 +150,11 @@ def plain_request(body: Mapping[str, Any]) -> dict[str, Any]:
     >>> plain_request({"model": "m", "input": ["one", "two"]})
     {'model': 'm', 'input': ['Hi']}
     """
-    plain = {name: value for name, value in body.items() if name not in ("system", "tools", "tool_choice")}
-    for name, text in (("input", "Hi"), ("prompt", "Hi"), ("query", "Hi"), ("documents", ["Hi"])):
-        if name in plain:
-            plain[name] = text if isinstance(text, list) or isinstance(plain[name], str) else [text]
-    if "messages" in plain:
-        plain["messages"] = [{"role": "user", "content": "Hi"}]
-        plain["max_completion_tokens" if "max_completion_tokens" in plain else "max_tokens"] = 1
+    plain = {name: value for name, value in body.items() if name not in ("tools", "tool_choice")}
+    if "input" in plain:
+        return {**plain, "input": ["Hi"]}
+    plain["messages"] = [{"role": "user", "content": "Hi"}]
+    plain["max_completion_tokens" if "max_completion_tokens" in plain else "max_tokens"] = 1
     return plain
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypedDict, Unpack
 
-from headrace.core.arguments import Unsupported, known_arguments
+from headrace.core.arguments import known_arguments
 from headrace.errors import ArgumentError, nearest
 
 if TYPE_CHECKING:
@@ -30,13 +30,6 @@ _OWN = {
     "response_format": "say schema=",
     "logprobs": "say columns=['logprobs']",
 }
-
-
-FORMER = {
-    name: Unsupported(f"the model's budget says it: model.with_options(budget=hr.llm.Budget({cap}=…)).", ())
-    for name, cap in (("max_cost", "run"), ("max_total_tokens", "run_tokens"))
-}
-"""Settings that have another name by now."""
 
 
 class Settings(TypedDict, total=False):
@@ -270,7 +263,7 @@ class LanguageModel:
     prices: Any = None
     settings: RequestSettings = _DEFAULTS
 
-    @known_arguments(also=FORMER, options=Settings)
+    @known_arguments(options=Settings)
     def with_options(self, **settings: Unpack[Settings]) -> Self:
         """Return the same model with other settings of its requests; those that are not named stay as they are.
 

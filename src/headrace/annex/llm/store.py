@@ -248,11 +248,6 @@ class AnswerStore:
         with self.together():
             self.settle()
 
-    def forget(self, keys: Sequence[bytes]) -> None:
-        """Let go of answers that are elsewhere by now."""
-        with self.together():
-            self._run_statement("delete from answers where key = ?", [(key,) for key in keys], many=True)
-
     # ------------------------------------------------------------ what was spent
 
     def reserve(

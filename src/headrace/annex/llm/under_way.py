@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from headrace.annex.llm.client import Client, Reply, Shorten
-from headrace.annex.llm.endpoint import Endpoint, Endpoints
+from headrace.annex.llm.endpoint import Endpoint
 from headrace.annex.llm.spending import Spending
 from headrace.annex.llm.store import Answer
 from headrace.errors import HeadraceError
@@ -57,10 +57,6 @@ def asker_of(model: Any) -> Asker:
     """Return what asks a model."""
     if isinstance(model, Endpoint):
         return Client(model)
-    if isinstance(model, Endpoints):
-        from headrace.annex.llm.pool import PoolClient
-
-        return PoolClient(model)
     from headrace.annex.llm.engine_client import EngineClient
 
     return EngineClient(model)

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from headrace.annex.llm.settings import (
-    FORMER,
     LanguageModel,
     RequestSettings,
     Settings,
@@ -22,7 +21,7 @@ from headrace.plan.verb_options import WorkerOptions
 
 if TYPE_CHECKING:
     from headrace.annex.llm.answers import Asked
-    from headrace.annex.llm.endpoint import Endpoint, Endpoints
+    from headrace.annex.llm.endpoint import Endpoint
     from headrace.annex.llm.engines import VLLM, SGLang, Transformers
     from headrace.plan.steps.predict import Prompt
 
@@ -41,7 +40,6 @@ _ELSEWHERE = {
         name: Unsupported(f"the model has it: model.with_options({name}=…).")
         for name in Settings.__annotations__
     },
-    **FORMER,
 }
 
 
@@ -54,7 +52,7 @@ class PromptVerbs(DatasetBase):
     def prompt(
         self,
         template: str | Sequence[Mapping[str, Any]],
-        model: Endpoint | Endpoints | Transformers | VLLM | SGLang,
+        model: Endpoint | Transformers | VLLM | SGLang,
         *,
         output: str = "answer",
         schema: Any = None,
@@ -79,7 +77,7 @@ class PromptVerbs(DatasetBase):
             with the bytes of a sound for its ``data``. A template that is one column, ``"{chat}"``, may hold whole
             chats: lists of messages with ``role`` and ``content``.
         model
-            Where it is asked: ``hr.llm.Endpoint(base_url, model)``, ``hr.llm.Endpoints([…])``; or what workers load:
+            Where it is asked: ``hr.llm.Endpoint(base_url, model)``; or what workers load:
             ``hr.llm.VLLM(folder)``, ``hr.llm.SGLang(folder)``, or ``hr.llm.Transformers(folder)``, which
             is only told of ``schema``. ``model.with_options(system=, sampling=, repairs=, budget=, …)`` says how
             it is asked: what stands before the messages, parameters of requests, limits, and what becomes of

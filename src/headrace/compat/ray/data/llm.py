@@ -218,5 +218,5 @@ def _as_it_is(row: Row) -> Row:
 
 
 def __getattr__(name: str) -> Any:
-    why = "hr.llm has what there is: dataset.prompt(template, hr.llm.VLLM(folder)), hr.llm.Server"
+    why = "hr.llm has what there is: dataset.prompt(template, hr.llm.VLLM(folder))"
     raise missing("ray.data.llm", name, __all__, why)
