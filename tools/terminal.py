@@ -1,7 +1,10 @@
 """Draws terminals: runs commands in a real pseudo-terminal and writes what is seen as an SVG that moves.
 
     python -m pip install -c constraints.txt pyte
-    python tools/terminal.py                # docs/assets/terminal.svg: a run that is killed and goes on
+    python tools/terminal.py                # all pictures, in docs/assets
+    python tools/terminal.py terminal       # a run that is killed and goes on
+    python tools/terminal.py required       # a bad model, whose output is kept back
+    python tools/terminal.py fleet          # three machines, one of which dies
 
 Needs Linux or macOS and pyte, which understands what a terminal obeys; the site is built without either. The picture
 asks for nothing from elsewhere, and begins with the last frame, as the first one is almost empty. Where movement is
@@ -11,6 +14,7 @@ not wanted (``prefers-reduced-motion``) the last frame stays.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import pty
 import re
@@ -21,7 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fcntl import ioctl
 from html import escape
@@ -90,8 +94,7 @@ def ran(
     stream = pyte.ByteStream(screen)
     ours, theirs = pty.openpty()
     ioctl(theirs, TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-    paths = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
-    env = {**os.environ, "TERM": "xterm-256color", "PYTHONPATH": paths}
+    env = {**_env(), "TERM": "xterm-256color"}
     for name in ("COLUMNS", "LINES", "NO_COLOR", "HEADRACE_PROGRESS"):
         env.pop(name, None)
     done = subprocess.Popen(command, cwd=folder, env=env, stdin=theirs, stdout=theirs, stderr=theirs)
@@ -120,6 +123,11 @@ def ran(
         lines = [*lines, (("Killed", "red", True),)]
     yield time.monotonic() - before, lines
     yield 0.0, lines
+
+
+def _env() -> dict[str, str]:
+    paths = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
+    return {**os.environ, "PYTHONPATH": paths}
 
 
 def _lines(screen: object) -> list[Line]:
@@ -209,14 +217,14 @@ def _spans(line: Line) -> str:
 
 
 _TRIPS = """
-import os
+import sys
 from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 Path("trips").mkdir()
-for month in range(12):
+for month in range(int(sys.argv[1])):
     random = np.random.default_rng(month)
     trips = {"id": np.arange(1_000_000) + 1_000_000 * month, "distance": random.gamma(2.0, 2.0, 1_000_000),
              "hour": random.integers(0, 24, 1_000_000)}
@@ -245,13 +253,18 @@ fares.write_parquet("fares/")
 """
 
 
+def trips(folder: Path, months: int = 12) -> None:
+    """Write a million trips for each month."""
+    subprocess.run([sys.executable, "-c", _TRIPS, str(months)], cwd=folder, check=True)
+
+
 def killed_and_resumed(columns: int = 124, rows: int = 18) -> str:
     """Draw a run that is killed, and the same command once more."""
     with tempfile.TemporaryDirectory(prefix="headrace-") as made:
         folder = Path(made)
-        for name, text in {"trips.py": _TRIPS, "model.py": _MODEL, "score.py": _SCORE}.items():
+        for name, text in {"model.py": _MODEL, "score.py": _SCORE}.items():
             (folder / name).write_text(text)
-        subprocess.run([sys.executable, "trips.py"], cwd=folder, check=True)
+        trips(folder)
         film, above = Film(columns), list[Line]()
         _type(film, above, "cat score.py")
         above += [((line, "default", False),) if line else () for line in _SCORE.splitlines()]
@@ -262,9 +275,7 @@ def killed_and_resumed(columns: int = 124, rows: int = 18) -> str:
             lines: list[Line] = []
             for seconds, lines in ran([sys.executable, "score.py"], folder, columns, rows, kill_at):
                 film.show(min(seconds, 1.0), [*above, *lines])
-            above += [
-                tuple((text.replace(made, "/home/you"), *rest) for text, *rest in line) for line in lines
-            ]
+            above += _at_home(lines, folder)
             film.show(1.0, above)
         return svg(
             film, "A run is killed at about half of its rows; the same command goes on from there", rows
@@ -278,12 +289,128 @@ def _type(film: Film, above: list[Line], command: str, remark: str = "") -> None
     film.show(0.5, above)
 
 
+_NIGHT = """
+def today(batch):
+    return 3.0 + 2.5 * batch["distance"]
+
+
+def tomorrow(batch):  # with a mistake
+    return 2 * today(batch)
+"""
+_WAITS = """
+import time
+
+
+class Fare:
+    def __call__(self, batch):
+        time.sleep(len(batch["distance"]) / 40_000)
+        return 3.0 + 2.5 * batch["distance"]
+"""
+
+
+def not_as_required(columns: int = 96, rows: int = 18) -> str:
+    """Draw a run whose output is as required, and one of a bad model, whose output is not published."""
+    with tempfile.TemporaryDirectory(prefix="headrace-") as made:
+        folder = Path(made)
+        (folder / "night.py").write_text(_NIGHT)
+        trips(folder, months=2)
+        film, above = Film(columns), list[Line]()
+        given = ["trips/", "-o", "fares/", "--inputs", "distance", "--output", "fare"]
+        given += ["--mode", "overwrite", "--metric", "mean=Mean(fare)"]
+        asked = ["--require", "mean<=15"]
+        command = [sys.executable, "-m", "headrace", "predict", "night:today", *given, *asked]
+        subprocess.run(command, cwd=folder, env=_env(), check=True, capture_output=True)
+        words = [
+            "headrace predict night:tomorrow trips/ -o fares/ --inputs distance --output fare \\",
+            "    --mode overwrite --metric 'mean=Mean(fare)' --require 'mean<=15'",
+        ]
+        argv = ["predict", "night:tomorrow", *given, *asked]
+        _shown(film, above, words, argv, folder, columns, rows)
+        _shown(film, above, ["headrace runs fares/"], ["runs", "fares/"], folder, columns, rows)
+        return svg(film, "The output of a bad model is not published", rows)
+
+
+def three_machines(columns: int = 96, rows: int = 32) -> str:
+    """Draw three programs that share the work; one of them is killed."""
+    with tempfile.TemporaryDirectory(prefix="headrace-") as made:
+        folder = Path(made)
+        (folder / "fares.py").write_text(_WAITS)
+        trips(folder, months=2)
+        film, above = Film(columns), list[Line]()
+        argv = ["predict", "fares:Fare", "trips/", "-o", "fares/", "--inputs", "distance", "--output", "fare"]
+        argv += ["--fleet", "--workers", "1"]
+        command = [sys.executable, "-m", "headrace", *argv]
+        quiet = subprocess.DEVNULL
+        machines = [
+            subprocess.Popen(command, cwd=folder, env=_env(), stdout=quiet, stderr=quiet) for _ in range(3)
+        ]
+        _type(film, above, f"headrace {' '.join(argv[:-2])}", "on each")
+        above.append(())
+        status = ["status", "fares/"]
+        _until(folder, lambda found: len([each for each in found if each["rows"]]) == 3)
+        _shown(film, above, ["headrace status fares/"], status, folder, columns, rows)
+        machines[1].kill()
+        above.append((("kill -9 ends one of them", "remark", False),))
+        _shown(film, above, ["headrace status fares/"], status, folder, columns, rows)
+        for each in machines:
+            each.wait()
+        _shown(
+            film,
+            above,
+            ["headrace verify fares/"],
+            ["verify", "fares/"],
+            folder,
+            columns,
+            rows,
+            "once all is done",
+        )
+        return svg(film, "Three machines share the work, one of them dies, and each row is there once", rows)
+
+
+def _until(folder: Path, holds: Callable[[list[dict[str, object]]], bool]) -> None:
+    command = [sys.executable, "-m", "headrace", "status", "fares/", "--json"]
+    while True:
+        done = subprocess.run(command, cwd=folder, env=_env(), capture_output=True, check=False)
+        if done.stdout and holds(json.loads(done.stdout).get("machines", [])):
+            return
+
+
+def _shown(
+    film: Film,
+    above: list[Line],
+    typed: Sequence[str],
+    argv: Sequence[str],
+    folder: Path,
+    columns: int,
+    rows: int,
+    remark: str = "",
+) -> None:
+    """Type a command and show what it prints, below what stands there."""
+    first, *others = typed
+    _type(film, above, first, remark)
+    above += [((line, "white", True),) for line in others]
+    lines: list[Line] = []
+    for seconds, lines in ran([sys.executable, "-m", "headrace", *argv], folder, columns, rows):
+        film.show(min(seconds, 1.0), [*above, *_at_home(lines, folder)])
+    above += [*_at_home(lines, folder), ()]
+    film.show(1.5, above)
+
+
+def _at_home(lines: Sequence[Line], folder: Path) -> list[Line]:
+    return [tuple((text.replace(str(folder), "/home/you"), *rest) for text, *rest in line) for line in lines]
+
+
+PICTURES = {"terminal": killed_and_resumed, "required": not_as_required, "fleet": three_machines}
+
+
 def main() -> None:
     """Write the pictures."""
-    argparse.ArgumentParser(
+    parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    ).parse_args()
-    (ASSETS / "terminal.svg").write_text(killed_and_resumed())
+    )
+    parser.add_argument("picture", nargs="*", choices=[*PICTURES, []])
+    for name in parser.parse_args().picture or PICTURES:
+        (ASSETS / f"{name}.svg").write_text(PICTURES[name]())
 
 
 if __name__ == "__main__":

@@ -80,6 +80,8 @@ class Result:
     def __str__(self) -> str:
         return self.summary
 
+    __repr__ = __str__
+
     def _repr_html_(self) -> str:
         """Show in a notebook the numbers, the metrics, some rejected rows and where the report is."""
         from headrace.core.tables import result_html

@@ -144,6 +144,27 @@ def value_text(value: Any) -> str:
     return repr(value)
 
 
+def metric_text(value: Any) -> str:
+    """Return the result of a metric in words, with six digits.
+
+    >>> metric_text({"0.5": 4.711478037874701, "all": 20_000})
+    '0.5 4.71148, all 20,000'
+    """
+    if value is None:
+        return "none"
+    if isinstance(value, float):
+        low, high = getattr(value, "low", None), getattr(value, "high", None)
+        between = f" ({low:.6g} to {high:.6g})" if low is not None and high is not None else ""
+        return f"{float(value):.6g}{between}"
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {metric_text(each)}" for key, each in value.items())
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(metric_text, value))}]"
+    return str(value)
+
+
 def short_repr(value: Any) -> str:
     """Return a short ``repr`` fit for one line of a message."""
     text = repr(value)

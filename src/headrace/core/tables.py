@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from headrace.core.human import duration, plural, size, value_text
+from headrace.core.human import duration, metric_text, plural, size, value_text
 from headrace.core.terminal import cut, in_notebook, one_line, padded, say, size_of, width
 from headrace.core.work import REJECTED
 
@@ -281,7 +281,7 @@ def _cell(value: Any, types: Collection[pa.DataType]) -> Words:
     if isinstance(value, float) and all(str(each) in ("float", "halffloat") for each in types):
         return str(np.float32(value) if "float" in map(str, types) else np.float16(value))
     if isinstance(value, np.ndarray):
-        first = ", ".join(str(item) for item in value.reshape(-1)[:_NUMBERS])
+        first = ", ".join(map(_item, value.reshape(-1)[:_NUMBERS]))
         text = f"[{first}{', …' if value.size > _NUMBERS else ''}]"
         text = text if value.ndim == 1 else f"{value.shape} {text}"
         return Picture(text, value) if _is_image(value) else text
@@ -290,6 +290,13 @@ def _cell(value: Any, types: Collection[pa.DataType]) -> Words:
     if isinstance(value, bytes) and len(value) > _NUMBERS:
         return f"{len(value):,} bytes: {value[:_LEAST]!r}…"
     return value_text(value)
+
+
+def _item(item: Any) -> str:
+    """Return a number of an array; six digits say what it is like."""
+    import numpy as np
+
+    return f"{item:.6g}" if isinstance(item, np.floating) else str(item)
 
 
 # ---------------------------------------------------------------- images
@@ -404,9 +411,12 @@ def result_html(result: Any) -> str:
     ]
     tables = []
     if result.metrics:
-        tables.append(
-            Table(("metric", "result"), [(name, str(found)) for name, found in result.metrics.items()])
-        )
+        notes = getattr(result.metrics, "notes", {})
+        rows = [
+            (name, metric_text(found) + (f" ({notes[name]})" if name in notes else ""))
+            for name, found in result.metrics.items()
+        ]
+        tables.append(Table(("metric", "result"), rows))
     if result.rejected:
         tables.append(_rejected_table(result))
     return card("Result: complete", facts, *tables)

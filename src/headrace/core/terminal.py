@@ -26,6 +26,7 @@ _UNSEEN = re.compile(
 )
 _BREAKS = re.compile(r"[\t\n]")
 _ADDRESS = re.compile(r"(?<=[^ ]) ([^ ]*/(?!s\b).*)")  # but for that of a speed
+_GOES_ON = re.compile(r"[.,:;)] |\.$")  # a sentence behind an address
 _NAMED = re.compile(r" *[^ ]+(?: [^ ]+)? {2,}(?=[^ ])")  # of a list of names and what belongs to each
 _USUAL = (80, 24)  # columns and lines
 
@@ -83,8 +84,8 @@ def say(text: str, stream: TextIO | None, *, lead: str = "", end: str = "\n") ->
 def wrapped(text: str, columns: int) -> str:
     r"""Return lines of ours that fit a terminal: a longer one goes on in the next, behind a comma if there is one.
 
-    One with an address is broken only before that, so that people can copy it as a whole. What belongs to a name
-    before it stays behind that.
+    One that ends with an address is broken only before that, so that people can copy it as a whole. What belongs to
+    a name before it stays behind that.
 
     >>> print(wrapped("workers: 63 % predict(Fare), 16 % loading models, 14 % starting", 40))
     workers: 63 % predict(Fare),
@@ -95,6 +96,10 @@ def wrapped(text: str, columns: int) -> str:
     >>> print(wrapped("  time     31 % starting workers, 27 % waiting", 40))
       time     31 % starting workers,
                27 % waiting
+    >>> print(wrapped("The output /home/you/predictions is unfinished. Run the same command again.", 40))
+    The output /home/you/predictions is
+      unfinished. Run the same command
+      again.
     """
     return "\n".join(part for line in text.split("\n") for part in _wrapped(line, columns))
 
@@ -106,7 +111,8 @@ def _wrapped(line: str, columns: int) -> list[str]:
     named = _NAMED.match(rest)
     first = named.end() if named else 0
     behind = " " * first or "  "
-    if address := _ADDRESS.search(rest, first):
+    address = _ADDRESS.search(rest, first)
+    if address and not _GOES_ON.search(address[1]):
         return [*_wrapped(rest[: address.start()], columns), f"{behind}{address[1]}"]
     while len(rest) > columns:
         ends = [match.start() for match in re.finditer(r"(?<=[^ ]) ", rest) if match.start() >= first]

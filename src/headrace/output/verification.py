@@ -133,6 +133,8 @@ class Verification:
             )
         return "\n".join(map(one_line, [*lines, f"  {self.note}"] if self.note else lines))
 
+    __repr__ = __str__
+
 
 def steps_of(ledger: Ledger) -> Iterator[tuple[int, ...]]:
     """Yield the counts of each step, in the order in which ``_SUCCESS`` names them."""

@@ -6,11 +6,12 @@ import contextlib
 import logging
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from headrace.core.files.artifacts import shortened
+from headrace.core.human import metric_text
 from headrace.core.metric_states import plain
 from headrace.core.model_ports import Accumulator
 from headrace.core.terminal import one_line, padded, warn, width
@@ -93,26 +94,10 @@ def lines(found: Metrics) -> list[str]:
     rows = []
     for name, value in found.items():
         note = found.notes.get(name, "")
-        rows.append((name, shortened(_text(value), _LINE) + (f" ({note})" if note else "")))
+        rows.append((name, shortened(metric_text(value), _LINE) + (f" ({note})" if note else "")))
     names = [f"{one_line(name)}: " for name, _ in rows]
     wide = max(map(width, names), default=0)
     return [padded(name, wide) + one_line(text) for name, (_, text) in zip(names, rows, strict=True)]
-
-
-def _text(value: Any) -> str:
-    if value is None:
-        return "none"
-    if isinstance(value, float):
-        low, high = getattr(value, "low", None), getattr(value, "high", None)
-        between = f" ({low:.6g} to {high:.6g})" if low is not None and high is not None else ""
-        return f"{float(value):.6g}{between}"
-    if isinstance(value, int) and not isinstance(value, bool):
-        return f"{value:,}"
-    if isinstance(value, Mapping):
-        return ", ".join(f"{key} {_text(each)}" for key, each in value.items())
-    if isinstance(value, (list, tuple)):
-        return f"[{', '.join(map(_text, value))}]"
-    return str(value)
 
 
 # As in `session.context`: what imports pyarrow is imported inside functions, after the first workers were started.

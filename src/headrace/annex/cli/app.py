@@ -46,7 +46,7 @@ from headrace.session import invocation
 
 _EXAMPLES = """\
 A first run
-  headrace demo                                  a small data set, a model, and a run of it
+  headrace demo                                  a small job, made and run
   headrace inspect trips/                        what is there?
   headrace predict fare.onnx trips/ -o fares/    a fare for every trip
   headrace verify fares/                         is all as it was written?

@@ -69,7 +69,7 @@ def verify(
     """Check an output again: every file, the record of finished work, the totals and the metrics. Nothing is
     changed.
 
-    Sizes and checksums are computed anew, rows are counted from the files, metrics are merged again from what each
+    Sizes and checksums are computed again, rows are counted from the files, metrics are merged again from what each
     part counted. A table that has the rows is asked whether it has them still. Exit code 0: complete, and as it was
     written; 1: damaged, not finished, or being written; 4: as it was written, and not published.
     """

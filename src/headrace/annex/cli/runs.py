@@ -265,7 +265,7 @@ def watch(
 _REJECTED_FILES = 5  # files of rejected rows that are looked into
 
 REPORT_EXAMPLES = """\
-  headrace report fares/                          where is it? (made anew)
+  headrace report fares/                          where is it? (made again)
   headrace report fares/ --open                   in a browser
   headrace report fares/ --values --to page.html  with some of the rejected rows
   headrace report before/ after/                  two runs side by side
@@ -288,7 +288,7 @@ def report(
     ] = False,
     open_browser: Annotated[bool, typer.Option("--open", help="Open it in a browser.")] = False,
 ) -> Answer:
-    """Make the report of a run anew, and print where it is: one page, which needs no network.
+    """Make the report of a run again, and print where it is: one page, which needs no network.
 
     Every run leaves one when it ends; a run that was killed, or that goes on, has none until it is asked for. With
     two outputs, the page compares their runs, and the terminal shows the same in tables; it lies beside the record of

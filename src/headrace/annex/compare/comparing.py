@@ -113,24 +113,38 @@ class Comparison:
     # ------------------------------------------------------------ shown
 
     def __str__(self) -> str:
-        by = f"by {', '.join(self.on)}" if self.on else "by position"
-        lines = [f"{self.old} and {self.new}, {by}", f"  {self.sentence}"]
-        moved = {name: each for name, each in self.columns.items() if each["changed"]}
-        if moved:
-            rows = [_HEAD, *(_line(name, each) for name, each in moved.items())][: _SHOWN + 1]
+        lines = [f"{self.old} and {self.new}, {self._paired}", f"  {self.sentence}"]
+        if self._moved:
+            rows = [_HEAD, *self._lines()]
             drawn = Table((), rows, numbers=range(1, len(_HEAD))).text()
             lines += [f"  {line}" for line in drawn.splitlines()]
-        if len(moved) > _SHOWN:
-            lines.append(f"  … and {plural(len(moved) - _SHOWN, 'more column')}")
-        same = [name for name in self.columns if name not in moved]
-        if same:
-            lines.append(f"  the same: {_listed(same)}")
-        lines += [f"  only in {side}: {_listed(names)}" for side, names in self.left_out.items() if names]
-        lines += [f"  {name}: {each['note']}" for name, each in self.columns.items() if each["note"]]
+        lines += [f"  {name}: {words}" for name, words in self._notes()]
         lines += [f"  {words}" for words in self.judgements()]
         return "\n".join(map(one_line, lines))
 
     __repr__ = __str__
+
+    @property
+    def _paired(self) -> str:
+        return f"by {', '.join(self.on)}" if self.on else "by position"
+
+    @property
+    def _moved(self) -> list[str]:
+        return [name for name, each in self.columns.items() if each["changed"]]
+
+    def _lines(self) -> list[tuple[str, ...]]:
+        """Return a line for each of the first columns in which something changed."""
+        return [_line(name, self.columns[name]) for name in self._moved[:_SHOWN]]
+
+    def _notes(self) -> list[tuple[str, str]]:
+        """Return what the lines do not say: which columns are the same, were left out, or changed, too."""
+        found = [
+            ("also changed", self._moved[_SHOWN:]),
+            ("the same", [name for name in self.columns if name not in self._moved]),
+        ]
+        found += [(f"only in {side}", names) for side, names in self.left_out.items()]
+        notes = [(name, each["note"]) for name, each in self.columns.items() if each["note"]]
+        return [*((name, _listed(names)) for name, names in found if names), *notes]
 
     @property
     def sentence(self) -> str:
@@ -155,18 +169,11 @@ class Comparison:
         return lines
 
     def _repr_html_(self) -> str:
-        """Show in a notebook what became of the rows, and a line for each column."""
-        facts = [
-            ("rows", self.sentence),
-            ("paired", f"by {', '.join(self.on)}" if self.on else "by position"),
-        ]
-        rows = [_line(name, each) for name, each in self.columns.items()]
-        tables = [Table(_HEAD, rows[:_SHOWN], f"{plural(len(rows), 'column')} in all")]
-        return card(
-            f"Comparison: {self.old}, {self.new}",
-            [*facts, *(("judged", each) for each in self.judgements())],
-            *tables,
-        )
+        """Show in a notebook what became of the rows, and a line for each column in which something changed."""
+        facts = [("rows", self.sentence), ("paired", self._paired), *self._notes()]
+        facts += [("judged", each) for each in self.judgements()]
+        tables = [Table(_HEAD, self._lines(), numbers=range(1, len(_HEAD)))] if self._moved else []
+        return card(f"Comparison: {self.old}, {self.new}", facts, *tables)
 
     # ------------------------------------------------------------ taken along
 
