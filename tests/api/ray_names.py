@@ -1,42 +1,4 @@
-"""The names that Ray Data 2.60 has, separated by spaces; test_ray_names says what becomes of each."""
-
-VERBS_OFFERED = """
-    columns count drop_columns explain filter flat_map input_files iter_batches iter_rows
-    iter_tf_batches iter_torch_batches limit map map_batches materialize max mean min
-    random_sample repartition rename_columns schema select_columns show size_bytes stats std sum take take_all
-    take_batch to_daft to_pandas to_tf train_test_split union unique with_column write_csv write_json
-    write_images write_numpy write_parquet write_tfrecords write_webdataset zip write_sql write_delta
-    write_iceberg write_lance aggregate groupby join random_shuffle sort split split_at_indices
-    split_proportionately
-"""
-
-VERBS_REFUSED = """
-    add_column
-    context copy deserialize_lineage get_dataset_id get_internal_block_refs
-    get_stats_summary has_serializable_lineage iter_internal_ref_bundles iter_jax_batches iterator
-    map_batches_internal mix name num_blocks randomize_block_order
-    serialize_lineage set_name     streaming_split streaming_train_test_split summary to_arrow_refs to_dask
-    to_mars to_modin to_numpy_refs to_pandas_refs to_random_access_dataset to_spark
-    with_columns write_bigquery write_clickhouse write_datasink
-    write_kafka write_mongo write_orc
-    write_snowflake write_turbopuffer
-"""
-
-FUNCTIONS_OFFERED = """
-    from_arrow from_daft from_huggingface from_items from_numpy from_pandas from_spark from_torch
-    range range_tensor read_audio read_avro read_binary_files read_csv read_delta read_iceberg read_images
-    read_json read_numpy
-    read_lance read_orc read_parquet read_sql
-    read_text read_tfrecords read_webdataset
-"""
-
-FUNCTIONS_REFUSED = """
-    from_arrow_refs from_blocks from_dask from_mars from_modin from_numpy_refs from_pandas_refs
-    from_tf read_bigquery read_clickhouse read_databricks_tables
-    read_datasource read_delta_sharing_tables read_hudi read_kafka
-    read_lerobot read_mcap read_mongo read_snowflake
-    read_unity_catalog read_videos read_zarr
-"""
+"""The arguments that Ray Data 2.60 has; test_ray_names says what becomes of each."""
 
 PLACED = "label_selector fallback_strategy max_calls resources accelerator_type runtime_env"
 

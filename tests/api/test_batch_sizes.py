@@ -139,25 +139,6 @@ def test_rows_that_fail_in_shared_blocks_are_told_once(at: int, tmp_path: Path) 
     assert ledgers[0].rejected == len(range(0, 5_000, 97))
 
 
-@pytest.mark.parametrize("stage", [0, 1])
-def test_a_worker_that_dies_amid_pieces_of_several_blocks_loses_nothing(stage: int, tmp_path: Path) -> None:
-    flag = tmp_path / "flag"
-
-    def die_once(batch: Batch) -> Batch:
-        if batch["id"][-1] > 2000 and not flag.exists():
-            flag.touch()
-            os.kill(os.getpid(), 9)
-        return batch
-
-    data = hr.Dataset.from_source(RangeSource(5_000, rows_per_split=130)).with_options(shard_rows=4000)
-    for i, size in enumerate((70, 300, 90)):
-        data = data.map_batches(die_once if i == stage else same, batch_size=size, concurrency=2 + i)
-    result = data.write_parquet(tmp_path / "out")
-    assert flag.exists() and result.ledger.steps == ((5000, 5000),) * 3 and result.ledger.read == 5000
-    table = pa.concat_tables(map(pq.read_table, sorted((tmp_path / "out").glob("part-*"))))
-    assert table.column("id").to_pylist() == list(range(5000))
-
-
 # ---------------------------------------------------------------- little data, many workers
 
 

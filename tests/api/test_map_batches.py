@@ -9,10 +9,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import polars as pl
 import pyarrow as pa
 import pytest
-import torch
 
 import headrace as hr
 from headrace.errors import ArgumentError
@@ -111,13 +109,6 @@ def test_batches_of_so_many_bytes(asked: Any, rows: int) -> None:
         assert step.take_all()[0]["rows"] == rows
 
 
-def test_about_as_many_bytes_are_no_part_of_what_a_plan_is(tmp_path: Path) -> None:
-    data = numbers(100, 100)
-    data.map_batches(lengths("id"), version="1").write_parquet(tmp_path / "out")
-    again = data.map_batches(lengths("id"), version="1", batch_size_bytes=80).write_parquet(tmp_path / "out")
-    assert again.resumed
-
-
 @pytest.mark.parametrize("asked", [0, -1, 1.5, True, "1 MM", "0 KB", "-1 MB", "MB"])
 def test_bytes_that_make_no_batch(asked: Any) -> None:
     with pytest.raises(ArgumentError, match="whole number of bytes above zero"):
@@ -172,44 +163,6 @@ def test_a_class_is_constructed_once_per_worker(tmp_path: Path, engine: str) -> 
 # ---------------------------------------------------------------- what it may give back
 
 
-def test_many_kinds_of_columns() -> None:
-    def make(batch: dict[str, Any]) -> dict[str, Any]:
-        n = len(batch["id"])
-        return {
-            "vector": np.arange(n * 3, dtype=np.float32).reshape(n, 3),
-            "image": np.zeros((n, 2, 2), np.uint8),
-            "text": ["ä"] * n,
-            "texts": [["a"] * i for i in range(n)],
-            "struct": [{"x": i, "y": None} for i in range(n)],
-            "tensor": torch.ones(n, 2),
-            "series": pd.Series(["p"] * n),
-            "polars": pl.Series([1.5] * n),
-            "arrow": pa.array([b"x"] * n),
-            "maybe": [None] + [1] * (n - 1),
-        }
-
-    data = hr.range(3).map_batches(make)
-    schema = data.schema()
-    assert schema.field("vector").type == pa.list_(pa.float32(), 3)
-    assert schema.field("image").type == pa.fixed_shape_tensor(pa.uint8(), (2, 2))
-    assert schema.field("tensor").type == pa.list_(pa.float32(), 2)
-    assert schema.field("texts").type == pa.list_(pa.string())
-    row = data.take_all()[2]
-    assert row["vector"].tolist() == [6, 7, 8] and row["image"].shape == (2, 2)
-    assert (row["text"], row["texts"], row["struct"]) == ("ä", ["a", "a"], {"x": 2, "y": None})
-    assert (row["series"], row["polars"], row["arrow"], row["maybe"]) == ("p", 1.5, b"x", 1)
-
-
-@pytest.mark.parametrize(
-    "wrap",
-    [pd.DataFrame, pl.DataFrame, pa.table, lambda columns: pa.RecordBatch.from_pydict(columns), dict],
-    ids=["pandas", "polars", "table", "batch", "dict"],
-)
-def test_kinds_of_batches(wrap: Any) -> None:
-    out = hr.range(4).map_batches(lambda batch: wrap({"x": batch["id"] * 2}))
-    assert out.take_all() == [{"x": 0}, {"x": 2}, {"x": 4}, {"x": 6}]
-
-
 def test_the_number_of_rows_may_change() -> None:
     def odd(batch: dict[str, Any]) -> dict[str, Any]:
         return {"id": np.repeat(batch["id"][batch["id"] % 2 == 1], 3)}
@@ -230,30 +183,6 @@ def test_a_generator_yields_several_batches() -> None:
     wanted = [1, 2, 2, 3, 3, 3]
     for code in (pieces, Pieces):
         assert [row["id"] for row in hr.range(4).map_batches(code, batch_size=2).take_all()] == wanted
-
-
-def test_what_a_generator_yields_before_it_raises_is_dropped(tmp_path: Path) -> None:
-    def half(batch: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        yield batch
-        raise ValueError("half way")
-
-    with pytest.raises(hr.errors.StepError, match="half way"):
-        hr.range(4).map_batches(half).write_parquet(tmp_path / "out")
-    assert not list((tmp_path / "out").glob("*.parquet"))
-
-
-def test_an_array_may_be_used_again_for_the_next_batch() -> None:
-    class Reuses:
-        def __init__(self) -> None:
-            self.space = np.zeros(10, np.int64)
-
-        def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
-            self.space[:] = batch["id"]
-            return {"id": self.space}
-
-    assert [row["id"] for row in hr.range(50).map_batches(Reuses, batch_size=10).take_all()] == list(
-        range(50)
-    )
 
 
 def test_steps_follow_one_another(engine: str) -> None:

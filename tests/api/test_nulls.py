@@ -129,17 +129,6 @@ def test_the_form_lasts_as_long_as_the_column_stays_what_it_is(holed: Dataset) -
     assert seen(holed.filter(expr="n is not None and n > 0")) == {"int64"}
 
 
-def test_a_model_of_ones_own_sees_one_dtype(holed: Dataset) -> None:
-    dtypes: set[str] = set()
-
-    def model(batch: Any) -> Any:
-        dtypes.add(str(batch["n"].dtype))
-        return batch["n"]
-
-    holed.predict(model, inputs=["n"], output="y").take_all()
-    assert dtypes == {"float64"}
-
-
 def test_iterating_gives_one_dtype(holed: Dataset) -> None:
     for format_ in ("numpy", "pandas"):
         batches = [*holed.iter_batches(batch_size=ROWS, batch_format=format_)]
@@ -272,13 +261,6 @@ def test_each_word_of_the_message_works(ids: Dataset, tmp_path: Path) -> None:
         refused(ids, tmp_path / name)
         mended.write_parquet(tmp_path / name, **word)
         assert [row["y"] for row in rows_of(tmp_path / name)] == [1.0, 2.0, 4.0, 2.5]
-
-
-def test_a_mended_function_that_keeps_to_the_settled_type_may_continue(ids: Dataset, tmp_path: Path) -> None:
-    refused(ids, tmp_path / "out")
-    mended = ids.map_batches(late({0: np.array([1, 2]), 2: np.array([4, 3])}), version="2")
-    assert mended.write_parquet(tmp_path / "out", on_change="continue").resumed
-    assert [row["y"] for row in rows_of(tmp_path / "out")] == [1, 2, 4, 3]
 
 
 def test_an_overwrite_that_failed_is_no_trap(ids: Dataset, tmp_path: Path) -> None:

@@ -213,17 +213,6 @@ def test_rows_that_a_step_does_not_count_are_its_own_mistake(step: Step, says: s
     assert "bug in Headrace" not in str(caught.value)
 
 
-def test_rows_that_a_step_of_an_earlier_stage_does_not_count_are_its_own_mistake() -> None:
-    data = (
-        items(DropNulls("x", counts=False), "local")
-        .map(lambda row: row, concurrency=1)
-        .map_batches(lambda batch: batch, concurrency=2)
-    )
-    with pytest.raises(LedgerMismatch, match=r"60 rows came to drop_nulls\('x'\) and 40 left it") as caught:
-        data.take_all()
-    assert "bug in Headrace" not in str(caught.value)
-
-
 def test_a_step_that_keeps_all_rows_and_drops_some_is_told() -> None:
     class Sure(DropNulls):
         one_to_one = True

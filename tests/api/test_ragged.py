@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -101,21 +100,6 @@ def test_other_shapes_than_those_of_the_first_rows_are_explained_and_the_advice_
     rows = hr.read_parquet(tmp_path / "b").take_all()
     assert [row["crop"].shape for row in rows] == shapes
     assert [row["crop"].shape for row in data.map_batches(told, batch_size=1).take_all()] == shapes
-
-
-@pytest.mark.parametrize("shape", [(), (2,)], ids=["one axis", "two axes"])
-def test_the_schema_that_the_message_names_helps_at_the_first_try(
-    shape: tuple[int, ...], tmp_path: Path
-) -> None:
-    data = hr.range(8).with_options(**QUIET, shard_rows=4)
-    made = data.map(lambda row: {**row, "x": np.ones((3 if row["id"] < 4 else 2, *shape), np.float32)})
-    with pytest.raises(OutputSchemaChanged, match="The first rows had arrays of one shape") as raised:
-        made.write_parquet(tmp_path / "out")
-    (named,) = re.findall(r"schema=(pyarrow\.schema\(.*\)) of the write verb", str(raised.value))
-    schema = eval(named, {"pyarrow": pa, "headrace": hr})
-    assert made.write_parquet(tmp_path / "out", schema=schema).rows == 8
-    rows = hr.read_parquet(tmp_path / "out").take_all()
-    assert [np.shape(row["x"]) for row in rows] == [(3, *shape)] * 4 + [(2, *shape)] * 4
 
 
 def test_lists_of_one_length_are_what_a_model_takes(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import re
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -15,23 +14,8 @@ import headrace as hr
 from headrace.errors import NotPicklable, PlanChanged
 
 
-def _matcher(pattern: str) -> Callable[[Any], Any]:
-    compiled = re.compile(pattern)
-    return lambda row: {"y": bool(compiled.match("ab"))}
-
-
 def _job(function: Callable[[Any], Any], **options: Any) -> hr.Dataset:
     return hr.range(3).map(function, **options)
-
-
-def test_another_regex_is_another_function(tmp_path: Path) -> None:
-    out = str(tmp_path / "out")
-    _job(_matcher("a")).write_parquet(out)
-    assert _job(_matcher("a")).write_parquet(out).resumed
-    with pytest.raises(PlanChanged, match="map"):
-        _job(_matcher("b")).write_parquet(out)
-    _job(_matcher("b")).write_parquet(out, on_change="restart")
-    assert hr.read_parquet(out).take_all() == [{"y": False}] * 3
 
 
 def test_what_nobody_can_compare_is_named_at_the_start_and_never_the_same(tmp_path: Path) -> None:

@@ -184,10 +184,7 @@ def test_further_runs(source: Path, change: Callable[[Path], None], tmp_path: Pa
 
 
 @pytest.mark.parametrize("change", [*OTHERS, *THE_SAME])
-@pytest.mark.parametrize("united", [False, True])
-def test_a_worker_looks_before_it_reads(
-    source: Path, change: Callable[[Path], None], united: bool, tmp_path: Path
-) -> None:
+def test_a_worker_looks_before_it_reads(source: Path, change: Callable[[Path], None], tmp_path: Path) -> None:
     done: list[bool] = []
 
     def step(batch: dict[str, Any]) -> dict[str, Any]:
@@ -196,11 +193,9 @@ def test_a_worker_looks_before_it_reads(
             change(source / "3.parquet")
         return {"x": batch["x"]}
 
-    data = hr.read_parquet(source)
-    if united:
-        data = hr.read_parquet([str(source / f"{n}.parquet") for n in (0, 1)]).union(
-            hr.read_parquet([str(source / f"{n}.parquet") for n in (2, 3)])
-        )
+    data = hr.read_parquet([str(source / f"{n}.parquet") for n in (0, 1)]).union(
+        hr.read_parquet([str(source / f"{n}.parquet") for n in (2, 3)])
+    )
     made = data.map_batches(step).with_options(engine="inline", progress=False, shard_rows=1)
     if change in OTHERS:
         with pytest.raises(InputChanged, match=r"3\.parquet.*its content is another"):

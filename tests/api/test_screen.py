@@ -175,31 +175,6 @@ def test_models_that_memory_does_not_suffice_for(script: Callable[..., Any]) -> 
     assert "see `dmesg`" in last and "fewer workers" in last and "Shard" not in last
 
 
-def test_modules_that_interrupt_a_worker(script: Callable[..., Any], tmp_path: Path) -> None:
-    (tmp_path / "fatal.py").write_text(
-        "import sys\n"
-        "if 'headrace.engines.local.host' in sys.modules:\n"
-        "    raise KeyboardInterrupt\n"
-        "def score(batch):\n"
-        "    return batch\n"
-    )
-    ended = script(
-        """
-        import headrace as hr
-        import fatal
-        from headrace.sources.range import RangeSource
-
-        data = hr.Dataset.from_source(RangeSource(1000, rows_per_split=100)).with_options(shard_rows=100)
-        data.map_batches(fatal.score).count()
-        """,
-        fresh=True,  # a worker that is a fork has imported nothing anew
-    )
-    assert ended.code == 1
-    assert "StepError: A worker could not load the plan's functions: KeyboardInterrupt" in ended.err, (
-        ended.err
-    )
-
-
 def test_modules_that_end_the_process(script: Callable[..., Any], tmp_path: Path) -> None:
     (tmp_path / "fatal.py").write_text(
         "import os, sys\n"

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import headrace as hr
-from crossed import crossed, sampled
+from crossed import sampled
 from headrace.core.engine_ports import Capacity, Devices
 from headrace.engines.local.machine import private_memory
 from headrace.errors import (
@@ -257,22 +257,6 @@ def test_it_is_what_one_stage_gives(tmp_path: Path, shard_rows: Any, batch_size:
         data.write_parquet(tmp_path / f"out{i}").ledger for i, data in enumerate((plan(), plan(num_cpus=1)))
     ]
     assert ledgers[0] == ledgers[1]
-
-
-@pytest.mark.parametrize(("at", "limit"), crossed([0, 1, 2], [0, 1, 999, 1000, 1500, 10_000]))
-def test_limits_in_any_stage(at: int, limit: int, tmp_path: Path) -> None:
-    steps: list[Any] = [
-        lambda d: d.map_batches(lambda b: {"id": b["id"], "x": b["id"] * 2}, num_cpus=1, batch_size=64),
-        lambda d: d.predict(lambda b: b["x"] + 1, inputs=["x"], concurrency=1),
-    ]
-    steps.insert(at, lambda d: d.limit(limit))
-    data = hr.range(3000).with_options(shard_rows=400)
-    for step in steps:
-        data = step(data)
-    data.write_parquet(tmp_path / "out")
-    expected = list(range(min(limit, 3000)))
-    assert rows_in(tmp_path / "out").column("id").to_pylist() == expected
-    assert data.to_arrow().column("id").to_pylist() == expected
 
 
 @pytest.mark.parametrize("limit", sampled(500, 1, 999))

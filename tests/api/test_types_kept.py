@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 import pytest
 
 import headrace as hr
@@ -223,16 +222,6 @@ def test_batches_of_different_dictionaries_are_joined() -> None:
     joined = concat([batch(some), batch(others)])
     assert joined.to_pydict() == {"x": some + others}
     assert joined.schema.field("x").type == joined.column(0).type
-
-
-def test_int8_dictionaries_are_joined_by_batch_size(tmp_path: Path) -> None:
-    for i in range(2):
-        words = pa.array([f"{i}.{j}" for j in range(100)]).dictionary_encode()
-        pq.write_table(
-            pa.table({"x": words.cast(pa.dictionary(pa.int8(), pa.string()))}), tmp_path / f"{i}.parquet"
-        )
-    data = hr.read_parquet(tmp_path).map_batches(lambda b: {"x": b["x"]}, batch_size=200)
-    assert len({row["x"] for row in data.take_all()}) == 200
 
 
 def test_named_levels_of_an_index_become_columns() -> None:

@@ -21,12 +21,9 @@ from api.test_union_steps import QUIET, Picky, Row, doubled, twice
 from headrace.errors import (
     ArgumentError,
     BadReturn,
-    OutputWriteFailed,
-    PlanChanged,
     StepError,
     UnknownColumn,
 )
-from headrace.testing import failpoints
 
 Model = list[Row | None]
 """The rows of one side; None for one that was rejected."""
@@ -241,42 +238,6 @@ def test_stages_and_pools_of_one_dataset_and_of_the_other(tmp_path: Path) -> Non
         StepError, match=r"map\(fails_at_seven\).*a/00000\.parquet, row 7, beside .*b/00000\.parquet, row 7"
     ):
         data.with_options(on_error="raise", engine="inline").take_all()
-
-
-def test_rows_that_a_worker_gives_to_a_reader_and_nulls_for_those_that_fail() -> None:
-    a = hr.range(300).map_batches(doubled, batch_size=40)
-    b = hr.range(300).predict(no_sevens, inputs=["id"], output="y", batch_size=30)
-    data = a.zip(b).with_options(shard_rows=50, engine="local", workers=2, progress=False, on_error="null")
-    rows = [
-        row for batch in data.iter_batches(batch_size=64, batch_format="pyarrow") for row in batch.to_pylist()
-    ]
-    assert rows == [{"id": 2 * i, "id_1": i, "y": None if i % 10 == 7 else i + 0.5} for i in range(300)]
-
-
-def no_sevens(batch: dict[str, Any]) -> Any:
-    if (batch["id"] % 10 == 7).any():
-        raise ValueError("seven")
-    return batch["id"] + 0.5
-
-
-def test_a_run_goes_on_and_notices_a_change_in_one_dataset(tmp_path: Path) -> None:
-    write_two(tmp_path)
-
-    def write(step: Any) -> hr.Result:
-        a, b = hr.read_parquet(tmp_path / "a").map_batches(doubled), hr.read_parquet(tmp_path / "b").map(step)
-        data = a.zip(b).map_batches(plus).with_options(shard_rows=900, **QUIET)
-        return data.write_parquet(tmp_path / "out")
-
-    with failpoints({"journal.sync": "ENOSPC@4"}), pytest.raises(OutputWriteFailed):
-        write(twice)
-    with pytest.raises(PlanChanged, match=r"The code of map\(.*lambda>\) of dataset 2"):
-        write(lambda row: row)
-    result = write(twice)
-    assert (result.rows, result.resumed) == (5000, True)
-    assert pq.read_table(tmp_path / "out")["sum"].to_pylist() == list(range(0, 20000, 4))
-    with pytest.raises(PlanChanged, match="its steps were zip → map_batches → map → zip → map_batches"):
-        data = hr.read_parquet(tmp_path / "a").map_batches(doubled).zip(hr.read_parquet(tmp_path / "b"))
-        data.map_batches(plus).with_options(shard_rows=900, **QUIET).write_parquet(tmp_path / "out")
 
 
 def test_a_function_that_returns_another_number_of_rows_is_told(tmp_path: Path) -> None:

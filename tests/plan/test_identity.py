@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import functools
 import importlib
 import importlib.util
 import os
@@ -11,14 +10,12 @@ import pickle
 import subprocess
 import sys
 import textwrap
-import threading
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
@@ -146,16 +143,6 @@ def test_another_folder_changes_nothing() -> None:
 def test_a_class_is_changed_by(old: str, new: str) -> None:
     assert old in BASE
     assert of_script(BASE.replace(old, new), name="Model") != of_script(BASE, name="Model")
-
-
-def test_a_class_is_unchanged_by_docstrings() -> None:
-    edited = BASE.replace("        threshold =", '        """A model."""\n\n        threshold =')
-    assert of_script(edited, name="Model") == of_script(BASE, name="Model")
-
-
-def test_a_closure_value_counts() -> None:
-    assert of_script(BASE.replace("make(3)", "make(4)"), name="closed") != of_script(BASE, name="closed")
-    assert of_script(BASE.replace("make(3)", "make(3)  #"), name="closed") == of_script(BASE, name="closed")
 
 
 # ---------------------------------------------------------------- imported modules
@@ -367,73 +354,8 @@ class Callable_:
         return batch
 
 
-def pair() -> tuple[int, ...]:
-    return tuple(range(1, 3))
-
-
 def model(batch: Any, factor: int) -> Any:
     return batch * factor
-
-
-@pytest.mark.parametrize(
-    ("one", "same", "other"),
-    [
-        (np.arange(5), np.arange(5), np.arange(6)),
-        (np.arange(6).reshape(2, 3), np.arange(6).reshape(2, 3), np.arange(6).reshape(3, 2)),
-        (np.arange(12)[::2], np.arange(12)[::2], np.arange(12)[::3]),
-        (np.asfortranarray(np.eye(3)), np.asfortranarray(np.eye(3)), np.zeros((3, 3), order="F")),
-        (np.array(["a", None], object), np.array(["a", None], object), np.array(["b", None], object)),
-        (pa.table({"a": [1, 2]}), pa.table({"a": [1, 2]}), pa.table({"a": [1, 3]})),
-        (bytearray(b"abc"), bytearray(b"abc"), bytearray(b"abd")),
-        (memoryview(b"abc"), memoryview(b"abc"), memoryview(b"abd")),
-        ({"a", "b", 3}, {3, "b", "a"}, {"a", "b", 4}),
-        ({1: {2: [3]}}, {1: {2: [3]}}, {1: {2: [4]}}),
-        (Callable_([1, 2]), Callable_([1, 2]), Callable_([1, 3])),
-        (Callable_(1).method, Callable_(1).method, Callable_(2).method),
-        (
-            functools.partial(model, factor=2),
-            functools.partial(model, factor=2),
-            functools.partial(model, factor=3),
-        ),
-        ({"a": 1}.get, {"a": 1}.get, {"a": 2}.get),
-        ([10**5000], [10**5000], [10**5000 + 1]),
-        (1, 1, True),
-        (0.0, 0.0, -0.0),
-        (Callable_(threading.Lock()), Callable_(threading.Lock()), Callable_(None)),
-        (((1, 2), (1, 2)), (pair(), pair()), ((1, 2), (1, 3))),
-    ],
-)
-def test_values(one: Any, same: Any, other: Any) -> None:
-    assert digest(one) == digest(same)
-    assert digest(one) != digest(other)
-
-
-def test_values_that_hold_themselves() -> None:
-    def loop(size: int) -> list[Any]:
-        items: list[Any] = [0] * size
-        items.append(items)
-        return items
-
-    assert digest(loop(2)) == digest(loop(2)) != digest(loop(3))
-
-
-@pytest.mark.parametrize("wrap", ["functools.lru_cache", "functools.cache", "traced"])
-def test_what_a_decorator_hides(wrap: str) -> None:
-    text = f"""
-        import functools
-        def traced(fn):
-            @functools.wraps(fn)
-            def inner(*args):
-                return fn(*args)
-            return inner
-        @{wrap}
-        def helper(x):
-            return x + 1
-        def f(b):
-            return helper(b)
-    """
-    assert of_script(text) == of_script(text)
-    assert of_script(text.replace("x + 1", "x + 2")) != of_script(text)
 
 
 def test_a_closure_that_a_library_made() -> None:
@@ -527,7 +449,13 @@ def test_constructor_arguments_count() -> None:
 
 
 def test_how_it_is_run_does_not_count() -> None:
-    for options in ({"batch_size": 7}, {"concurrency": 3}, {"num_cpus": 2}, {"memory": 10}):
+    for options in (
+        {"batch_size": 7},
+        {"concurrency": 3},
+        {"num_cpus": 2},
+        {"memory": 10},
+        {"batch_size_bytes": 80},
+    ):
         other = with_model(**options)
         assert code_of(other.steps) == code_of(with_model().steps)
         assert shape_of(other) == shape_of(with_model())

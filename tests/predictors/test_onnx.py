@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import os
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from headrace.errors import (
     ArgumentError,
     BadInput,
     BadReturn,
-    MissingLibrary,
     ModelChanged,
     ModelUnreadable,
 )
@@ -433,13 +431,6 @@ def test_the_pin_is_checked_in_the_driver_and_at_load(tmp_path: Path) -> None:
     onnx.save(mlp(rows=1), path)
     with pytest.raises(ModelChanged):
         predictor.load()
-
-
-def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    path = saved(tmp_path, mlp())
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(MissingLibrary, match=r"net.onnx needs onnxruntime.*\.\[onnx\]"):
-        OnnxPredictor(path)
 
 
 def test_identity_is_the_model_and_what_is_asked_of_it(tmp_path: Path) -> None:

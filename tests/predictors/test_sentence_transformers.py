@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
 from collections.abc import Iterator
@@ -16,8 +15,7 @@ import torch
 import transformers
 
 import headrace as hr
-from headrace.core.files.artifacts import Artifact
-from headrace.errors import ArgumentError, MissingLibrary, ModelChanged, ModelUnreadable, UntrustedPickle
+from headrace.errors import ArgumentError, ModelUnreadable, UntrustedPickle
 from headrace.predictors.sentence_transformers import SentenceTransformersPredictor, kind_of
 from headrace.testing.predictors import PredictorContract
 from later import Later
@@ -169,18 +167,6 @@ def test_damaged_folders(folder: Path, tmp_path: Path) -> None:
     os.rename(weights, weights.with_name("pytorch_model.bin"))
     with pytest.raises(UntrustedPickle, match="writes safetensors"):
         SentenceTransformersPredictor(tmp_path / "m")
-
-
-def test_the_pin_is_checked(folder: Path) -> None:
-    SentenceTransformersPredictor(folder, sha256=Artifact(str(folder)).digest())
-    with pytest.raises(ModelChanged):
-        SentenceTransformersPredictor(folder, sha256="0" * 64)
-
-
-def test_a_missing_library_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(MissingLibrary, match=r"needs sentence_transformers.*\.\[sentence-transformers\]"):
-        SentenceTransformersPredictor(folder)
 
 
 def test_kinds_are_found_by_content(folder: Path, tmp_path: Path) -> None:

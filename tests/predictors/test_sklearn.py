@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import importlib.util
 import pickle
 import threading
 import zlib
@@ -16,7 +15,6 @@ import pytest
 
 from headrace.errors import (
     ArgumentError,
-    MissingLibrary,
     ModelChanged,
     ModelError,
     ModelUnreadable,
@@ -393,15 +391,6 @@ def test_a_file_can_be_pinned(tmp_path: Path) -> None:
     file.write_bytes(file.read_bytes() + b"x")
     with pytest.raises(ModelChanged):
         predictor.load()
-
-
-@pytest.mark.parametrize("missing", ["sklearn", "skops"])
-def test_a_missing_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
-    skops_io.dump(forest(), tmp_path / "m.skops")
-    find = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == missing else find(name))
-    with pytest.raises(MissingLibrary, match=rf'm.skops needs {missing}.*pip install "\.\[sklearn\]"'):
-        SklearnPredictor(tmp_path / "m.skops")
 
 
 def test_a_pickle_of_another_version_says_so_once(tmp_path: Path) -> None:

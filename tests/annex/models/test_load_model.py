@@ -126,6 +126,8 @@ def test_the_content_says_which_library(
     path = make(tmp_path)
     assert type(hr.load_model(path, **options)) is kind
     assert type(hr.load_model(str(path), **{**options, "trust_pickle": True})) is kind
+    with pytest.raises(ModelChanged):
+        hr.load_model(path, **options, sha256="0" * 64)
 
 
 @pytest.mark.parametrize("uri", ["models:/fare/3", "models:/fare@champion", "runs:/0123abc/model"])
@@ -213,12 +215,24 @@ def test_options_are_the_predictors(tmp_path: Path) -> None:
         hr.load_model(path, zzz=1)
 
 
-def test_a_missing_library_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = onnx_file(tmp_path)
-    monkeypatch.setattr(
-        "importlib.util.find_spec", lambda name: None if name == "onnxruntime" else find_spec(name)
-    )
-    with pytest.raises(MissingLibrary, match=r'm\.onnx.*needs onnxruntime.*pip install "\.\[onnx\]"'):
+@pytest.mark.parametrize(
+    ("make", "missing", "extra"),
+    [
+        (onnx_file, "onnxruntime", "onnx"),
+        (skops_file, "sklearn", "sklearn"),
+        (skops_file, "skops", "sklearn"),
+        (xgboost_file, "xgboost", "xgboost"),
+        (lightgbm_file, "lightgbm", "lightgbm"),
+        (sentence_folder, "sentence_transformers", "sentence-transformers"),
+        (mlflow_folder, "mlflow", "mlflow"),
+    ],
+)
+def test_a_missing_library_is_named(
+    make: Callable[[Path], Path], missing: str, extra: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = make(tmp_path)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == missing else find_spec(name))
+    with pytest.raises(MissingLibrary, match=rf'needs {missing}.*pip install "\.\[{extra}\]"'):
         hr.range(3).predict(path)
 
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
 import warnings
@@ -17,8 +16,6 @@ from headrace.annex.models.mlflow import MLflowPredictor, kind_of
 from headrace.errors import (
     ArgumentError,
     BadInput,
-    MissingLibrary,
-    ModelChanged,
     ModelUnreadable,
     UntrustedPickle,
 )
@@ -337,21 +334,6 @@ def test_folders_that_are_no_model(models: Path, tmp_path: Path) -> None:
         ArgumentError, match=r"PyFuncModel is not a path or URI .* model_uri that log_model gave"
     ):
         MLflowPredictor(mlflow.pyfunc.load_model(str(models / "columns")))
-
-
-def test_a_folder_can_be_pinned(models: Path) -> None:
-    with pytest.raises(ModelChanged):
-        MLflowPredictor(models / "columns", sha256="0" * 64)
-    digest = MLflowPredictor(models / "columns").identity()[1]
-    MLflowPredictor(models / "columns", sha256=digest).load()
-
-
-@pytest.mark.parametrize("uri", ["models:/fare/1", "columns"])
-def test_a_missing_library(models: Path, monkeypatch: pytest.MonkeyPatch, uri: str) -> None:
-    monkeypatch.chdir(models)
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(MissingLibrary, match=r'needs mlflow.*pip install "\.\[mlflow\]"'):
-        MLflowPredictor(uri)
 
 
 def test_kinds(models: Path, tmp_path: Path) -> None:

@@ -17,12 +17,10 @@ import transformers
 
 import headrace as hr
 from headrace.annex.models.transformers import TransformersPredictor, kind_of
-from headrace.core.files.artifacts import Artifact
 from headrace.errors import (
     ArgumentError,
     BadInput,
     MissingLibrary,
-    ModelChanged,
     ModelUnreadable,
     UntrustedPickle,
 )
@@ -350,13 +348,6 @@ def test_arguments_of_the_wrong_kind_are_refused() -> None:
         TransformersPredictor(bert())
     with pytest.raises(ArgumentError, match="not int"):
         TransformersPredictor(3)
-
-
-def test_the_pin_is_checked(folders: Path) -> None:
-    digest = Artifact(str(folders / "classes")).digest()
-    TransformersPredictor(folders / "classes", sha256=digest)
-    with pytest.raises(ModelChanged):
-        TransformersPredictor(folders / "words", sha256=digest)
 
 
 def test_a_missing_library_is_named(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import copy
-import importlib.util
 import pickle
 from collections.abc import Iterator
 from functools import cache
@@ -16,8 +15,6 @@ from headrace.annex.models.xgboost import XGBoostPredictor, kind_of
 from headrace.errors import (
     ArgumentError,
     BadInput,
-    MissingLibrary,
-    ModelChanged,
     ModelError,
     ModelUnreadable,
     UntrustedPickle,
@@ -330,21 +327,6 @@ def test_pickles_are_refused(tmp_path: Path) -> None:
     (tmp_path / "m.pkl").write_bytes(pickle.dumps(classifier()))
     with pytest.raises(UntrustedPickle, match=r"save_model\('model.ubj'\)"):
         XGBoostPredictor(tmp_path / "m.pkl")
-
-
-def test_a_file_can_be_pinned(tmp_path: Path) -> None:
-    fares().save_model(tmp_path / "m.ubj")
-    with pytest.raises(ModelChanged):
-        XGBoostPredictor(tmp_path / "m.ubj", sha256="0" * 64)
-    digest = XGBoostPredictor(tmp_path / "m.ubj").identity()[1]
-    XGBoostPredictor(tmp_path / "m.ubj", sha256=digest).load()
-
-
-def test_a_missing_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fares().save_model(tmp_path / "m.ubj")
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(MissingLibrary, match=r'm.ubj needs xgboost.*pip install "\.\[xgboost\]"'):
-        XGBoostPredictor(tmp_path / "m.ubj")
 
 
 def test_kinds(tmp_path: Path) -> None:
