@@ -30,20 +30,6 @@ if TYPE_CHECKING:
     from headrace.result import Result
 
 
-class _NamesOfFunctions(type):
-    """Says what makes a dataset where a function of the module is looked for on the class."""
-
-    @unframed
-    def __getattr__(cls, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(f"type object {cls.__name__!r} has no attribute {name!r}")
-        from headrace.plan.ray_unsupported import reason_for_function
-
-        reason = _function(name) or reason_for_function(name)
-        known = [*_functions(), *(each for each in dir(cls) if not each.startswith("_"))]
-        raise NotOffered(f"Dataset has no {name}{f': {reason}' if reason else '.' + nearest(name, known)}")
-
-
 _BEGIN = ("from_", "read_", "range")
 
 
@@ -72,7 +58,6 @@ class Dataset(
     ConsumptionVerbs,
     SampleWriteVerbs,
     AnnexVerbs,
-    metaclass=_NamesOfFunctions,
 ):
     """A lazy, immutable description of data and of what is done with it.
 

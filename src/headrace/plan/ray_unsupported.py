@@ -176,9 +176,3 @@ NO_FUNCTIONS = {
     "read_videos": "read_video is its name here; headrace.compat.ray.data has it by both.",
     "read_zarr": f"{_NO_READER} its own library reads; from_numpy takes its arrays.",
 }
-
-
-def reason_for_function(name: str) -> str:
-    """Say why there is no such function or verb, and what to use instead; "" where nothing is known of the name."""
-    tables = (NO_FUNCTIONS, FAMILIAR_FUNCTIONS, NO_VERBS, FAMILIAR_VERBS)
-    return next((table[name] for table in tables if name in table), "")
