@@ -1,13 +1,11 @@
-"""Answers of queries, what is refused before anything runs, and what a run says of its query."""
+"""What is refused before anything runs, and what a run says of its query."""
 
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -18,128 +16,6 @@ from headrace.annex.queries.engines import ENGINES, Answer
 from headrace.annex.queries.source import queried
 
 duckdb = pytest.importorskip("duckdb")
-
-# ---------------------------------------------------------------- tables as those of TPC-H, and some of its queries
-
-
-def tables(rows: int) -> dict[str, pa.Table]:
-    rng = np.random.default_rng(7)
-    days = np.datetime64("1992-01-01") + rng.integers(0, 2400, rows)
-    orders, parts, customers = max(1, rows // 4), max(1, rows // 30), max(1, rows // 40)
-    nations = [f"NATION {i}" for i in range(25)]
-    return {
-        "lineitem": pa.table(
-            {
-                "l_orderkey": rng.integers(0, orders, rows),
-                "l_partkey": rng.integers(0, parts, rows),
-                "l_suppkey": rng.integers(0, 100, rows),
-                "l_quantity": pa.array(rng.integers(1, 51, rows)).cast(pa.decimal128(21, 2)),
-                "l_extendedprice": pa.array(rng.integers(900, 95_000, rows)).cast(pa.decimal128(21, 2)),
-                "l_discount": pa.array(rng.integers(0, 11, rows)).cast(pa.decimal128(21, 2)),
-                "l_returnflag": rng.choice(["A", "N", "R"], rows),
-                "l_linestatus": rng.choice(["F", "O"], rows),
-                "l_shipdate": days.astype("datetime64[D]"),
-                "l_shipmode": rng.choice(["AIR", "MAIL", "SHIP", "RAIL"], rows),
-            }
-        ),
-        "orders": pa.table(
-            {
-                "o_orderkey": np.arange(orders),
-                "o_custkey": rng.integers(0, customers, orders),
-                "o_orderdate": (np.datetime64("1992-01-01") + rng.integers(0, 2400, orders)).astype(
-                    "datetime64[D]"
-                ),
-                "o_orderpriority": rng.choice(["1-URGENT", "2-HIGH", "3-MEDIUM", "5-LOW"], orders),
-            }
-        ),
-        "customer": pa.table(
-            {
-                "c_custkey": np.arange(customers),
-                "c_name": [f"Customer#{i:09}" for i in range(customers)],
-                "c_nationkey": rng.integers(0, 25, customers),
-                "c_mktsegment": rng.choice(["BUILDING", "AUTOMOBILE"], customers),
-            }
-        ),
-        "part": pa.table(
-            {"p_partkey": np.arange(parts), "p_type": rng.choice(["PROMO TIN", "SMALL BRASS"], parts)}
-        ),
-        "nation": pa.table(
-            {"n_nationkey": np.arange(25), "n_name": nations, "n_regionkey": np.arange(25) % 5}
-        ),
-    }
-
-
-QUERIES = {
-    "pricing summary (1)": """
-        SELECT l_returnflag, l_linestatus, sum(l_quantity) AS quantity,
-            sum(l_extendedprice * (1 - l_discount)) AS price, avg(l_quantity) AS mean, count(*) AS n
-        FROM lineitem WHERE l_shipdate <= DATE '1998-09-02'
-        GROUP BY ALL ORDER BY l_returnflag, l_linestatus""",
-    "shipping priority (3)": """
-        SELECT l_orderkey, sum(l_extendedprice * (1 - l_discount)) AS revenue, o_orderdate
-        FROM customer, orders, lineitem
-        WHERE c_mktsegment = 'BUILDING' AND c_custkey = o_custkey AND l_orderkey = o_orderkey
-            AND o_orderdate < DATE '1995-03-15' AND l_shipdate > DATE '1995-03-15'
-        GROUP BY l_orderkey, o_orderdate ORDER BY revenue DESC, o_orderdate, l_orderkey LIMIT 10""",
-    "order priority (4)": """
-        SELECT o_orderpriority, count(*) AS n FROM orders
-        WHERE EXISTS (SELECT * FROM lineitem WHERE l_orderkey = o_orderkey AND l_shipmode = 'AIR')
-        GROUP BY o_orderpriority ORDER BY o_orderpriority""",
-    "local volume (5)": """
-        SELECT n_name, sum(l_extendedprice) AS revenue FROM customer, orders, lineitem, nation
-        WHERE c_custkey = o_custkey AND l_orderkey = o_orderkey AND c_nationkey = n_nationkey AND n_regionkey = 2
-        GROUP BY n_name ORDER BY revenue DESC""",
-    "forecast (6)": """
-        SELECT sum(l_extendedprice * l_discount) AS revenue FROM lineitem
-        WHERE l_shipdate >= DATE '1994-01-01' AND l_discount BETWEEN 5 AND 7 AND l_quantity < 24""",
-    "returned items (10)": """
-        SELECT c_custkey, c_name, sum(l_extendedprice) AS revenue, n_name FROM customer, orders, lineitem, nation
-        WHERE c_custkey = o_custkey AND l_orderkey = o_orderkey AND l_returnflag = 'R' AND c_nationkey = n_nationkey
-        GROUP BY ALL ORDER BY revenue DESC, c_custkey LIMIT 20""",
-    "customer distribution (13)": """
-        SELECT c_count, count(*) AS custdist FROM (
-            SELECT c_custkey, count(o_orderkey) AS c_count FROM customer LEFT JOIN orders ON c_custkey = o_custkey
-            GROUP BY c_custkey) GROUP BY c_count ORDER BY custdist DESC, c_count DESC""",
-    "promotion (14)": """
-        SELECT 100.00 * sum(CASE WHEN p_type LIKE 'PROMO%' THEN l_extendedprice ELSE 0 END) / sum(l_extendedprice)
-            AS promo FROM lineitem JOIN part ON l_partkey = p_partkey""",
-    "large volume (18)": """
-        SELECT c_name, o_orderkey, sum(l_quantity) AS quantity FROM customer, orders, lineitem
-        WHERE o_orderkey IN (SELECT l_orderkey FROM lineitem GROUP BY l_orderkey HAVING sum(l_quantity) > 200)
-            AND c_custkey = o_custkey AND o_orderkey = l_orderkey
-        GROUP BY ALL ORDER BY quantity DESC, o_orderkey LIMIT 100""",
-    "window": """
-        SELECT * FROM (SELECT *, row_number() OVER (PARTITION BY l_returnflag ORDER BY l_extendedprice, l_orderkey,
-            l_partkey, l_suppkey) AS rank FROM lineitem) WHERE rank <= 3 ORDER BY l_returnflag, rank""",
-}
-
-
-@pytest.fixture(scope="module")
-def tpch(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, pa.Table]]:
-    folder, found = tmp_path_factory.mktemp("tpch"), tables(6000)
-    for name, table in found.items():
-        pq.write_table(table, folder / f"{name}.parquet", row_group_size=1000)
-    return folder, found
-
-
-@pytest.mark.parametrize("name", QUERIES)
-def test_the_answer_is_that_of_the_engine(name: str, tpch: tuple[Path, dict[str, pa.Table]]) -> None:
-    folder, found = tpch
-    text = QUERIES[name]
-    given = {
-        each: hr.read_parquet(folder / f"{each}.parquet") for each in found if each in re.split(r"\W+", text)
-    }
-    if "orders" in given:  # has a step, and is written first
-        given["orders"] = given["orders"].filter(expr="o_orderkey >= 0")
-    data = hr.sql(text, **given).with_options(engine="inline", progress=False)
-    connection = duckdb.connect()
-    for each in given:
-        connection.register(each, found[each])
-    expected = connection.sql(text).fetchall()
-    got = data.to_arrow()
-    assert [tuple(row.values()) for row in got.to_pylist()] == expected
-    assert got.schema == data.schema() and expected
-
 
 # ---------------------------------------------------------------- what is refused
 
