@@ -120,7 +120,6 @@ bench: $(VENV)/.bench  ## compare with a hand-written loop, Ray Data, Daft and S
 	$(BIN)/python -m bench.again
 	$(BIN)/python -m bench.passes
 	$(BIN)/python -m bench.sizes
-	$(BIN)/python -m bench.frames
 	$(BIN)/python -m bench.small_batches
 	$(BIN)/python -m bench.small_jobs
 	-$(BIN)/python -m bench.uneven

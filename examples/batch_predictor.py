@@ -84,14 +84,15 @@ def main() -> None:
     print(f"   on average, the predictions miss by {average_miss(fares):.2f}")
 
     hr.from_pandas(rides.reset_index()).with_options(progress=False).write_parquet(folder / "rides")
-    made = predictor.predict(folder / "rides", feature_columns=FEATURES, keep_columns=["ride", "fare"])
+    made = predictor.predict(
+        hr.read_parquet(folder / "rides"), feature_columns=FEATURES, keep_columns=["ride", "fare"]
+    )
     result = made.write_parquet(folder / "fares")
     print(f"3. {result.rows:,} rides from Parquet files into Parquet files: {folder / 'fares'}")
 
     flagged = BatchPredictor.from_pandas_udf(lambda df: df[(df["fare"] - df["predictions"]).abs() > 2])
-    print(
-        f"4. {flagged.predict(folder / 'fares').count():,} fares that are far from what the network expects"
-    )
+    far = flagged.predict(hr.read_parquet(folder / "fares")).count()
+    print(f"4. {far:,} fares that are far from what the network expects")
 
 
 if __name__ == "__main__":

@@ -216,7 +216,7 @@ DIFFERENT = {
         "downloaded",
     },
     "ray.train.batch_predictor.BatchPredictor": {
-        "predict": "here; also takes DataFrames, tables, arrays and paths, and gives the same back",
+        "predict": "here; also takes a DataFrame, and gives one with its index back",
     },
 }
 """What is here with a difference; several names have one text."""

@@ -72,7 +72,7 @@ class PlanError(HeadraceError):
     """
 
 
-class UnknownColumn(PlanError, KeyError):
+class UnknownColumn(PlanError, KeyError, ValueError):
     """A column that is not there; the message names the nearest one.
 
     Correct the name, or add the column in a step before.

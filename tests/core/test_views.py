@@ -182,7 +182,7 @@ def test_batches_are_shown_by_one_module_alone() -> None:
         "annex/formats/images.py",  # likewise images
         "annex/compare/measure.py",  # rows that changed, which belong to whoever asked
         "compat/ray/data/block.py",  # blocks of a user's own datasource, which belong to it
-        "compat/air/scored_data.py",  # a result, which belongs to whoever asked
+        "compat/air/batch_predictor.py",  # a result, which belongs to whoever asked
         "dataset/consumption.py",  # to_pandas, likewise
         "predictors/__init__.py",  # what a model gave, which is nobody's input
     }

@@ -284,50 +284,6 @@ def direct_tensor() -> torch.Tensor:
     return made
 
 
-class Refilling(nn.Module):
-    """Returns the same memory each time, filled anew."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.made = torch.zeros(0)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if len(self.made) != len(x):
-            self.made = torch.empty(len(x))
-        return torch.sum(x, 1, out=self.made)
-
-
-@pytest.mark.parametrize(
-    ("model", "options"), [(Net, {}), (Two, {}), (Refilling, {}), (Net, {"autocast": "bfloat16"})]
-)
-def test_in_pieces_it_gives_what_the_pieces_give(model: type[nn.Module], options: dict[str, Any]) -> None:
-    predictor = TorchPredictor(model(), **options)
-    batch: dict[str, Any] = {name: ROWS[:, i] for i, name in enumerate("abcd")}
-    if model is Two:
-        batch = {"weight": ROWS[:, 0], "ids": np.arange(12) % 10}
-    predictor.load()
-    made = predictor.predict_in_pieces(batch, 5)
-    parts = [predictor.predict({k: v[at : at + 5] for k, v in batch.items()}) for at in (0, 5, 10)]
-    if isinstance(made, dict):
-        for name, array in made.items():
-            assert np.array_equal(array, np.concatenate([part[name] for part in parts]))
-    else:
-        parts = [predictor.predict({k: v[at : at + 5] for k, v in batch.items()}).copy() for at in (0, 5, 10)]
-        assert np.array_equal(made, np.concatenate(parts))
-    predictor.close()
-
-
-def test_in_pieces_there_is_one_result_per_row_of_each() -> None:
-    class Whole(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x.mean(0)
-
-    predictor = TorchPredictor(Whole())
-    predictor.load()
-    with pytest.raises(BadReturn, match="one result for each of 5 rows"):
-        predictor.predict_in_pieces({"x": ROWS}, 5)
-
-
 # ---------------------------------------------------------------- kinds of files
 
 

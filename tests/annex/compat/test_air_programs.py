@@ -225,8 +225,6 @@ def test_integers_side_by_side_and_alone() -> None:
     nn.init.ones_(net.weight), nn.init.zeros_(net.bias)
     predictor = BatchPredictor.from_checkpoint(TorchCheckpoint.from_model(net), hr.TorchPredictor)
     assert plain(predictor.predict(PAIRS, feature_columns=["A", "B"], dtype=torch.float)) == [6, 8, 10, 12]
-    made = predictor.predict(np.array([[1, 2], [3, 4]]), dtype=torch.float)
-    assert made.reshape(-1).tolist() == [3, 7]
     with pytest.raises(StepError, match="with values that do not fit"):
         predictor.predict(pd.DataFrame({"x": [0.5]}), dtype=torch.int64)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -69,27 +68,12 @@ def lightgbm_booster() -> Any:
     return lightgbm.train({"verbose": -1, "min_data_in_leaf": 1}, lightgbm.Dataset(ROWS, TARGET), 3)
 
 
-def onnx_model() -> Any:
-    from onnx import TensorProto, helper
-
-    doubled = helper.make_node("Add", ["x", "x"], ["y"])
-    shape = ["n", 4]
-    graph = helper.make_graph(
-        [doubled],
-        "double",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
-
-
 MODELS: dict[str, tuple[Callable[[], Any], str, str]] = {
     "torch": (lambda: Net(), "TorchCheckpoint", "TorchPredictor"),
     "sklearn": (sklearn_model, "SklearnCheckpoint", "SklearnPredictor"),
     "XGBClassifier": (xgboost_classifier, "XGBoostCheckpoint", "XGBoostPredictor"),
     "xgboost": (xgboost_booster, "XGBoostCheckpoint", "XGBoostPredictor"),
     "lightgbm": (lightgbm_booster, "LightGBMCheckpoint", "LightGBMPredictor"),
-    "onnx": (onnx_model, "OnnxCheckpoint", "OnnxPredictor"),
 }
 
 
@@ -113,14 +97,7 @@ def test_keras_has_a_checkpoint_too() -> None:
     predictor = BatchPredictor.from_checkpoint(
         checkpoints.KerasCheckpoint.from_model(model), hr.KerasPredictor, model_definition=None
     )
-    assert np.allclose(predictor.predict(ROWS), expected)
-
-
-def test_an_onnx_model_may_be_bytes_or_a_file(tmp_path: Path) -> None:
-    model = onnx_model()
-    (tmp_path / "model.onnx").write_bytes(model.SerializeToString())
-    for given in (model.SerializeToString(), tmp_path / "model.onnx"):
-        assert checkpoints.OnnxCheckpoint.from_model(given).get_model() == model
+    assert np.allclose(np.stack(predictor.predict(FRAME)["predictions"]), expected)
 
 
 # ---------------------------------------------------------------- PyTorch: what the weights belong to
@@ -162,18 +139,15 @@ def test_wrong_models() -> None:
         hr.TorchPredictor.from_checkpoint(Net())
     with pytest.raises(ArgumentError, match="cannot know the library"):
         checkpoints.Checkpoint.from_model(Net())
-
-
-def test_there_are_no_folders_of_checkpoints(tmp_path: Path) -> None:
-    for act in (
-        lambda: TorchCheckpoint.from_model(Net()).to_directory(tmp_path / "made"),
-        lambda: TorchCheckpoint.from_directory(tmp_path),
-        lambda: TorchCheckpoint.from_model(Net(), path=str(tmp_path)),
-    ):
-        with pytest.raises(HeadraceError, match=r"library's own format.*predictor"):
-            act()
+    with pytest.raises(HeadraceError, match=r"library's own format.*predictor"):
+        TorchCheckpoint.from_model(Net(), path="folder")
+    with pytest.raises(NotOffered, match=r"library's own format.*predictor"):
+        TorchCheckpoint.from_directory("folder")
+    for kind in (dict, 3, nn.Linear):
+        with pytest.raises(ArgumentError, match="not a predictor class"):
+            BatchPredictor.from_checkpoint(None, kind)
     with pytest.raises(ArgumentError, match="takes a checkpoint such as"):
-        BatchPredictor.from_checkpoint(str(tmp_path), hr.TorchPredictor)
+        BatchPredictor.from_checkpoint("folder", hr.TorchPredictor)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 import pytest
 
 import headrace as hr
@@ -88,8 +87,6 @@ def test_the_data_pass_through_it(name: str) -> None:
     assert made["predictions"].tolist() == WANTED and made["id"].tolist() == list("xyz")
     assert made["A"].tolist() == [0.5, 1, 1.5], "of what the preprocessor gives, as in Ray AIR"
     pd.testing.assert_frame_equal(FRAME, before)
-    table = predictor.predict(pa.Table.from_pandas(FRAME, preserve_index=False), **options)
-    assert table.column_names == ["predictions"] and table["predictions"].to_pylist() == WANTED
     lazy = predictor.predict(hr.from_pandas(FRAME), keep_columns="id", **options)
     assert [row["predictions"] for row in lazy.take_all()] == WANTED
     empty = predictor.predict(FRAME[:0], keep_columns=["id"], **options)

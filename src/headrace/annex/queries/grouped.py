@@ -240,13 +240,8 @@ class GroupedData:
 
     def _counted(self, verb: str, aggregates: Sequence[Aggregate]) -> Dataset:
         keys = [quoted(key) for key in self._keys]
-        columns, taken = list(keys), set(self._keys)
-        for each in aggregates:
-            name, number = each.name, 2
-            while name in taken:
-                name, number = f"{each.name}_{number}", number + 1
-            taken.add(name)
-            columns.append(f"{each.text(self._schema)} AS {quoted(name)}")
+        named = zip(aggregates, distinct_names(self._keys, aggregates), strict=True)
+        columns = [*keys, *(f"{each.text(self._schema)} AS {quoted(name)}" for each, name in named)]
         text = f"SELECT {', '.join(columns)} FROM data"
         if keys:
             order = ", ".join(f"{key} NULLS LAST" for key in keys)
@@ -259,3 +254,14 @@ class GroupedData:
             dataset = dataset.select_columns(list(dict.fromkeys(used)))
         numbered = any(type(each) is AGGREGATES["AsList"] for each in aggregates)
         return dataset._answered(label, text, numbered=numbered)
+
+
+def distinct_names(keys: Sequence[str], aggregates: Sequence[Any]) -> list[str]:
+    """Return what columns of aggregates are called: ``sum(a)``, and ``sum(a)_2`` where that is taken."""
+    taken = dict.fromkeys(keys)
+    for each in aggregates:
+        name, number = each.name, 2
+        while name in taken:
+            name, number = f"{each.name}_{number}", number + 1
+        taken[name] = None
+    return [*taken][len(keys) :]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -216,16 +217,31 @@ def _joined_columns(
 
 
 def _nullable(label: str, side: str, field: pa.Field, may_be_null: bool) -> str:
-    """Return a column; a vector that may be null becomes a list, as pyarrow reads no null vector from Parquet."""
+    """Return a column; a vector that may be null becomes a list, as pyarrow reads no null vector from Parquet.
+
+    A tensor becomes a list of lists.
+    """
     text, kind = f"{side}.{quoted(field.name)}", plain(field.type)
     if not may_be_null or not _has_vectors(kind):
         return text
-    if pt.is_fixed_size_list(kind) and not _has_vectors(kind.value_type):
-        return f"{text}::{sql_type(kind.value_type)}[]"
+    tensor = field.type if isinstance(field.type, pa.FixedShapeTensorType) else None
+    permuted = tensor and tensor.permutation not in (None, [*range(len(tensor.shape))])
+    if pt.is_fixed_size_list(kind) and not _has_vectors(kind.value_type) and not permuted:
+        values = f"{text}::{sql_type(kind.value_type)}[]"
+        return f"CASE WHEN {text} IS NOT NULL THEN {_nested(values, tensor.shape)} END" if tensor else values
     raise ArgumentError(
         f"{label}: rows without a partner would have null in column {field.name!r}, {type_text(field.type)}, and no "
         "null of this type can be read from Parquet. Leave the column out before, or join with how='inner'."
     )
+
+
+def _nested(values: str, shape: Sequence[int]) -> str:
+    """Return a list of this shape of the values of a flat one."""
+    if len(shape) < 2:
+        return values
+    size, at = math.prod(shape[1:]), f"at{len(shape)}"
+    rest = _nested(f"({values})[{at} * {size} + 1:({at} + 1) * {size}]", shape[1:])
+    return f"[{rest} for {at} in range({shape[0]})]"
 
 
 def _has_vectors(kind: pa.DataType) -> bool:

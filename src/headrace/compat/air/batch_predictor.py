@@ -1,31 +1,35 @@
-"""Ray AIR's ``BatchPredictor``: a model or a function over a frame, a table, an array, a dataset or files."""
+"""Ray AIR's ``BatchPredictor``: a model or a function over a dataset or a DataFrame."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from headrace.compat.air.scored_data import Prepared, Preprocessing, given_data, preparing_method
-from headrace.compat.air.scoring import (
-    BATCH_SIZE,
-    OUTPUT,
-    FunctionScoring,
-    ModelScoring,
-    bounds,
-    named_options,
-    needs_of,
-)
+from headrace.compat.air.user_parts import OwnPredictor, Preprocessing, method_of, preparing_method
 from headrace.core.arguments import known_arguments, unframed
-from headrace.errors import ArgumentError, NotOffered, UnknownArgument, nearest
+from headrace.dataset.dataset import Dataset
+from headrace.errors import ArgumentError, ColumnExists, UnknownArgument, nearest
+from headrace.plan.functions import callable_name
 from headrace.plan.parameters import given_batch_bytes, given_batch_size, given_names
+from headrace.plan.verb_options import worker_bounds
+from headrace.predictors import COLUMN, Direct
+from headrace.session.models import given_predict
 
 if TYPE_CHECKING:
     import pandas as pd
 
+OUTPUT = "output_column_name"
+BATCH_SIZE = 4096
+_WITHOUT_EFFECT = (  # entries of ray_remote_args that change nothing here
+    "max_restarts", "max_task_retries", "max_retries", "retry_exceptions", "max_calls", "scheduling_strategy",
+    "object_store_memory", "max_pending_calls",
+)  # fmt: skip
+
 
 class BatchPredictor:
-    """Carries a model, or a function of DataFrames, over data of any form: Ray AIR's class of this name.
+    """Carries a model, or a function of DataFrames, over a dataset or a DataFrame: Ray AIR's class of this name.
 
     Made by ``from_checkpoint`` or ``from_pandas_udf``; ``predict`` does the work, and may be called many times.
     It calls ``Dataset.predict`` and ``Dataset.map_batches``, whose pages explain more. ``BatchPredictor(checkpoint,
@@ -49,9 +53,7 @@ class BatchPredictor:
     @unframed
     def __init__(self, checkpoint: Any, predictor_cls: Any, **predictor_kwargs: Any) -> None:
         """Do as ``from_checkpoint`` does."""
-        self._scoring: ModelScoring | FunctionScoring = ModelScoring(
-            checkpoint, predictor_cls, predictor_kwargs
-        )
+        self._work: _OfClass | _OfFunction = _OfClass(checkpoint, predictor_cls, predictor_kwargs)
 
     @classmethod
     @unframed
@@ -64,8 +66,8 @@ class BatchPredictor:
             ``TorchCheckpoint.from_model(model)`` or its like for other libraries. For a class of your own, whatever
             its ``from_checkpoint`` takes.
         predictor_cls
-            ``hr.TorchPredictor``, ``SklearnPredictor``, ``XGBoostPredictor``, ``LightGBMPredictor``,
-            ``KerasPredictor``, ``OnnxPredictor``, ``TransformersPredictor``; or a class of your own with a class
+            ``TorchPredictor``, ``SklearnPredictor``, ``XGBoostPredictor``, ``LightGBMPredictor``,
+            ``TensorflowPredictor``, ``TransformersPredictor``; or a class of your own with a class
             method ``from_checkpoint(checkpoint, **kwargs)``, called once per worker, and one of
             ``predict(batch, **kwargs)``, ``_predict_pandas(frame)`` and ``_predict_numpy(dict of arrays)``, which
             give one result per row: an array (n,) or (n, k…), a dict of arrays, or a DataFrame. Batches are
@@ -109,21 +111,19 @@ class BatchPredictor:
         if not callable(pandas_udf):
             raise ArgumentError(f"from_pandas_udf({pandas_udf!r}): it takes a function of a DataFrame.")
         made = object.__new__(cls)
-        options = named_options("from_pandas_udf", predict_batch_kwargs)
-        made._scoring = FunctionScoring(pandas_udf, options, given_batch_bytes(batch_size_bytes, None))
+        options = _named("from_pandas_udf", predict_batch_kwargs)
+        made._work = _OfFunction(pandas_udf, options, given_batch_bytes(batch_size_bytes, None))
         return made
 
     def get_preprocessor(self) -> Any:
         """Return what prepares the data before the model: what was set here, else the checkpoint's; or None.
-
-        Raises what reading the checkpoint's raises.
 
         Examples
         --------
         >>> BatchPredictor.from_pandas_udf(lambda frame: frame).get_preprocessor() is None
         True
         """
-        return self._scoring.preprocessor() if self._preprocessor is ... else self._preprocessor
+        return self._work.preprocessor() if self._preprocessor is ... else self._preprocessor
 
     def set_preprocessor(self, preprocessor: Any) -> None:
         """Let this prepare the data, in the place of the checkpoint's.
@@ -152,7 +152,7 @@ class BatchPredictor:
     _preprocessor: Any = ...
 
     def __repr__(self) -> str:
-        return f"BatchPredictor({self._scoring})"
+        return f"BatchPredictor({self._work})"
 
     @unframed
     def predict(
@@ -169,30 +169,27 @@ class BatchPredictor:
         predict_batch_kwargs: Mapping[str, Any] | None = None,
         ray_remote_args: Mapping[str, Any] | None = None,
         object_store_memory_per_worker: float | None = None,
+        separate_gpu_stage: bool = True,
         trainer_resources: Any = None,
         **predict_kwargs: Any,
     ) -> Any:
-        """Return the predictions for ``data``, row for row and in order, in the form in which it came.
+        """Return the predictions for ``data``, row for row and in order.
 
         Parameters
         ----------
         data
-            A DataFrame: the result is a DataFrame with the same index. An Arrow Table or RecordBatch: a Table. An
-            array (n,) or (n, k…): an array with a result per row, or a dict of arrays if the model has several.
-            A ``Dataset``, or the path of a Parquet, CSV or JSON file or folder, or a list of paths: a lazy
-            ``Dataset``, which does its work when it is written or looked at.
+            A ``Dataset``: the result is a lazy ``Dataset``, which does its work when it is written or looked at. Or
+            a DataFrame: it is ``from_pandas`` of it, and a DataFrame with the same index comes back.
         feature_columns
             The columns that the model or function gets; default: all. They are those of what the preprocessor gives,
             if there is one.
         keep_columns
-            Columns that stand beside the predictions, before them; default: none. They are never converted. Of what
-            the preprocessor gives, too.
+            Columns that stand beside the predictions, before them; default: none. Of what the preprocessor gives,
+            too.
         batch_size
             Rows per call of the model; the last one may be smaller.
         min_scoring_workers, max_scoring_workers
-            How many workers at least and at most; default: as many as there are cores, and none other than this
-            process for few rows, or where the model uses all cores by itself (PyTorch, ONNX, XGBoost, LightGBM,
-            Keras) and the data are in memory. ``max_scoring_workers=1`` stays in this process, too.
+            How many workers at least and at most; default: as many as ``Dataset.predict`` has.
         num_cpus_per_worker, num_gpus_per_worker
             What one worker needs.
         predict_batch_kwargs
@@ -203,12 +200,10 @@ class BatchPredictor:
             ``dtype`` is that of the inputs, as in Ray AIR: a ``torch.dtype``, or a dict of them by column.
         predict_kwargs
             The same by name: ``predict(data, dtype=torch.float32)``.
-        object_store_memory_per_worker, trainer_resources
-            Taken, and of no effect: there is no object store. The preprocessor never runs in workers with a GPU, so
-            ``separate_gpu_stage=True`` is taken as well.
         ray_remote_args
-            ``num_cpus``, ``num_gpus`` and ``memory`` of one worker are heeded, what concerns Ray's scheduling is of
-            no effect, and what would change the result (``runtime_env``, …) is refused.
+            ``num_cpus``, ``num_gpus`` and ``memory`` of one worker. What concerns Ray's scheduling has no effect.
+        object_store_memory_per_worker, separate_gpu_stage, trainer_resources
+            Without effect: there is no object store, and a preprocessor never runs in workers with a GPU.
 
         Raises
         ------
@@ -219,41 +214,248 @@ class BatchPredictor:
         StepError
             What the model or function raises, with the rows at which it was.
         """
-        given = given_data(data)
+        arguments = {**locals(), **predict_kwargs}
+        if not isinstance(data, Dataset):
+            return self._framed(arguments)
         features = None if feature_columns is None else given_names("feature_columns", feature_columns)
-        keep = (
-            ()
-            if keep_columns is None or len(keep_columns) == 0
-            else given_names("keep_columns", keep_columns)
-        )
-        needs = needs_of(num_cpus_per_worker, num_gpus_per_worker, ray_remote_args)
-        if self._scoring.options.get("use_gpu") and needs["num_gpus"] is None:
+        keep = _kept(keep_columns)
+        called = {**_named("predict", predict_batch_kwargs), **self._checked(predict_kwargs)}
+        needs = _needs(num_cpus_per_worker, num_gpus_per_worker, ray_remote_args)
+        if self._work.options.get("use_gpu") and needs["num_gpus"] is None:
             needs["num_gpus"] = 1
-        if (workers := bounds(min_scoring_workers, max_scoring_workers)) is not None:
-            needs["concurrency"] = workers
-        options = named_options("predict", predict_batch_kwargs) | self._checked(predict_kwargs)
-        prepared = self.get_preprocessor()
-        prepare = None if prepared is None else Preprocessing(prepared)
-        given.check(features, keep, prepared=prepare is not None)
-        if prepare is not None:
-            given = Prepared(given, prepare, given_batch_size(batch_size) or BATCH_SIZE)
-        size = given_batch_size(batch_size) or BATCH_SIZE
-        return self._scoring.score(given, features, keep, size, needs, options)
+        needs["concurrency"] = _bounds(min_scoring_workers, max_scoring_workers)
+        size, preprocessor = given_batch_size(batch_size) or BATCH_SIZE, self.get_preprocessor()
+        if preprocessor is not None:
+            prepare = Preprocessing(preprocessor)
+            data = data.map_batches(prepare, batch_size=size, batch_format=prepare.batch_format)
+        named = called.pop(OUTPUT, self._work.options.get(OUTPUT))
+        column = _column(COLUMN if named is None else named, keep)
+        model, more = self._work.at_work(
+            called, column, size, is_named=named is not None, prepared=preprocessor is not None
+        )
+        more |= needs
+        if isinstance(self._work, _OfFunction) and not keep:  # it may return another number of rows
+            return data.map_batches(model, columns=data._inputs(features), **more)
+        carried: Any = list(keep) if keep else "none"
+        inputs = data._inputs(features)
+        step = given_predict(
+            model, inputs=inputs, output=column, own_names=True, keep=carried, replace=False, **more
+        )
+        return data.with_step(step)
 
-    def __getattr__(self, name: str) -> Any:
-        if name != "predict_pipelined":
-            raise AttributeError(f"BatchPredictor has no attribute {name!r}")
-        raise NotOffered(f"{name} is not offered here: predict streams datasets and files.")
+    def _framed(self, arguments: dict[str, Any]) -> Any:
+        """Return the predictions for a DataFrame as one with its index; ``arguments`` are those of ``predict``."""
+        import headrace
 
-    def _checked(self, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the keyword arguments of ``predict``; raise ``UnknownArgument`` for those that nothing accepts."""
-        accepted = self._scoring.argument_names()
-        kwargs = {
-            name: value for name, value in kwargs.items() if name != "separate_gpu_stage" or value is False
+        frame = arguments.pop("data")
+        if not (hasattr(frame, "iloc") and hasattr(frame, "columns")):
+            raise ArgumentError(
+                f"predict takes a Dataset or a DataFrame, not {type(frame).__name__}. hr.read_parquet(path), "
+                "hr.from_arrow(table) and hr.from_numpy(array) make a Dataset."
+            )
+        keep = _kept(arguments["keep_columns"])
+        if not len(frame):
+            return frame[[*keep]].assign(**{COLUMN: []})
+        given = {name: value for name, value in arguments.items() if name not in ("self", "predict_kwargs")}
+        asked = {
+            name for name, value in arguments.items() if name.endswith(("_workers", "_worker")) and value
         }
-        for name in kwargs:
-            if accepted is not None and name not in (*accepted, OUTPUT):
-                known = [*inspect.signature(BatchPredictor.predict).parameters, *accepted, OUTPUT]
-                known = [each for each in known if each not in ("self", "predict_kwargs")]
+        data = headrace.from_pandas(frame.reset_index(drop=True))
+        if asked == {"min_scoring_workers"} or (
+            arguments["max_scoring_workers"] == 1 and not arguments["num_gpus_per_worker"]
+        ):
+            data = data.with_options(engine="inline")  # nobody has to send the rows anywhere
+        made = self.predict(data, **given).to_pandas()
+        made = made[[*keep, *(name for name in made.columns if name not in keep)]]
+        return made.set_axis(frame.index) if len(made) == len(frame) else made
+
+    def _checked(self, kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the keyword arguments of ``predict``; raise ``UnknownArgument`` for those that nothing accepts."""
+        accepted = self._work.argument_names()
+        for name in kwargs if accepted is not None else ():
+            if name not in (*accepted, OUTPUT):  # type: ignore[misc]
+                known = [*inspect.signature(BatchPredictor.predict).parameters, *accepted, OUTPUT]  # type: ignore[misc]
                 raise UnknownArgument(f"predict() has no argument {name!r}.{nearest(name, known)}")
-        return dict(kwargs)
+        return kwargs
+
+
+# ---------------------------------------------------------------- what does the work
+
+
+class _OfFunction:
+    """A function, the arguments that it is given, and how many bytes its batches have, if that was said."""
+
+    def __init__(
+        self, function: Callable[..., Any], options: dict[str, Any], batch_bytes: int | None
+    ) -> None:
+        self.options, self._function, self._bytes = options, function, batch_bytes
+
+    def __str__(self) -> str:
+        return f"PandasUDF={getattr(self._function, '__name__', self._function)!s}"
+
+    def preprocessor(self) -> None:
+        """Return None: there is no checkpoint that could have one."""
+
+    def argument_names(self) -> tuple[str, ...] | None:
+        """Return the names of arguments that ``predict`` may be given for it; None: any."""
+        return _argument_names(self._function)
+
+    def at_work(
+        self, options: dict[str, Any], column: str, size: int, *, is_named: bool, prepared: bool
+    ) -> tuple[Any, dict[str, Any]]:
+        """Return what a step calls, and the step's arguments. ``is_named``: the user has named the column."""
+        if self._bytes is not None and size != BATCH_SIZE:
+            raise ArgumentError(
+                f"batch_size={size}: from_pandas_udf was given batch_size_bytes, which already sets it."
+            )
+        options = {**self.options, **options}
+        options.pop(OUTPUT, None)
+        asked = _parameters(self._function).get(OUTPUT)
+        if asked is not None and (is_named or asked.default is asked.empty):
+            options[OUTPUT] = column
+        sizes = {"batch_size": size} if self._bytes is None else {"batch_size_bytes": self._bytes}
+        named = self._function if isinstance(self._function, type) else _NamedResults(self._function, column)
+        return named, {"batch_format": "pandas", "fn_kwargs": options, **sizes}
+
+
+class _NamedResults:
+    """A function of DataFrames with a name for what it returns without names."""
+
+    def __init__(self, function: Callable[..., Any], column: str) -> None:
+        self._function, self._column = function, column
+        self.__qualname__ = callable_name(function)
+
+    def __call__(self, frame: Any, **options: Any) -> Any:
+        from headrace.core.arrow.model_columns import flat, has_names
+
+        made = self._function(frame, **options)
+        if made is None or isinstance(made, Iterator) or has_names(made):
+            return made
+        return {self._column: flat(made)}
+
+
+class _OfClass:
+    """A predictor class, ours or the user's, with the checkpoint that its models are of, and its options."""
+
+    def __init__(self, checkpoint: Any, kind: Any, options: dict[str, Any]) -> None:
+        self.options, self._checkpoint, self._kind = options, checkpoint, kind
+        name = getattr(kind, "__name__", repr(kind))
+        self._is_ours = isinstance(kind, type) and issubclass(kind, Direct)
+        if not isinstance(kind, type) or not callable(getattr(kind, "from_checkpoint", None)):
+            raise ArgumentError(
+                f"from_checkpoint: {name} is not a predictor class. It takes TorchPredictor or one of its like, "
+                "or a class with the class method from_checkpoint(checkpoint) and the method predict(batch)."
+            )
+        if not self._is_ours:
+            method_of(kind)
+            return
+        if not kind.__module__.startswith("headrace."):
+            base = next(each for each in kind.__mro__ if each.__module__.startswith("headrace."))
+            raise ArgumentError(
+                f"from_checkpoint: {name} derives from {base.__name__}, which calls none of the "
+                "methods that AIR's did (call_model, …). Let the model return what is wanted, or write a class "
+                "of your own, from headrace.compat.ray.train.predictor.Predictor."
+            )
+        if not callable(getattr(checkpoint, "given_to", None)):
+            raise ArgumentError(
+                f"from_checkpoint: {name} takes a checkpoint such as TorchCheckpoint.from_model("
+                f"model), not {type(checkpoint).__name__}."
+            )
+        self._adapter(options)
+
+    def __str__(self) -> str:
+        return f"checkpoint={self._checkpoint!r}, predictor_cls={self._kind.__name__}"
+
+    def preprocessor(self) -> Any:
+        """Return the checkpoint's, if it has one."""
+        get = getattr(self._checkpoint, "get_preprocessor", None)
+        return get() if callable(get) else None
+
+    def argument_names(self) -> tuple[str, ...] | None:
+        """Return the names of arguments that ``predict`` may be given for it; None: any."""
+        if not self._is_ours:
+            return _argument_names(getattr(self._kind, method_of(self._kind)))
+        if self._kind.__name__ == "TransformersPredictor":
+            return None  # what is not its own is its pipeline's
+        return *(_argument_names(self._kind.__init__) or ()), "model", "use_gpu"
+
+    def at_work(
+        self, options: dict[str, Any], column: str, size: int, *, is_named: bool, prepared: bool
+    ) -> tuple[Any, dict[str, Any]]:
+        """Return the predictor, and the arguments of its step. ``prepared``: a preprocessor has been there."""
+        if self._is_ours:
+            if self._kind.__name__ == "TorchPredictor" and "dtype" in options:
+                # That of `predict` is the inputs'; that of `from_checkpoint` is the weights'.
+                options["input_dtype"] = options.pop("dtype")
+            return self._adapter(options), {"batch_size": size}
+        made = OwnPredictor(self._kind, self._checkpoint, self.options, options, prepared=prepared)
+        return made, {"batch_size": size}
+
+    def _adapter(self, options: Mapping[str, Any]) -> Any:
+        made: Direct = self._kind.from_checkpoint(self._checkpoint, **{**self.options, **options})
+        made.preparing = None  # the data come prepared
+        return made
+
+
+# ---------------------------------------------------------------- arguments
+
+
+def _named(verb: str, kwargs: Any) -> dict[str, Any]:
+    """Return ``predict_batch_kwargs``, a dict or None, as a dict."""
+    if kwargs is not None and not isinstance(kwargs, Mapping):
+        raise ArgumentError(f"{verb}(predict_batch_kwargs={kwargs!r}): it takes a dict of arguments by name.")
+    return dict(kwargs or {})
+
+
+def _kept(names: Any) -> tuple[str, ...]:
+    return () if names is None or not len(names) else given_names("keep_columns", names)
+
+
+def _column(name: Any, keep: Sequence[str]) -> str:
+    """Return the name of the column with the predictions, if it can be one."""
+    if not isinstance(name, str) or not name:
+        raise ArgumentError(f"{OUTPUT}={name!r}: it takes the name of the column with the predictions.")
+    if name in keep:
+        raise ColumnExists(
+            f"The predictions are to be named {name!r}, and keep_columns has a column of that name. Name them "
+            f"otherwise: predict_batch_kwargs={{{OUTPUT!r}: 'score'}}."
+        )
+    return name
+
+
+def _bounds(least: Any, most: Any) -> tuple[int, int] | None:
+    """Return how many workers there may be; None if it was not given."""
+    (least, _) = worker_bounds("min_scoring_workers", least)
+    if most is None:
+        return None if least == 1 else (least, max(least, os.cpu_count() or 1))
+    worker_bounds("max_scoring_workers", most)
+    if most < least:
+        raise ArgumentError(f"max_scoring_workers={most} is less than min_scoring_workers={least}.")
+    return least, most
+
+
+def _needs(num_cpus: float | None, num_gpus: float | None, remote: Any) -> dict[str, Any]:
+    """Return what one worker needs, in the words of ``Dataset.predict``."""
+    needs: dict[str, Any] = {"num_cpus": num_cpus, "num_gpus": num_gpus, "memory": None}
+    for name, value in _named("ray_remote_args", remote).items():
+        if name in needs:
+            needs[name] = value if needs[name] is None else needs[name]
+        elif name not in _WITHOUT_EFFECT:
+            hint = nearest(str(name), tuple(needs)) or f" It takes {', '.join(needs)}."
+            raise UnknownArgument(f"ray_remote_args: {name!r} is not offered.{hint}")
+    return needs
+
+
+def _parameters(function: Any) -> Mapping[str, inspect.Parameter]:
+    try:
+        return inspect.signature(function).parameters
+    except (TypeError, ValueError):  # it does not tell
+        return {"kwargs": inspect.Parameter("kwargs", inspect.Parameter.VAR_KEYWORD)}
+
+
+def _argument_names(function: Callable[..., Any]) -> tuple[str, ...] | None:
+    """Return the names of a function's arguments; None if it takes any, or does not tell."""
+    parameters = _parameters(function)
+    if any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
+        return None
+    return tuple(name for name in parameters if name not in ("self", "cls"))

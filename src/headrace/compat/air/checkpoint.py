@@ -1,15 +1,13 @@
-"""Ray AIR's checkpoints: a trained model in memory, with what prepares its data."""
+"""Ray AIR's checkpoints: a model in memory, or values by name, with what prepares its data."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, ClassVar, NoReturn, TypeVar
 
-from headrace.compat.air.scored_data import Preprocessing, preparing_method
+from headrace.compat.air.user_parts import Preprocessing, preparing_method
 from headrace.core.arguments import Unsupported, known_arguments
-from headrace.core.files.artifacts import require
 from headrace.errors import ArgumentError, ModelError, NotOffered, nearest
 
 C = TypeVar("C", bound="Checkpoint")
@@ -25,12 +23,14 @@ _OF_RAY = {
 
 
 class Checkpoint:
-    """A trained model in memory; ``TorchCheckpoint`` and its like are those of one library.
+    """Values by name, for a predictor of one's own; ``TorchCheckpoint`` and its like hold a model of one library.
 
     ``preprocessor=`` is what prepares the data for the model: a fitted transformer of scikit-learn, a preprocessor of
     Ray's (anything with ``transform_batch`` or ``transform``), or a function of a DataFrame. ``BatchPredictor`` lets
     the data pass through it. Raises ``ArgumentError`` for a model of another library.
 
+    >>> Checkpoint.from_dict({"factor": 2}).to_dict()
+    {'factor': 2}
     >>> from sklearn.linear_model import LinearRegression
     >>> from headrace.compat.ray.train.sklearn import SklearnCheckpoint
     >>> checkpoint = SklearnCheckpoint.from_model(LinearRegression().fit([[1.0], [2.0]], [2.0, 4.0]))
@@ -38,7 +38,7 @@ class Checkpoint:
     [6.0]
     """
 
-    kind: ClassVar[str] = ""
+    library: ClassVar[str] = ""
     predictor: ClassVar[str] = ""
     _model: Any
     _preprocessor: Any = None
@@ -47,16 +47,26 @@ class Checkpoint:
         raise ArgumentError(f"{type(self).__name__}() makes nothing: from_model(model) takes a model.")
 
     @classmethod
+    def from_dict(cls: type[C], data: Mapping[str, Any]) -> C:
+        """Hold values by name. Raises ``ArgumentError`` for anything but a dict."""
+        if not isinstance(data, Mapping):
+            raise ArgumentError(
+                f"Checkpoint.from_dict takes a dict of values by name, not {type(data).__name__}."
+            )
+        values = dict(data)
+        return cls._made(values, values.pop("_preprocessor", None))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the values by name; of a model, ``model``."""
+        return dict(self._model) if isinstance(self._model, dict) else {"model": self._model}
+
+    @classmethod
     @known_arguments(also=_OF_RAY)
     def from_model(cls: type[C], model: Any, *, preprocessor: Any = None) -> C:
         """Hold a model object; nothing is copied. Raises ``ArgumentError`` for another library's.
 
         ``preprocessor``: what prepares the data for the model.
         """
-        if not cls.kind:
-            raise ArgumentError(
-                "Checkpoint.from_model cannot know the library: take TorchCheckpoint.from_model or one of its like."
-            )
         cls._check(model)
         return cls._made(model, preprocessor)
 
@@ -91,13 +101,14 @@ class Checkpoint:
         """Return what the predictor of this name is made of: the model, and its options."""
         if predictor != self.predictor:
             raise ArgumentError(
-                f"A {type(self).__name__} is for {self.predictor}, and {predictor} was given. "
-                f"{predictor} takes a checkpoint of its own library."
+                f"A {type(self).__name__} is for {self.predictor or 'classes of your own'}, and {predictor} was "
+                f"given. {predictor} takes a checkpoint of its own library."
             )
         return self._model, dict(options)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}(a {type(self._model).__name__} in memory)"
+        held = ", ".join(self._model) if isinstance(self._model, dict) else f"a {type(self._model).__name__}"
+        return f"{type(self).__name__}({held} in memory)"
 
     @classmethod
     def _made(cls: type[C], model: Any, preprocessor: Any) -> C:
@@ -111,16 +122,20 @@ class Checkpoint:
         """Raise ``ArgumentError`` for what is no model of this library."""
         from headrace.predictors import library_of
 
-        if library_of(type(model)) != cls.kind:
+        if not cls.library:
             raise ArgumentError(
-                f"{cls.__name__}.from_model takes a model of {cls.kind}, not {type(model).__name__}."
+                "Checkpoint.from_model cannot know the library: take TorchCheckpoint.from_model or one of its like."
+            )
+        if isinstance(model, type) or library_of(type(model)) != cls.library:
+            raise ArgumentError(
+                f"{cls.__name__}.from_model takes a model of {cls.library}, not {type(model).__name__}."
             )
 
 
 class SklearnCheckpoint(Checkpoint):
     """A fitted estimator or pipeline of scikit-learn; see ``Checkpoint``."""
 
-    kind, predictor = "sklearn", "SklearnPredictor"
+    library, predictor = "sklearn", "SklearnPredictor"
 
     @classmethod
     def _check(cls, model: Any) -> None:
@@ -133,60 +148,29 @@ class SklearnCheckpoint(Checkpoint):
 class XGBoostCheckpoint(Checkpoint):
     """A booster of XGBoost, or an estimator of it such as ``XGBClassifier``; see ``Checkpoint``."""
 
-    kind, predictor = "xgboost", "XGBoostPredictor"
+    library, predictor = "xgboost", "XGBoostPredictor"
 
 
 class LightGBMCheckpoint(Checkpoint):
     """A booster of LightGBM; of an estimator, give ``estimator.booster_``. See ``Checkpoint``."""
 
-    kind, predictor = "lightgbm", "LightGBMPredictor"
+    library, predictor = "lightgbm", "LightGBMPredictor"
 
     @classmethod
     def _check(cls, model: Any) -> None:
         super()._check(model)
         if hasattr(model, "booster_"):
-            raise ArgumentError(
-                "LightGBMCheckpoint.from_model takes a booster: give model.booster_, and method='class' to the "
-                "predictor for the number of the likeliest class."
-            )
+            raise ArgumentError("LightGBMCheckpoint.from_model takes a booster: give model.booster_.")
 
 
 class KerasCheckpoint(Checkpoint):
     """A Keras model; see ``Checkpoint``."""
 
-    kind, predictor = "keras", "KerasPredictor"
+    library, predictor = "keras", "KerasPredictor"
 
     def given_to(self, predictor: str, options: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
         """See ``Checkpoint.given_to``; Ray AIR's ``model_definition`` is passed over, as the model is at hand."""
         return super().given_to(predictor, {k: v for k, v in options.items() if k != "model_definition"})
-
-
-class OnnxCheckpoint(Checkpoint):
-    """An ONNX model: an ``onnx.ModelProto``, its bytes, or the path of an ``.onnx`` file; see ``Checkpoint``.
-
-    >>> OnnxCheckpoint.from_model(b"\\x08\\x08\\x3a\\x00")
-    OnnxCheckpoint(a bytes in memory)
-    """
-
-    kind, predictor = "onnx", "OnnxPredictor"
-
-    def get_model(self) -> Any:
-        """Return the ``onnx.ModelProto``; for that, onnx has to be installed."""
-        require("onnx", "onnx", "OnnxCheckpoint.get_model")
-        import onnx
-
-        return onnx.load_model_from_string(self._model) if isinstance(self._model, bytes) else self._model
-
-    @classmethod
-    def from_model(cls: type[C], model: Any, *, preprocessor: Any = None) -> C:
-        """Hold a ``ModelProto`` or its bytes; a file is read, and its weights have to be in it."""
-        if isinstance(model, (str, os.PathLike)):
-            model = Path(model).expanduser().read_bytes()
-        if not isinstance(model, bytes) and not hasattr(model, "SerializeToString"):
-            raise ArgumentError(
-                f"OnnxCheckpoint.from_model takes a ModelProto, its bytes or a path, not {type(model).__name__}."
-            )
-        return cls._made(model, preprocessor)
 
 
 class TorchCheckpoint(Checkpoint):
@@ -196,7 +180,7 @@ class TorchCheckpoint(Checkpoint):
     or function that makes one.
     """
 
-    kind, predictor = "torch", "TorchPredictor"
+    library, predictor = "torch", "TorchPredictor"
 
     @classmethod
     @known_arguments
@@ -208,8 +192,7 @@ class TorchCheckpoint(Checkpoint):
             raise ArgumentError(
                 f"from_state_dict takes what module.state_dict() returns, not {type(state_dict).__name__}."
             )
-        held = _Weights(state_dict) if model is None else _filled(model, state_dict)
-        return cls._made(held, preprocessor)
+        return cls._made(dict(state_dict) if model is None else _filled(model, state_dict), preprocessor)
 
     @known_arguments
     def get_model(self, model: Any = None) -> Any:
@@ -217,31 +200,24 @@ class TorchCheckpoint(Checkpoint):
 
         Raises ``ModelError`` where ``model=`` is needed, ``ModelUnreadable`` if the weights do not fit.
         """
-        if isinstance(self._model, _Weights):
-            if model is None:
-                raise ModelError(
-                    "The checkpoint holds weights without a module: give the module, get_model(model=Net()), "
-                    "or model=Net() where the predictor is made."
-                )
-            return _filled(model, self._model.state)
-        return self._model if model is None else _filled(model, self._model.state_dict())
+        if model is not None:
+            held = self._model
+            return _filled(model, held if isinstance(held, dict) else held.state_dict())
+        if isinstance(self._model, dict):
+            raise ModelError(
+                "The checkpoint holds weights without a module: give the module, get_model(model=Net()), "
+                "or model=Net() where the predictor is made."
+            )
+        return self._model
 
     def given_to(self, predictor: str, options: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-        """See ``Checkpoint.given_to``; ``model`` (or ``architecture``) and ``use_gpu`` may be among the options."""
+        """See ``Checkpoint.given_to``; ``model`` and ``use_gpu`` may be among the options."""
         given = dict(options)
         if given.pop("use_gpu", False):
             given.setdefault("device", "cuda")
-        architecture = given.pop("architecture", None)
-        model = given.pop("model", architecture)
+        model = given.pop("model", None)
         _, more = super().given_to(predictor, given)
         return self.get_model(model), more
-
-
-class _Weights:
-    """Weights without a module."""
-
-    def __init__(self, state: Mapping[str, Any]) -> None:
-        self.state = dict(state)
 
 
 def _filled(model: Any, state: Mapping[str, Any]) -> Any:
@@ -250,7 +226,7 @@ def _filled(model: Any, state: Mapping[str, Any]) -> Any:
     return filled(model, dict(state), "the checkpoint")
 
 
-_OF_PREDICTOR = ("task", "dtype", "batch_size", "call_kwargs", "trust_remote_code", "trust_pickle")
+_OF_PREDICTOR = ("task", "batch_size", "call_kwargs", "trust_remote_code", "trust_pickle")
 
 
 class TransformersCheckpoint(Checkpoint):
@@ -266,7 +242,7 @@ class TransformersCheckpoint(Checkpoint):
     headrace.errors.ArgumentError: TransformersCheckpoint.from_model takes a transformers.PreTrainedModel, not int.
     """
 
-    kind, predictor = "transformers", "TransformersPredictor"
+    predictor = "TransformersPredictor"
     _tokenizer: Any = None
 
     @classmethod
@@ -275,38 +251,34 @@ class TransformersCheckpoint(Checkpoint):
         cls, model: Any, tokenizer: Any = None, *, preprocessor: Any = None
     ) -> TransformersCheckpoint:
         """Hold a model, and the tokenizer that its pipeline needs. ``preprocessor``: what prepares the data."""
-        cls._check(model)
-        made = cls._made(model, preprocessor)
-        made._tokenizer = tokenizer
-        return made
-
-    def get_tokenizer(self) -> Any:
-        """Return the tokenizer; None without one."""
-        return self._tokenizer
-
-    def given_to(self, predictor: str, options: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-        """See ``Checkpoint.given_to``; ``use_gpu``, ``pipeline_cls`` and ``tokenizer`` are as in AIR."""
-        given = {name: value for name, value in options.items() if name in _OF_PREDICTOR}
-        more = {name: value for name, value in options.items() if name not in _OF_PREDICTOR}
-        device = more.pop("device", "cuda" if more.pop("use_gpu", False) else None)
-        kind, tokenizer = more.pop("pipeline_cls", None), more.pop("tokenizer", None)
-        for name in ("model_cls", "pretrained_model_kwargs"):  # they read a folder, and the model is at hand
-            more.pop(name, None)
-        if device is not None:
-            given["device"] = _device(device)
-        if more:
-            given["call_kwargs"] = {**(given.get("call_kwargs") or {}), **more}
-        _, made = super().given_to(predictor, given)
-        pipeline = self._pipeline(made.pop("task", None), kind, tokenizer or self._tokenizer)
-        return pipeline, {name: value for name, value in made.items() if name != "dtype"}
-
-    @classmethod
-    def _check(cls, model: Any) -> None:
         names = {(each.__module__.partition(".")[0], each.__name__) for each in type(model).__mro__}
         if ("transformers", "PreTrainedModel") not in names:
             raise ArgumentError(
                 f"{cls.__name__}.from_model takes a transformers.PreTrainedModel, not {type(model).__name__}."
             )
+        made = cls._made(model, preprocessor)
+        made._tokenizer = tokenizer
+        return made
+
+    def given_to(self, predictor: str, options: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """See ``Checkpoint.given_to``; ``use_gpu``, ``device``, ``pipeline_cls`` and ``tokenizer`` are as in AIR."""
+        given = {name: value for name, value in options.items() if name in _OF_PREDICTOR}
+        more = {name: value for name, value in options.items() if name not in _OF_PREDICTOR}
+        device = more.pop("device", "cuda" if more.pop("use_gpu", False) else None)
+        kind, tokenizer = more.pop("pipeline_cls", None), more.pop("tokenizer", None)
+        for name in (
+            "model_cls",
+            "pretrained_model_kwargs",
+            "dtype",
+        ):  # they read a folder; the model is at hand
+            more.pop(name, None)
+        if device is not None:
+            number = isinstance(device, int)  # as AIR's pipelines took them; -1 is the CPU
+            given["device"] = f"cuda:{device}" if number and device >= 0 else "cpu" if number else str(device)
+        if more:
+            given["call_kwargs"] = {**(given.get("call_kwargs") or {}), **more}
+        super().given_to(predictor, {})
+        return self._pipeline(given.pop("task", None), kind, tokenizer or self._tokenizer), given
 
     def _pipeline(self, task: str | None, kind: Any, tokenizer: Any) -> Any:
         """Return the model and its tokenizer as a pipeline."""
@@ -325,6 +297,7 @@ class TransformersCheckpoint(Checkpoint):
                 "TransformersCheckpoint.from_model(model, tokenizer)."
             )
         task = task or task_of_class(type(model).__name__)
+        known = transformers.pipelines.PIPELINE_REGISTRY.get_supported_tasks()
         if task is None:
             raise ArgumentError(
                 f"A {type(model).__name__} does not tell its task: give task='text-classification', or another, "
@@ -333,19 +306,7 @@ class TransformersCheckpoint(Checkpoint):
         try:
             return transformers.pipeline(task, model=model, tokenizer=tokenizer, device=model.device)
         except KeyError:
-            known = transformers.pipelines.PIPELINE_REGISTRY.get_supported_tasks()
             raise ArgumentError(
                 f"task={task!r} is none that transformers {transformers.__version__} has."
                 f"{nearest(str(task), known) or ' It has: ' + ', '.join(known) + '.'}"
             ) from None
-
-
-def _device(device: Any) -> Any:
-    """Return a device by its name; AIR's pipelines took numbers, too.
-
-    >>> _device(0), _device(-1), _device("cuda:1")
-    ('cuda:0', 'cpu', 'cuda:1')
-    """
-    if isinstance(device, int) and not isinstance(device, bool):
-        return f"cuda:{device}" if device >= 0 else "cpu"
-    return str(device)

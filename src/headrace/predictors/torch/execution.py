@@ -16,8 +16,6 @@ from headrace.predictors.torch.values import (
     Inputs,
     Transfers,
     concat_arrays,
-    concat_tensors,
-    device_copy,
     first_rows,
     to_array,
     to_result,
@@ -243,12 +241,6 @@ class LoadedModule:
         parts = [first_rows(self._run(piece), self.rows, count) for piece, count in pieces(batch, self.rows)]
         return concat_arrays(parts)
 
-    def predict_in_pieces(self, batch: Columns, rows: int) -> Any:
-        """Return the result for each ``rows`` rows, concatenated; all of them become tensors at once."""
-        if self.rows is not None:
-            return self.collect(self.submit(batch))
-        return self._with_dict_if_taken(lambda: self._in_pieces(batch, rows))
-
     def close(self) -> None:
         """Restore the module's modes and the number of threads."""
         import torch
@@ -273,17 +265,6 @@ class LoadedModule:
                 raise
         self.inputs = before
         raise otherwise from cause if otherwise is not cause else None
-
-    def _in_pieces(self, batch: Columns, rows: int) -> Any:
-        args, kwargs = self.inputs.arguments(batch)
-        total = len(next(iter(batch.values())))
-        parts = []
-        with self._context():
-            for start in range(0, max(total, 1), rows):
-                piece = tuple(_sliced(each, start, rows) for each in args), _sliced(kwargs, start, rows)
-                size = min(rows, total - start)
-                parts.append(first_rows(self._output(batch, *piece, device_copy), size, size))
-            return concat_tensors(parts)
 
     def _run(
         self,
@@ -328,10 +309,3 @@ class LoadedModule:
                 raise
             raise explanation from error
         return to_result(output, copy)
-
-
-def _sliced(value: Any, start: int, rows: int) -> Any:
-    """Return some rows of a tensor, or of each in a dict."""
-    if isinstance(value, dict):
-        return {name: tensor[start : start + rows] for name, tensor in value.items()}
-    return value[start : start + rows]

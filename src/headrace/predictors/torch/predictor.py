@@ -272,10 +272,6 @@ class TorchPredictor(Direct):
             return directly(self, batch)
         return self._loaded.collect(self._loaded.submit(batch))
 
-    def predict_in_pieces(self, batch: Columns, rows: int) -> Any:
-        """Return the result of ``predict`` for each ``rows`` rows, concatenated."""
-        return self._ready().predict_in_pieces(batch, rows)
-
     @property
     def in_flight(self) -> int:
         """How many batches to submit before the first is collected: 2 on CUDA, where copies and computing overlap."""

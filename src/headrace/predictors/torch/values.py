@@ -147,20 +147,6 @@ def to_array(value: Any) -> Any:
     return value if isinstance(value, np.ndarray) else value.numpy(force=True)
 
 
-def device_copy(value: Any) -> Any:
-    """Return a copy where the tensor is: a module may fill the same memory again for the next batch."""
-    return value.detach().clone()
-
-
-def concat_tensors(parts: Sequence[Any]) -> Any:
-    """Concatenate tensors, or dicts of tensors; return arrays."""
-    import torch
-
-    if isinstance(parts[0], dict):
-        return {name: to_array(torch.cat([part[name] for part in parts])) for name in parts[0]}
-    return to_array(parts[0] if len(parts) == 1 else torch.cat(list(parts)))
-
-
 def to_result(output: Any, copy: Callable[[Any], Any] = to_array) -> Any:
     """Return what ``copy`` makes of a tensor, or of each in a dict; raises ``BadReturn`` for anything else."""
     if isinstance(output, tuple) and hasattr(output, "_asdict"):

@@ -10,6 +10,7 @@ from enum import Enum
 from typing import Any, Unpack
 
 import headrace
+from headrace.annex.queries.grouped import distinct_names
 from headrace.compat.ray.calls import get, put
 from headrace.compat.ray.data import aggregate as aggregate
 from headrace.compat.ray.data import block as block
@@ -206,8 +207,20 @@ class Dataset(headrace.Dataset):
         return super().random_sample(fraction, seed=getattr(seed, "seed", seed))
 
     def sort(self, key: Any = None, descending: Any = False, boundaries: Any = None) -> Any:
-        """Return the rows in order; ``boundaries`` of blocks make no difference."""
-        return super().sort(key, descending)
+        """Return the rows in order, if there are any columns; ``boundaries`` of blocks make no difference."""
+        return super().sort(key, descending) if self.columns() else self
+
+    def std(self, on: Any = None, ddof: int = 1, ignore_nulls: bool = True) -> Any:
+        """Return a column's standard deviation; of one value it is NaN, as in Ray, and None only of none.
+
+        >>> from headrace.compat import ray
+        >>> ray.data.range(1).std("id")
+        nan
+        """
+        found = super().std(on, ddof, ignore_nulls)
+        if found is None and ignore_nulls and self.max(on) is not None:
+            return float("nan")
+        return found
 
     def randomize_block_order(self, *, seed: int | None = None) -> Any:
         """Return ``random_shuffle``: rows in an order of chance, and not only blocks."""
@@ -224,7 +237,8 @@ class Dataset(headrace.Dataset):
             return super().aggregate(*aggs)
         tables = list(self.iter_batches(batch_size=None, batch_format="pyarrow")) if len(aggs) > 1 else None
         batches = tables or self.iter_batches(batch_size=None, batch_format="pyarrow")
-        return {each.name: each.of(None, batches) for each in aggs}
+        names = distinct_names((), aggs)
+        return dict(zip(names, (each.of(None, batches) for each in aggs), strict=True))
 
     def lazy(self) -> Any:
         """Return the dataset: all are lazy."""

@@ -133,6 +133,8 @@ class AggregateFn:
         accumulate_block: Callable[[Any, Any], Any] | None = None,
         finalize: Callable[[Any], Any] | None = None,
     ) -> None:
+        if (accumulate_row is None) == (accumulate_block is None):
+            raise ArgumentError(f"AggregateFn {name!r} takes one of accumulate_row and accumulate_block.")
         self.name, self.init, self.merge, self.finalize = name, init, merge, finalize or (lambda state: state)
         self._row, self._block = accumulate_row, accumulate_block
 
@@ -164,7 +166,7 @@ class AggregateFnV2(AggregateFn):
     ) -> None:
         first = None if ignore_nulls else zero_factory
         end = getattr(self, "_finalize", self.finalize)  # its name before Ray 2.50
-        super().__init__(lambda key: first and first(), self.combine, name, finalize=end)
+        super().__init__(lambda key: first and first(), self.combine, name, None, self._folded, end)
         self._target_col_name, self._ignore_nulls = on, ignore_nulls
 
     def of(self, key: Any, tables: Iterable[Any]) -> Any:
@@ -200,20 +202,45 @@ class AggregateFnV2(AggregateFn):
 
 
 class GroupedData(grouped.GroupedData):
-    """Groups that take ``AggregateFn``, too."""
+    """Groups that take ``AggregateFn``, too, and expressions; functions get DataFrames, unless told otherwise."""
 
     def aggregate(self, *aggs: Any) -> Any:
         """Return a row for each group: its keys, and what each of ``aggs`` gives; all of Ray's, or all your own."""
         if not are_own(aggs):
             return super().aggregate(*aggs)
-        keys = self._keys
+        keys, names = self._keys, grouped.distinct_names(self._keys, aggs)
 
         def counted(group: Any) -> dict[str, list[Any]]:
             values = {name: [group.column(name)[0].as_py()] for name in keys}
-            key = next(iter(values.values()), [None])[0]
-            return values | {each.name: [each.of(key, [group])] for each in aggs}
+            key = tuple(value for (value,) in values.values()) or (None,)
+            made = [[each.of(key if len(keys) > 1 else key[0], [group])] for each in aggs]
+            return values | dict(zip(names, made, strict=True))
 
         return self.map_groups(counted, batch_format="pyarrow")
+
+    def map_groups(self, fn: Any, *, batch_format: Any = "default", **options: Any) -> Any:
+        """Replace each group by what ``fn`` returns; it gets a DataFrame, unless ``batch_format`` says otherwise."""
+        how = "pandas" if batch_format == "default" else batch_format
+        return super().map_groups(fn, batch_format=how, **options)
+
+    def with_column(self, column_name: str, expr: Any, **options: Any) -> Any:
+        """Add a column to the rows of each group; a ``udf`` gets the values of one group at a time.
+
+        >>> import pytest
+        >>> _ = pytest.importorskip("duckdb")
+        >>> from headrace.compat import ray
+        >>> groups = ray.data.from_items([{"a": 2, "b": 3}, {"a": 1, "b": 4}]).groupby("a")
+        >>> groups.with_column("c", ray.data.expressions.col("b") * 2).take_all()
+        [{'a': 1, 'b': 4, 'c': 8}, {'a': 2, 'b': 3, 'c': 6}]
+        """
+        if not callable(expr):
+            rows = self.map_groups(lambda group: group, batch_format="pyarrow", **options)
+            return rows.with_column(column_name, expr)
+
+        def added(group: Any) -> Any:
+            return group.append_column(column_name, expr(group))
+
+        return self.map_groups(added, batch_format="pyarrow", **options)
 
 
 def are_own(aggs: Any) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from headrace.compat.air.scored_data import FORMATS, Form, Preprocessing, preparing_method
+from headrace.compat.air.user_parts import FORMATS, Form, Preprocessing, preparing_method
 from headrace.compat.ray.offered import missing
 from headrace.compat.ray.predictors import Preprocessor
 from headrace.errors import ArgumentError, BadReturn
