@@ -296,7 +296,7 @@ class RunLocked(SinkError):
 class UnsafeStore(SinkError):
     """An object store that ignores conditions, by which two drivers are kept apart.
 
-    Use another store, or ``storage_options={"allow_unsafe_store": True}`` if no other run ever writes there.
+    Use another store, or a folder.
     """
 
 

@@ -221,21 +221,6 @@ def test_a_step_that_keeps_all_rows_and_drops_some_is_told() -> None:
         items(Sure("x")).take_all()
 
 
-def test_metrics_before_a_step_that_only_drops_rows_are_counted_again(tmp_path: Path) -> None:
-    def verified(data: hr.Dataset, name: str) -> tuple[str, ...]:
-        data.with_options(engine="inline", progress=False).write_parquet(tmp_path / name)
-        found = hr.verify(tmp_path / name)
-        assert found.state == "good"
-        return found.recounted
-
-    data = hr.from_items(ROWS).accumulate(z=hr.Sum("z"), rows=hr.Count())
-    assert verified(data.with_step(DropNulls("x")), "own") == ("z", "rows")
-    assert verified(data.random_sample(0.5, seed=1), "sampled") == ("z", "rows")
-    assert verified(data.rename_columns({"z": "y"}), "renamed") == ("rows",)
-    replaced = data.drop_columns(["z"]).with_column("z", hr.col("x"))
-    assert verified(replaced, "replaced") == ("rows",)
-
-
 def test_a_step_without_a_running_step_is_refused_before_anything_runs(tmp_path: Path) -> None:
     with pytest.raises(PlanError, match=r"Unrun has no class that does its work.*@runs\(Unrun\)"):
         hr.range(3).with_step(Unrun()).with_options(engine="inline").write_parquet(tmp_path / "out")

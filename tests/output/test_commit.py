@@ -17,7 +17,7 @@ from headrace.core import failpoints
 from headrace.core.arrow.batch import schema_bytes
 from headrace.core.target_ports import Moment, Sink, Target
 from headrace.core.work import CommitRecord, Ledger, Shard, StagedFile, Task
-from headrace.errors import OutputWriteFailed
+from headrace.errors import OutputWriteFailed, SinkError
 from headrace.output import commit as committing
 from headrace.output import journal as journals
 from headrace.output.commit import ShardCommitter
@@ -42,13 +42,15 @@ def no_faults_left() -> Iterator[None]:
 class Run:
     """An output, and the committer of its run as one driver after the other has it."""
 
-    def __init__(self, folder: Path, name: str = "aaaaaaaa", sink: Any = None, **options: Any) -> None:
+    def __init__(
+        self, folder: Path, name: str = "aaaaaaaa", sink: Any = None, pointer: str = "", **options: Any
+    ) -> None:
         self.folder, self.name = folder, name
         self.sink = sink or FileSink(str(folder), Parquet())
         self.options: dict[str, Any] = {"durability": "process", **options}
         plan = SavedPlan(name, "{}", {"f": "1"}, [("in", 1, 1)], [Shard(i, ()) for i in range(3)], 1.0, "0")
         self.output = open_output(folder)
-        pointer = "next" if self.output.current() else "current"
+        pointer = pointer or ("next" if self.output.current() else "current")
         self.committer = begin(self.output, plan, self.sink, pointer=pointer, **self.options)
 
     def again(self, **options: Any) -> ShardCommitter:
@@ -198,6 +200,7 @@ def test_the_end(run: Run) -> None:
     (folder / "states").mkdir()
     (folder / "states" / "unlisted").touch()
     (folder / "kept").mkdir()
+    failpoints.activate({"finish.manifest": "EIO@2"})  # it is written once
     run.committer.finish(2.5, {"metrics": {"n": 1}})
     records = list(run.committer.committed())
     manifest = (folder / "manifest").read_bytes()
@@ -269,6 +272,21 @@ def test_a_run_that_takes_the_place_of_another(tmp_path: Path) -> None:
     assert (new.output.current(), new.output.next()) == ("bbbbbbbb", None)
     assert [path.name for path in (new.folder / "_headrace").iterdir() if path.is_dir()] == ["bbbbbbbb"]
     new.end()
+
+
+def test_the_first_run_of_an_output_that_nobody_sees_before_it_is_complete(tmp_path: Path) -> None:
+    run = Run(tmp_path / "out", pointer="next")
+    records = run.commit(0, 1, 2)
+    failpoints.activate({"swap.recorded": "EIO"})
+    with pytest.raises(OSError):
+        run.committer.finish(1.0, {})
+    failpoints.activate({})
+    assert run.seen() == [] and not run.is_complete
+    swapping = run.again().state.swapping
+    assert swapping is not None and swapping.old == ""
+    run.committer.finish(1.0, {})
+    assert run.seen() == names(*records) and run.is_complete
+    run.end()
 
 
 def test_what_is_withheld_is_kept_with_what_it_would_be_finished_with(tmp_path: Path) -> None:
@@ -574,4 +592,26 @@ def test_parts_that_a_table_has_need_not_be_there(tmp_path: Path, monkeypatch: p
     told = watched(run, monkeypatch)
     run.committer.finish(1.0, {})
     assert ("all", 1, False) in told
+    run.end()
+
+
+@pytest.mark.parametrize("refuses", [True, False])
+def test_what_a_table_may_refuse_takes_no_place_before_it_has_it(tmp_path: Path, refuses: bool) -> None:
+    class Refusing(Table):
+        def reveal(self, files: Sequence[StagedFile], schema: pa.Schema | None) -> None:
+            if refuses and ("close",) in self.told:
+                raise SinkError("refused")
+            super().reveal(files, schema)
+
+    run = finished(tmp_path / "out", sink=in_table(Refusing(tmp_path / "out", when=Moment.TRANSACTION)))
+    before = run.seen()
+    run.committer.grow([], [Shard(3, ())], replaces=[0], again=1)
+    run.commit(3)
+    if refuses:
+        with pytest.raises(SinkError, match="refused"):
+            run.committer.finish(1.0, {})
+        assert set(before) <= set(run.seen()) and not run.is_complete
+    else:
+        run.committer.finish(1.0, {})
+        assert len(run.seen()) == 3 and before[0] not in run.seen()
     run.end()

@@ -400,7 +400,6 @@ def new_plan(
         request.partitioning.shards(plan.source),
         time.time(),
         request.version,
-        compiler.unchanged_metrics(plan.steps),
         inputs.version_of(plan.source),
         "" if target is None else target.table_there(),
         inputs.marks_of(files),

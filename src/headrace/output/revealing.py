@@ -72,7 +72,7 @@ class Revealing:
         """
         target = self._sink.target
         # What was revealed is the table's, which may have been compacted since.
-        revealed = target is not None and has_all_or_none(target) and target.revealed()
+        revealed = target is not None and target.revealed()
         self.publisher.check_complete(() if revealed else self._at_end(committed))
         if lasting:
             self._output.place.sync_names()

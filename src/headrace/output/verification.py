@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 
-from headrace.core.arrow.batch import schema_from
 from headrace.core.door import annex, loaded
 from headrace.core.files import safe_files
 from headrace.core.files.formats import FORMATS
@@ -74,9 +73,6 @@ class Verification:
         Results of metrics, merged again from the journal.
     unchecked
         Metrics that could not be merged, as they are not Headrace's own.
-    recounted
-        Those of ``metrics`` whose columns are in the output as they were measured, in Parquet: they were computed
-        from the files, too.
     note
         Who is writing, that an overwrite or a further run is under way, or that a Delta table was compacted, so that
         its rows are in other files; else an empty string.
@@ -96,7 +92,6 @@ class Verification:
     rejected: int = 0
     metrics: dict[str, Any] | None = None
     unchecked: tuple[str, ...] = ()
-    recounted: tuple[str, ...] = ()
     note: str = ""
 
     @property
@@ -125,8 +120,6 @@ class Verification:
         lines += [f"  {finding}" for finding in self.findings]
         if self.metrics:
             lines.append(f"  metrics merged again: {', '.join(self.metrics)}")
-        if self.recounted:
-            lines.append(f"  metrics computed again from the files: {', '.join(self.recounted)}")
         if self.unchecked:
             lines.append(
                 f"  metrics not checked, as only their own code can merge them: {', '.join(self.unchecked)}"
@@ -177,21 +170,16 @@ def rows_of(path: Path, name: str, sink: Mapping[str, Any]) -> int | None:
 
 
 class Remeasured(NamedTuple):
-    """Metrics that were merged again, what is wrong with them, and which were not checked, or even computed again."""
+    """Metrics that were merged again, what is wrong with them, and which were not checked."""
 
     results: dict[str, Any] | None = None
     findings: tuple[Finding, ...] = ()
     unchecked: tuple[str, ...] = ()
-    recounted: tuple[str, ...] = ()
 
 
-def remeasured(run: SavedRun, output: Place, recorded: Any, *, whole: bool) -> Remeasured:
-    """Merge the metric states of all shards again, compute metrics from the files, and compare with ``_SUCCESS``.
-
-    ``recorded``: what that says. ``whole``: nothing is wrong with the files.
-    """
-    shape = msgspec.json.decode(run.plan.shape)
-    steps = shape.get("steps", ())
+def remeasured(run: SavedRun, recorded: Any) -> Remeasured:
+    """Merge the metric states of all shards again, and compare with ``recorded``, what ``_SUCCESS`` says."""
+    steps = msgspec.json.decode(run.plan.shape).get("steps", ())
     planned = {name: each for step in steps for name, each in (step.get("metrics") or {}).items()}
     if not isinstance(recorded, dict) or recorded.keys() != planned.keys():
         has = sorted(recorded) if isinstance(recorded, dict) else recorded
@@ -200,7 +188,7 @@ def remeasured(run: SavedRun, output: Place, recorded: Any, *, whole: bool) -> R
         return Remeasured()
     results: dict[str, Any] = {}
     findings: list[Finding] = []
-    unchecked, recounted = list[str](), list[str]()
+    unchecked: list[str] = []
     for i, name in enumerate(recorded):
         metric = _metric_from(planned[name])
         if metric is None:
@@ -212,58 +200,20 @@ def remeasured(run: SavedRun, output: Place, recorded: Any, *, whole: bool) -> R
                 findings.append(
                     _wrong(f"{name} is {recorded[name]!r}, and the journal's states give {again!r}.")
                 )
-            elif (
-                whole
-                and not findings
-                and _is_in_the_files(run, output, shape.get("sink") or {}, name, metric)
-            ):
-                found = _counted(metric, [output.root / file.name for file in parts_of(run.in_order())])
-                if found == again:
-                    recounted.append(name)
-                else:
-                    findings.append(_wrong(f"{name} is {again!r}, and the rows in the files give {found!r}."))
         except WRONG as error:
             findings.append(_wrong(f"{name} cannot be merged again: {error}"))
-    return Remeasured(results, tuple(findings), tuple(unchecked), tuple(recounted))
+    return Remeasured(results, tuple(findings), tuple(unchecked))
 
 
 def _wrong(message: str) -> Finding:
     return Finding("metrics", "_SUCCESS", message)
 
 
-def _is_in_the_files(
-    run: SavedRun, output: Place, sink: Mapping[str, Any], name: str, metric: Accumulator
-) -> bool:
-    """Say whether the columns of a metric are in the output as they were when it counted them."""
-    if sink.get("kind") != "Parquet" or name not in run.plan.unchanged_metrics:
-        return False
-    if output.copied or run.state.schema is None:  # they would be fetched once more
-        return False
-    names = schema_from(run.state.schema).names
-    return set(metric.columns) <= set(names) - set(sink.get("partition_by", ()))
-
-
 def _merged(run: SavedRun, number: int, name: str, metric: Accumulator) -> Any:
     """Return a metric's result by the states of all shards, in plain values; ``number`` is its place in them."""
     records = (record for record in run.in_order() if record.states)
     totals = merged([(name, metric)], ((record.states[number],) for record in records), run.folder)
-    return _plain(totals[0])
-
-
-def _counted(metric: Accumulator, files: Sequence[Path]) -> Any:
-    """Return a metric's result by the rows in Parquet files, which have its columns; in plain values."""
-    import pyarrow.parquet as pq
-
-    total = metric.empty()
-    for path in files:
-        with safe_files.file(path) as opened, pq.ParquetFile(opened) as file:
-            for batch in file.iter_batches(columns=list(total.columns), use_threads=False):
-                total.update(batch)
-    return _plain(total)
-
-
-def _plain(total: Accumulator) -> Any:
-    return msgspec.json.decode(msgspec.json.encode(plain(total.result())))
+    return msgspec.json.decode(msgspec.json.encode(plain(totals[0].result())))
 
 
 def _metric_from(shape: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Checking an output: every file against the journal, the journal against the totals, metrics computed again.
+"""Checking an output: every file against the journal, the journal against the totals, metrics merged again.
 
 Nothing is changed, and nothing that an output holds is ever executed.
 """
@@ -195,7 +195,7 @@ class _Verifier:
         if success is not None:
             self._check_manifest(success)
             self._check_totals(success)
-            again = remeasured(run, self._output, success.get("metrics") or {}, whole=not self._findings)
+            again = remeasured(run, success.get("metrics") or {})
             self._findings += again.findings
         kinds = {finding.kind for finding in self._findings}
         verdict: Verdict = "unfinished" if "unfinished" in kinds else "good"
@@ -217,7 +217,6 @@ class _Verifier:
             state.ledger.rejected,
             again.results,
             again.unchecked,
-            again.recounted,
             "; ".join(filter(None, [*notes, begun if overwrite or further else ""])),
         )
 

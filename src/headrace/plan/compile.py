@@ -149,25 +149,10 @@ def unread_at(
 
 def carried_columns(steps: Sequence[Step], schema: pa.Schema) -> dict[str, str]:
     """Return the columns that come out as they are in the source: what they are called in the end, and there."""
-    return _carried(steps, schema.names) if union_in(steps) is None else {}
-
-
-def _carried(steps: Sequence[Step], columns: Iterable[str]) -> dict[str, str]:
-    names = {name: name for name in columns}
+    names = {} if union_in(steps) is not None else {name: name for name in schema.names}
     for step in steps:
         names = step.carried(names) if step.passes_values else {}
     return names
-
-
-def unchanged_metrics(steps: Sequence[Step]) -> tuple[str, ...]:
-    """Return the metrics whose columns come out under their names, with the values that were counted."""
-    return tuple(
-        name
-        for i, step in enumerate(steps)
-        for name, metric in step.metrics
-        if (passed := _carried(steps[i + 1 :], metric.columns)).keys() >= {*metric.columns}
-        and all(passed[column] == column for column in metric.columns)
-    )
 
 
 def values_looked_at(steps: Sequence[Step], schema: pa.Schema, carried: Iterable[str]) -> frozenset[str]:

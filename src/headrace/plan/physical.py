@@ -114,7 +114,7 @@ class SavedPlan(msgspec.Struct, frozen=True):
 
     ``shape`` is what must match, as JSON text. ``files`` are ``(path, size, mtime_ns)`` in the numbering that
     the shards' splits use, and ``marks`` those of the first of them; empty where an earlier version has planned.
-    ``unchanged_metrics``: as ``compile.unchanged_metrics``. ``input``: what was read of one that has versions.
+    ``input``: what was read of one that has versions.
     ``table``: what tells the table that was there, to which the rows are to be added, from others.
     """
 
@@ -125,7 +125,6 @@ class SavedPlan(msgspec.Struct, frozen=True):
     shards: list[Shard]
     created: float
     headrace: str
-    unchanged_metrics: tuple[str, ...] = ()
     input: InputVersion | None = None
     table: str = ""
     marks: Sequence[Mark] = ()

@@ -20,7 +20,7 @@ from headrace.core.files import safe_files
 from headrace.core.files.formats import PART_SUFFIX
 from headrace.core.files.staged import StagedStream
 from headrace.core.files.storage import Storage, output_at, storage_at
-from headrace.core.stores.addresses import Options, checked_for_output
+from headrace.core.stores.addresses import Options, checked
 from headrace.core.target_ports import Encoder, Format, JoinedEncoder, Sink, Target, Writer
 from headrace.core.work import REJECTED, Durability, StagedFile, Task
 from headrace.errors import ArgumentError, SinkError, nearest
@@ -130,7 +130,7 @@ class FileSink:
 
     def __post_init__(self) -> None:
         storage = output_at(self.root, self.storage_options)
-        if checked_for_output(self.storage_options) and not storage.options:
+        if checked(self.storage_options) and not storage.options:
             raise ArgumentError(f"storage_options: {why_not('storage_options', 'folder')}")
         object.__setattr__(self, "root", storage.path)
         object.__setattr__(self, "storage_options", storage.options)
@@ -138,7 +138,7 @@ class FileSink:
 
     @property
     def storage(self) -> Storage:
-        return storage_at(self.root, checked_for_output(self.storage_options))
+        return storage_at(self.root, checked(self.storage_options))
 
     @property
     def syncs(self) -> bool:

@@ -89,7 +89,6 @@ def verify(
         "bytes": found.bytes,
         "rejected": found.rejected,
         "metrics": found.metrics or {},
-        "recounted_metrics": list(found.recounted),
         "unchecked_metrics": list(found.unchecked),
         "findings": [
             {"kind": each.kind, "file": each.file, "message": each.message} for each in found.findings

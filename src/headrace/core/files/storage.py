@@ -12,7 +12,6 @@ from headrace.core.stores.addresses import (
     Address,
     Options,
     checked,
-    checked_for_output,
     is_address,
     parse,
     parse_output,
@@ -293,7 +292,7 @@ def output_at(path: str | os.PathLike[str], options: Options | Mapping[str, Any]
     text = os.fspath(path)
     if is_address(text):
         text, options = unsigned(parse_output(text), options)
-        return InStore(text.rstrip("/"), checked_for_output(options))
+        return InStore(text.rstrip("/"), checked(options))
     if "://" in text:
         raise ArgumentError(f"Cannot write to {text!r}: give the folder as a path, without the scheme.")
     return Storage(absolute(text, "The output path"))

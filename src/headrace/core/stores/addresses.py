@@ -194,8 +194,10 @@ _SECRET = re.compile(r"secret|passw|token|credential|sas|(^|_)key|key(_|$)|auth|
 Options = tuple[tuple[str, Any], ...]
 
 
-def checked(given: Mapping[str, Any] | None) -> Options:
+def checked(given: Options | Mapping[str, Any] | None) -> Options:
     """Return options under the names they have here, in order; refuse secrets, and what is not known.
+
+    A tuple was checked before.
 
     >>> checked({"anon": True, "endpoint_url": "http://localhost:9000"})
     (('anonymous', True), ('endpoint', 'http://localhost:9000'))
@@ -203,8 +205,8 @@ def checked(given: Mapping[str, Any] | None) -> Options:
     Traceback (most recent call last):
     headrace.errors.ArgumentError: storage_options must not hold 'secret_access_key': credentials come from ...
     """
-    if given is None:
-        return ()
+    if given is None or isinstance(given, tuple):
+        return given or ()
     if not isinstance(given, Mapping):
         raise ArgumentError("storage_options is a dict, such as {'region': 'eu-west-1'}.")
     found: dict[str, Any] = {}
@@ -248,17 +250,6 @@ def with_anonymous(given: Any) -> Any:
     if options.get("anonymous") is False:
         raise ArgumentError("storage_options has anonymous=False, and the address says anonymous@: keep one.")
     return {**options, "anonymous": True}
-
-
-def checked_for_output(given: Options | Mapping[str, Any] | None) -> Options:
-    """Return options for writing: as for reading, and maybe ``allow_unsafe_store``. A tuple was checked before."""
-    if isinstance(given, tuple):
-        return given
-    rest = dict(given) if isinstance(given, Mapping) else given
-    unsafe = rest.pop("allow_unsafe_store", False) if isinstance(rest, dict) else False
-    if not isinstance(unsafe, bool):
-        raise ArgumentError(f"storage_options: allow_unsafe_store is True or False, not {unsafe!r}.")
-    return tuple(sorted((*checked(rest), *((("allow_unsafe_store", True),) if unsafe else ()))))
 
 
 def _value(name: str, value: Any) -> Any:

@@ -57,16 +57,11 @@ ABSENT: Final = Version(None)
 
 
 class StoreWriter:
-    """The objects below one address, by names from there on. Safe to use from many threads.
-
-    ``unsafe``: the store ignores conditions, so each is looked into beforehand; two drivers would not be told apart.
-    """
+    """The objects below one address, by names from there on. Safe to use from many threads."""
 
     def __init__(self, address: Address, options: Options) -> None:
         self.address = address
-        given = dict(options)
-        self.unsafe = bool(given.pop("allow_unsafe_store", False))
-        self._options = given
+        self._options = dict(options)
         self._prefix = f"{address.key}/" if address.key else ""
 
     def url(self, name: str) -> str:
@@ -89,9 +84,6 @@ class StoreWriter:
         """
         import obstore
 
-        if self.unsafe and when is not None:
-            self._look_first(name, when)
-            when = None
         mode: Any = "overwrite" if when is None else "create" if when == ABSENT else _condition(when)
         store, key = self._store(len(data)), self._prefix + name
         attributes: Any = dict(notes or {})

@@ -75,8 +75,7 @@ class Lease:
             raise RunLocked(
                 f"Other runs write to {self._store.address} all the time. Run again when they are done."
             )
-        if not self._store.unsafe:
-            self._check_conditions()
+        self._check_conditions()
         self._renewed = time.monotonic()
         self._thread.start()
 
@@ -89,9 +88,8 @@ class Lease:
                 self._version = ABSENT
                 raise UnsafeStore(
                     f"The store of {self._store.address} ignores conditions: it replaced an object that was to be "
-                    "written only if there is none. Two runs could mix their rows there, so nothing was written. If "
-                    "no other run ever writes to this output, storage_options={'allow_unsafe_store': True} uses it "
-                    "anyway."
+                    "written only if there is none. Two runs could mix their rows there, so nothing was written. Use "
+                    "another store; or write to a folder, and copy that."
                 )
 
     def _is_alive(self, holder: dict[str, Any], version: Version) -> bool:

@@ -115,10 +115,7 @@ class Step:
     """Nobody knows how many rows come out, so that batches of the steps behind cannot be planned."""
 
     passes_values: ClassVar[bool] = False
-    """Columns in ``carried`` have the very values that went in.
-
-    So they may be copied past the step, and metrics of them be computed again from the files.
-    """
+    """Columns in ``carried`` have the very values that went in, so they may be copied past the step."""
 
     row_by_row: ClassVar[bool] = False
     """The step looks at one row after the other, not at batches."""
