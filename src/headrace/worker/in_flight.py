@@ -36,6 +36,12 @@ _NONE: _InFlight = deque()
 _NUMBER = re.compile(r"\d+")
 
 
+class _Raised(Fault, frozen=True):
+    """A row fails by itself, and that will end the run."""
+
+    error: BaseException | None = None
+
+
 class InFlightWindow(Generic[T]):
     """Sends batches to ``caller``: ``ready`` makes the view that the function gets, ``made`` converts its result.
 
@@ -177,12 +183,12 @@ class InFlightWindow(Generic[T]):
         if failure is None:
             _wait_for(in_flight)
             yield from self._run_smaller(part)
-        elif not self._user_code.tolerant:
-            self._raise_for_first_row(part, failure)
         elif self._bisect_depth:
             yield from self._bisect(part, failure)
-        else:
+        elif self._user_code.tolerant:
             yield from self._bisect_and_reject(part, failure)
+        else:
+            self._raise_for_first_row(part, failure)
 
     def _succeeded(self, part: Rows) -> None:
         self._caller.has_run = True
@@ -208,15 +214,19 @@ class InFlightWindow(Generic[T]):
         raise self._user_code.step_error(error, part)
 
     def _raise_for_first_row(self, part: Rows, failure: BaseException) -> NoReturn:
-        """Raise for the first row that fails by itself; where all fail, the error of the whole batch says more."""
+        """Raise for the first row that fails by itself as its batch does; where all do, the batch's error says more.
+
+        Code that needs a whole batch may fail differently on a single row, and that says nothing about the batch.
+        """
         from headrace.worker.messages import takes_batch_for_row  # only to say what is wrong
 
-        found, row_error, others = self._first_failing_rows(part, failure)
-        together, first = len(found) > 1, _same_first_row(found, part)
         systematic = isinstance(failure, ConversionError) or takes_batch_for_row(failure)
-        if (together and (first or others)) or (systematic and (together or first)):
-            raise self._user_code.step_error(failure, part)
-        raise self._user_code.step_error(row_error, found)
+        for row, made in self._bisect(part, failure):
+            if isinstance(made, _Raised) and made.error and _fail_alike(made.error, failure):
+                if systematic and _same_first_row(row, part):
+                    break
+                raise self._user_code.step_error(made.error, row)
+        raise self._user_code.step_error(failure, part)
 
     def _some_failed(self, part: Rows, failed: RowsFailed) -> Iterator[tuple[Rows, T | Fault]]:
         """Yield the results of rows, and the faults of others, as a model tells them apart itself."""
@@ -281,7 +291,8 @@ class InFlightWindow(Generic[T]):
         """Bisect a failed batch down to the rows at fault: about k log2(n) calls for k of n rows."""
         if len(part) == 1:
             self._user_code.done += 1
-            yield part, self._user_code.fault_of(error)
+            fault = self._user_code.fault_of(error)
+            yield part, fault if self._user_code.tolerant else _Raised(fault.step, fault.kind, "", error)
             return
         self._bisect_depth += 1
         try:
@@ -299,39 +310,6 @@ class InFlightWindow(Generic[T]):
             yield from self._bisect(second, error)
         else:
             yield from self._run_again(second)
-
-    def _first_failing_rows(self, part: Rows, error: BaseException) -> tuple[Rows, BaseException, bool]:
-        """Find the first row that fails by itself, and how; or the fewest rows found that only fail together.
-
-        Rows that raise another error than ``error`` are skipped; the third result says whether there were any. Code
-        that needs a whole batch may fail differently on a single row, and that says nothing about the batch.
-        """
-        others = False
-        while len(part) > 1:
-            for piece in part.halves():
-                failure = self._failure(piece)
-                if failure is not None and _fail_alike(failure, error):
-                    part, error = piece, failure
-                    break
-                others = others or failure is not None
-            else:
-                break
-        return part, error, others
-
-    def _failure(self, part: Rows) -> BaseException | None:
-        call = self._start_reported(part)
-        try:
-            with self._user_code.timed(0):
-                call.result()
-        except BaseException as error:
-            if is_interrupt(error):
-                raise
-            if not self._user_code.is_row_error(error) or (len(part) > 1 and is_out_of_memory(error)):
-                return None
-            if len(part) > 1:
-                forget(error)
-            return error
-        return None
 
     @contextmanager
     def _timed(self) -> Iterator[None]:
