@@ -21,7 +21,6 @@ from crossed import crossed
 from headrace.core.failures import MESSAGE_CHARS
 from headrace.core.terminal import encodable, visible
 from headrace.errors import BadReturn, StepError
-from headrace.worker.schema_inference import schema_by_trying
 
 from .data import numbers
 
@@ -316,25 +315,3 @@ def test_any_error_crosses_process_borders_as_a_rejected_row(tmp_path: Path) -> 
     assert (result.rows, result.rejected) == (1, len(makers))
     kinds = hr.read_rejected(tmp_path / "out").to_arrow().column("_error_type").to_pylist()
     assert {"KeyboardInterrupt", "SystemExit", "GeneratorExit"} < set(kinds)
-
-
-def test_ctrl_c_while_a_function_is_tried_without_rows_is_one() -> None:
-    before = signal.getsignal(signal.SIGINT)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever the tests were started with
-    try:
-        for error in (KeyboardInterrupt, None):
-
-            def fails(batch: Any, error: Any = error) -> Any:
-                if error is None:
-                    signal.raise_signal(signal.SIGINT)
-                raise KeyboardInterrupt
-
-            data = hr.range(0).map_batches(fails)
-            if error is None:
-                with pytest.raises(KeyboardInterrupt):
-                    schema_by_trying(data._plan.steps, data._plan.source.schema())
-            else:
-                assert schema_by_trying(data._plan.steps, data._plan.source.schema()) is None
-            assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    finally:
-        signal.signal(signal.SIGINT, before)
