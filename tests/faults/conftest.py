@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,9 +17,3 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def job(source: Path, tmp_path: Path) -> Job:
     return Job(str(source), str(tmp_path / "out"))
-
-
-@pytest.fixture
-def staged(job: Job) -> Job:
-    """The same in two stages."""
-    return replace(job, staged=True)

@@ -17,13 +17,6 @@ from .test_power import ROWS, play
 from .test_random import play as killed_at_random
 
 SHELVES = 3
-AT_POINTS = [
-    ("stage.closed", "kill@5"),  # some files of a shard are staged, others are not
-    ("journal.synced", "kill@3"),
-    ("publish.rename", f"kill@{SHELVES + 2}"),  # the folder is there, and some files of the shard are
-    ("publish.renamed", f"kill@{2 * SHELVES + 1}"),
-    ("finish.success", "kill@1"),
-]
 OVERWRITES = ["swap.recorded", "swap.removed", "publish.rename", "swap.pointed", "finish.success"]
 LOSSES = 12
 SOAK_ROUNDS = 200
@@ -34,38 +27,16 @@ def shelved(job: Job) -> Job:
     return replace(job, shelves=True)
 
 
-def inline_driver(job: Job, fault: dict[str, str], **options: object) -> tuple[int, str]:
-    """Run it in a process of its own that has no workers."""
-    code, _, err = job.start(fault, engine="inline", workers=None, **options).wait()
-    return code, err
-
-
-@pytest.mark.parametrize(("point", "action"), AT_POINTS)
-def test_killed(shelved: Job, point: str, action: str) -> None:
-    code, err = inline_driver(shelved, {point: action})
-    assert code == -signal.SIGKILL, err
-    result = shelved.here()
-    assert (result.rows, result.files) == (len(shelved.expected()), SHELVES * FILES)
-    check(Path(shelved.output), shelved.expected(), shelved.here)
-
-
 @pytest.mark.parametrize("point", OVERWRITES)
 def test_overwrite_killed(shelved: Job, point: str) -> None:
     shelved.here()
     flat = Job(shelved.source, shelved.output, factor=5)
-    code, err = inline_driver(flat, {point: "kill"}, mode="overwrite")
+    code, _, err = flat.start({point: "kill"}, engine="inline", workers=None, mode="overwrite").wait()
     assert code == -signal.SIGKILL, err
     assert (rows_of(Path(flat.output)) == shelved.expected()) == (point == "swap.recorded")
     flat.here(mode="overwrite")
     check(Path(flat.output), flat.expected(), flat.here)
     assert not list(Path(flat.output).glob("shelf=*"))
-
-
-def test_worker_killed(shelved: Job, tmp_path: Path) -> None:
-    code, out, err = shelved.start({"stage.closed": f"once:{tmp_path / 'fired'}:kill@2"}).wait()
-    assert code == 0, err
-    assert out.strip() == f"[{len(shelved.expected())}, {SHELVES * FILES}, false]"
-    check(Path(shelved.output), shelved.expected(), shelved.here)
 
 
 def test_a_shard_with_a_lost_file_is_revoked_whole(shelved: Job) -> None:

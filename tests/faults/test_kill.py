@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -71,96 +74,194 @@ def test_every_point_is_killed_at_somewhere() -> None:
     assert points == failpoints.POINTS
 
 
-@pytest.mark.parametrize(("point", "passage"), DRIVER)
-def test_driver_killed(job: Job, point: str, passage: int) -> None:
-    code, _, err = job.start({point: f"kill@{passage}"}).wait()
-    assert code == -signal.SIGKILL, err
-    result = job.here()
-    assert result.rows == len(job.expected())
-    check(Path(job.output), job.expected(), job.here)
+# ---------------------------------------------------------------- one table for drivers, one for workers
 
 
-@pytest.mark.parametrize("point", WORKER)
-def test_driver_killed_while_a_worker_stands_at(job: Job, point: str) -> None:
-    code, _, err = job.start({point: "kill-driver@2"}).wait()
-    assert code == -signal.SIGKILL, err
-    job.here()
-    check(Path(job.output), job.expected(), job.here)
+def crossing(make: Callable[..., Any], *values: Sequence[Any]) -> list[Any]:
+    """Return a case for each combination; some of them for the soak, as ``crossed`` has it."""
+    return [make(*each.values, marks=each.marks) for each in crossed(*values)]
 
 
-@pytest.mark.parametrize("point", WORKER)
-def test_worker_killed(job: Job, tmp_path: Path, point: str) -> None:
-    code, out, err = job.start({point: f"once:{tmp_path / 'fired'}:kill@2"}).wait()
-    assert code == 0, err
-    assert (tmp_path / "fired").exists()
-    assert out.strip() == f"[{len(job.expected())}, {FILES}, false]"
-    check(Path(job.output), job.expected(), job.here)
+def driver(
+    points: str,
+    dying: dict[str, Any] | None = None,
+    then: dict[str, Any] | None = None,
+    *,
+    files: int | None = None,
+    marks: Any = (),
+    **changes: Any,
+) -> Any:
+    """Drivers of a job with ``changes`` end one after another at ``points``; ``then`` are options of the last one."""
+    return pytest.param(
+        points, dying or {}, then or {}, files, changes, marks=marks, id=f"{points} {changes or ''}"
+    )
 
 
-@pytest.mark.parametrize(
-    ("at", "combined"),
-    crossed(
+def worker(
+    point: str,
+    action: str,
+    options: dict[str, Any] | None = None,
+    *,
+    files: int | None = None,
+    marks: Any = (),
+    **changes: Any,
+) -> Any:
+    """One worker of a job with ``changes`` ends at a point, and others do its work."""
+    named = f"{point} {action} {changes or ''}"
+    return pytest.param(point, action, options or {}, files, changes, marks=marks, id=named)
+
+
+EVERY = {"commit_every": 1e-9}  # shards are done in parts
+INLINE = {"engine": "inline", "workers": None}
+ONE_SHARD: dict[str, Any] = {
+    "meets": "met",
+    "options": {"shard_rows": FILES * ROWS},
+}  # which two workers share
+SHELVES: dict[str, Any] = {"shelves": True, "files": 3 * FILES}
+NONE = {"first": 10_000}  # no row passes
+TWO = ["union", "zip"]
+
+DRIVERS = [
+    *(driver(f"{point}=kill@{passage}") for point, passage in DRIVER),
+    *(driver(f"{point}=kill-driver@2") for point in WORKER),
+    # Limits, no rows, several deaths, and what is not synced.
+    *(driver(at, limit=250) for at in ("publish.renamed=kill@2", "journal.synced=kill")),
+    *(driver(f"{at}=kill", limit=250) for at in ("finish.manifest", "finish.closed")),
+    *(driver(f"{at}=kill", **NONE) for at in ("finish.success", "finish.closed")),
+    driver("journal.synced=kill@2 journal.synced=kill@2 journal.synced=kill"),
+    driver("publish.renamed=kill@2", options={"durability": "process"}),
+    # Two datasets.
+    *crossing(
+        lambda at, combined, marks: driver(at[0], combined=combined, staged=at[1], marks=marks),
         [
-            ("journal.append", 1, False),
-            ("journal.synced", 2, False),
-            ("publish.rename", 6, True),
-            ("finish.success", 1, True),
+            ("journal.append=kill@1", False),
+            ("journal.synced=kill@2", False),
+            ("publish.rename=kill@6", True),
+            ("finish.success=kill@1", True),
         ],
-        ["union", "zip"],
+        TWO,
     ),
-)
-def test_driver_of_two_datasets_killed(job: Job, combined: str, at: tuple[str, int, bool]) -> None:
-    point, passage, staged = at
-    united = replace(job, combined=combined, staged=staged)
-    code, _, err = united.start({point: f"kill@{passage}"}).wait()
-    assert code == -signal.SIGKILL, err
-    result = united.here()
-    assert result.rows == FILES * ROWS
-    check(Path(job.output), job.expected(), united.here)
+    # Shards that are done in parts: by both drivers, or the first alone.
+    *crossing(
+        lambda at, anew, marks: driver(
+            f"{at[0]}=kill@{at[1]}", EVERY, EVERY if anew else {}, files=-FILES if anew else None, marks=marks
+        ),
+        PARTING,
+        [True, False],
+    ),
+    driver("attempt.parted=kill-driver@2", EVERY, EVERY, bad=50, options={"shard_rows": 4 * ROWS}),
+    # A shard that two workers share; the rest may be parted again.
+    *crossing(
+        lambda at, anew, marks: driver(
+            at, then={"commit_every": 1e-9 if anew else None}, **ONE_SHARD, marks=marks
+        ),
+        [
+            "attempt.left=kill-driver",
+            "attempt.parted=kill-driver",
+            "shard.divided=kill",
+            "journal.append=kill@3",
+            "journal.synced=kill@3",
+            "journal.append=kill@4",
+            "publish.rename=kill@2",
+        ],
+        [True, False],
+    ),
+    # Stages.
+    *(driver(f"{point}=kill-driver@2", staged=True) for point in (*MAKER, "attempt.batch")),
+    driver("journal.synced=kill@3", staged=True),
+    # Rows that are set aside.
+    *(driver("attempt.batch=kill-driver@4", bad=50, staged=staged) for staged in (False, True)),
+    *(driver("journal.synced=kill@3", bad=50, staged=staged) for staged in (False, True)),
+    driver("stage.closed=kill-driver@3", bad=50),
+    driver("stage.sync=kill-driver@4", bad=50, staged=True),
+    driver("publish.rename=kill@1", bad=50),
+    driver("publish.rename=kill@2", bad=50, staged=True),
+    driver("publish.renamed=kill@3", bad=50),
+    driver("finish.manifest=kill@1", bad=50),
+    driver("finish.success=kill@1", bad=50, staged=True),
+    # Parts in folders: some files of a shard are staged, or published, and others are not.
+    *(
+        driver(at, INLINE, **SHELVES)
+        for at in (
+            "stage.closed=kill@5",
+            "journal.synced=kill@3",
+            "publish.rename=kill@5",
+            "publish.renamed=kill@7",
+            "finish.success=kill@1",
+        )
+    ),
+]
+WORKERS = [
+    *(worker(point, "kill@2", files=FILES) for point in WORKER),
+    *crossing(
+        lambda at, combined, marks: worker(
+            at[0], "kill@2", combined=combined, staged=at[1], bad=50, marks=marks
+        ),
+        [("attempt.batch", False), ("block.made", True), ("stage.write", True)],
+        TWO,
+    ),
+    worker("attempt.parted", "kill@4", EVERY, files=4 * FILES),  # batches of 30 rows, of 100
+    *(worker(point, "kill", **ONE_SHARD) for point in ("attempt.left", "attempt.parted", "stage.closed")),
+    *crossing(
+        lambda point, passage, marks: worker(point, f"kill@{passage}", staged=True, files=FILES, marks=marks),
+        [*MAKER, "attempt.started", "attempt.batch", "stage.closed"],
+        [1, 3],
+    ),
+    worker("stage.closed", "kill@2", **SHELVES),
+    worker("stage.write", "kill@2", limit=330),
+]
 
 
-@pytest.mark.parametrize(
-    ("at", "combined"),
-    crossed([("attempt.batch", False), ("block.made", True), ("stage.write", True)], ["union", "zip"]),
-)
-def test_worker_of_two_datasets_killed(job: Job, tmp_path: Path, combined: str, at: tuple[str, bool]) -> None:
-    point, staged = at
-    united = replace(job, combined=combined, staged=staged, bad=50)
-    rejected = [i for i in range(FILES * ROWS) if united.fails(i)]
-    code, _, err = united.start({point: f"once:{tmp_path / 'fired'}:kill@2"}).wait()
-    assert code == 0, err
-    assert (tmp_path / "fired").exists()
-    check(Path(job.output), united.expected(), united.here, rejected)
+def of(job: Job, folder: Path, changes: dict[str, Any]) -> tuple[Job, list[int]]:
+    """Return the job with changes, and which rows it sets aside."""
+    if "meets" in changes:
+        (folder / "met").mkdir()
+        changes = {**changes, "meets": str(folder / "met")}
+    job = replace(job, **changes)
+    return job, [i for i in range(FILES * ROWS) if job.fails(i)]
 
 
-@pytest.mark.parametrize(("at", "anew"), crossed(PARTING, [True, False]))
-def test_driver_killed_where_shards_are_parted(job: Job, at: tuple[str, int], anew: bool) -> None:
-    point, passage = at
-    code, _, err = job.start({point: f"kill@{passage}"}, commit_every=1e-9).wait()
-    assert code == -signal.SIGKILL, err
-    options = {"commit_every": 1e-9} if anew else {}  # both drivers part shards, or the first alone
-    result = job.here(**options)
-    assert result.rows == len(job.expected()) and (result.files > FILES or not anew)
-    check(Path(job.output), job.expected(), job.here)
+@pytest.mark.parametrize(("points", "dying", "then", "files", "changes"), DRIVERS)
+def test_drivers_killed(
+    job: Job,
+    tmp_path: Path,
+    points: str,
+    dying: dict[str, Any],
+    then: dict[str, Any],
+    files: int | None,
+    changes: dict[str, Any],
+) -> None:
+    """``files``: how many the output has; less than 0: more than that."""
+    job, rejected = of(job, tmp_path, changes)
+    for point, _, action in (each.partition("=") for each in points.split()):
+        code, _, err = job.start({point: action}, **dying).wait()
+        assert code == -signal.SIGKILL, err
+    result = job.here(**then)
+    assert (result.rows, result.rejected) == (len(job.expected()), len(rejected))
+    assert files is None or (result.files == files if files > 0 else result.files > -files)
+    check(Path(job.output), job.expected(), job.here, rejected)
 
 
-def test_worker_killed_where_shards_are_parted(job: Job, tmp_path: Path) -> None:
-    fault = {"attempt.parted": f"once:{tmp_path / 'fired'}:kill@4"}
-    code, out, err = job.start(fault, commit_every=1e-9).wait()
-    assert code == 0, err
-    assert (tmp_path / "fired").exists()
-    assert out.strip() == f"[{len(job.expected())}, {4 * FILES}, false]"  # batches of 30 rows, of 100
-    check(Path(job.output), job.expected(), job.here)
+@pytest.mark.parametrize(("point", "action", "options", "files", "changes"), WORKERS)
+def test_workers_killed(
+    job: Job,
+    tmp_path: Path,
+    point: str,
+    action: str,
+    options: dict[str, Any],
+    files: int | None,
+    changes: dict[str, Any],
+) -> None:
+    job, rejected = of(job, tmp_path, changes)
+    code, out, err = job.start({point: f"once:{tmp_path / 'fired'}:{action}"}, **options).wait()
+    assert code == 0 and (tmp_path / "fired").exists(), err
+    rows, made, resumed = json.loads(out)
+    assert (rows, made, resumed) == (len(job.expected()), files or made, False)
+    check(Path(job.output), job.expected(), job.here, rejected)
 
 
-@pytest.fixture
-def shared(job: Job, tmp_path: Path) -> Job:
-    """A job of one shard, which the two workers share."""
-    (tmp_path / "met").mkdir()
-    return replace(job, meets=str(tmp_path / "met"), options={"shard_rows": FILES * ROWS})
-
-
-def test_a_shard_is_shared_by_two_workers(shared: Job) -> None:
+def test_a_shard_is_shared_by_two_workers(job: Job, tmp_path: Path) -> None:
+    shared, _ = of(job, tmp_path, ONE_SHARD)
     code, out, err = shared.start().wait()
     assert code == 0, err
     assert out.strip() == f"[{FILES * ROWS}, 2, false]"
@@ -168,90 +269,7 @@ def test_a_shard_is_shared_by_two_workers(shared: Job) -> None:
     check(Path(shared.output), shared.expected(), shared.here)
 
 
-SHARED = [
-    ("attempt.left", "kill-driver"),
-    ("attempt.parted", "kill-driver"),
-    ("shard.divided", "kill"),
-    ("journal.append", "kill@3"),
-    ("journal.synced", "kill@3"),
-    ("journal.append", "kill@4"),
-    ("publish.rename", "kill@2"),
-]
-
-
-@pytest.mark.parametrize(("at", "anew"), crossed(SHARED, [True, False]))
-def test_driver_killed_where_a_shard_is_shared(shared: Job, at: tuple[str, str], anew: bool) -> None:
-    point, action = at
-    code, _, err = shared.start({point: action}).wait()
-    assert code == -signal.SIGKILL, err
-    result = shared.here(commit_every=1e-9 if anew else None)  # the rest may be parted again
-    assert result.rows == FILES * ROWS
-    check(Path(shared.output), shared.expected(), shared.here)
-
-
-@pytest.mark.parametrize("point", ["attempt.left", "attempt.parted", "stage.closed"])
-def test_worker_killed_where_a_shard_is_shared(shared: Job, tmp_path: Path, point: str) -> None:
-    code, out, err = shared.start({point: f"once:{tmp_path / 'fired'}:kill"}).wait()
-    assert code == 0, err
-    assert (tmp_path / "fired").exists()
-    assert out.startswith(f"[{FILES * ROWS}, ")
-    check(Path(shared.output), shared.expected(), shared.here)
-
-
-def test_rows_that_were_set_aside_where_shards_are_parted(job: Job) -> None:
-    picky = replace(
-        job, bad=50, options={"shard_rows": 4 * ROWS}
-    )  # batches of 30 and of 25 rows: parted at 150
-    rejected = [i for i in range(FILES * ROWS) if picky.fails(i)]
-    code, _, err = picky.start({"attempt.parted": "kill-driver@2"}, commit_every=1e-9).wait()
-    assert code == -signal.SIGKILL, err
-    assert picky.here(commit_every=1e-9).rejected == len(rejected)
-    check(Path(picky.output), picky.expected(), picky.here, rejected)
-
-
-@pytest.mark.parametrize(
-    ("point", "passage"), crossed([*MAKER, "attempt.started", "attempt.batch", "stage.closed"], [1, 3])
-)
-def test_worker_of_either_stage_killed(staged: Job, tmp_path: Path, point: str, passage: int) -> None:
-    code, out, err = staged.start({point: f"once:{tmp_path / 'fired'}:kill@{passage}"}).wait()
-    assert code == 0, err
-    assert (tmp_path / "fired").exists()
-    assert out.strip() == f"[{len(staged.expected())}, {FILES}, false]"
-    check(Path(staged.output), staged.expected(), staged.here)
-
-
-@pytest.mark.parametrize("point", [*MAKER, "attempt.batch", "journal.synced"])
-def test_driver_of_stages_killed(staged: Job, point: str) -> None:
-    action = "kill@3" if point == "journal.synced" else "kill-driver@2"
-    code, _, err = staged.start({point: action}).wait()
-    assert code == -signal.SIGKILL, err
-    staged.here()
-    check(Path(staged.output), staged.expected(), staged.here)
-
-
-@pytest.mark.parametrize(
-    ("point", "action", "staging"),
-    [
-        ("attempt.batch", "kill-driver@4", False),
-        ("attempt.batch", "kill-driver@4", True),
-        ("stage.closed", "kill-driver@3", False),
-        ("stage.sync", "kill-driver@4", True),
-        ("journal.synced", "kill@3", False),
-        ("journal.synced", "kill@3", True),
-        ("publish.rename", "kill@1", False),
-        ("publish.rename", "kill@2", True),
-        ("publish.renamed", "kill@3", False),
-        ("finish.manifest", "kill@1", False),
-        ("finish.success", "kill@1", True),
-    ],
-)
-def test_rows_that_were_set_aside_outlive_any_crash(job: Job, point: str, action: str, staging: bool) -> None:
-    picky = replace(job, bad=50, staged=staging)
-    rejected = [i for i in range(FILES * ROWS) if picky.fails(i)]
-    code, _, err = picky.start({point: action}).wait()
-    assert code == -signal.SIGKILL, err
-    assert picky.here().rejected == len(rejected)
-    check(Path(picky.output), picky.expected(), picky.here, rejected)
+# ---------------------------------------------------------------- twice, and over another output
 
 
 @pytest.mark.parametrize("point", RECOVER)

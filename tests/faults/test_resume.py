@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,27 +24,6 @@ from headrace.errors import (
 from .invariants import check, parts, rows_of, stamps
 from .job import FILES, ROWS, Job, make_input
 
-# ---------------------------------------------------------------- killed, and run again
-
-NONE = {"first": 10_000}  # no row passes
-KILLED: list[tuple[dict[str, Any], str]] = [
-    *(({"limit": 250}, points) for points in ("publish.renamed@2", "journal.synced", "finish.manifest")),
-    *(({"limit": 250}, "finish.closed"), (NONE, "finish.success"), (NONE, "finish.closed")),
-    *(({}, "journal.synced@2 journal.synced@2 journal.synced"), ({}, "journal.synced@2")),
-    ({"options": {"durability": "process"}}, "publish.renamed@2"),
-]
-
-
-@pytest.mark.parametrize(("which", "points"), KILLED, ids=str)
-def test_killed(job: Job, which: dict[str, Any], points: str) -> None:
-    """One driver after the other, each killed at its point; the last one ends the run."""
-    job = replace(job, **which)
-    for point, _, passage in (each.partition("@") for each in points.split()):
-        assert job.start({point: f"kill@{passage or 1}"}).wait()[0] == -signal.SIGKILL
-    job.here()
-    check(Path(job.output), job.expected(), job.here)
-
-
 # ---------------------------------------------------------------- limits
 
 
@@ -62,13 +40,6 @@ def test_limit_with_a_lost_part(job: Job, lost: int) -> None:
     job.here()
     os.unlink(Path(job.output) / parts(Path(job.output))[lost])
     job.here()
-    check(Path(job.output), job.expected(), job.here)
-
-
-def test_limit_with_workers_that_die(job: Job, tmp_path: Path) -> None:
-    job = Job(job.source, job.output, limit=330)
-    code, _, err = job.start({"stage.write": f"once:{tmp_path / 'fired'}:kill@2"}).wait()
-    assert code == 0, err
     check(Path(job.output), job.expected(), job.here)
 
 
