@@ -177,9 +177,3 @@ class BoosterPredictor(EstimatorPredictor):
                 f"{self.label} has no classes: method='class' is for classifiers, and it was trained for "
                 f"{objective!r}."
             )
-
-
-def check_unknown_categories(value: Any) -> None:
-    """Raise ``ArgumentError`` unless ``unknown_categories=`` is ``"error"`` or ``"missing"``."""
-    if value not in ("error", "missing"):
-        raise ArgumentError(f"unknown_categories is 'error' or 'missing', not {value!r}.")

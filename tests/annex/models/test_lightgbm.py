@@ -185,6 +185,11 @@ class TestCategories(PredictorContract):
         yield rides()[["borough"]], "there is no 'distance'"
         yield self.batch().assign(distance="far"), "LightGBM refused it: "
 
+    def test_new_values_are_missing_as_in_the_library(self) -> None:
+        frame = rides()[["borough", "distance"]][:2].assign(borough=["Mars", None], distance=1.0)
+        new, none = predicted(self.model(), frame).tolist()
+        assert new == none
+
     def test_few_categories_in_a_batch_have_the_codes_of_training(self) -> None:
         queens = rides()[rides()["borough"] == "Queens"][:5]
         all_of_them = pd.Categorical(queens["borough"], sorted(set(rides()["borough"])))

@@ -212,11 +212,12 @@ class TestCategories(PredictorContract):
         batch = self.batch() | {"borough": self.table()["borough"].cat.codes.to_numpy()[:20]}
         np.testing.assert_array_equal(predicted(self.model(), batch), self.expected())
 
-    def test_new_values_if_so_told_and_nulls_are_missing(self) -> None:
-        batch = self.batch() | {"borough": np.array(["Mars", None] * 10, object)}
+    def test_nulls_are_missing_and_new_values_are_refused(self) -> None:
+        batch = self.batch() | {"borough": np.array([None] * 20, object)}
         frame = self.table().drop(columns="fare")[:20].assign(borough=pd.Categorical([None] * 20, ["Bronx"]))
-        made = predicted(self.model(), batch, unknown_categories="missing")
-        np.testing.assert_array_equal(made, self.model().predict(frame))
+        np.testing.assert_array_equal(predicted(self.model(), batch), self.model().predict(frame))
+        with pytest.raises(BadInput, match=r"'borough' has categories .*Mars.*make nulls of such values"):
+            predicted(self.model(), self.batch() | {"borough": np.array(["Mars", None] * 10, object)})
 
 
 @pytest.mark.parametrize("objective", ["binary:logistic", "multi:softprob", "multi:softmax"])

@@ -12,11 +12,11 @@ from typing import Any, Literal
 import numpy as np
 
 from headrace.core.arguments import known_arguments
-from headrace.core.arrow.model_columns import check_names, listed, matrix
+from headrace.core.arrow.model_columns import check_names, matrix
 from headrace.core.files.artifacts import Artifact, NotReadable, is_pickle, open_regular, require, threads
-from headrace.errors import ArgumentError, BadInput
+from headrace.errors import ArgumentError
 from headrace.predictors import directly
-from headrace.predictors.estimators import BoosterPredictor, check_unknown_categories
+from headrace.predictors.estimators import BoosterPredictor
 
 _HEAD = re.compile(rb"\s*tree\r?\n(.*\r?\n)*?version=v\d+")
 _OTHER_NAMES = "X does not have valid feature names"
@@ -43,8 +43,7 @@ class LightGBMPredictor(BoosterPredictor):
 
     Columns are matched by name if the model was trained with names; otherwise one column of shape (n, k…) or
     several side by side are its matrix. NaN is a missing value. A model trained with categories of pandas takes
-    DataFrames, and the same values. A value that is new counts as missing, as in LightGBM itself, unless
-    ``unknown_categories="error"``.
+    DataFrames, and the same values. A value that is new counts as missing, as in LightGBM itself.
 
     A file holds trees, not the estimator: it predicts as ``Booster.predict`` does (probabilities for a
     classifier). ``method="class"`` gives the number of the likeliest class.
@@ -58,9 +57,6 @@ class LightGBMPredictor(BoosterPredictor):
         ``leaf``: the number of the leaf in each tree; ``contributions``: (n, k + 1), SHAP values.
     num_iteration
         How many rounds of trees to use; default: the best one if training stopped early, otherwise all.
-    unknown_categories
-        ``missing`` or ``error``: what a value is that a category of pandas did not have in training. None and NaN
-        are missing either way.
     sha256
         The digest that a file must have.
     trust_pickle
@@ -107,14 +103,11 @@ class LightGBMPredictor(BoosterPredictor):
         *,
         method: str = "predict",
         num_iteration: int | None = None,
-        unknown_categories: Literal["error", "missing"] = "missing",
         sha256: str | None = None,
         trust_pickle: bool = False,
     ) -> None:
         if num_iteration is not None and (type(num_iteration) is not int or num_iteration < 1):
             raise ArgumentError(f"num_iteration={num_iteration!r} should be a number of rounds, 1 or more.")
-        check_unknown_categories(unknown_categories)
-        self._unknown = unknown_categories
         self._rounds = num_iteration
         self.batch_format: Literal["numpy", "pandas"] = "numpy"
         self._open(model, method=method, sha256=sha256, trust_pickle=trust_pickle)
@@ -177,7 +170,7 @@ class LightGBMPredictor(BoosterPredictor):
         return (type(model).__name__, trees, best, getattr(model, "classes_", None))
 
     def _options(self) -> tuple[Any, ...]:
-        return (self._method, self._rounds, self._unknown)
+        return (self._method, self._rounds, "missing")  # what new categories are, which could be chosen once
 
     def _choose_format(self, booster: Any) -> None:
         """Set the form of batches; check that there are classes, where these are wanted."""
@@ -200,9 +193,6 @@ class LightGBMPredictor(BoosterPredictor):
         texts = [name for name in frame.columns if not pd.api.types.is_numeric_dtype(frame[name])]
         if len(texts) == len(self._booster.pandas_categorical):
             # Texts come as texts, where training had categories; LightGBM gives them the codes of training.
-            if self._unknown == "error":
-                for name, known in zip(texts, self._booster.pandas_categorical, strict=True):
-                    _refuse_new(str(name), frame[name], known)
             frame = frame.astype(dict.fromkeys(texts, "category"))
         return frame
 
@@ -218,15 +208,6 @@ class LightGBMPredictor(BoosterPredictor):
         if "\nend of trees" not in text or "\0" in text:  # LightGBM would end the process
             raise NotReadable("its end is missing, or it holds bytes that are not text")
         return lightgbm.Booster(model_str=text)
-
-
-def _refuse_new(name: str, column: Any, known: list[Any]) -> None:
-    new = column[~(column.isin(known) | column.isna())].unique().tolist()
-    if new:
-        raise BadInput(
-            f"{name!r} has categories that the model was not trained with: {listed(map(str, new))}. Leave out "
-            "unknown_categories='error' to count them as missing, or leave such rows out"
-        )
 
 
 def _booster_of(model: Any) -> Any:

@@ -16,7 +16,7 @@ from headrace.core.files.artifacts import Artifact, is_pickle, open_regular, sho
 from headrace.core.files.formats import model_format
 from headrace.errors import ArgumentError, BadInput
 from headrace.predictors import directly
-from headrace.predictors.estimators import BoosterPredictor, check_unknown_categories
+from headrace.predictors.estimators import BoosterPredictor
 
 _JSON = re.compile(rb'\s*\{\s*"(learner|version)"\s*:')
 _UBJ = re.compile(rb"\{(L.{8}|l.{4}|I.{2}|[iU].)(learner|version)", re.DOTALL)
@@ -50,8 +50,7 @@ class XGBoostPredictor(BoosterPredictor):
 
     Columns are matched by name if the model was trained with names; otherwise one column of shape (n, k…) or
     several side by side are its matrix. NaN is a missing value. A categorical feature takes the values that
-    it had in training, or their codes; a value that is new is an error, as it is in XGBoost, unless
-    ``unknown_categories="missing"``.
+    it had in training, or their codes; a value that is new is an error, as it is in XGBoost.
 
     A file holds trees, not the estimator: it predicts as ``Booster.predict`` does (probabilities for a
     classifier, and all its trees, unless ``iteration_range`` is set). ``method="class"`` gives the number
@@ -66,9 +65,6 @@ class XGBoostPredictor(BoosterPredictor):
         function; ``leaf``: the number of the leaf in each tree; ``contributions``: (n, k + 1), SHAP values.
     iteration_range
         ``(first, stop)``: which rounds of trees to use; default: as the model does by itself.
-    unknown_categories
-        ``error`` or ``missing``: what a value is that a categorical feature did not have in training. None and NaN
-        are missing either way.
     sha256
         The digest that a file must have.
     trust_pickle
@@ -113,12 +109,9 @@ class XGBoostPredictor(BoosterPredictor):
         *,
         method: str = "predict",
         iteration_range: tuple[int, int] | None = None,
-        unknown_categories: Literal["error", "missing"] = "error",
         sha256: str | None = None,
         trust_pickle: bool = False,
     ) -> None:
-        check_unknown_categories(unknown_categories)
-        self._unknown = unknown_categories
         self._range = _checked_range(iteration_range)
         self._ours = False  # whether the model is this worker's alone, so that its settings may be changed
         self._open(model, method=method, sha256=sha256, trust_pickle=trust_pickle)
@@ -180,7 +173,7 @@ class XGBoostPredictor(BoosterPredictor):
         return (type(model).__name__, trees, repr(getattr(model, "missing", None)))
 
     def _options(self) -> tuple[Any, ...]:
-        return (self._method, self._range, self._unknown)
+        return (self._method, self._range, "error")  # what new categories are, which could be chosen once
 
     def _message(self, error: BaseException) -> str:
         """Leave out XGBoost's stack trace, file names and time."""
@@ -238,14 +231,12 @@ class XGBoostPredictor(BoosterPredictor):
         if array.dtype != object and array.dtype.kind in "US":
             array = array.astype(object)
         values = array.tolist()
-        if self._unknown == "error":
-            new = dict.fromkeys(value for value in values if value not in codes and not _is_missing(value))
-            if new:
-                raise BadInput(
-                    f"{name!r} has categories that the model was not trained with: {listed(map(str, new))}. Give "
-                    "the model as XGBoostPredictor(model, unknown_categories='missing') to count them as missing, or "
-                    "leave such rows out"
-                )
+        new = dict.fromkeys(value for value in values if value not in codes and not _is_missing(value))
+        if new:
+            raise BadInput(
+                f"{name!r} has categories that the model was not trained with: {listed(map(str, new))}. Leave such "
+                "rows out, or make nulls of such values in a step before, which count as missing"
+            )
         return np.array([codes.get(value, np.nan) for value in values], np.float32)
 
     def _read_file(self, artifact: Artifact) -> Any:
