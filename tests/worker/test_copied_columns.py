@@ -19,6 +19,9 @@ from headrace.errors import InputChanged
 from headrace.session import execution_plan
 from headrace.sinks.parquet_joined import JoinedEncoder
 from headrace.worker import copy_choice, copying, reading
+from headrace.worker.steps.base import runs
+
+from .test_steps import Round, Rounding
 
 Build = Callable[[Dataset], Dataset]
 
@@ -132,7 +135,14 @@ def named(batch: dict[str, Any]) -> Any:
     return {"low": batch["x"] - 1, "high": batch["x"] + 1}
 
 
+def own_step(data: Dataset) -> Dataset:
+    """It says what it reads, and nothing of what it changes."""
+    runs(Round)(Rounding)
+    return data.with_step(Round("x"))
+
+
 PLANS: dict[str, tuple[Build, set[str]]] = {
+    "own step": (own_step, set()),
     "predict": (lambda d: d.predict(half, inputs=["x"], output="p"), {"id", "x", "word", "tags", "kind"}),
     "keep": (lambda d: d.predict(half, inputs=["x"], output="p", keep=["kind", "id"]), {"id", "kind"}),
     "replace": (

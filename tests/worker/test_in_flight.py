@@ -549,13 +549,6 @@ def test_two_batches_are_with_a_predictor_that_computes_by_itself() -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("most", "expected"), [(2, 2), (3, 3)])
-def test_more_if_asked_for(most: int, expected: int) -> None:
-    model = Submits(lambda b: b["id"] * 2, early=True)
-    assert run([predict_step(model, 5, most)], rows_of(50)).num_rows == 50
-    assert model.most == expected
-
-
 def test_one_at_a_time_is_plain_prediction() -> None:
     model = Submits(lambda b: b["id"] * 2)
     assert run([predict_step(model, 5, 1)], rows_of(10)).num_rows == 10
@@ -605,17 +598,6 @@ def test_a_run(engine: str) -> None:
     assert made.column("b").to_pylist() == [i + 1 for i in range(300)]
     mapped = data.map_batches(Doubles, fn_args=[3], batch_size=9).to_arrow()
     assert mapped.column("double").to_pylist() == [3 * i for i in range(300)]
-
-
-def test_an_error_in_a_run() -> None:
-    async def ask(batch: Batch) -> Batch:
-        if 150 in batch["id"]:
-            raise TimeoutError("10 s")
-        return batch
-
-    data = numbers(300).with_options(engine="inline", progress=False)
-    with pytest.raises(StepError, match=r"raised TimeoutError: 10 s\. It was working on .* row 150: id=150"):
-        data.map_batches(ask, batch_size=5).to_arrow()
 
 
 @pytest.mark.parametrize("size", [None, 2, 100])

@@ -34,7 +34,6 @@ from headrace.driver.policy import (
     EndWorker,
     Policies,
     Policy,
-    Release,
     ResizePool,
     Restrict,
     RunView,
@@ -219,8 +218,6 @@ class Runner:
         outcome = self.scheduler.with_all_stages(outcome)
         for policy in self._policies:
             decided = policy.on_outcome(outcome, state)
-            if decided is None:
-                return ()
             if isinstance(decided, DivideShard):
                 self._divide(decided)
             else:
@@ -262,8 +259,6 @@ class Runner:
             elif isinstance(action, ResizePool):
                 open_workers = self._state.open_workers(action.stage)
                 self._pools[action.stage].resize(action.size, keep=open_workers)
-            elif isinstance(action, Release):
-                self.scheduler.complete(action.outcome)
             elif isinstance(action, DivideShard):
                 self._divide(action)
             elif isinstance(action, AddShards):

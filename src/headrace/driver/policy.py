@@ -89,12 +89,6 @@ class Restrict(msgspec.Struct, frozen=True):
         )
 
 
-class Release(msgspec.Struct, frozen=True):
-    """Go on with an outcome that the policy had held back."""
-
-    outcome: Outcome
-
-
 class DivideShard(msgspec.Struct, frozen=True):
     """Replace a shard by ``parts``; the first has its number. ``early``: it is done already, or under way."""
 
@@ -124,19 +118,9 @@ class EndRun(msgspec.Struct, frozen=True):
 
 
 Action = (
-    Emit
-    | EndWorker
-    | Tell
-    | ResizePool
-    | Restrict
-    | Release
-    | DivideShard
-    | AddShards
-    | DumpStacks
-    | EndRun
-    | StopRun
+    Emit | EndWorker | Tell | ResizePool | Restrict | DivideShard | AddShards | DumpStacks | EndRun | StopRun
 )
-Decision = Outcome | DivideShard | None
+Decision = Outcome | DivideShard
 """What becomes of an outcome: see ``Policy.on_outcome``."""
 
 
@@ -194,7 +178,7 @@ class Policy:
         return None
 
     def on_outcome(self, outcome: Outcome, view: RunView) -> Decision:
-        """Return the outcome to go on with; None holds it back. Asked before it is completed.
+        """Return the outcome to go on with. Asked before it is completed.
 
         A shard is divided before its outcome, which stays as it is, goes on. Raising ends the run at once.
         """

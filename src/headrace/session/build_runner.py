@@ -21,7 +21,6 @@ from headrace.driver.policies.workers import (
     Interruption,
     PickleWarnings,
     PoolScaling,
-    RetryBackoff,
     StallDetector,
 )
 from headrace.driver.policy import Policy
@@ -138,8 +137,8 @@ def _one_schema(schemas: Sequence[bytes]) -> bytes:
 def policies_of(spec: RunSpec, committer: Committer, *, dividable: bool) -> list[Policy]:
     """Return the policies of a run, in the order in which they are asked.
 
-    Outcomes are checked before they count against the error budget; a shard is divided before its retry waits. Of a
-    death, the memory guard knows first whether it caused that itself.
+    Outcomes are checked before they count against the error budget; of a death, the memory
+    guard knows first whether it caused that itself.
     """
     poison_rows = PoisonRowDetector(spec.batch_timeout, raises=spec.raises, locate=spec.locate)
     policies: list[Policy] = []
@@ -149,7 +148,7 @@ def policies_of(spec: RunSpec, committer: Committer, *, dividable: bool) -> list
     if spec.memory_limit is not None:
         memory = MemoryPolicy(spec.memory_limit, shard_too_big=spec.resumed.shard_too_big)
         policies.append(MemoryGuard(memory, spec.driver_memory, poison_rows))
-    policies += [ExternalDeaths(), poison_rows, RetryBackoff(), BatchCeilings(committer), PickleWarnings()]
+    policies += [ExternalDeaths(), poison_rows, BatchCeilings(committer), PickleWarnings()]
     if dividable and (spec.commit_every or spec.shared):
         policies.append(EarlyCommit(spec.commit_every))
     if dividable and spec.shared:
