@@ -21,7 +21,7 @@ from headrace.errors import OutputWriteFailed, SinkError
 from headrace.output import commit as committing
 from headrace.output import journal as journals
 from headrace.output.commit import ShardCommitter
-from headrace.output.journal_state import Reached, Revision, Swapping
+from headrace.output.journal_state import Grown, Reached, Renewed, Revision, Swapping
 from headrace.output.layout import open_output, read_plan
 from headrace.output.mending import replace_shards, replacing
 from headrace.output.recover import begin, recover
@@ -148,10 +148,18 @@ def test_commits_are_counted_durable_and_seen(run: Run) -> None:
     assert run.committer.state.ledger.written == 4
     run.committer.commit_accepted()
     assert run.seen() == names(*records) and told == [0, 2]
+    run.committer.commit_accepted()  # of nothing more
     assert not run.committer.empty and not run.committer.pending
     committer = run.again()
     assert list(committer.state.done) == [1, 0, 1] and not committer.empty
     assert names(*committer.committed()) == names(*committer.of_last_run()) == run.seen()
+
+
+def test_what_is_under_way_ends_with_the_committer(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[bool] = []
+    monkeypatch.setattr(run.committer.revealing.publisher, "close", lambda: closed.append(True))
+    run.again()
+    assert closed == [True]
 
 
 def test_nothing_is_seen_that_is_not_journalled(run: Run) -> None:
@@ -376,6 +384,11 @@ def test_shards_take_the_places_of_others(tmp_path: Path) -> None:
     assert run.seen() == before
     run.committer.finish(1.0, {})
     assert run.seen() == sorted([*before[1:], *names(record)])
+    run.committer.grow([("in2", 1, 1)], [Shard(4, ())])
+    grown = [
+        type(note) for note in journals.read(run.committer.folder / "journal") if isinstance(note, Grown)
+    ]
+    assert grown == [Renewed, Grown]
     assert json.loads((run.folder / "_SUCCESS").read_bytes())["rows"] == 6
     run.end()
 
@@ -405,20 +418,44 @@ def test_records_take_the_places_of_others_all_or_none(tmp_path: Path) -> None:
 
 def test_input_that_comes_to_a_run_under_way(run: Run) -> None:
     run.commit(0)
+    run.record(1)
     run.committer.grow([("in2", 1, 1)], [Shard(3, ())])
+    assert run.committer.state.ledger.written == 4  # what was accepted counts still
     (record,) = run.commit(3)
     assert names(record)[0] in run.seen() and "aaaaaaaa-2" not in names(record)[0]
     assert len(run.again().plan.shards) == 4
 
 
-def test_rows_that_come_to_an_output_without_any(tmp_path: Path) -> None:
+def test_input_that_comes_to_runs_that_nobody_sees_yet(tmp_path: Path) -> None:
+    run = finished(tmp_path / "out")
+    before = run.seen()
+    for shard in (3, 4):
+        run.committer.grow([(f"in{shard}", 1, 1)], [Shard(shard, ())])
+        run.commit(shard)
+    assert run.again().state.hidden and run.seen() == before and run.is_complete
+    run.committer.finish(1.0, {})
+    assert len(run.seen()) == 5 and len(run.committer.state.runs) == 2
+    run.end()
+    new = Run(tmp_path / "out", "bbbbbbbb")  # in the place of what is there
+    new.record(3, rows=0)
+    new.committer.commit_accepted()
+    new.committer.grow([("in2", 1, 1)], [Shard(3, ())])
+    assert new.is_complete and len(new.seen()) == 5
+    new.end()
+
+
+@pytest.mark.parametrize("gated", [False, True])
+def test_rows_that_come_to_an_output_without_any(tmp_path: Path, gated: bool) -> None:
     run = Run(tmp_path / "out")
     run.record(3, rows=0)  # the part that shows the columns
     run.committer.finish(1.0, {})
     assert run.seen() and run.is_complete
+    run.committer.gated = gated
     run.committer.grow([("in2", 1, 1)], [Shard(3, ())])
     assert not run.is_complete and run.seen() == [] and run.committer.state.files == 0
-    assert list(run.again().state.done) == [0, 0, 0, 0]
+    (record,) = run.commit(3)
+    assert run.seen() == ([] if gated else names(record))
+    assert list(run.again().state.done) == [0, 0, 0, 1]
     run.end()
 
 
@@ -438,6 +475,10 @@ def test_a_part_that_is_gone_is_made_again(tmp_path: Path) -> None:
     assert not run.is_complete and not committer.state.finished and list(committer.state.done) == [1, 0, 1]
     assert [record.shard for record in committer.committed()] == [0, 2]
     assert not run.again().state.finished and list(run.committer.state.done) == [1, 0, 1]
+    run.commit(1)
+    run.committer.finish(1.0, {})
+    run.committer.revoke(list(run.committer.committed())[1:])
+    assert not run.is_complete
     run.end()
 
 
@@ -467,6 +508,10 @@ def test_rows_that_were_to_come_to_a_part_are_gone(tmp_path: Path) -> None:
     assert list(committer.state.done) == [1, 1, 1, 1] and committer.state.ledger.written == 6
     (again,) = (record for record in committer.committed() if record.shard == 3)
     assert again == msgspec.structs.replace(first, shard=3)
+    committer.accept(CommitRecord(3, 1, 0, both, Ledger(read=3, written=3)))
+    committer.commit_accepted()
+    committer.revoke_unread([CommitRecord(3, 1, 0, both, Ledger(read=3, written=3))])
+    assert run.seen() == before
     committer.finish(1.0, {})
     assert run.seen() == before and run.is_complete
     run.end()

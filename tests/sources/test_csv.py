@@ -5,7 +5,6 @@ from __future__ import annotations
 import bz2
 import datetime
 import gzip
-import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ import pytest
 
 from headrace.errors import (
     ArgumentError,
-    InputChanged,
     SchemaMismatch,
     UnknownColumn,
     UnreadableFile,
@@ -289,15 +287,6 @@ def test_damaged_compression(read: Read) -> None:
     for cut in (len(whole) // 2, 300):
         with pytest.raises(UnreadableFile, match="Truncated compressed stream"):
             read(whole[:cut])
-
-
-def test_a_changed_file(tmp_path: Path) -> None:
-    source = CsvSource(write_all(tmp_path, "a\n1\n"))
-    splits = source.splits()
-    worker = pickle.loads(pickle.dumps(source))
-    (tmp_path / "0.csv").write_text("a\n12\n")
-    with pytest.raises(InputChanged, match=r"0\.csv' changed"):
-        read_all(worker, splits)
 
 
 @pytest.mark.parametrize(

@@ -375,16 +375,6 @@ def test_pillows_remarks_on_metadata_are_passed_over(tmp_path: Path) -> None:
     assert pixels(tmp_path).shape == (8, 8, 3)  # a warning would be an error here
 
 
-def test_a_changed_file(tmp_path: Path) -> None:
-    picture(5, 5).save(tmp_path / "a.png")
-    source = ImageSource(tmp_path, include_paths=True)
-    splits = source.splits()
-    picture(50, 50).save(tmp_path / "a.png")
-    assert read_all(source, splits, ["path"]).num_rows == 1
-    with pytest.raises(InputChanged):
-        read_all(source, splits)
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

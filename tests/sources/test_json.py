@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from headrace.errors import ArgumentError, InputChanged, SchemaMismatch, UnreadableFile
+from headrace.errors import ArgumentError, SchemaMismatch, UnreadableFile
 from headrace.sources.json.source import JsonSource
 from headrace.testing.sources import read_all
 
@@ -137,16 +136,6 @@ def test_damaged_compression(read: Read) -> None:
     for cut in (len(whole) - 100, 200):
         with pytest.raises(UnreadableFile, match="Truncated compressed stream"):
             read(whole[:cut])
-
-
-def test_a_changed_file(tmp_path: Path) -> None:
-    (tmp_path / "a.json").write_text('{"a": 1}\n')
-    source = JsonSource(tmp_path)
-    splits = source.splits()
-    worker = pickle.loads(pickle.dumps(source))
-    (tmp_path / "a.json").write_text('{"a": 12}\n')
-    with pytest.raises(InputChanged, match=r"a\.json' changed"):
-        read_all(worker, splits)
 
 
 def test_wrong_options(tmp_path: Path) -> None:

@@ -291,12 +291,9 @@ class Target(Protocol):
         """Insert parts again whose table is gone; False if that is done at the end."""
         return False
 
-    def mend_records(self, files: Sequence[StagedFile], *, finished: bool) -> int:
-        """Note parts again that are in the table, if what was noted of them is gone.
-
-        Return how many rows were inserted again, as neither the table nor what is noted had them.
-        """
-        return 0
+    def mend_records(self, files: Sequence[StagedFile], *, finished: bool) -> None:
+        """Note parts again that are in the table, if what was noted of them is gone."""
+        return None
 
 
 class Sink(Protocol):

@@ -113,7 +113,7 @@ class ShardCommitter:
         beyond = [record for record in self.committed() if record.shard >= len(self.plan.shards)]
         number = len(state.runs) + 1 if state.runs[-1].ended else 0
         aside = state.finished and (self.gated or not beyond)
-        if not self.revealing.aside and (beyond or not aside):
+        if beyond and not self.revealing.aside:
             self.output.remove_success()
         about = tuple(files), tuple(shards), number, aside or state.hidden, time.time()
         grown_by = notes.Renewed(*about, tuple(replaces), again) if replaces else notes.Grown(*about)
@@ -161,7 +161,7 @@ class ShardCommitter:
         run = self.state.runs[-1].name(self.plan.run)
         mixed = [record.shard for record in records if with_files_of(run, record) != record]
         found = predecessors(self.plan.shards, self.state.replaced, mixed)
-        last = journals.read(self.folder / "journal").last_of({*found.values()}) if found else {}
+        last = journals.read(self.folder / "journal").last_of({*found.values()})
         earlier = [msgspec.structs.replace(last[old], shard=new) for new, old in found.items()]
         self.note(*(notes.Revoked(record.shard) for record in records), *earlier)
         return earlier
@@ -172,7 +172,7 @@ class ShardCommitter:
         for record in records:
             if record.shard < len(self.state.done):
                 self.state.done[record.shard] = 0
-            if not self.revealing.aside:
+            if not self.revealing.aside:  # else it may name files from before, too
                 self.output.place.remove([file.name for file in record.files])
         self.revealing.publisher.drop(file for record in records for file in record.files)
         self.state.recount(self.committed())

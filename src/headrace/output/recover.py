@@ -12,7 +12,7 @@ import msgspec
 
 from headrace.core import failpoints
 from headrace.core.files import safe_files
-from headrace.core.human import plural, sentence
+from headrace.core.human import sentence
 from headrace.core.metric_states import STATES, are_there, side_files
 from headrace.core.target_ports import Sink
 from headrace.core.terminal import warn
@@ -88,13 +88,7 @@ def check_inserted(
             f"{sentence(found.why)}. Nothing was touched: on_change='continue' {what} and goes on; another output= "
             "makes all rows again, and inserts them."
         )
-    anew = table.mend_records(parts, finished=finished)
-    if anew:
-        warn(
-            f"{plural(anew, 'row')} that this run inserted before were not in the table, and headrace_commits did "
-            "not name them: another database has taken the place of the first one. They are inserted again."
-        )
-        found = table.rows_lost(table.has_parts(parts), ())
+    table.mend_records(parts, finished=finished)
     if found is not None:
         now = "had finished before, and does not add them again" if finished else "goes on without them"
         warn(

@@ -6,7 +6,7 @@ Metrics only if they are Headrace's own: others would need their code to be exec
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -257,29 +257,43 @@ class Reached(NamedTuple):
 
 
 def in_table(
-    about: Mapping[str, Any], place: str, options: Options, run: SavedRun, reached: Reached
-) -> tuple[Findings, list[str]]:
+    about: Mapping[str, Any],
+    place: str,
+    options: Options,
+    run: SavedRun,
+    reached: Reached,
+    missing: Collection[StagedFile],
+) -> tuple[Findings, list[str], set[str]]:
     """Look whether a table has the rows of each run of an output; return what it has not, and notes.
 
-    ``about``: what the plan says of the sink. Of a run that is not finished, a database may have rows already.
+    And the names of those among ``missing`` files whose rows a table has in others, by its history. ``about``: what
+    the plan says of the sink. Of a run that is not finished, a database may have rows already.
     """
-    kind = about.get("kind")
+    kind, elsewhere = about.get("kind"), set[str]()
     if kind not in TABLES or not (run.finished or kind == DATABASE):
-        return [], []
+        return [], [], elsewhere
     findings, notes = [], []
     try:
         target = _target_of(about, place, options, run, reached)
         if isinstance(target, str):
-            return [], [f"it was not checked whether the table has the rows: {target}"]
+            return [], [f"it was not checked whether the table has the rows: {target}"], elsewhere
         for name, parts in _parts_by_run(target, run):
-            found = target.rows_lost(parts, (), name)
-            if found is not None and (found.left == "unknown" or found.by_run):
+            absent = [file for file in parts if file in missing]
+            found = target.rows_lost(parts, absent, name)
+            if found is None and absent and not (target.by_part or target.every_row):
+                elsewhere |= {file.name for file in absent}
+                rows = sum(file.rows for file in absent)
+                notes.append(
+                    f"{plural(len(absent), 'part')} with {plural(rows, 'row')} are not there any more, and the "
+                    f"{kind} does not need them: it has their rows"
+                )
+            elif found is not None and (found.left == "unknown" or found.by_run):
                 notes.append(found.why)
             elif found is not None:
                 findings.append(Finding("table", name, f"{found.why}."))
     except HeadraceError as error:
         notes.append(f"it could not be checked whether the table has the rows: {error}")
-    return findings, notes
+    return findings, notes, elsewhere
 
 
 def gone(output: Place, run: SavedRun, options: Options = ()) -> str:

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from headrace.core.arguments import known_arguments
-from headrace.core.door import annex
 from headrace.core.files import safe_files
 from headrace.core.human import plural
 from headrace.core.stores.addresses import Options, checked
@@ -178,17 +177,10 @@ class _Verifier:
         run, state = self._run, self._run.state
         success = self._success()
         self._check_files(threads, on_file)
-        notes: list[str] = []
+        missing = [self._files[each.file] for each in self._findings if each.kind == "missing"]
         about, place = self._shape.get("sink") or {}, str(self._output.at())
-        compactions = annex("lakes.delta.table") if about.get("kind") == "Delta table" else None
-        if compactions is not None:
-            self._findings, compacted = compactions.without_compacted(
-                place, self._options, self._files, self._findings
-            )
-            notes.append(compacted)
-        lost, more = in_table(about, place, self._options, run, self._reached)
-        self._findings += lost
-        notes += more
+        lost, notes, elsewhere = in_table(about, place, self._options, run, self._reached, missing)
+        self._findings = [each for each in self._findings if each.file not in elsewhere] + lost
         self._check_extra()
         self._check_journal(success)
         again = Remeasured()

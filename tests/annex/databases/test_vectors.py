@@ -62,10 +62,9 @@ def test_a_table_that_is_there_says_how_long_vectors_are(pgvector: Store, tmp_pa
 
     with pytest.raises(SinkError, match=r"float.*\[3\].* has it as fixed_size_list.*\[4\]"):
         into("public.vector(4)")
-    with pytest.raises(SinkError, match="a type that is not written"):
-        into("public.halfvec(3)")
-    into("REAL[]")
-    assert pgvector.run("SELECT e[2] FROM t WHERE id = 2") == [(5.0,)]
+    for kind in ("public.halfvec(3)", "REAL[]"):
+        with pytest.raises(SinkError, match="a type that is not written"):
+            into(kind)
     into("public.vector")  # of any length
     assert pgvector.run("SELECT e::text FROM t WHERE id = 2") == [("[4,5,6]",)]
     pgvector.run("INSERT INTO t VALUES (9, '[1,2]')")

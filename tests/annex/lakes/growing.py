@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import itertools
+import shutil
 import sqlite3
 import uuid
 from collections.abc import Callable
@@ -85,6 +86,7 @@ class Table:
     def __init__(self, folder: Path) -> None:
         self.folder, self.output = folder, folder / "out"
         self.next = 0
+        self.reached: dict[str, Any] = {}  # what ``verify`` has to be told
 
     def append(self, rows: int = 2) -> None:
         self.add(pa.table({"id": pa.array(range(self.next, self.next + rows), pa.int64())}))
@@ -115,7 +117,10 @@ class Table:
     add: Callable[..., None]
     compact: Callable[[], None]
     clean: Callable[[], None]
-    delete: Callable[[str], None]
+    delete: Callable[..., None]
+    drop: Callable[[], None]
+    overwrite: Callable[[pa.Table], None]
+    restore: Callable[[], None]  # the first version
     ids: Callable[[], list[int]]
     read: Callable[..., hr.Dataset]
     version: Callable[[], int]
@@ -138,8 +143,19 @@ class Delta(Table):
     def clean(self) -> None:
         self.table().vacuum(0, dry_run=False, enforce_retention_duration=False)
 
-    def delete(self, which: str) -> None:
-        self.table().delete(which)
+    def delete(self, which: str = "") -> None:
+        self.table().delete(*filter(None, [which]))
+
+    def drop(self) -> None:
+        shutil.rmtree(self.folder / "t/_delta_log")
+
+    def overwrite(self, rows: pa.Table) -> None:
+        import deltalake
+
+        deltalake.write_deltalake(self.folder / "t", rows, mode="overwrite")
+
+    def restore(self) -> None:
+        self.table().restore(0)
 
     def ids(self) -> list[int]:
         return sorted(self.table().to_pyarrow_table()["id"].to_pylist())
@@ -172,6 +188,7 @@ class Iceberg(Table):
             "uri": f"sqlite:///{folder}/lake.db",
             "warehouse": str(folder),
         }
+        self.reached = {"catalog": self.lake}
 
     def table(self, schema: pa.Schema | None = None) -> Any:
         from pyiceberg.catalog import load_catalog
@@ -214,8 +231,21 @@ class Iceberg(Table):
             if str(path) not in kept:
                 path.unlink()
 
-    def delete(self, which: str) -> None:
-        self.table().delete(which)
+    def delete(self, which: str = "") -> None:
+        self.table().delete(*filter(None, [which]))
+
+    def drop(self) -> None:
+        from pyiceberg.catalog import load_catalog
+
+        load_catalog(**self.lake).drop_table("shop.t")
+
+    def overwrite(self, rows: pa.Table) -> None:
+        self.table().overwrite(rows)
+
+    def restore(self) -> None:
+        table = self.table()
+        with table.manage_snapshots() as snapshots:
+            snapshots.set_current_snapshot(table.metadata.snapshots[0].snapshot_id)
 
     def ids(self) -> list[int]:
         return sorted(self.table().scan().to_arrow()["id"].to_pylist())
@@ -254,8 +284,22 @@ class Lance(Table):
     def clean(self) -> None:
         self.table().cleanup_old_versions(dt.timedelta(0), delete_unverified=True)
 
-    def delete(self, which: str) -> None:
+    def delete(self, which: str = "true") -> None:
         self.table().delete(which)
+
+    def drop(self) -> None:
+        shutil.rmtree(self.folder / "t/_versions")
+        shutil.rmtree(self.folder / "t/_transactions")
+
+    def overwrite(self, rows: pa.Table) -> None:
+        import lance
+
+        lance.write_dataset(rows, str(self.folder / "t"), mode="overwrite")
+
+    def restore(self) -> None:
+        import lance
+
+        lance.dataset(str(self.folder / "t"), version=1).restore()
 
     def ids(self) -> list[int]:
         return sorted(self.table().to_table()["id"].to_pylist())

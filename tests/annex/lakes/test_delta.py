@@ -26,7 +26,6 @@ from headrace.annex.lakes.delta.source import DeltaSource
 from headrace.core.source_ports import Source
 from headrace.errors import (
     ArgumentError,
-    InputChanged,
     PlanChanged,
     SinkError,
     SourceError,
@@ -228,19 +227,6 @@ def test_versions_and_moments(tmp_path: Path) -> None:
             hr.read_delta(table, **wrong)  # type: ignore[arg-type]
     with pytest.raises(UnknownColumn):
         hr.read_delta(table, columns=["idd"]).count()
-
-
-def test_a_file_that_changed_is_noticed(tmp_path: Path) -> None:
-    deltalake.write_deltalake(tmp_path / "t", pa.table({"id": [1]}))
-    data = hr.read_delta(tmp_path / "t").with_options(**PLAIN)
-    (file,) = (tmp_path / "t").glob("*.parquet")
-
-    def spoil(batch: dict[str, Any]) -> dict[str, Any]:
-        os.utime(file, (1, 1))
-        return batch
-
-    with pytest.raises(InputChanged):
-        data.map_batches(spoil).take_all()
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from headrace.annex.cli.flags import Flags
 from headrace.annex.cli.prediction import Prediction
 from headrace.annex.cli.scripts import script_at
 from headrace.core.files.formats import FORMATS
-from headrace.core.files.storage import absolute
+from headrace.core.files.storage import absolute, storage_at
 from headrace.core.tables import Table, columns_table, rows_table
 from headrace.core.terminal import say, size_of
 from headrace.readers import by_name
@@ -103,7 +103,7 @@ def inspect(
 def _is_an_output(path: str) -> bool:
     from headrace.output import runs as outputs
 
-    return "://" not in path and outputs.is_output(Path(absolute(path, "The path")))
+    return storage_at(path).pick(True, False) and outputs.is_output(Path(absolute(path, "The path")))
 
 
 def _files(

@@ -176,12 +176,15 @@ class Column:
 
 
 class Connection(Protocol):
-    """One connection, in one transaction that only reads. Used by one thread at a time."""
+    """One connection, in one transaction that only reads. Used by one thread at a time.
 
-    snapshot: str
+    Subclass it: what has a default here need not be written.
+    """
+
+    snapshot: str = ""
     """What another connection needs to see the same state of the database; "" if there is no such thing."""
 
-    began: tuple[int, ...]
+    began: tuple[int, ...] = ()
     """``state()`` as of just before the transaction: what was written in between makes a difference to it."""
 
     def columns(self, query: str) -> list[Column]:
@@ -205,12 +208,15 @@ class Connection(Protocol):
         ...
 
     def reads_elsewhere(self, query: str) -> bool:
-        """Say whether a query reads what ``state`` and ``snapshot`` do not cover, such as other files."""
-        ...
+        """Say whether a query reads what ``state`` and ``snapshot`` do not cover, such as other files.
+
+        Default: it does not.
+        """
+        return False
 
     def state(self) -> tuple[int, ...]:
-        """Return numbers that change when the database does; always the same where ``snapshot`` is known."""
-        ...
+        """Return numbers that change when the database does. Default: the same, as ``snapshot`` is known."""
+        return ()
 
     def close(self) -> None:
         """End the transaction and the connection."""

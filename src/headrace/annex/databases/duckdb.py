@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from headrace.annex.databases.connections import (
     Column,
+    Connection,
     Database,
     file_state,
     inexact,
@@ -21,7 +22,7 @@ from headrace.annex.databases.connections import (
     refuse_twice,
     unread,
 )
-from headrace.annex.databases.transactions import Refused, keyed, quoted_table, undone
+from headrace.annex.databases.transactions import Refused, Transaction, keyed, quoted_table, undone
 from headrace.core.door import install_hint
 from headrace.errors import MissingLibrary, SourceError
 
@@ -33,10 +34,8 @@ _LOCAL = {
 }
 
 
-class DuckdbConnection:
+class DuckdbConnection(Connection):
     """A connection to a file, read-only, in one transaction."""
-
-    snapshot = ""
 
     def __init__(self, database: Database) -> None:
         try:
@@ -178,11 +177,10 @@ _WAIT = 10.0  # seconds, for another process to close the file
 _MEMBERS = re.compile(r"'([^']*)'|([^,\[\] ]+)")  # of an index, as DuckDB tells them: ['"a b"', c]
 
 
-class DuckdbTransaction:
+class DuckdbTransaction(Transaction):
     """A connection to a file, which is made if there is none."""
 
     temporary = "temp.headrace_rows_of_parts"
-    is_first = True
 
     def __init__(self, database: Database) -> None:
         try:
@@ -265,14 +263,6 @@ class DuckdbTransaction:
     def commit(self) -> None:
         """Commit."""
         self._connection.execute("COMMIT")
-
-    def rests(self) -> bool:
-        """Others may wait for the file."""
-        return False
-
-    def again(self) -> bool:
-        """It never rests."""
-        return False
 
     def close(self) -> None:
         """Roll back what is not committed."""

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.types as pt
 
-from headrace.annex.databases.connections import Column, Database, inexact, quoted_name, refuse_twice, unread
-from headrace.annex.databases.transactions import Refused, as_sent, keyed, quoted_table, undone
+from headrace.annex.databases.connections import (
+    Column,
+    Connection,
+    Database,
+    inexact,
+    quoted_name,
+    refuse_twice,
+    unread,
+)
+from headrace.annex.databases.transactions import Refused, Transaction, as_sent, keyed, quoted_table, undone
 from headrace.core.door import install_hint
 from headrace.errors import MissingLibrary, SinkError, SourceError
 
@@ -42,8 +49,8 @@ def _digits(modifier: int) -> tuple[int, int]:
     return (modifier - 4) >> 16 & 0xFFFF, (modifier - 4) & 0x7FF
 
 
-class PostgresqlConnection:
-    """A connection in one read-only transaction that sees one state of the database."""
+class PostgresqlConnection(Connection):
+    """A connection in one read-only transaction that sees one state of the database, but for foreign tables."""
 
     def __init__(self, database: Database, snapshot: str) -> None:
         manager, dbapi = _driver("Reading")
@@ -56,7 +63,6 @@ class PostgresqlConnection:
             if snapshot:
                 self._run(f"SET TRANSACTION SNAPSHOT '{snapshot}'")
             self._run("SET LOCAL TimeZone = 'UTC'")
-            self.began: tuple[int, ...] = ()
             self.snapshot = snapshot or str(self.rows("SELECT pg_export_snapshot()")[0][0])
         except BaseException:
             self._connection.close()
@@ -150,7 +156,7 @@ class PostgresqlConnection:
 
     def bounds(self, column: Column) -> tuple[str, str]:
         """Return the least and the greatest value that Python can hold."""
-        low = high = re.sub(r"^\((.*)\)::text$", r"\1", column.value)
+        low = high = column.order
         if pa.types.is_floating(column.type):
             low = high = f"CASE WHEN {low} < 'Infinity' AND {low} > '-Infinity' THEN {low}::float8 END"
         elif pa.types.is_decimal(column.type):
@@ -176,13 +182,6 @@ class PostgresqlConnection:
                     arrays = [_exact(a, f.type) for a, f in zip(part.columns, schema, strict=True)]
                     yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
-    def reads_elsewhere(self, query: str) -> bool:
-        """The snapshot is trusted; foreign tables, which are outside of it, are not told from others."""
-        return False
-
-    def state(self) -> tuple[int, ...]:
-        return ()
-
     def close(self) -> None:
         self._connection.close()
 
@@ -198,17 +197,15 @@ def _exact(column: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 _TEXTS_WRITTEN = {"text", "varchar", "bpchar"}
-_LIST = pa.list_(pa.float32())
 
 
-class PostgresqlTransaction:
+class PostgresqlTransaction(Transaction):
     """A connection that commits when it is told to."""
 
     temporary = "pg_temp.headrace_rows_of_parts"
 
     def __init__(self, database: Database) -> None:
         manager, dbapi = _driver("Writing to")
-        self.is_first = True
         self._committed = False
         self.failures = (manager.Error, pa.ArrowException)
         self._refused = (manager.IntegrityError, manager.DataError)
@@ -219,32 +216,22 @@ class PostgresqlTransaction:
 
     def columns(self, table: str) -> dict[str, pa.DataType | None] | None:
         """Return the types that the table has in Arrow; numbers with the digits that are declared."""
-        name = quoted_table(table).replace("'", "''")
-        if not self.rows(f"SELECT to_regclass('{name}')::text AS t WHERE to_regclass('{name}') IS NOT NULL"):
+        if not (declared := self._declared(table)):
             return None
         with self._connection.cursor() as cursor:
             cursor.execute(f"SELECT * FROM {quoted_table(table)} LIMIT 0")
-            found = {field.name: _held(field) for field in cursor.fetch_record_batch().schema}
-        if any(kind is not None and pt.is_timestamp(kind) for kind in found.values()):
-            found.update(dict.fromkeys(self._rounding(name)))
-        return {**found, **self._vectors(table)} if None in found.values() else found
+            return {
+                each.name: _held(each, *declared[each.name]) for each in cursor.fetch_record_batch().schema
+            }
 
-    def _rounding(self, name: str) -> list[str]:
-        """Return the columns that keep less than microseconds, as timestamp(0): the driver does not say."""
-        found = self.rows(
-            f"SELECT attname::text FROM pg_attribute WHERE attrelid = to_regclass('{name}') AND attnum > 0 AND "
-            "atttypid IN ('timestamp'::regtype, 'timestamptz'::regtype) AND atttypmod BETWEEN 0 AND 5"
-        )
-        return [column for (column,) in found]
-
-    def _vectors(self, table: str) -> dict[str, pa.DataType | None]:
-        """Return the columns of pgvector's type, with the number of their numbers, or of any."""
+    def _declared(self, table: str) -> dict[str, tuple[str, int]]:
+        """Return the type of each column and its modifier, in the database's words; nothing if there is no table."""
         name = quoted_table(table).replace("'", "''")
         sql = (
-            "SELECT a.attname::text, a.atttypmod::int4 FROM pg_attribute a, pg_type t WHERE a.attnum > 0 AND "
-            f"a.attrelid = to_regclass('{name}') AND t.oid = a.atttypid AND t.typname = 'vector'"
+            "SELECT a.attname::text, t.typname::text, a.atttypmod::int4 FROM pg_attribute a, pg_type t WHERE "
+            f"a.attrelid = to_regclass('{name}') AND a.attnum > 0 AND t.oid = a.atttypid"
         )
-        return {column: _vector(size) for column, size in self.rows(sql)}
+        return {column: (kind, modifier) for column, kind, modifier in self.rows(sql)}
 
     def unique(self, table: str) -> list[frozenset[str]]:
         """Ask for indexes that ON CONFLICT can use: of columns, of all rows, and checked at once."""
@@ -264,12 +251,14 @@ class PostgresqlTransaction:
 
     def create(self, table: str, schema: pa.Schema, key: Sequence[str] = ()) -> None:
         """Make a table of the types that the driver gives these."""
-        self._ingest(table, _with_lists(schema, lambda each: _LIST).empty_table(), "create")
+        self._ingest(table, _sent_as(schema).empty_table(), "create")
         for each in schema:
             if pt.is_fixed_size_list(each.type):
                 kind = f"{self._of_pgvector()}({each.type.list_size})"
-                column = f"ALTER COLUMN {quoted_name(each.name)} TYPE {kind}"
-                self.execute(f"ALTER TABLE {quoted_table(table)} {column}")
+                name = quoted_name(each.name)
+                self.execute(
+                    f"ALTER TABLE {quoted_table(table)} ALTER COLUMN {name} TYPE {kind} USING NULL::{kind}"
+                )
         if key:
             self.execute(keyed(table, key))
 
@@ -281,18 +270,16 @@ class PostgresqlTransaction:
         if not found:
             raise SinkError(
                 "The rows have vectors, and the database has no type for them: the extension pgvector is not there. "
-                "Run CREATE EXTENSION vector in the database; or make the table with a column real[]."
+                "Run CREATE EXTENSION vector in the database, or leave them out with drop_columns."
             )
         return f"{found[0][0]}.vector"
 
     def insert(self, table: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
-        """Insert rows by name; vectors as pgvector receives them, or as lists."""
-        if any(pt.is_fixed_size_list(kind) for kind in schema.types):
-            vectors = self._vectors(table)
-            sent = _with_lists(schema, lambda each: pa.binary() if each.name in vectors else _LIST)
-            batches, schema = (_sent(batch, sent) for batch in batches), sent
+        """Insert rows by name; vectors as pgvector receives them."""
+        sent = _sent_as(schema)
+        rows = (_sent(batch, sent) for batch in batches)
         try:
-            self._ingest(table, pa.RecordBatchReader.from_batches(schema, batches), "append")
+            self._ingest(table, pa.RecordBatchReader.from_batches(sent, rows), "append")
         except self._refused as error:
             raise Refused(str(error)) from None
 
@@ -336,35 +323,27 @@ class PostgresqlTransaction:
         self._connection.close()
 
 
-def _with_lists(schema: pa.Schema, sent_as: Callable[[pa.Field], pa.DataType]) -> pa.Schema:
-    """Return a schema with vectors as they are sent."""
+def _sent_as(schema: pa.Schema) -> pa.Schema:
+    """Return the types in which columns are sent: vectors as bytes."""
     return pa.schema(
-        [each.with_type(sent_as(each)) if pt.is_fixed_size_list(each.type) else each for each in schema]
+        [each.with_type(pa.binary()) if pt.is_fixed_size_list(each.type) else each for each in schema]
     )
 
 
-def _vector(size: int) -> pa.DataType:
-    return pa.list_(pa.float32(), size) if size > 0 else _LIST
-
-
 def _sent(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    columns = [
-        as_sent(column)
-        if pt.is_binary(f.type) and pt.is_fixed_size_list(column.type)
-        else column.cast(f.type)
-        for column, f in zip(batch.columns, schema, strict=True)
-    ]
+    columns = [as_sent(each) if pt.is_fixed_size_list(each.type) else each for each in batch.columns]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _held(field: pa.Field) -> pa.DataType | None:
+def _held(field: pa.Field, declared: str, modifier: int) -> pa.DataType | None:
     about = {key.decode(): each.decode() for key, each in (field.metadata or {}).items()}
-    kind = about.get("POSTGRESQL:type", "")
+    kind = about.get("POSTGRESQL:type", declared)
     if kind == "numeric":
-        modifier = int(about.get("POSTGRESQL:typmod", -1))
-        return pa.decimal128(*_digits(modifier)) if modifier >= 0 else pa.decimal256(76, 38)  # any digits
+        digits = int(about.get("POSTGRESQL:typmod", modifier))
+        return pa.decimal128(*_digits(digits)) if digits >= 0 else pa.decimal256(76, 38)  # any digits
     if kind in _TEXTS_WRITTEN:
         return pa.string()
-    if kind == "_float4":
-        return _LIST
-    return field.type if kind in _PLAIN else None
+    if declared == "vector":
+        return pa.list_(pa.float32(), modifier if modifier > 0 else -1)
+    rounds = "timestamp" in declared and 0 <= modifier < 6  # less than microseconds: the driver does not say
+    return field.type if kind in _PLAIN and not rounds else None

@@ -312,51 +312,26 @@ class SqlTable(TableOfDatabase):
             transaction.commit()
         return self._part_by_part
 
-    def mend_records(self, files: Sequence[StagedFile], *, finished: bool) -> int:
-        """Note parts again that are in the table, if somebody removed what was noted of them.
-
-        Parts of which neither the table nor ``headrace_commits`` knows are inserted again: another database has taken
-        the place of theirs while a driver was at work. Return the number of their rows.
-        """
+    def mend_records(self, files: Sequence[StagedFile], *, finished: bool) -> None:
+        """Note parts again that are in the table, if somebody removed what was noted of them."""
         if self.table_mode == "overwrite" or (self.key and not finished):
-            return 0  # all rows that are not noted are written at the end
+            return  # all rows that are not noted are written at the end
         with self._transaction("look at") as transaction:
             noted = noted_parts(transaction, self._output_run)
             unknown = [file for file in files if file.is_part and file.rows and file.name not in noted]
             known = [file for file in unknown if finished or self._is_published(file)]
-            if not known:
-                return 0
-            make_commits(transaction)
-            anew: list[StagedFile] = []
-            if not self.key and self._counted(transaction, known)[1]:
-                anew = [file for file in known if self._counted(transaction, [file])[1] >= file.rows]
-            known = [file for file in known if file not in anew]
-            if not finished:
-                known += self._not_renamed(
-                    transaction, known, [f for f in unknown if not self._is_published(f)]
-                )
-            for file in known:
-                note(transaction, self._output_run, file.name, self.table, file.rows)
-            self._insert_published(transaction, anew)
-            transaction.commit()
-        return sum(file.rows for file in anew)
-
-    def _not_renamed(
-        self, transaction: Transaction, known: list[StagedFile], files: list[StagedFile]
-    ) -> list[StagedFile]:
-        """Return those of some parts, which are not published, whose rows are in the table beside the known ones."""
-        found: list[StagedFile] = []
-        for file in files:
-            before = self._counted(transaction, [*known, *found])[1]
-            lost = self._counted(transaction, [*known, *found, file])[1] - before
-            if self._kept(file) is None or 0 < lost < file.rows:
+            if known and len(known) < len(unknown):  # it may have been inserted, and not have got its name
+                doubtful = next(file for file in unknown if file not in known)
                 raise SinkError(
                     f"The records of this run in the table {COMMITS} of {self.database} were removed, so it is not "
-                    f"known whether the rows of {file.name} are in the table {self.table}. Nothing was touched. Look "
-                    "at the table, and write with another output= to insert all rows."
+                    f"known whether the rows of {doubtful.name} are in the table {self.table}. Nothing was touched. "
+                    "Look at the table, and write with another output= to insert all rows."
                 )
-            found += [file] if lost == 0 else []
-        return found
+            if known:
+                make_commits(transaction)
+                for file in known:
+                    note(transaction, self._output_run, file.name, self.table, file.rows)
+                transaction.commit()
 
     def _insert_published(self, transaction: Transaction, files: Sequence[StagedFile]) -> None:
         with self._undone("insert"):

@@ -13,13 +13,14 @@ import pyarrow as pa
 
 from headrace.annex.databases.connections import (
     Column,
+    Connection,
     Database,
     file_state,
     quoted_name,
     refuse_twice,
     unread,
 )
-from headrace.annex.databases.transactions import Refused, quoted_table, undone
+from headrace.annex.databases.transactions import Refused, Transaction, quoted_table, undone
 from headrace.errors import SourceError
 
 _KINDS = ("integer", "real", "text", "blob")
@@ -29,10 +30,8 @@ _AT_ONCE = 40  # columns whose types are counted in one query
 _WAIT_TO_READ = 60.0  # seconds, for another program that writes
 
 
-class SqliteConnection:
+class SqliteConnection(Connection):
     """A connection to a file, read-only, in one transaction."""
-
-    snapshot = ""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -123,10 +122,6 @@ class SqliteConnection:
         except (sqlite3.Error, UnicodeError, pa.ArrowException, OverflowError) as error:
             raise unread(self._database, "read the query's rows from", error) from None
 
-    def reads_elsewhere(self, query: str) -> bool:
-        """A query reads tables of its file only."""
-        return False
-
     def state(self) -> tuple[int, ...]:
         """Return sizes and times of the file and its log, and the counter of changes in the file."""
         return file_state(self._path, "-wal", counter=True)
@@ -191,12 +186,11 @@ _WAIT_TO_WRITE = 300.0  # seconds, for others that read or write
 _DECLARED = {pa.float32(): "REAL", pa.float64(): "REAL", pa.string(): "TEXT", pa.binary(): "BLOB"}
 
 
-class SqliteTransaction:
+class SqliteTransaction(Transaction):
     """A connection to a file, which is made if there is none."""
 
     failures = (sqlite3.Error,)
     temporary = "temp.headrace_rows_of_parts"
-    is_first = True
 
     def __init__(self, database: Database) -> None:
         try:
@@ -254,14 +248,6 @@ class SqliteTransaction:
     def commit(self) -> None:
         """Commit."""
         self._connection.execute("COMMIT")
-
-    def rests(self) -> bool:
-        """Others may wait for the file."""
-        return False
-
-    def again(self) -> bool:
-        """It never rests."""
-        return False
 
     def close(self) -> None:
         """Roll back what is not committed."""

@@ -19,25 +19,22 @@ class Refused(Exception):
 
 
 class Transaction(Protocol):
-    """A connection in one transaction, which is rolled back unless ``commit`` is called. It raises ``failures``."""
+    """A connection in one transaction, which is rolled back unless ``commit`` is called. It raises ``failures``.
 
-    @property
-    def failures(self) -> tuple[type[BaseException], ...]:
-        """The errors of its driver."""
-        ...
+    Subclass it: what has a default here need not be written.
+    """
+
+    failures: tuple[type[BaseException], ...]
+    """The errors of its driver."""
+
+    temporary: str
+    """The name of the temporary table, with its schema, that ``made_temporary`` makes; ``insert`` takes it."""
+
+    is_first: bool = True
+    """True unless a transaction of this connection was committed."""
 
     def columns(self, table: str) -> dict[str, pa.DataType | None] | None:
         """Return the columns of a table with the types that they hold, None for others; None if there is no table."""
-        ...
-
-    @property
-    def is_first(self) -> bool:
-        """True unless a transaction of this connection was committed."""
-        ...
-
-    @property
-    def temporary(self) -> str:
-        """The name of the temporary table, with its schema, that ``made_temporary`` makes; ``insert`` takes it."""
         ...
 
     def unique(self, table: str) -> list[frozenset[str]]:
@@ -65,12 +62,15 @@ class Transaction(Protocol):
         ...
 
     def rests(self) -> bool:
-        """After ``commit``: stay connected, without a transaction. False if it was not committed, or cannot be."""
-        ...
+        """After ``commit``: stay connected, without a transaction. False if it was not committed, or cannot be.
+
+        Default: it cannot, as others may wait for the file.
+        """
+        return False
 
     def again(self) -> bool:
-        """Begin another transaction of a connection that rests; False if it was lost."""
-        ...
+        """Begin another transaction of a connection that rests; False if it was lost. Default: it never rests."""
+        return False
 
     def close(self) -> None:
         """Roll back what is not committed, and let go."""

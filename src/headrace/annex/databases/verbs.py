@@ -114,11 +114,13 @@ class DatabaseWriteVerbs(WriteVerbs):
             )
         matched = _key(asked, key)
         from headrace.annex.databases.connections import parse
+        from headrace.core.files.storage import storage_at
 
         database = parse(uri, "write_sql")
         folder = given_folder(f"{table}-in-{_name(database)}-output" if output is None else output)
-        if "://" in folder:
-            raise ArgumentError(f"write_sql: output= is a folder of this machine, not {folder!r}.")
+        folder = storage_at(folder).on_disk(
+            f"write_sql: output= is a folder of this machine, not {folder!r}."
+        )
 
         def sink() -> Sink:
             from headrace.annex.databases.sink import SqlTable

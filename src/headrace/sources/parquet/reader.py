@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import NamedTuple
 
@@ -68,13 +68,17 @@ class OpenFile:
         try:
             there = object_of(path)
             self._object = None if there is None else ObjectReader(there)
-            data = pa.PythonFile(self._object, "r") if self._object is not None else _opened(file)
-            self._file = pq.ParquetFile(data, memory_map=False, pre_buffer=False)
+            self._planned = file
+            self._file = pq.ParquetFile(self._data(), memory_map=False, pre_buffer=False)
             self._own = set(self._file.schema_arrow.names)
+            self._int96 = int96_columns(self._file.schema, self._own)
         except MemoryError:
             raise
         except (pa.ArrowException, OSError, UnicodeError) as error:
             raise no_footer(path, error) from error
+
+    def _data(self) -> pa.NativeFile:
+        return pa.PythonFile(self._object, "r") if self._object is not None else _opened(self._planned)
 
     def rows(
         self, split: Split, columns: Sequence[str] | None, batch_rows: int, bad: Bad | None
@@ -218,6 +222,8 @@ class OpenFile:
     def _group(self, group: int, target: pa.Schema, batch_rows: int) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one row group: as many as the footer says, or it is an error."""
         own = [name for name in target.names if name in self._own]
+        if old := self._int96.intersection(own):
+            self._check_times(group, sorted(old))
         batches = self._file.iter_batches(
             batch_size=batch_rows,
             row_groups=[group],
@@ -230,6 +236,22 @@ class OpenFile:
                 yield batch if batch.schema.metadata is None else batch.replace_schema_metadata(None)
             else:
                 yield conform(batch, target, self._path, self._constant)
+
+    def _check_times(self, group: int, names: list[str]) -> None:
+        """Refuse times that nanoseconds cannot hold: of INT96, Arrow makes others of them without a word."""
+        with pq.ParquetFile(self._data(), coerce_int96_timestamp_unit="us", pre_buffer=False) as file:
+            batches = file.iter_batches(row_groups=[group], columns=names, use_threads=False)
+            for batch in read_guarded(batches, lambda error: self._damaged(group, group + 1, error)):
+                for name, column in zip(batch.schema.names, batch.columns, strict=True):
+                    try:
+                        column.cast(self._file.schema_arrow.field(name).type)
+                    except pa.ArrowInvalid as error:
+                        raise UnreadableFile(
+                            f"Cannot read row group {group} of {self._path!r}: the column {name!r} has times before "
+                            "1677 or after 2262, stored as INT96, and these are read in nanoseconds, which cannot "
+                            "hold them. Leave the column out with columns=, or write the file with times in "
+                            "microseconds (spark.sql.parquet.outputTimestampType=TIMESTAMP_MICROS)."
+                        ) from error
 
     def unchanged_columns(self) -> frozenset[str]:
         """Return the columns that batches have as they are in the file."""
@@ -285,6 +307,13 @@ class OpenFile:
         return UnreadableFile(
             f"Cannot read {rows}{groups} (of {number}) of {self._path!r}: {told}. {advice}."
         )
+
+
+def int96_columns(parquet: pq.ParquetSchema, names: Collection[str]) -> frozenset[str]:
+    """Return which columns have times as INT96, an old form."""
+    leaves = map(parquet.column, range(len(parquet)))
+    old = {leaf.path.split(".", 1)[0] for leaf in leaves if leaf.physical_type == "INT96"}
+    return frozenset(old.intersection(names))
 
 
 def _opened(file: InputFile) -> pa.NativeFile:

@@ -13,7 +13,13 @@ from headrace.core.source_ports import Bad
 from headrace.core.work import Split
 from headrace.errors import UnreadableFile
 from headrace.sources.parquet.files import Footer, Grain, leaves_of, opened_by_arrow
-from headrace.sources.parquet.reader import SMALL_BYTES, OpenFile, check_indices, indexed_columns
+from headrace.sources.parquet.reader import (
+    SMALL_BYTES,
+    OpenFile,
+    check_indices,
+    indexed_columns,
+    int96_columns,
+)
 
 MOST_ROWS = 4_096  # of a small file: columns of longer row groups may be copied as they are stored
 _MOST_BYTES = 8 << 20  # in memory: values that repeat may take more there than the footer says
@@ -172,6 +178,7 @@ class _Plain:
         self._indexed = bool(indexed_columns(target))
         self._parquet: pq.ParquetSchema | None = None
         self._leaves: list[int] = []
+        self._checked = False  # they have times that are looked at when they are read alone
         self._arrow: pa.Schema | None = None
         self._order: Sequence[int] | None = None
 
@@ -191,6 +198,9 @@ class _Plain:
             if self._parquet is None or not parquet.equals(self._parquet):
                 self._parquet = parquet
                 self._leaves = leaves_of(parquet, self._names)
+                self._checked = bool(int96_columns(parquet, self._names))
+            if self._checked:
+                return None
             table = opened.read_row_group(0, column_indices=self._leaves, use_threads=False)
             if table.num_rows != rows:
                 return None
