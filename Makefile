@@ -107,7 +107,7 @@ test-orchestrators:  ## run the examples for Airflow and Dagster with the real p
 	done
 
 hosts: $(VENV)/.dev  ## run a fleet on hosts made of network namespaces; needs root and ip
-	$(BIN)/python -m pytest -m hosts tests/annex/fleet/test_hosts.py
+	$(BIN)/python -m pytest -m "" tests/annex/fleet/test_hosts.py
 
 soak: $(VENV)/.dev  ## kill runs at random and lose power everywhere, for hours if need be
 	$(BIN)/python -m pytest -m soak --timeout 0 -o faulthandler_timeout=0

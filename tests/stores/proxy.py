@@ -35,7 +35,7 @@ def at_first(fault: int | str) -> Fault:
 
 
 class Proxy:
-    def __init__(self, port: int):
+    def __init__(self, port: int, host: str = "127.0.0.1"):
         self.asked: list[Asked] = []
         self.fault: Fault = lambda asked: None
         self.late = 0.5  # seconds
@@ -110,8 +110,8 @@ class Proxy:
             def handle_error(self, request, client_address):
                 pass
 
-        self.server = Server(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
+        self.server = Server((host, 0), Handler)
+        self.url = f"http://{host}:{self.server.server_address[1]}"
         self.thread = threading.Thread(
             target=self.server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True
         )

@@ -72,6 +72,34 @@ def committing(stop: Callable[[], None], say: Callable[[], None]) -> Iterator[No
         ours[asked[0]](asked[0], None)
 
 
+class Ended(KeyboardInterrupt):
+    """A signal ends the program, as Ctrl-C does; ``code`` is the exit code that shells know for it."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.code = 128 + number
+
+
+@contextlib.contextmanager
+def as_interrupts() -> Iterator[None]:
+    """Take the first SIGTERM or SIGHUP for a Ctrl-C; the second one ends the process at once.
+
+    One that is ignored, such as SIGHUP under ``nohup``, stays ignored, and whoever handles it goes on to do so.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handled = [number for number in _NUMBERS[1:] if signal.getsignal(number) is signal.SIG_DFL]
+    end = Raising(Ended)
+    for number in handled:
+        signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number in handled:
+            signal.signal(number, signal.SIG_DFL)
+
+
 _MOST_BYTES = 10_000  # of a file that asks for something
 
 

@@ -25,10 +25,18 @@ def work(batch: dict[str, Any]) -> dict[str, Any]:
     return {"id": batch["id"], "double": batch["id"] * 2}
 
 
+def other(batch: dict[str, Any]) -> dict[str, Any]:
+    return work(batch)
+
+
+other.__name__ = other.__qualname__ = "work"
+CODES = {"work": work, "other": other}
+
+
 def dataset(**options: Any) -> hr.Dataset:
     return (
         hr.range(ROWS)
-        .map_batches(work, batch_size=50)
+        .map_batches(CODES[os.environ.get("TEST_CODE", "work")], batch_size=50)
         .accumulate(total=hr.Sum("double"), rows=hr.Count())
         .with_options(
             **{
@@ -46,6 +54,9 @@ def dataset(**options: Any) -> hr.Dataset:
 
 def main(place: str, options: dict[str, Any]) -> None:
     """Be one machine."""
+    shift, clock = float(os.environ.get("TEST_CLOCK", "0")), time.time
+    if shift:
+        time.time = lambda: clock() + shift
     if options.pop("apart", False):  # as on a machine of its own, of which others hear by its lease alone
         lease._machine = lambda: str(os.getpid())
         lease.SILENCE, lease.BEAT = 1.0, 0.1

@@ -7,9 +7,7 @@ import json
 import os
 import re
 import shlex
-import signal
 import sys
-import threading
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -33,7 +31,7 @@ from headrace.errors import (
     StoreFailed,
 )
 from headrace.session import invocation
-from headrace.session.requests import Raising
+from headrace.session.requests import Ended
 
 DONE = 0
 FAILED = 1
@@ -85,41 +83,6 @@ def code_of(error: HeadraceError, *, begun: bool = False) -> int:
     denied = isinstance(error, StoreFailed) and not error.passing
     refused = isinstance(error, REFUSALS) or ((isinstance(error, _BEFORE_WORK) or denied) and not begun)
     return USAGE if refused else FAILED
-
-
-# ----------------------------------------------------------------
-# Signals by which a scheduler or a terminal that goes away ends a command: they end it as Ctrl-C does.
-
-
-_ENDS = (signal.SIGTERM, signal.SIGHUP)
-
-
-class Ended(KeyboardInterrupt):
-    """A signal ends the command; ``code`` is the exit code that shells know for it."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__()
-        self.code = 128 + number
-
-
-@contextlib.contextmanager
-def as_interrupts() -> Iterator[None]:
-    """Take the first SIGTERM or SIGHUP for a Ctrl-C; the second one ends the process at once.
-
-    One that is ignored, such as SIGHUP under ``nohup``, stays ignored, and whoever handles it goes on to do so.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    handled = [number for number in _ENDS if signal.getsignal(number) is signal.SIG_DFL]
-    end = Raising(Ended)
-    for number in handled:
-        signal.signal(number, end)
-    try:
-        yield
-    finally:
-        for number in handled:
-            signal.signal(number, signal.SIG_DFL)
 
 
 def code_of_interrupt(error: BaseException) -> int:

@@ -25,7 +25,6 @@ from headrace.annex.cli.answer import (
     Stopped,
     UsageMistake,
     answer_of,
-    as_interrupts,
     close,
     code_of,
     code_of_interrupt,
@@ -43,6 +42,7 @@ from headrace.core.process import hold_standard_streams
 from headrace.core.terminal import say
 from headrace.errors import HeadraceError, nearest
 from headrace.session import invocation
+from headrace.session.requests import as_interrupts
 
 _EXAMPLES = """\
 A first run

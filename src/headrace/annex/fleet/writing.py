@@ -45,6 +45,7 @@ from headrace.plan.logical import Plan
 from headrace.plan.steps.base import Step
 from headrace.plan.steps.combined import union_in
 from headrace.session import invocation
+from headrace.session.requests import as_interrupts
 
 _LABEL = re.compile(r"(?<=part-)\d+(?:\.\d+)*")
 MACHINES = 64
@@ -63,9 +64,8 @@ def fleet_job(plan: Plan, request: OpenRequest, options: RunOptions, drive: Driv
     completes it, and others find it complete.
     """
     _check(plan, options)
-    fleet = _joined(plan, request, options.max_errors)
-    with contextlib.ExitStack() as stack:
-        job = None
+    with contextlib.ExitStack() as stack, as_interrupts():  # a machine that is to go saves what it has
+        fleet, job = _joined(plan, request, options.max_errors), None
         if fleet is not None:
             _work(fleet, drive)
             job = _gathered(fleet, stack)

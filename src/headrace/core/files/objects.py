@@ -19,15 +19,33 @@ _SHOWN = 3
 
 
 class _Node:
-    """An object; without one, a folder of those that keys make."""
+    """An object; without one, a folder of those that keys make. There may be millions, so each is small."""
 
-    def __init__(self, name: str, entry: Entry | None = None) -> None:
-        self.name, self.entry = name, entry
-        self.nodes: dict[str, _Node] = {}
-        self.is_folder, self.real = entry is None, self
+    __slots__ = ("_folder", "file", "folders", "objects")
+
+    def __init__(self, folder: str = "", file: InputFile | None = None) -> None:
+        self._folder, self.file = folder, file
+        self.folders: dict[str, _Node] = {} if file is None else _NONE
+        self.objects: list[_Node] = [] if file is None else _NOTHING
+
+    @property
+    def name(self) -> str:
+        return self._folder if self.file is None else self.file.path.rpartition("/")[2]
+
+    @property
+    def is_folder(self) -> bool:
+        return self.file is None
+
+    @property
+    def real(self) -> _Node:
+        return self
 
     def inside(self) -> Iterable[_Node]:
-        return [self.nodes[key] for key in sorted(self.nodes)]
+        return [*self.objects, *self.folders.values()]
+
+
+_NONE: dict[str, _Node] = {}
+_NOTHING: list[_Node] = []
 
 
 def record(path: str, options: Options) -> InputFile:
@@ -56,8 +74,12 @@ def expand(argument: str, suffixes: tuple[str, ...] | None, options: Options) ->
         return [_input(address, entry, options)]
     parts = address.key.rstrip("/").split("/") if address.key else []
     first = next((i for i, part in enumerate(parts) if MAGIC.search(part)), len(parts))
-    root = _tree(client, "".join(f"{part}/" for part in parts[:first]))
-    if not parts[first:] and "_headrace/" in root.nodes and "_SUCCESS" not in root.nodes:
+    root = _tree(client, address, "".join(f"{part}/" for part in parts[:first]), options)
+    if (
+        not parts[first:]
+        and "_headrace" in root.folders
+        and all(node.name != "_SUCCESS" for node in root.objects)
+    ):
         warn(
             f"{address} is the unfinished output of a headrace run: _SUCCESS is missing, and rows may be "
             "missing, too. Run its job again to complete it."
@@ -66,7 +88,7 @@ def expand(argument: str, suffixes: tuple[str, ...] | None, options: Options) ->
     if not found:
         names = [node.name for node in chosen(root, parts[first:], None)]
         raise NothingMatched(_why_nothing(argument, names, suffixes))
-    return [_input(address, node.entry, options) for node in found if node.entry is not None]
+    return [node.file for node in found if node.file is not None]
 
 
 def _may_be_object(key: str) -> bool:
@@ -78,17 +100,17 @@ def _input(address: Address, entry: Entry, options: Options) -> InputFile:
     return InputFile(path, entry.size, path.number)
 
 
-def _tree(client: Client, root: str) -> _Node:
-    """List what begins with ``root``, as folders in folders; the key of each ends with a slash."""
-    tree = _Node("")
+def _tree(client: Client, address: Address, root: str, options: Options) -> _Node:
+    """List what begins with ``root``, as folders in folders."""
+    tree = _Node()
     for entry in client.entries(root):
         *folders, name = entry.key[len(root) :].split("/")
         if not name or (entry.size == 0 and "." not in name and client.head(entry.key) is None):
             continue  # what some tools leave where a folder is: its slash is lost in the listing
         folder = tree
         for part in folders:
-            folder = folder.nodes.setdefault(f"{part}/", _Node(part))
-        folder.nodes[name] = _Node(name, entry)
+            folder = folder.folders.setdefault(part, _Node(part))
+        folder.objects.append(_Node(file=_input(address, entry, options)))
     return tree
 
 

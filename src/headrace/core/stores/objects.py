@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 class ObjectPath(str):
     """The address of an object, with its size and version as they were when the input was listed."""
 
+    __slots__ = ("options", "size", "version")
+
     size: int
     version: str
     options: Options
