@@ -108,7 +108,7 @@ def doubled(data: Dataset, verb: str) -> list[dict[str, Any]]:
     return seen
 
 
-@pytest.mark.parametrize("size", [1, 2, 4, ROWS])
+@pytest.mark.parametrize("size", [1, 4])
 @pytest.mark.parametrize("made", MADE)
 def test_rows_show_arrays_in_every_batch(made: str, size: int) -> None:
     data = hr.range(ROWS).with_options(**QUIET).map_batches(lambda batch: batch, batch_size=size)
@@ -116,7 +116,7 @@ def test_rows_show_arrays_in_every_batch(made: str, size: int) -> None:
         check(doubled(MADE[made](data), verb), 2)
 
 
-@pytest.mark.parametrize("size", [1, 2, 4, ROWS])
+@pytest.mark.parametrize("size", [1, 4])
 @pytest.mark.parametrize("step", PASSED)
 def test_they_stay_arrays_through_other_steps(step: str, size: int) -> None:
     if step == "materialize" and size < 4:

@@ -24,8 +24,7 @@ def photos(folder: Path, count: int) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("staged", [False, True])
-def test_photos(staged: bool, tmp_path: Path) -> None:
+def test_photos(tmp_path: Path) -> None:
     folder = photos(tmp_path / "photos", 1000)
     bad = sorted(np.random.default_rng(5).permutation(1000)[:27].tolist())
     for i in bad[:20]:
@@ -37,8 +36,7 @@ def test_photos(staged: bool, tmp_path: Path) -> None:
         Image.new("L", (300, 300)).save(folder / f"{i:04d}.jpg")
 
     data = hr.read_images(str(folder), size=(8, 8), include_paths=True, max_pixels=50_000)
-    if staged:
-        data = data.map_batches(lambda b: b, num_cpus=1)
+    data = data.map_batches(lambda b: b, num_cpus=1)
     data = data.predict(lambda b: b["image"].mean(axis=(1, 2, 3)), inputs=["image"], output="mean")
     data = data.with_options(progress=False, workers=2)
     with pytest.raises(SourceError, match=f"{bad[0]:04d}.jpg"):

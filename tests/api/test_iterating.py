@@ -47,16 +47,6 @@ def test_drop_last_and_formats() -> None:
     assert len(list(numbers(600).iter_batches(batch_size=300, drop_last=True))) == 2
 
 
-def test_order_holds_with_workers_of_different_speed() -> None:
-    def uneven(batch: dict[str, Any]) -> dict[str, Any]:
-        if batch["id"][0] % 200 == 0:
-            np.linalg.svd(np.random.default_rng(0).random((250, 250)))
-        return batch
-
-    data = numbers(2000).map_batches(uneven).with_options(engine="local")
-    assert [int(i) for batch in data.iter_batches() for i in batch["id"]] == list(range(2000))
-
-
 @pytest.mark.local
 def test_a_slow_reader_holds_the_workers_back(tmp_path: Path) -> None:
     """While the reader holds its first batch, workers may go on by a few blocks only."""

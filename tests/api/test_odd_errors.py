@@ -163,47 +163,6 @@ def test_one_value_for_every_row(value: Any, words: str) -> None:
         hr.range(3).map_batches(lambda batch: {**batch, "model": value}).take_all()
 
 
-class Named(type):
-    """A metaclass whose classes do not tell their names."""
-
-    def __getattribute__(cls, name: str) -> Any:
-        if name in ("__name__", "__qualname__", "__module__"):
-            raise ZeroDivisionError
-        return super().__getattribute__(name)
-
-
-def odd(text: str) -> BaseException:
-    class Odd(Exception, metaclass=Named):
-        args = property(lambda self: 1 // 0)  # type: ignore[assignment]
-        __notes__ = property(lambda self: 1 // 0)  # type: ignore[assignment]
-
-        def __repr__(self) -> str:
-            raise KeyboardInterrupt
-
-    return Odd(text)
-
-
-class Text(str):
-    """A text that lies about itself."""
-
-    def __len__(self) -> int:
-        raise SystemExit(1)
-
-    def encode(self, *_: Any) -> bytes:
-        raise OSError
-
-    def __str__(self) -> str:
-        raise GeneratorExit
-
-
-class Speaks(Exception):
-    def __init__(self, text: str) -> None:
-        self.text = text
-
-    def __str__(self) -> str:
-        return Text(self.text)
-
-
 def group(text: str) -> BaseException:
     error: BaseException = ValueError(text)
     for _ in range(200):
@@ -238,9 +197,7 @@ def noted(text: str) -> BaseException:
 MAKERS: dict[str, Callable[[str], BaseException]] = {
     "ValueError": ValueError,
     "KeyError": KeyError,
-    "its words": Speaks,
     "its class": classed,
-    "odd": odd,
     "group": group,
     "chained": chained,
     "syntax": syntax,

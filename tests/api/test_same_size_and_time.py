@@ -66,7 +66,7 @@ OTHERS: list[Callable[[Path], None]] = [rewritten, replaced]
 THE_SAME: list[Callable[[Path], None]] = [touched, copied_back, other_access]
 
 
-@pytest.fixture(params=[300, 40_000], ids=["small", "big"])
+@pytest.fixture(params=[300])
 def source(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     folder = tmp_path / "in"
     folder.mkdir()
@@ -104,6 +104,11 @@ def stopped(source: Path, out: Path) -> None:
     (source.parent / "stop").unlink()
 
 
+both = pytest.mark.parametrize("source", [300, 40_000], indirect=True, ids=["whole", "samples"])
+"""Of bigger files, only samples are compared."""
+
+
+@both
 @pytest.mark.parametrize("change", OTHERS)
 def test_a_finished_run_refuses_a_file_that_is_another(
     source: Path, change: Callable[[Path], None], tmp_path: Path
@@ -119,6 +124,7 @@ def test_a_finished_run_refuses_a_file_that_is_another(
     assert write(source, tmp_path / "out").resumed
 
 
+@both
 @pytest.mark.parametrize("change", THE_SAME)
 def test_a_finished_run_takes_the_same_file(
     source: Path, change: Callable[[Path], None], tmp_path: Path

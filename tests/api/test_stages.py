@@ -349,12 +349,6 @@ def test_errors_of_every_stage_name_file_and_rows(tmp_path: Path) -> None:
         short.write_parquet(tmp_path / "out")
 
 
-def test_reading_may_stop_early() -> None:
-    batches = iter(prepared(100_000).iter_batches(batch_size=10))
-    assert next(batches)["id"].tolist() == list(range(10))
-    batches.close()
-
-
 def test_a_finished_run_does_not_depend_on_its_stages(tmp_path: Path) -> None:
     def plan(**needs: Any) -> hr.Dataset:
         return hr.range(1000).map_batches(Prepare, **needs).predict(Sum, inputs=["x"])
@@ -419,20 +413,6 @@ def test_a_worker_that_dies_loses_nothing(tmp_path: Path, stage: str) -> None:
     table = rows_in(tmp_path / "out")
     assert table.column("id").to_pylist() == list(range(5000))
     assert table.column("prediction").to_pylist() == [100 * i for i in range(5000)]
-
-
-@pytest.mark.parametrize("stage", ["maker", "user"])
-def test_rows_that_always_kill_end_the_run(tmp_path: Path, stage: str) -> None:
-    def kill(batch: Batch) -> Any:
-        if 700 in batch["id"]:
-            os._exit(3)
-        return batch
-
-    data = hr.range(1000)
-    data = data.map_batches(kill if stage == "maker" else nothing, num_cpus=1, batch_size=100)
-    data = data.map_batches(kill if stage == "user" else nothing, concurrency=1)
-    with pytest.raises(StepError, match=r"cannot process range, row 700: .*exited with status 3"):
-        data.write_parquet(tmp_path / "out")
 
 
 # ---------------------------------------------------------------- memory, and pools that grow

@@ -57,25 +57,6 @@ class TestZip(SourceContract):
         assert seen == [[0, 1, 2, 3], [1, 2, 3]], "all between the first and the last that a range reads"
 
 
-def test_rows_come_one_behind_the_other(tmp_path: Path) -> None:
-    parquet(tmp_path / "in" / "a.parquet", id=np.arange(3000), a=np.arange(3000) % 2 == 0)
-    parts = hr.read_parquet(tmp_path / "in"), hr.from_items([{"id": -1, "b": "x"}]), hr.range(5)
-    data = parts[0].union(parts[1]).union(parts[2]).with_options(shard_rows=500, engine="local", workers=2)
-    rows = data.take_all()
-    assert [row["id"] for row in rows] == [*range(3000), -1, *range(5)]
-    assert rows[3000] == {"id": -1, "a": None, "b": "x"} and rows[0] == {"id": 0, "a": True, "b": None}
-    assert [row["id"] for row in hr.range(2).union(hr.from_items([{"id": 1.5}])).take_all()] == [
-        0.0,
-        1.0,
-        1.5,
-    ]
-    twice = hr.range(600).union(hr.range(600))
-    assert twice.filter(expr="id == 7").count() == 2 and twice.random_sample(0.5).count() not in (0, 1200)
-    kinds = data.map_batches(lambda batch: {"t": [str(batch["a"].dtype)]}, batch_size=100).unique("t")
-    assert kinds == ["object"], "booleans that some dataset lacks"
-    assert "Union, 1 file" in str(data.explain())
-
-
 def test_a_union_goes_on_after_a_kill(tmp_path: Path) -> None:
     for name in ("a", "b"):
         parquet(tmp_path / name / "1.parquet", 500, id=np.arange(2000))
