@@ -82,18 +82,6 @@ class DriverLine(Protocol):
         """As ``notify``, with a packed value beside; closes it. ``PoolSpec.on_packed`` gets both."""
         ...
 
-    def serve_calls(self, until: Callable[[], bool], timeout: float | None) -> None:
-        """In the worker's own thread: carry out other calls until ``until()``; ``wake`` has it look again."""
-        ...
-
-    def wake(self) -> None:
-        """Have ``serve_calls`` look again."""
-        ...
-
-    def is_own_thread(self) -> bool:
-        """Say whether this is the thread in which calls run one after another."""
-        ...
-
 
 def _no_values(number: int, once: bool) -> Any:
     raise LookupError(f"value {number} was never lent to this worker")

@@ -125,7 +125,6 @@ def blocks_in(args: Sequence[Any]) -> list[BlockRef]:
 
 Notify = Callable[[int, Any], None]
 Message = tuple[Any, ...]
-MOST_AHEAD = 16  # calls that a worker is sent before it can begin them
 
 
 class WorkerHandle(ABC):
@@ -182,29 +181,12 @@ class WorkerHandle(ABC):
         """A call is about to be sent."""
         self.calls[number] = future
 
-    def take_back(self) -> list[Future[Any]]:
-        """Take back the calls that were sent ahead and that it has not begun. The caller lets them know."""
-        return []
-
     def fail(self, error: BaseException) -> None:
-        """Its calls will not be answered any more; those that it has not begun are ``NotBegun``."""
-        back = self.take_back()
+        """Its calls will not be answered any more."""
         for future in list(self.calls.values()):
             with contextlib.suppress(InvalidStateError):
                 future.set_exception(error)
         self.calls.clear()
-        let_know(back)
-
-
-def let_know(back: Sequence[Future[Any]]) -> None:
-    """Tell who waits for calls that they were taken back."""
-    for future in back:
-        with contextlib.suppress(InvalidStateError):
-            future.set_exception(NotBegun("the call was taken back from its worker"))
-
-
-class NotBegun(WorkerDied):
-    """A call that was sent ahead has not begun, and will not: it may be sent elsewhere."""
 
 
 W = TypeVar("W", bound=WorkerHandle)
@@ -212,8 +194,6 @@ W = TypeVar("W", bound=WorkerHandle)
 
 class WorkerPool(ABC, Generic[W]):
     """What pools have in common; see ``Pool``. ``blocks`` are those of the engine."""
-
-    most_ahead = 0
 
     def __init__(self, spec: PoolSpec, notify: Notify, blocks: BlockRegistry) -> None:
         self._spec = spec

@@ -8,9 +8,7 @@ from __future__ import annotations
 import pickle
 import queue
 import threading
-import time
 import traceback
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
 from typing import Any, Protocol
@@ -52,17 +50,12 @@ class Transport(Protocol):
         """A call is done, and its answer is on its way."""
         ...
 
-    def begin(self, number: int, value: tuple[Any, ...]) -> bool:
-        """Begin a call that was sent ahead, with the value that it needs; False if it was taken back."""
-        ...
-
 
 class WorkerLoop:
     """Carries out what the transport puts into ``inbox``.
 
     ``("host", *args)``, once, makes the object; ``("call", number, method, args)`` calls it; ``("release_unused",)``
-    reports released blocks; ``("ahead", number, method, args, value)`` is a call that waits for those before it;
-    ``("wake",)`` does nothing; ``("end",)`` ends the loop. ``feed`` may be called from any thread, at any time.
+    reports released blocks; ``("end",)`` ends the loop. ``feed`` may be called from any thread, at any time.
     """
 
     def __init__(self, transport: Transport) -> None:
@@ -70,32 +63,12 @@ class WorkerLoop:
         self._transport = transport
         self._hosted: Any = None
         self._early: list[tuple[Any, ...]] = []  # fed before the object was there
-        self._later: deque[tuple[Any, ...]] = deque()  # sent ahead, and met in the midst of a call
-        self._left = False  # what is hosted has ended itself
         self._feeding = threading.Lock()
-        self.thread = 0  # that runs the loop
 
     def run(self) -> None:
         """Do what is asked, until the end."""
-        self.thread = threading.get_ident()
-        while (message := self._later.popleft() if self._later else self.inbox.get())[0] != "end":
+        while (message := self.inbox.get())[0] != "end":
             self._carry_out(message)
-
-    def serve(self, until: Callable[[], bool], timeout: float | None = None) -> None:
-        """In the midst of a call: do what is asked until ``until()``, or for ``timeout`` seconds.
-
-        What may make a difference to ``until`` wakes the loop by ``("wake",)``.
-        """
-        end = None if timeout is None else time.monotonic() + timeout
-        while not until():
-            try:
-                message = self.inbox.get(timeout=None if end is None else max(0.0, end - time.monotonic()))
-            except queue.Empty:
-                return
-            if message[0] == "ahead":
-                self._later.append(message)
-            else:
-                self._carry_out(message)
 
     def _carry_out(self, message: tuple[Any, ...]) -> None:
         if message[0] == "host":
@@ -103,11 +76,6 @@ class WorkerLoop:
         elif message[0] == "call":
             self._call(*message[1:])
             self._transport.after_call()
-        elif message[0] == "ahead":
-            _, number, method, args, value = message
-            if not self._left and self._transport.begin(number, value):
-                self._call(number, method, args)
-                self._transport.after_call()
         elif message[0] == "release_unused":
             self._transport.send_released()
 
@@ -149,7 +117,6 @@ class WorkerLoop:
         try:
             result = ending_forks(getattr(self._hosted, method))(*args)
         except BaseException as error:
-            self._left = self._left or getattr(error, "is_end", False)
             self._answer_error(number, error)
             return
         if isinstance(result, Future):

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from random import Random
-from typing import Any
 
 import pytest
 
 from headrace.annex.tasks.admission import MAX_OVERTAKEN, Admission, Needs
-from headrace.annex.tasks.calls import TaskCall, Wait
-from headrace.annex.tasks.requests import GIVE_WAY_AFTER, Waits
 
 
 def keys(admission: Admission) -> list[object]:
@@ -126,21 +123,21 @@ def test_what_actors_hold_is_told_once_nothing_else_runs() -> None:
     assert keys(admission) == ["call"]
 
 
-def test_cores_that_a_waiting_call_gives_up_are_had_at_once() -> None:
-    """Nothing else may happen that has somebody look at what waits."""
-    now, nothing = [0.0], Any
+def test_what_a_waiting_call_needs_has_its_cores_and_comes_first() -> None:
     admission = Admission(cpus=1, memory=0)
-    waits = Waits(admission, lambda host, call: None, lambda: now[0])
-    call = TaskCall("call", nothing, (), nothing, max_retries=0)
-    admission.request(call, call.needs)
-    assert keys(admission) == [call]
-    waits.begin(Wait(0, nothing, 0, call, left=1, fetch=False, helping=True))
-    assert waits.advance() is None
-    admission.request("what it waits for", Needs())
-    assert waits.advance() == GIVE_WAY_AFTER and keys(admission) == []
-    now[0] += GIVE_WAY_AFTER
-    assert waits.advance() == 0 and keys(admission) == ["what it waits for"]
-    assert waits.advance() is None
+    admission.request("call", Needs())
+    assert keys(admission) == ["call"]
+    admission.request("other", Needs())
+    admission.request("inner", Needs(), depth=1)
+    admission.request("innermost", Needs(), depth=2)
+    assert keys(admission) == []
+    admission.pause("call")
+    assert keys(admission) == ["innermost"]
+    admission.resume("call")
+    admission.release("innermost")
+    assert keys(admission) == []
+    admission.release("call")
+    assert keys(admission) == ["inner"]
 
 
 def test_who_withdraws_is_passed_over() -> None:

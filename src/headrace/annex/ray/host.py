@@ -231,10 +231,6 @@ class ActorTransport:
     def after_call(self) -> None:
         """See ``Transport``."""
 
-    def begin(self, number: int, value: tuple[Any, ...]) -> bool:
-        """See ``Transport``: nothing is sent ahead here."""
-        return False
-
     def _note(self, note: Any) -> None:
         if isinstance(note, CallStarted):
             self._send_confirmed("note", note)

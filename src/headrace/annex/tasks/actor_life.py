@@ -11,11 +11,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headrace.annex.tasks.admission import Needs
-from headrace.annex.tasks.calls import TaskCall, only_here, results_of, send_ahead
+from headrace.annex.tasks.calls import TaskCall, only_here, results_of
 from headrace.annex.tasks.hosting.task_host import ActorLeft, CallStopped, NoObject
 from headrace.annex.tasks.hosting.worker_core import IN_CONSTRUCTOR, restored_error
 from headrace.core.engine_ports import Seat
-from headrace.engines.pool import NotBegun
 from headrace.errors import (
     ActorDied,
     ArgumentError,
@@ -30,6 +29,9 @@ if TYPE_CHECKING:
     from headrace.engines.object_store import ObjectStore
 
 MAX_TRIES = 3  # deaths in a row in the constructor
+MOST_SENT = (
+    16  # calls of an actor that runs one after another: those behind the first do not wait for the driver
+)
 
 
 class ActorLife:
@@ -49,7 +51,6 @@ class ActorLife:
         self._restarts = restarts
         self._waiting: deque[TaskCall] = deque()
         self._running: dict[TaskCall, None] = {}
-        self._ahead: deque[TaskCall] = deque()  # sent, to be begun after the one that runs
         self._orders = itertools.count()
         self.concurrency = 1  # how many calls may run at the same time
         self.said_concurrency: int | None = None
@@ -111,7 +112,7 @@ class ActorLife:
     @property
     def busy(self) -> bool:
         """Whether there are calls that are not done."""
-        return bool(self._waiting or self._running or self._ahead)
+        return bool(self._waiting or self._running)
 
     def start(self, seat: Seat) -> None:
         """It was admitted: start the worker, and construct the object."""
@@ -133,9 +134,8 @@ class ActorLife:
         if self._ended_by is not None:
             return
         self._ended_by = error
-        calls = [*self._running, *self._ahead, *self._waiting]
+        calls = [*self._running, *self._waiting]
         self._running.clear()
-        self._ahead.clear()
         self._waiting.clear()
         if self._worker is not None:
             self._dispatcher.workers.end(self._worker, kill=kill or bool(calls) or not self._constructed)
@@ -145,7 +145,7 @@ class ActorLife:
 
     def cancel_waiting(self) -> None:
         """Cancel the calls that have not begun."""
-        for call in [*self._waiting, *self._ahead]:
+        for call in list(self._waiting):
             if call.future.cancel() or call.future.cancelled():
                 self._remove(call)
 
@@ -215,8 +215,9 @@ class ActorLife:
         self._send_next()
 
     def _send_next(self) -> None:
-        """Send the first call that waits, if its arguments are there."""
-        while self._constructed and len(self._running) < self.concurrency and self._waiting:
+        """Send the first calls that wait, if their arguments are there."""
+        most = MOST_SENT if self.concurrency == 1 else self.concurrency
+        while self._constructed and len(self._running) < most and self._waiting:
             if self._waiting[0].pending:
                 break
             call = self._waiting.popleft()
@@ -228,41 +229,8 @@ class ActorLife:
             if call.begin():
                 self._running[call] = None
                 self._send("call", call, partial(self._answered, call), call.returns)
-        if self._running and self._waiting and self.concurrency == 1:
-            self._send_ahead()
         if self._without_handles and not self.busy:
             self.end(_no_handles(self._construction.label))
-
-    def _send_ahead(self) -> None:
-        """Send small calls that can begin as soon as the one before is done; see ``tickets.py``."""
-        assert self._worker is not None
-        left = self._worker.most_ahead - len(self._ahead)
-        if not self._constructed or left < len(self._ahead) or (self._ahead and self._ahead[-1].is_back):
-            return
-        calls: list[TaskCall] = []
-        while self._waiting and len(calls) < left and self._waiting[0].may_be_ahead:
-            calls.append(self._waiting.popleft())
-        try:
-            sent = send_ahead(self._worker, "call", calls)
-        except HeadraceError:  # the call that it is at is told why
-            self._waiting.extendleft(reversed(calls))
-            return
-        for call in sent:
-            call.kind = self.handle
-            self._ahead.append(call)
-            self._dispatcher.requests.running[call.stored.number] = call
-            assert call.answer is not None
-            call.answer.add_done_callback(partial(self._post_answer, partial(self._answered, call)))
-
-    def _came_back(self, call: TaskCall) -> None:
-        """A call that was sent ahead has not begun."""
-        self._running.pop(call, None)
-        if call in self._ahead:
-            self._ahead.remove(call)
-        call.came_back()
-        if not call.future.cancelled():
-            self._wait_again(call)
-        self._send_next()
 
     def _wait_again(self, call: TaskCall) -> None:
         """A call waits again, where it did."""
@@ -273,9 +241,6 @@ class ActorLife:
         error = answer.exception()
         self._dispatcher.requests.running.pop(call.stored.number, None)
         if self._ended_by is not None:
-            return
-        if isinstance(error, NotBegun):
-            self._came_back(call)
             return
         if call not in self._running:
             return
@@ -291,16 +256,14 @@ class ActorLife:
         elif isinstance(error, NoObject):
             self._restart(call, "it ended between two calls")
         elif isinstance(error, WorkerDied):
-            call.deaths += not isinstance(error, NeverReady)
+            # One after another: the first one is to blame, and the others have not begun.
+            if self._constructed or self.concurrency > 1:
+                call.deaths += not isinstance(error, NeverReady)
             self._restart(call, str(error))
         elif error is not None:
             call.fail(restored_error(error))
         else:
             call.succeed(self._dispatcher.store.add_packed(answer.result()))
-        if self._ahead and not self._ahead[0].is_back:
-            following = self._ahead.popleft()
-            following.begin()
-            self._running[following] = None
         self._send_next()
 
     def _restart(self, call: TaskCall, why: str) -> None:
@@ -321,7 +284,6 @@ class ActorLife:
     def _again(self, call: TaskCall, why: str) -> None:
         """Try a call again on the object that is made anew, or let it fail."""
         if call.may_be_tried_again:
-            call.came_back()
             self._wait_again(call)
         else:
             times = "once" if call.deaths == 1 else f"{call.deaths} times"
@@ -332,9 +294,7 @@ class ActorLife:
             self._worker.kill(self._process, "it was killed on request")
 
     def _stop(self, call: TaskCall) -> None:
-        if call in self._ahead and call.future.cancel():
-            return
-        if (call in self._running or call in self._ahead) and self._worker is not None:
+        if call in self._running and self._worker is not None:
             self._worker.feed(self._process, "cancel", call.stored.number)
         elif call in self._waiting and call.future.cancel():
             self._remove(call)
@@ -342,7 +302,7 @@ class ActorLife:
     def _send(self, method: str, call: TaskCall, then: Any, *said: Any) -> None:
         assert self._worker is not None
         if method == "call":
-            call.worker, call.kind = self._worker, self.handle
+            call.worker, call.actor = self._worker, self.handle
             self._dispatcher.requests.running[call.stored.number] = call
         try:
             answer = self._worker.submit(method, call.stored, call.label, *said)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -43,6 +42,7 @@ class _Group:
 
     needs: Needs
     for_actor: bool
+    depth: int
     waiting: deque[tuple[int, Hashable]] = field(default_factory=deque)
     overtaken: int = 0  # how often the first request was
 
@@ -74,11 +74,10 @@ class Admission:
         self.gpus = gpus
         self._devices = Devices(gpus)
         self._numbers = iter(range(1 << 62))
-        self._groups: dict[tuple[Needs, bool], _Group] = {}
+        self._groups: dict[tuple[Needs, bool, int], _Group] = {}
         self._held: dict[Hashable, tuple[Needs, bool, Seat]] = {}
         self._withdrawn: set[Hashable] = set()
         self._paused: set[Hashable] = set()
-        self._ahead: dict[Hashable, int] = {}  # the numbers of requests that were taken ahead
         self._waiting = 0
         self._running = 0
         self._used_cpus = 0.0
@@ -111,9 +110,13 @@ class Admission:
                 return f"{_times(workers)}{amount:g} of the resource {name!r}, and {there}"
         return ""
 
-    def request(self, key: Hashable, needs: Needs, *, for_actor: bool = False) -> None:
-        """Queue a request, of a call or for an actor."""
-        group = self._groups.setdefault((needs, for_actor), _Group(needs, for_actor))
+    def request(self, key: Hashable, needs: Needs, *, for_actor: bool = False, depth: int = 0) -> None:
+        """Queue a request, of a call or for an actor. ``depth``: how many calls may wait for it, one for the next.
+
+        The deeper ones come first: so few calls wait at a time.
+        """
+        kind = (needs, for_actor, depth)
+        group = self._groups.setdefault(kind, _Group(*kind))
         group.waiting.append((next(self._numbers), key))
         self._waiting += 1
 
@@ -136,7 +139,7 @@ class Admission:
         if self._running:
             return None
         first = min(
-            (group for group in self._groups.values() if self._has_waiting(group)), key=_number, default=None
+            (group for group in self._groups.values() if self._has_waiting(group)), key=_turn, default=None
         )
         return first.needs if first is not None and self._held else None
 
@@ -155,51 +158,6 @@ class Admission:
             self._used_cpus -= needs.num_cpus
             self._running -= 1
 
-    # ------------------------------------------------------------ calls that are sent ahead
-
-    def only_group(self) -> Needs | None:
-        """Return what each call that waits needs, if all need the same and no actor waits; else None."""
-        groups = [group for group in self._groups.values() if self._has_waiting(group)]
-        return groups[0].needs if len(groups) == 1 and not groups[0].for_actor else None
-
-    def take_ahead(self, first: Hashable, most: int, may: Callable[[Any], bool]) -> list[Any]:
-        """Take up to ``most`` requests of the only group, for the worker of one that is admitted and needs the same.
-
-        Up to the first for which ``may`` says no. Each is to be ``drop_ahead`` or ``give_back`` again.
-        """
-        needs, for_actor, seat = self._held[first]
-        group = self._groups.get((needs, for_actor))
-        taken: list[Any] = []
-        while group is not None and not seat and len(taken) < most and self._has_waiting(group):
-            number, key = group.waiting[0]
-            if not may(key):
-                break
-            taken.append(key)
-            self._ahead[key] = number
-            self._leave(group)
-        return taken
-
-    def give_back(self, key: Hashable, needs: Needs) -> None:
-        """A request that was taken ahead waits again, where it did."""
-        number = self._ahead.pop(key)
-        group = self._groups.setdefault((needs, False), _Group(needs, False))
-        place = sum(1 for _ in itertools.takewhile(lambda waiting: waiting[0] < number, group.waiting))
-        group.waiting.insert(place, (number, key))
-        self._waiting += 1
-
-    def drop_ahead(self, key: Hashable) -> None:
-        """One that was taken ahead is over."""
-        self._ahead.pop(key, None)
-
-    def hand_over(self, key: Hashable, other: Hashable) -> None:
-        """What a call had, which is over, the one after it in the same worker has now."""
-        self._held[other] = self._held.pop(key)
-
-    def has_room_beside(self, key: Hashable) -> bool:
-        """Say whether another call could run that needs what an admitted one does."""
-        needs, for_actor, seat = self._held[key]
-        return not seat and self._seat(_Group(needs, for_actor)) is not None
-
     # ------------------------------------------------------------ calls that wait
 
     def pause(self, key: Hashable) -> None:
@@ -216,16 +174,11 @@ class Admission:
         self._used_cpus += self._held[key][0].num_cpus
         self._running += 1
 
-    def has_room(self, key: Hashable) -> bool:
-        """Say whether there are cores for a call that waits."""
-        for_calls = max(1.0, self.cpus - self._actor_cpus)
-        return not self._running or self._used_cpus + self._held[key][0].num_cpus <= for_calls + _EPSILON
-
     def _next(self) -> tuple[_Group, Hashable, Seat] | None:
         """Return the request to admit next, and count those that it overtakes."""
         passed: list[_Group] = []
         for group in sorted(
-            (group for group in self._groups.values() if self._has_waiting(group)), key=_number
+            (group for group in self._groups.values() if self._has_waiting(group)), key=_turn
         ):
             seat = self._seat(group)
             if seat is not None:
@@ -265,7 +218,7 @@ class Admission:
         group.waiting.popleft()
         group.overtaken = 0
         if not group.waiting:
-            del self._groups[group.needs, group.for_actor]
+            del self._groups[group.needs, group.for_actor, group.depth]
         self._waiting -= 1
 
     def _admit(self, key: Hashable, group: _Group, seat: Seat) -> None:
@@ -317,8 +270,8 @@ def _times(workers: int) -> str:
     return f"{workers} × " if workers > 1 else ""
 
 
-def _number(group: _Group) -> int:
-    return group.waiting[0][0]
+def _turn(group: _Group) -> tuple[int, int]:
+    return -group.depth, group.waiting[0][0]
 
 
 CALL_RETRIES = 3

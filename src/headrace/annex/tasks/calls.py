@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import pickle
-import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import CancelledError, Future, InvalidStateError
+from concurrent.futures import CancelledError, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -20,9 +19,6 @@ if TYPE_CHECKING:
     from headrace.engines.local.pool import LocalPool
     from headrace.engines.object_store import StoredObject
 
-
-MOST_AHEAD_BYTES = 8 << 10  # that a call may take which is sent before its worker can begin it
-_deciding = threading.Lock()  # whether a call has begun, or is cancelled
 
 Returns = int | str | None  # how many results; "stream": as many as come; None: one, as it is
 
@@ -81,18 +77,10 @@ class TaskCall:
     # of calls that make calls
     worker: LocalPool | None = None  # that runs it
     process: int = -1  # the number of its process
-    kind: Any = None  # of that worker; of an actor's call, what returns its handle
-    parent: TaskCall | None = None
-    parent_tries: int = 0
-    children: list[TaskCall] | None = None
-    tries: int = 0  # how often a worker that ran it has died
-    wait: Wait | None = None  # what it waits for now
-    above: TaskCall | None = None  # the call that runs in the same worker meanwhile
-    below: TaskCall | None = None  # the call that waits in the same worker meanwhile
-    alone: bool = False  # it shares no worker: it, or what ran beside it, has ended one
+    actor: Callable[[], Any] | None = None  # returns the handle of the actor whose method it is
+    depth: int = 0  # how many calls have made one another, up to this one
+    children: list[TaskCall] | None = None  # calls that it has made
     stopping: bool = False  # it is being cancelled
-    answer: Future[Any] | None = None  # of the worker that it was sent to ahead
-    is_withdrawn: bool = False  # it is cancelled, or is about to be
     order: int = 0  # of an actor's calls
 
     def wait_for_arguments(self, then: Callable[[], None]) -> None:
@@ -117,54 +105,11 @@ class TaskCall:
         """Whether it may be sent to another worker after one that it ended."""
         return not self.stopping and (self.max_retries < 0 or self.deaths <= self.max_retries)
 
-    @property
-    def is_orphan(self) -> bool:
-        """Whether the try of the call that made it is over because its worker died."""
-        return self.parent is not None and self.parent.tries != self.parent_tries
-
     def begin(self) -> bool:
         """Mark it as running; False if it was cancelled."""
-        with _deciding:
-            return self._begin()
-
-    def _begin(self) -> bool:
-        if not self.begun and not self.is_withdrawn:
+        if not self.begun:
             self.begun = self.future.set_running_or_notify_cancel()
         return self.begun
-
-    @property
-    def may_be_ahead(self) -> bool:
-        """Whether it is small, and has one result."""
-        return not self.references and self.returns is None and self.stored.size <= MOST_AHEAD_BYTES
-
-    @property
-    def is_back(self) -> bool:
-        """Whether it was sent ahead and taken back since; nobody has begun it."""
-        return self.answer is not None and hasattr(self.answer, "is_back")
-
-    def came_back(self) -> None:
-        """It was taken back, and may be sent elsewhere."""
-        with _deciding:
-            self.answer = self.worker = None
-
-    def settle(self) -> None:
-        """Find out, before its future is cancelled, whether it has begun: if not, it will not any more."""
-        while True:
-            with _deciding:
-                sent, worker = self.answer, self.worker
-                if self.begun or sent is None:
-                    self.is_withdrawn = not self.begun
-                    return
-            assert worker is not None
-            worker.take_back()
-            with _deciding:
-                if self.answer is not sent:
-                    continue  # it was sent elsewhere meanwhile
-                if hasattr(sent, "is_back"):
-                    self.is_withdrawn = not self.begun
-                else:
-                    self._begin()
-                return
 
     def succeed(self, stored: StoredObject) -> None:
         """It returned something."""
@@ -185,47 +130,22 @@ class TaskCall:
     def release(self) -> None:
         """It is over: drop what it refers to, though the user may have its future for long."""
         self.references = ()
-        self.answer = None
         self.future.drop_callback()
         self.children = None
 
 
-def send_ahead(worker: LocalPool, method: str, calls: Sequence[TaskCall]) -> list[TaskCall]:
-    """Send calls to a worker that is at another one; return them, without those that somebody has cancelled.
-
-    Each has its ``answer``. Raises what ``submit_ahead`` raises: then none was sent.
-    """
-    with _deciding:
-        sent = [call for call in calls if not call.is_withdrawn]
-        if sent:
-            answers = worker.submit_ahead(method, [(call.stored, call.label, call.returns) for call in sent])
-            for call, answer in zip(sent, answers, strict=True):
-                call.worker, call.answer = worker, answer
-                call.process = answer.worker  # type: ignore[attr-defined]
-    return sent
-
-
 @dataclass(eq=False, slots=True)
 class Wait:
-    """What somebody in a worker waits for. ``call`` is the call that cannot go on before; None: a thread beside it.
-
-    ``helping``: it needs all of it, however long that takes, so its worker may do a part of the work. ``candidates``
-    are the calls that are waited for, ``underway`` those of them that another worker has begun.
-    """
+    """What somebody in a worker waits for. ``call``: that of a function, whose cores others may have meanwhile."""
 
     token: int
     pool: LocalPool
     worker: int
-    call: TaskCall | None
     left: int
     fetch: bool
-    helping: bool
+    call: TaskCall | None = None
     futures: list[Any] = field(default_factory=list)  # kept alive
     done: list[int] = field(default_factory=list)
-    candidates: list[TaskCall] = field(default_factory=list)
-    underway: list[TaskCall] = field(default_factory=list)
-    since: float | None = None  # when its worker became idle though other calls wait for one
-    paused: bool = False
     over: bool = False
 
 

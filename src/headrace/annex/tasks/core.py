@@ -28,8 +28,8 @@ from headrace.annex.tasks.calls import (
 from headrace.annex.tasks.dispatcher import Dispatcher
 from headrace.annex.tasks.futures import CallFuture, Pieces
 from headrace.annex.tasks.hosting.worker_core import not_picklable
-from headrace.annex.tasks.lanes import ExecutorWorkers
 from headrace.annex.tasks.requests import Requests, WorkerLine
+from headrace.annex.tasks.workers import ExecutorWorkers
 from headrace.core.terminal import warn
 from headrace.engines.local import machine
 from headrace.engines.local.pool import LocalEngine
@@ -147,7 +147,6 @@ class Core:
             call.pieces = Pieces(
                 future, order.label, None if order.returns == "stream" else int(order.returns)
             )
-        future.task = call
         return call
 
     def prepare(self, call: TaskCall, options: CallOptions) -> None:

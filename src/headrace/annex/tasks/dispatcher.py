@@ -15,10 +15,8 @@ from headrace.annex.tasks.admission import Admission, BlockedRequests
 from headrace.annex.tasks.calls import TaskCall, cancelled, closed, defect, lost
 from headrace.annex.tasks.hosting.task_host import CallStopped
 from headrace.annex.tasks.hosting.worker_core import restored_error
-from headrace.annex.tasks.lanes import ExecutorWorkers, Lanes, WorkerKind
-from headrace.annex.tasks.requests import Waits
+from headrace.annex.tasks.workers import ExecutorWorkers, WorkerKind
 from headrace.core.engine_ports import Seat
-from headrace.engines.pool import NotBegun
 from headrace.errors import (
     CallLost,
     ExecutorClosed,
@@ -59,8 +57,6 @@ class Dispatcher:
         self._closing = False
         self._ended = False
         self._drained = False
-        self.waits = Waits(admission, self._start_above, time.monotonic)
-        self.lanes = Lanes(self, time.monotonic)
         self._blocked = BlockedRequests(admission, time.monotonic)
         self.requests: Requests  # set before the first call
         self.thread = threading.Thread(target=self._run, name="headrace-executor", daemon=True)
@@ -130,8 +126,7 @@ class Dispatcher:
         if self._closing and not self._calls and not any(actor.busy for actor in self._actors):
             self._end()
             return None
-        pauses = [self.waits.advance(), self.workers.end_surplus(), self._blocked.advance()]
-        pauses.append(self.lanes.advance())
+        pauses = (self.workers.end_surplus(), self._blocked.advance())
         return min((pause for pause in pauses if pause is not None), default=None)
 
     # ------------------------------------------------------------ calls of functions
@@ -143,7 +138,7 @@ class Dispatcher:
     def accept(self, call: TaskCall) -> None:
         """Carry out a call; in the dispatcher's thread."""
         self._calls[call] = None
-        if self._closing and call.parent is None:
+        if self._closing and not call.depth:
             self.remove(call)
             call.fail(closed())
             return
@@ -164,10 +159,10 @@ class Dispatcher:
             call.fail(error)
             return
         call.requested = True
-        self.admission.request(call, call.needs)
+        self.admission.request(call, call.needs, depth=call.depth)
 
     def _withdraw(self, call: TaskCall) -> None:
-        if call in self._calls and (not call.begun or call.requested):
+        if call in self._calls and not call.begun:
             if call.requested:
                 self.admission.withdraw(call)
             self.remove(call)
@@ -184,19 +179,8 @@ class Dispatcher:
         except Exception as error:
             self._fail(call, None, error)
 
-    def _start_above(self, host: TaskCall, call: TaskCall) -> None:
-        """Start a call in the worker of one that waits for it."""
-        self.admission.withdraw(call)
-        call.requested = False
-        if not call.begin():
-            self.remove(call)
-            return
-        assert host.worker is not None
-        host.above, call.below = call, host
-        self._send(call, host.kind, host.worker)
-
     def _send(self, call: TaskCall, kind: WorkerKind, worker: LocalPool) -> None:
-        call.worker, call.kind = worker, kind
+        call.worker = worker
         self.requests.running[call.stored.number] = call
         try:
             answer = worker.submit("run", call.stored, call.label, call.returns)
@@ -207,32 +191,17 @@ class Dispatcher:
         except HeadraceError as error:
             self._fail(call, worker, error)
             return
-        if call.below is None:
-            self.lanes.begin(call)
-        self.await_answer(call, answer)
-
-    def await_answer(self, call: TaskCall, answer: Future[Any]) -> None:
-        """Go on with a call once its worker has answered."""
-        assert call.worker is not None
-        answered = partial(self._answered, call, call.kind, call.worker)
+        answered = partial(self._answered, call, kind, worker)
         answer.add_done_callback(lambda done: self.post(partial(answered, done)))
 
     def _answered(self, call: TaskCall, kind: WorkerKind, worker: LocalPool, answer: Future[Any]) -> None:
         error = answer.exception()
-        self.requests.running.pop(call.stored.number, None)
-        if isinstance(error, NotBegun) and not self._ended:
-            self.lanes.came_back(call)
-            return
-        if call.wait is not None:
-            self.waits.end(call.wait)
+        self.admission.resume(call)
         if isinstance(error, WorkerDied) and not self._ended:
             self._died(call, kind, worker, error)
             return
-        if call.below is not None:
-            self._leave(call)
-        elif not self._ended and self.lanes.done(call):
-            self.workers.release(kind, worker)
-            self.admission.release(call)
+        self.workers.release(kind, worker)
+        self.admission.release(call)
         self.remove(call)
         if error is None:
             call.succeed(self.store.add_packed(answer.result()))
@@ -241,81 +210,40 @@ class Dispatcher:
         else:
             call.fail(restored_error(error))
 
-    def _leave(self, call: TaskCall) -> None:
-        """A call that ran above another one is over, or its worker is."""
-        host, call.below = call.below, None
-        assert host is not None
-        host.above = None
-        if host.wait is not None:
-            self.waits.begin(host.wait)
-
     def _died(self, call: TaskCall, kind: WorkerKind, worker: LocalPool, error: WorkerDied) -> None:
-        """The worker of a call died; the calls below were told before, those above will be.
-
-        What ran is to blame. What waited below it is tried again, once, without sharing a worker.
-        """
-        shared = call.above is not None or call.below is not None
-        call.deaths += call.above is None and not isinstance(error, NeverReady)
-        call.alone = call.alone or shared
-        call.tries += 1
-        self._cancel_orphans(call)
-        failure = cancelled(call) if call.stopping else lost(call, error)
-        if call.below is None:
-            if call.may_be_tried_again:
-                self._send(call, kind, worker)
-            else:
-                self._fail(call, worker, failure)
-            return
-        self._leave(call)
-        if call.is_orphan and not call.future.shared:
-            failure = CallLost(f"{call.label}: the call that made it is tried again, and makes it anew.")
-        elif call.may_be_tried_again:
-            call.requested = True
-            self.admission.request(call, call.needs)
-            return
-        self.remove(call)
-        call.fail(failure)
-
-    def _cancel_orphans(self, call: TaskCall) -> None:
-        """Cancel what a call has made and nobody else waits for: it will make it anew."""
+        """The worker of a call died: it is tried again in the one that takes its place, or fails."""
+        call.deaths += not isinstance(error, NeverReady)
         children, call.children = call.children, None
-        for child in children or ():
+        for child in children or ():  # it will make them anew
             if not child.begun and not child.future.shared:
                 child.future.cancel()
+        if call.may_be_tried_again:
+            self._send(call, kind, worker)
+        else:
+            self._fail(call, worker, cancelled(call) if call.stopping else lost(call, error))
 
     def _stop(self, call: TaskCall, force: bool, recursive: bool) -> None:
         for child in list(call.children or ()) if recursive else ():
             self._stop(child, force, recursive)
-        if call not in self._calls:
+        if call not in self._calls or (not call.begun and call.future.cancel()):
             return
-        if not call.begun and call.future.cancel():
-            return
-        if call.requested:  # to be tried again
-            self._withdraw(call)
-            call.fail(cancelled(call))
+        call.stopping = True
+        assert call.worker is not None
+        if force:
+            call.worker.kill(call.process, "it was cancelled")
         else:
-            call.stopping = True
-            assert call.worker is not None
-            if force:
-                call.worker.kill(call.process, "it was cancelled")
-            else:
-                call.worker.feed(call.process, "cancel", call.stored.number)
+            call.worker.feed(call.process, "cancel", call.stored.number)
 
     def _fail(self, call: TaskCall, worker: LocalPool | None, error: BaseException) -> None:
-        if call.below is not None:
-            self._leave(call)
-        else:
-            if worker is not None:
-                self.workers.end(worker, kill=True)
-            self.lanes.close(call)
-            self.admission.release(call)
+        if worker is not None:
+            self.workers.end(worker, kill=True)
+        self.admission.release(call)
         self.remove(call)
         call.fail(error)
 
     def remove(self, call: TaskCall) -> None:
         """A call is over; in the dispatcher's thread."""
         self._calls.pop(call, None)
-        self.admission.drop_ahead(call)
         self.requests.running.pop(call.stored.number, None)
         call.release()
 

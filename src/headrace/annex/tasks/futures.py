@@ -45,7 +45,6 @@ class CallFuture(Future[T], Generic[T]):
         self._when_cancelled: Callable[[], None] = _ignore
         self._stop: Callable[[bool, bool], None] | None = None
         self._number = -1
-        self.task: Any = None  # the call, until it is over
         self.shared = False  # whether something that is stored refers to it
 
     def result(self, timeout: float | None = None) -> T:
@@ -66,9 +65,6 @@ class CallFuture(Future[T], Generic[T]):
             self._stop(force, recursive)
             return True
         was = self.cancelled()
-        task = self.task
-        if task is not None:
-            task.settle()
         now = super().cancel()
         if now and not was:
             self._when_cancelled()
@@ -84,7 +80,7 @@ class CallFuture(Future[T], Generic[T]):
     def drop_callback(self) -> None:
         """Call nothing any more when it is cancelled."""
         self._when_cancelled = _ignore
-        self._stop = self.task = None
+        self._stop = None
 
     @property
     def number(self) -> int:

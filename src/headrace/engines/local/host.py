@@ -2,8 +2,7 @@
 
 Messages in: ``("host", context, visible, pickled, places, links)`` once, maybe with a descriptor, where ``visible``
 are the GPUs to see and ``links`` the numbers of values that it refers to; ``("call", id, method, args)``, maybe with
-messages of values that it needs; ``("ahead", calls)``, each with its value, and before the first of them
-``("tickets",)`` with a descriptor (see ``tickets.py``); ``("end",)``; and, served at once by the thread that listens,
+messages of values that it needs; ``("end",)``; and, served at once by the thread that listens,
 ``("feed", args)``, ``("slot", owner, slot)`` with the descriptor of a slot that will be read, ``("unmap", owner,
 slot)`` when it will not be any more, ``("free", slot)`` for a slot of our own, ``("return slot", slot)`` for one too
 many, ``("value", number, pickled, places, links)`` with a descriptor perhaps, ``("forget", number)``. Messages out:
@@ -37,7 +36,6 @@ from headrace.core.work import BlockRef
 from headrace.engines.deaths import CANNOT_BEGIN
 from headrace.engines.local import template, wire
 from headrace.engines.local.orphans import die_with, end_descendants
-from headrace.engines.local.wire import TicketReader
 from headrace.engines.out_of_band_pickle import OutOfBandPickle, ReceivedPickle, unpack
 from headrace.engines.references import WorkerCache
 from headrace.engines.worker_loop import WorkerLoop
@@ -89,7 +87,6 @@ class SocketTransport:
         self._slots: Any = None  # made when needed: it imports Arrow
         self._mapping: Any = None
         self._cache = WorkerCache()
-        self._tickets: TicketReader | None = None
         self._trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
         self._trimmed = time.monotonic()
 
@@ -132,9 +129,6 @@ class SocketTransport:
             for value in message[4]:
                 self._on_message(value, -1)
             self._loop.inbox.put(message[:4])
-        elif kind == "ahead":
-            for call in message[1]:
-                self._loop.inbox.put(call)
         elif kind == "feed":
             self._loop.feed(message[1])
         elif kind == "slot":
@@ -153,8 +147,6 @@ class SocketTransport:
             self._loop.inbox.put(("release_unused",))
         elif kind == "host":
             self._loop.inbox.put((*message, fd))
-        elif kind == "tickets":
-            self._tickets = TicketReader(fd)
         else:
             if kind == "end":
                 self._ended.set()
@@ -192,18 +184,6 @@ class SocketTransport:
         message = ("packed note", note, packed.pickled, packed.places, packed.links, packed.fd >= 0)
         self._send(message, packed.fd)
         packed.close()
-
-    def serve_calls(self, until: Callable[[], bool], timeout: float | None) -> None:
-        """See ``DriverLine``."""
-        self._loop.serve(until, timeout)
-
-    def wake(self) -> None:
-        """See ``DriverLine``."""
-        self._loop.inbox.put(("wake",))
-
-    def is_own_thread(self) -> bool:
-        """See ``DriverLine``."""
-        return threading.get_ident() == self._loop.thread
 
     # ------------------------------------------------------------ blocks
 
@@ -261,14 +241,6 @@ class SocketTransport:
         if self._trim is not None and time.monotonic() - self._trimmed >= _TRIM_EVERY:
             self._trim(0)
             self._trimmed = time.monotonic()
-
-    def begin(self, number: int, value: tuple[Any, ...]) -> bool:
-        """See ``Transport``."""
-        assert self._tickets is not None
-        if not self._tickets.take(number):
-            return False
-        self._on_message(value, -1)
-        return True
 
     def _preparing(self, what: str) -> None:
         self._send(("preparing", what))

@@ -8,11 +8,9 @@ first that has imported and nothing else, where that is safe: see ``template``.
 
 from __future__ import annotations
 
-import itertools
 import os
 import signal
 from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +23,7 @@ from headrace.engines.local.machine import Gpus, Seats, family_memory
 from headrace.engines.local.process import Listener, WorkerProcess
 from headrace.engines.local.spawner import Spawner, Starting
 from headrace.engines.object_store import ObjectStore, lending
-from headrace.engines.pool import MOST_AHEAD, BlockRegistry, Message, Notify, WorkerPool, let_know
+from headrace.engines.pool import BlockRegistry, Message, Notify, WorkerPool
 from headrace.errors import NeverReady, WorkerDied
 
 if TYPE_CHECKING:
@@ -170,10 +168,8 @@ class LocalPool(WorkerPool[WorkerProcess]):
     """A pool whose one thread listens to all workers, passes on what they print, and replaces the dead.
 
     ``warm`` are workers that were started before; ``spawn(threads, pause)`` starts others. ``free(refs)`` frees the
-    slots of blocks. ``most_ahead``: how many calls may be sent ahead.
+    slots of blocks.
     """
-
-    most_ahead = MOST_AHEAD
 
     def __init__(
         self,
@@ -210,33 +206,6 @@ class LocalPool(WorkerPool[WorkerProcess]):
         for worker in self.workers():
             if not worker.preparing:  # else it may not listen to the signal yet, and die of it
                 worker.signal(signal.SIGUSR1)
-
-    def submit_ahead(self, method: str, calls: Sequence[tuple[Any, ...]]) -> list[Future[Any]]:
-        """Submit calls to the one worker, each with a small stored value: it may begin them after those before.
-
-        Until it does, ``take_back`` has them back.
-        """
-        futures: list[Future[Any]] = [Future() for _ in calls]
-        with self._lock:
-            self._check_usable()
-            chosen = self._least_loaded()
-            numbers = list(itertools.islice(self._call_numbers, len(calls)))
-            chosen.open_tickets()
-            for number, future in zip(numbers, futures, strict=True):
-                future.worker = chosen.number  # type: ignore[attr-defined]
-                chosen.add_call(number, future)
-            chosen.add_tickets(numbers)
-        messages = [
-            ("ahead", number, method, (stored.number, *args), stored.in_message())
-            for number, (stored, *args) in zip(numbers, calls, strict=True)
-        ]
-        chosen.send(("ahead", messages))
-        return futures
-
-    def take_back(self) -> None:
-        """Take back all calls that were sent ahead and that nobody has begun: they are ``NotBegun``."""
-        for worker in self.workers():
-            let_know(worker.take_back())
 
     def memory(self) -> dict[int, int]:
         """See ``Pool.memory``."""

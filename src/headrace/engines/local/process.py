@@ -12,7 +12,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import ExitStack
 from typing import IO, Any, Protocol
@@ -22,7 +22,7 @@ from headrace.engines.deaths import Death
 from headrace.engines.local import wire
 from headrace.engines.local.machine import oom_kills
 from headrace.engines.local.orphans import Watcher, end_descendants
-from headrace.engines.local.wire import Relay, Tickets
+from headrace.engines.local.wire import Relay
 from headrace.engines.pool import Message, WorkerHandle
 from headrace.errors import EngineError, HeadraceError, WorkerDied
 
@@ -63,9 +63,6 @@ class WorkerProcess(WorkerHandle):
         self.heard_at = time.monotonic()
         self.inbox = wire.Inbox()
         self._sending = threading.Lock()
-        self._tickets: Tickets | None = None  # made for the first calls that are sent ahead
-        self._left: list[int] = []  # tickets that were left at the end
-        self._changing = threading.Lock()
         self._watcher = watcher
         self._oom_kills = oom_kills()
         hold_standard_streams()  # a socket by such a number would not reach the worker
@@ -105,34 +102,6 @@ class WorkerProcess(WorkerHandle):
             self.heard_at = time.monotonic()
         super().add_call(number, future)
 
-    def open_tickets(self) -> None:
-        """Calls are about to be sent ahead; see ``Tickets``."""
-        with self._changing:
-            if self._tickets is not None:
-                return
-            try:
-                self._tickets = Tickets()
-            except OSError as error:
-                raise EngineError(f"Calls cannot be sent ahead: {error}.{wire.advice(error)}") from error
-            self.send(("tickets",), self._tickets.fd)
-
-    def add_tickets(self, numbers: Sequence[int]) -> None:
-        """From now on, the worker may begin these calls, or ``take_back`` has them back."""
-        with self._changing:
-            if self._tickets is not None:
-                self._tickets.add(numbers)
-
-    def take_back(self) -> list[Future[Any]]:
-        """See ``WorkerHandle``."""
-        with self._changing:
-            numbers, self._left = self._left, []
-            if self._tickets is not None:
-                numbers += self._tickets.take()
-            back = [self.calls.pop(number) for number in numbers if number in self.calls]
-            for future in back:
-                future.is_back = True  # type: ignore[attr-defined]
-        return back
-
     def end(self, *, kill: bool) -> None:
         """Ask the process to end, or end it; then wait for it. Our descriptors of it stay open until ``release``."""
         if not kill:
@@ -167,11 +136,6 @@ class WorkerProcess(WorkerHandle):
     def release(self) -> None:
         """Pass on the last output and close all descriptors."""
         self._watcher.remove(self.process.pid)
-        with self._changing:
-            if self._tickets is not None:
-                self._left = self._tickets.take()
-                self._tickets.close()
-                self._tickets = None
         while self.inbox.fds:
             os.close(self.inbox.fds.popleft())
         for relay in self.relays:

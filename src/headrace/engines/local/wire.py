@@ -11,7 +11,6 @@ import struct
 import sys
 import threading
 from collections import deque
-from collections.abc import Sequence
 from typing import IO, Any, Literal
 
 from headrace.errors import EngineError
@@ -138,54 +137,6 @@ class Inbox:
         if at:
             del self._buffer[:at]
         return messages
-
-
-_TICKET = struct.Struct("<q")
-
-
-class Tickets:
-    """The driver's end. ``fd`` is what the worker reads."""
-
-    def __init__(self) -> None:
-        self.fd, self._write_end = os.pipe()
-        os.set_blocking(self.fd, False)
-
-    def add(self, numbers: Sequence[int]) -> None:
-        """Put in the tickets of calls that are about to be sent, in their order."""
-        os.write(self._write_end, struct.pack(f"<{len(numbers)}q", *numbers))
-
-    def take(self) -> list[int]:
-        """Take all that are left: the worker will not begin these calls."""
-        try:
-            data = os.read(self.fd, 4096)
-        except BlockingIOError:
-            return []
-        return [number for (number,) in _TICKET.iter_unpack(data)]
-
-    def close(self) -> None:
-        """Close both ends."""
-        os.close(self.fd)
-        os.close(self._write_end)
-
-
-class TicketReader:
-    """The worker's end."""
-
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
-        self._taken = -1
-
-    def take(self, number: int) -> bool:
-        """Take the ticket of a call, if it is there. Calls are asked for in the order in which they were sent."""
-        if self._taken < number:
-            try:
-                data = os.read(self._fd, _TICKET.size)
-            except BlockingIOError:
-                return False
-            if not data:
-                return False
-            (self._taken,) = _TICKET.unpack(data)
-        return self._taken == number
 
 
 # ---------------------------------------------------------------- printed lines

@@ -125,8 +125,6 @@ class NoObject(Exception):
 class ActorLeft(Exception):
     """The actor ended itself, by ``sys.exit()`` or ``exit_actor()``."""
 
-    is_end = True  # it begins nothing that it was sent ahead
-
 
 class CallStopped(Exception):
     """The call was cancelled while it ran."""
@@ -142,7 +140,7 @@ class TaskHost:
         self._object: Any = _NOT_CONSTRUCTED
         self._constructing = self.is_again = False
         self._side: Any = None  # where methods run that run at the same time
-        self._stack: list[int] = []  # the calls of this worker's own thread: each waits for what is above it
+        self._here = -1  # the call that this worker's own thread is at
         self._cancelled: set[int] = set()
         self._thread = threading.get_ident()
         TaskHost.current = self
@@ -231,7 +229,7 @@ class TaskHost:
         here = threading.get_ident() == self._thread
         token = current_call.set(call)
         if here:
-            self._stack.append(call)
+            self._here = call
         try:
             if here:
                 self._raise_if_cancelled()
@@ -257,13 +255,14 @@ class TaskHost:
                 if error.code:  # not on purpose: it may be made anew
                     flush_streams()
                     os._exit(error.code if isinstance(error.code, int) else 1)
+                self._object = _NOT_CONSTRUCTED  # nothing that was sent is begun any more
                 raise ActorLeft(label) from None
             raise CallFailed(packed_error(label, error)) from None
         except BaseException as error:
             raise CallFailed(packed_error(label, error)) from None
         finally:
             if here:
-                self._stack.pop()
+                self._here = -1
                 self._cancelled.discard(call)
             current_call.reset(token)
             self.core.settle()
@@ -339,20 +338,19 @@ class TaskHost:
         if self._side is not None and self._side.cancel(call):
             return
         self._cancelled.add(call)
-        if self.is_actor and call in self._stack:  # a method that runs goes on; it may ask whether it should
+        if self.is_actor and call == self._here:  # a method that runs goes on; it may ask whether it should
             return
-        if self._stack and self._stack[-1] == call and self._thread == threading.main_thread().ident:
+        if self._here == call and self._thread == threading.main_thread().ident:
             with contextlib.suppress(ProcessLookupError):
                 signal.pthread_kill(self._thread, signal.SIGUSR2)
-        self.core.line.wake()
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if not self.core.sending:
             self._raise_if_cancelled()
 
     def _raise_if_cancelled(self) -> None:
-        if self._stack and self._stack[-1] in self._cancelled:
-            self._cancelled.discard(self._stack[-1])
+        if self._here in self._cancelled:
+            self._cancelled.discard(self._here)
             raise Interrupted
 
 

@@ -321,11 +321,9 @@ class WorkerCore:
     ) -> list[int] | None:
         """Wait until ``count`` of these are done; return their numbers, or None after ``timeout`` seconds."""
         waiting = _Waiting(holders)
-        call = current_call.get() if self.line.is_own_thread() else -1
-        helping = timeout is None and fetch and count == len(holders)
-        note = ("wait", call, tuple(holders), count, fetch, helping)
+        note = ("wait", current_call.get(), tuple(holders), count, fetch)
         if timeout == 0:  # the driver answers at once
-            note = ("wait", -1, tuple(holders), 0, fetch, False)
+            note = ("wait", -1, tuple(holders), 0, fetch)
             timeout = None
         done: list[int] | None = self._wait(waiting, timeout, lambda token: (note[0], token, *note[1:]))
         return done
@@ -334,17 +332,15 @@ class WorkerCore:
         """Have ``then`` called when these are done."""
         token = next(self._tokens)
         self._waits[token] = _Waiting(holders, then)
-        self.note(("wait", token, -1, tuple(holders), len(holders), True, False))
+        self.note(("wait", token, -1, tuple(holders), len(holders), True))
 
     def _wait(self, waiting: _Waiting, timeout: float | None, note: Callable[[int], Any]) -> Any:
         token = next(self._tokens)
         self._waits[token] = waiting
         try:
             self.note(note(token))
-            if self.line.is_own_thread():
-                self.line.serve_calls(lambda: waiting.event.is_set() or bool(self.cancelled()), timeout)
-            else:
-                waiting.event.wait(timeout)
+            self.cancelled()  # from here on, it interrupts
+            waiting.event.wait(timeout)
         finally:
             self._waits.pop(token, None)
             if not waiting.event.is_set():
@@ -366,9 +362,7 @@ class WorkerCore:
             return
         waiting.done = answer
         waiting.event.set()
-        if waiting.then is None:
-            self.line.wake()
-        else:
+        if waiting.then is not None:
             del self._waits[token]
             waiting.then()
 
