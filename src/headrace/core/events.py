@@ -439,6 +439,7 @@ class RunFinished(msgspec.Struct, frozen=True):
     row: str = ""  # values of the row that ended the run, which ``error`` does not have
     spent: tuple[tuple[str, float], ...] = ()  # what the workers did, and the share of their time, most first
     paid: ModelPaid | None = None  # for answers of language models
+    columns: dict[str, str] = {}  # of the output, with their types
 
 
 class MetricsCounted(msgspec.Struct, frozen=True):

@@ -12,6 +12,7 @@ from headrace.core.door import Table
 
 if TYPE_CHECKING:
     from headrace.annex.telemetry.mlflow import MLflow as MLflow
+    from headrace.annex.telemetry.openlineage import OpenLineage as OpenLineage
     from headrace.annex.telemetry.opentelemetry import OpenTelemetry as OpenTelemetry
     from headrace.observers.prometheus import Prometheus as Prometheus
     from headrace.observers.record import Log as Log
@@ -23,6 +24,7 @@ OBSERVERS: Table[type[Any]] = Table(
         "Prometheus": f"{__name__}.prometheus:Prometheus",
         "OpenTelemetry": "headrace.annex.telemetry.opentelemetry:OpenTelemetry",
         "MLflow": "headrace.annex.telemetry.mlflow:MLflow",
+        "OpenLineage": "headrace.annex.telemetry.openlineage:OpenLineage",
     },
     attributes=("on_event",),
     classes=True,

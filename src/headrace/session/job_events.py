@@ -62,7 +62,9 @@ def started(job: Job, workers: int) -> RunStarted:
 
 def finished(job: Job, seconds: float, **found: Any) -> RunFinished:
     """Return the event that the run ended; ``found`` are fields that are not in the journal."""
-    state = job.committer.state
+    from headrace.core.arrow.batch import schema_from
+
+    state, schema = job.committer.state, job.committer.state.schema
     return RunFinished(
         job.committer.plan.run,
         str(job.output),
@@ -72,6 +74,7 @@ def finished(job: Job, seconds: float, **found: Any) -> RunFinished:
         state.files,
         seconds or state.seconds,
         faults=state.faults,
+        columns={each.name: str(each.type) for each in schema_from(schema)} if schema is not None else {},
         **found,
     )
 

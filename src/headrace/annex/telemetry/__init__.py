@@ -1,4 +1,4 @@
-"""Observers that report a run elsewhere: MLflow and OpenTelemetry. Here is what both of them report."""
+"""Observers that report a run elsewhere: MLflow, OpenLineage and OpenTelemetry. Here is what they share."""
 
 from __future__ import annotations
 
