@@ -168,7 +168,7 @@ def marks(found: dict[str, list[tuple[str, Path]]]) -> list[dict[str, Any]]:
 
 
 def check_success(marks: list[dict[str, Any]]) -> None:
-    assert keys(marks) == listed("`_SUCCESS`: field") - {"cost"}
+    assert keys(marks) == listed("`_SUCCESS`: field") - {"cost", "queries"}
     assert {mark["format"] for mark in marks} == {journal_state.FORMAT}
     assert "This is format 1." in PAGE and journal_state.FORMAT == 1
     assert keys(run for mark in marks for run in mark["runs"]) == listed("An entry of `runs`: field")

@@ -81,7 +81,7 @@ class Progress:
 
     def prepare(self, words: str) -> None:
         """Show what is done before the run begins."""
-        self._state.doing = words
+        self._state.doing, self._state.doing_since = words, self._began
 
     def attach(self, state: RunState) -> None:
         """Read all figures from ``state``, which has each event before this observer gets it."""

@@ -57,6 +57,7 @@ class RunFigures:
         self.memory_peak = 0
         self.metrics: MetricsCounted | None = None
         self.doing = ""  # before the run has begun
+        self.doing_since: float | None = None
         self.batches_sent: dict[str, BatchesAtWork] = {}  # by step, before the run has begun
         self.machines: tuple[MachineWork, ...] = ()  # of a fleet, before the run of the last one
         self.required: RequirementsAsked | None = None
@@ -231,7 +232,8 @@ class RunFigures:
     def capacity(self, stage: int, now: float) -> float:
         """Return the seconds that the workers of a stage had, over all drivers."""
         return sum(
-            self._seconds_of(driver, now) * (driver.workers[stage] if stage < len(driver.workers) else 1)
+            max(0.0, self._seconds_of(driver, now) - driver.making)
+            * (driver.workers[stage] if stage < len(driver.workers) else 1)
             for driver in self.drivers
         )
 

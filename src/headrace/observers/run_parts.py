@@ -52,6 +52,7 @@ class Driver(msgspec.Struct):
     finished: RunFinished | None = None
     first_ready: float | None = None  # seconds from its start until its first worker was ready
     loading: float = 0.0  # seconds: the longest that a worker took to load models and construct classes
+    making: float = 0.0  # seconds that its queries took, before there were workers
 
     @property
     def seconds(self) -> float:

@@ -169,7 +169,11 @@ class RunState(RunFigures):
                 self._count(ASKED, str(event))
             case RunFinished():
                 self._finish(event, at)
-            case RunDescribed() | InputMade():
+            case InputMade():
+                driver = self.drivers[-1]  # which may have found what an earlier one made
+                elapsed = driver.described.elapsed if driver.described is not None else 0.0
+                driver.making = min(driver.making + event.seconds, elapsed)
+            case RunDescribed():
                 pass  # it has begun above; what it reads is told by its plan
             case _:
                 self._incident(event)
@@ -218,10 +222,10 @@ class RunState(RunFigures):
         driver.loading = max(driver.loading, event.seconds)
         since = self._pace.since
         if driver.first_ready is None:
-            driver.first_ready = max(0.0, at - driver.began)
+            driver.first_ready = max(0.0, at - driver.began - driver.making)
         if self._pace.begun and (self.rows, self.shards_done) == (since["rows"], since["shards"]):
             self._count_from_here(at)  # no row was read before
-        took = at - driver.began
+        took = max(0.0, at - driver.began - driver.making)
         # It was started later, when another was lost, or more were needed.
         if took > 3 * driver.first_ready + 1.0:
             took = min(took, event.seconds)

@@ -220,6 +220,8 @@ def fields(state: RunState, now: float, left: float | None) -> list[Field]:
     found = [Field("phase", phase, 0)]
     if state.last is None or phase == "starting":
         elapsed = state.elapsed(now) if state.last is None else present_elapsed(state, now)
+        if state.last is None and state.doing_since is not None:
+            elapsed += now - state.doing_since
         return [*found, Field("elapsed", f"{clock(elapsed)} elapsed", 1)]
     at_work = phase in ("running", "finishing") or bool(state.rows + sum(state.begun))
     if at_work and state.share is not None:

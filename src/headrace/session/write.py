@@ -12,6 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+import msgspec
+
 from headrace.core.door import annex
 from headrace.core.files.safe_files import KEPT
 from headrace.core.human import plural
@@ -314,6 +316,8 @@ def _finish(
         events.on_event(job_events.counted(metrics, charts))
     seconds = time.monotonic() - started
     summary: dict[str, Any] = {"ledger": job_events.ledger_of(job), **reported(metrics)}
+    if made := job.plan.source.preparations():
+        summary["queries"] = msgspec.to_builtins(made)
     older = job_events.older_of(job)
     if older is not None:
         summary["older"] = older.data()

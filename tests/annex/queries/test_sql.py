@@ -14,6 +14,7 @@ import headrace as hr
 from headrace import errors
 from headrace.annex.queries.engines import ENGINES, Answer
 from headrace.annex.queries.source import queried
+from headrace.testing import failpoints
 
 duckdb = pytest.importorskip("duckdb")
 
@@ -115,6 +116,27 @@ def test_a_run_says_what_its_query_did(tmp_path: Path) -> None:
     assert again.resumed and again.ledger == result.ledger
     record = Path(str(result.report)).with_name("events.jsonl").read_text()
     assert '"input made"' in record and "query    2 rows of rides" in record
+
+
+def test_a_query_behind_another_is_told_of_both(tmp_path: Path) -> None:
+    """Each has its line and its rows, also where the run between them had ended; so have rows that failed."""
+
+    def picky(row: dict[str, Any]) -> dict[str, Any]:
+        return {**row, "id": 1 // (row["id"] - 1)}
+
+    rides = RIDES.with_options(on_error="reject", engine="inline", progress=False, observers=[]).map(picky)
+    inner = rides.join(ZONES, on="zone").map_batches(lambda batch: batch)
+    data = inner.sort("name")
+    with failpoints({"query.inputs": "ENOSPC@2"}), pytest.raises(errors.OutputWriteFailed):
+        data.write_parquet(tmp_path / "out")
+    result = data.write_parquet(tmp_path / "out")
+    assert (result.ledger.gathered, result.ledger.read) == (1 + 2 + 1, 1)
+    queries = json.loads((tmp_path / "out" / "_SUCCESS").read_text())["queries"]
+    assert [each["inputs"] for each in queries] == [{"data": 1, "other": 2}, {"data": 1}]
+    assert "query: 1 row of data and 2 rows of other became 1 row" in result.summary
+    assert "query: 1 row of data became 1 row" in result.summary
+    (place,) = queries[0]["rejected"]
+    assert hr.read_rejected(place).count() == 1
 
 
 def test_chains_unions_and_numbers(tmp_path: Path) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import re
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -266,7 +268,8 @@ class DuckDB:
                 read = {name: self._count(connection, name) for name in work.inputs}
                 connection.execute("PRAGMA enable_profiling = 'no_output'")
                 target = f"{_text(str(work.result))} (FORMAT parquet, COMPRESSION snappy)"
-                rows = connection.execute(f"COPY ({text}) TO {target}").fetchone()[0]
+                with _shown(connection, work):
+                    rows = connection.execute(f"COPY ({text}) TO {target}").fetchone()[0]
                 told = getattr(connection, "get_profiling_information", lambda: "{}")()  # from 2.0 on
             except self._duckdb.Error as error:
                 raise self._failed(error, query, work) from error
@@ -320,6 +323,26 @@ class DuckDB:
         return SourceError(
             f"{query.label}: DuckDB failed in the query: {said} Correct the query, or the values in a step before."
         )
+
+
+@contextlib.contextmanager
+def _shown(connection: Any, work: Work) -> Iterator[None]:
+    """Have it shown how far a query is, by a thread that asks DuckDB meanwhile."""
+    connection.execute("SET enable_progress_bar = true; SET enable_progress_bar_print = false")
+    ended = threading.Event()
+
+    def ask() -> None:
+        while not ended.wait(0.5):
+            if (share := connection.query_progress()) > 0:
+                work.say(share)
+
+    thread = threading.Thread(target=ask, name="headrace-query", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def _single(connection: Any, query: Query) -> str:

@@ -5,7 +5,7 @@ A package brings another by an entry point of ``headrace.query_engines`` that na
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -63,7 +63,8 @@ class Query:
 class Work:
     """What a query is answered from and with: inputs by name, the file for the result, a folder for what spills.
 
-    ``schema``: what ``QueryEngine.schema`` has said. ``memory`` (bytes) and ``cores`` bound it.
+    ``schema``: what ``QueryEngine.schema`` has said. ``memory`` (bytes) and ``cores`` bound it. ``say`` shows the
+    part that is done, of 100.
     """
 
     inputs: Mapping[str, Input]
@@ -72,6 +73,7 @@ class Work:
     schema: pa.Schema
     memory: int
     cores: int
+    say: Callable[[float], None]
 
 
 @dataclass(frozen=True, slots=True)

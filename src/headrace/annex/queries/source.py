@@ -17,7 +17,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self, cast
@@ -28,17 +28,20 @@ import pyarrow as pa
 from headrace.annex.queries.engines import Input, Query, QueryEngine, Work, engine_named
 from headrace.annex.queries.map_groups import pack, packed_schema
 from headrace.core import failpoints
-from headrace.core.events import InputMade
+from headrace.core.events import Event, InputMade
 from headrace.core.files import safe_files
 from headrace.core.files.safe_files import write_failed
 from headrace.core.human import plural, short_repr
 from headrace.core.source_ports import Keys, Location, Numbers, Preparation, Source, row_keys
 from headrace.core.tables import type_text
 from headrace.core.terminal import warn
-from headrace.core.work import REJECTED, Split
+from headrace.core.work import SUCCESS, Split
 from headrace.dataset.dataset import Dataset
 from headrace.errors import ArgumentError, InputChanged, LedgerMismatch, PlanError, SourceError
+from headrace.observers.run_state import RunState
+from headrace.observers.words import rows_text
 from headrace.options import RunOptions
+from headrace.output.layout import KEEP
 from headrace.plan.identity import code_of_plan
 from headrace.plan.logical import Plan
 from headrace.sources.parquet.source import ParquetSource
@@ -91,25 +94,56 @@ class QueryInput:
         found = Input(paths, self.schema, rows, outside)
         return found if engine.reads(found) else None
 
-    def input(self, engine: QueryEngine, folder: Path, preparation: Preparation) -> Input:
-        """Return its rows as Parquet files; they are written into ``folder`` if the engine does not read its own."""
+    def input(
+        self, engine: QueryEngine, folder: Path, preparation: Preparation
+    ) -> tuple[Input, Sequence[InputMade]]:
+        """Return its rows as Parquet files, and what queries before it did.
+
+        They are written into ``folder`` if the engine does not read its own.
+        """
         source, rejected = self.plan.source, 0
         if (handed := self.handed(engine)) is not None:
-            return handed
+            return handed, ()
+        before: Sequence[InputMade]
         if source.unprepared and not self.plan.steps:
             safe_files.make_folder(folder, 0o700)
             made = source.prepared(replace(preparation, folder=folder, lasting=True))
+            before = made.preparations()
         else:
             options = replace(preparation.options, **{each: getattr(_PLAIN, each) for each in _OF_THE_RUN})
+            options = replace(options, observers=(_HowFar(self.name, preparation.say),))
             if not self.plan.steps and sum(size for _, size, _ in source.files()) <= _SMALL:
                 options = replace(options, engine="inline", batch_timeout=None)
             rejected = Dataset(self.plan, options).write_parquet(folder).rejected
             if rejected:
                 warn(f"{plural(rejected, 'row')} of {self.name} failed before the query, and are not in it.")
             made = ParquetSource([str(folder)], partitioning=None)
+            before = msgspec.json.decode(safe_files.content(folder / SUCCESS), type=_Success).queries
         files = [path for path, _, _ in made.files()]
         counts = [footer.rows for footer in cast(ParquetSource, made).inspected().footers]
-        return Input(tuple(files), self.schema, tuple(counts), rejected=rejected)
+        return Input(tuple(files), self.schema, tuple(counts), rejected=rejected), before
+
+
+class _Success(msgspec.Struct):
+    queries: list[InputMade] = []
+
+
+class _HowFar:
+    """Shows how far the run is that writes an input."""
+
+    def __init__(self, name: str, say: Callable[[str], None]) -> None:
+        self._name, self._say = name, say
+
+    def attach(self, state: RunState) -> None:
+        """Read the figures from ``state``."""
+        self._state = state
+
+    def on_event(self, _: Event) -> None:
+        """Wait for ``tick``."""
+
+    def tick(self) -> None:
+        """Say how many rows were read."""
+        self._say(f"query: reading {self._name}, {rows_text(self._state)}")
 
 
 class QuerySource(Source):
@@ -217,13 +251,13 @@ class QuerySource(Source):
             if not (result / ANSWER).exists():
                 safe_files.make_folder(folder, 0o700)
                 self._answer(folder, preparation, state)
-            with contextlib.suppress(FileNotFoundError):
-                for other in folder.iterdir():
-                    if other != result and not (other / REJECTED).exists():
-                        shutil.rmtree(other, ignore_errors=True)
-            made = msgspec.json.decode(safe_files.content(result / ANSWER), type=InputMade)
-            if made.rejected:
-                safe_files.write(preparation.folder / "keep", b"")
+            made = msgspec.json.decode(safe_files.content(result / ANSWER), type=list[InputMade])
+            kept = [Path(place) for each in made for place in each.rejected]  # rows that failed before
+            for other in folder.iterdir():
+                if other != result and not any(place.is_relative_to(other) for place in kept):
+                    shutil.rmtree(other, ignore_errors=True)
+            if kept:
+                safe_files.write(preparation.folder / KEEP, b"")
         except OSError as error:
             raise write_failed(error, folder, "write") from error
         finally:
@@ -243,18 +277,26 @@ class QuerySource(Source):
         return self
 
     def _answer(self, folder: Path, preparation: Preparation, state: str) -> None:
-        inputs = {}
+        begun, inputs, queries = time.monotonic(), {}, list[InputMade]()
         for i, each in enumerate(self._inputs):
             preparation.say(f"query: reading {each.name}")
-            inputs[each.name] = each.input(self._engine, folder / f"input-{i}", preparation)
+            inputs[each.name], before = each.input(self._engine, folder / f"input-{i}", preparation)
+            queries.extend(before)
         preparation.say(f"query: {self._engine.name} is answering it")
         failpoints.hit("query.inputs")
         made, spill = folder / "made", folder / "spill"
         for place in (made, spill):
             shutil.rmtree(place, ignore_errors=True)
             safe_files.make_folder(place, 0o700)
-        begun = time.monotonic()
-        work = Work(inputs, made / RESULT, spill, self._answered, preparation.memory, preparation.cores)
+        work = Work(
+            inputs,
+            made / RESULT,
+            spill,
+            self._answered,
+            preparation.memory,
+            preparation.cores,
+            lambda share: preparation.say(f"query: {self._engine.name} is answering it, {share:.0f} %"),
+        )
         try:
             answer = self._engine.answer(self._query, work)
         except SourceError:
@@ -282,7 +324,7 @@ class QuerySource(Source):
             {name: each.rows for name, each in inputs.items()},
             answer.rows,
             (made / RESULT).stat().st_size,
-            round(time.monotonic() - begun, 3),
+            round(time.monotonic() - begun - sum(each.seconds for each in queries), 3),
             answer.spilled,
             {
                 str(folder / f"input-{i}"): each.rejected
@@ -292,7 +334,7 @@ class QuerySource(Source):
         )
         with safe_files.file(made / RESULT) as file:
             os.fsync(file.fileno())
-        safe_files.write(made / ANSWER, msgspec.json.encode(about))
+        safe_files.write(made / ANSWER, msgspec.json.encode([*queries, about]))
         safe_files.sync_folder(made)
         failpoints.hit("query.synced")
         os.rename(made, folder / "result")
@@ -323,7 +365,7 @@ class QueryResult(ParquetSource):
         label: str,
         described: dict[str, Any],
         code: dict[str, str],
-        made: InputMade,
+        made: Sequence[InputMade],
     ) -> None:
         super().__init__([str(folder / RESULT)], partitioning=None, schema=schema)
         self._content: tuple[str, int, int] | None = None
@@ -352,13 +394,13 @@ class QueryResult(ParquetSource):
         """Return what the query says."""
         return self._code
 
-    def preparations(self) -> list[InputMade]:
-        """Return how the query was answered."""
-        return [self._made]
+    def preparations(self) -> Sequence[InputMade]:
+        """Return how the query was answered, and before it those that it reads."""
+        return self._made
 
     def explained(self) -> list[str]:
         """Say what was done."""
-        return [f"query    {self._made}: {self._made.what}"]
+        return [f"query    {made}: {made.what}" for made in self._made]
 
     def locate(self, split: Split, row: int) -> Location:
         """Number the rows of the result."""
