@@ -25,6 +25,7 @@ from headrace.output.journal_state import Grown, Reached, Renewed, Revision, Swa
 from headrace.output.layout import open_output, read_plan
 from headrace.output.mending import replace_shards, replacing
 from headrace.output.recover import begin, recover
+from headrace.output.revealing import parts_of
 from headrace.plan.physical import InputVersion, SavedPlan
 from headrace.sinks.files import FileSink
 from headrace.sinks.parquet import Parquet
@@ -48,7 +49,15 @@ class Run:
         self.folder, self.name = folder, name
         self.sink = sink or FileSink(str(folder), Parquet())
         self.options: dict[str, Any] = {"durability": "process", **options}
-        plan = SavedPlan(name, "{}", {"f": "1"}, [("in", 1, 1)], [Shard(i, ()) for i in range(3)], 1.0, "0")
+        plan = SavedPlan(
+            name,
+            '{"source": {"kind": "x"}}',
+            {"f": "1"},
+            [("in", 1, 1)],
+            [Shard(i, ()) for i in range(3)],
+            1.0,
+            "0",
+        )
         self.output = open_output(folder)
         pointer = pointer or ("next" if self.output.current() else "current")
         self.committer = begin(self.output, plan, self.sink, pointer=pointer, **self.options)
@@ -103,6 +112,7 @@ def names(*records: CommitRecord) -> list[str]:
 def test_what_is_recorded_is_known_to_the_next_driver(run: Run) -> None:
     run.committer.settle(schema_bytes(SCHEMA))
     assert run.again().state.schema == schema_bytes(SCHEMA)
+    assert run.committer.sink.source == {"kind": "x"}
     run.committer.agreed = lambda schema: schema_bytes(pa.schema([]))  # with others
     assert (
         run.committer.settle(schema_bytes(SCHEMA)) == schema_bytes(pa.schema([])) == run.again().state.schema
@@ -282,7 +292,9 @@ def test_a_run_that_takes_the_place_of_another(tmp_path: Path) -> None:
     new.end()
 
 
-def test_the_first_run_of_an_output_that_nobody_sees_before_it_is_complete(tmp_path: Path) -> None:
+def test_the_first_run_of_an_output_that_nobody_sees_before_it_is_complete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = Run(tmp_path / "out", pointer="next")
     records = run.commit(0, 1, 2)
     failpoints.activate({"swap.recorded": "EIO"})
@@ -292,7 +304,14 @@ def test_the_first_run_of_an_output_that_nobody_sees_before_it_is_complete(tmp_p
     assert run.seen() == [] and not run.is_complete
     swapping = run.again().state.swapping
     assert swapping is not None and swapping.old == ""
+    publisher, told = run.committer.revealing.publisher, []
+    for name in ("publish", "settle"):
+        done = getattr(publisher, name)
+        monkeypatch.setattr(
+            publisher, name, lambda *each, name=name, done=done: (told.append(name), done(*each))
+        )
     run.committer.finish(1.0, {})
+    assert told == ["publish", "settle"]  # a store may be copying yet
     assert run.seen() == names(*records) and run.is_complete
     run.end()
 
@@ -362,6 +381,7 @@ def test_a_further_run_is_seen_once_it_is_complete(tmp_path: Path) -> None:
     assert committer.plan.files[-1] == ("in2", 1, 1) and list(committer.state.done) == [1, 1, 1, 1]
     assert committer.state.versions == [InputVersion({"version": 8})]
     assert run.seen() == before and names(*committer.of_last_run()) == names(record)
+    assert parts_of(committer.committed(), "aaaaaaaa-2") == list(record.files)
     failpoints.activate({"swap.removed": "EIO"})
     with pytest.raises(OSError):
         committer.finish(1.0, {})
