@@ -348,8 +348,7 @@ def test_footers_are_read_by_threads_where_storage_is_slow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slow: float, by_threads: bool
 ) -> None:
     monkeypatch.setattr(parquet_files, "_FOOTERS_TOGETHER", 2)
-    monkeypatch.setattr(parquet_files, "_SLOW_OPENING", slow)
-    monkeypatch.setattr(parquet_files, "_SLOW_FOOTER", 60.0)
+    monkeypatch.setattr(parquet_files, "_SLOW_FOOTER", slow)
     readers: set[str] = set()
     end_of = parquet_files._end_of
 

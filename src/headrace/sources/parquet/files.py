@@ -140,8 +140,7 @@ _DECODED_AGAIN = 128 << 20
 _MERGED_OF_OBJECTS = 32 << 20  # decoded
 _SPLITS_OF_OBJECTS = 16
 _FOOTERS_TOGETHER = 64  # files that a thread looks at in one go
-_SLOW_OPENING = 60e-6  # seconds for a file: more than it takes where the system has it in memory
-_SLOW_FOOTER = 300e-6  # and in all, as with many columns, which Arrow reads without Python's lock
+_SLOW_FOOTER = 200e-6  # seconds: more than it takes where the system has a file in memory, with few columns
 _FOOTER_BYTES = 16 << 10  # read of each file: most footers of small files are smaller
 _VERSION, _SCHEMA = 1 << 4 | compact.I32, 1 << 4 | compact.LIST  # the headers of a footer's first two fields
 _SPLITS = 64  # row groups go together up to such a part of all rows
@@ -270,10 +269,9 @@ def _read_footers(files: Sequence[InputFile], columns: Sequence[str] | None) -> 
     left = iter(tasks)
     for task in left if not remote or len(tasks) == 1 else ():
         # Threads wait for Python's lock, and for nothing else, where files are at hand and have few columns.
-        started, opening = time.perf_counter(), _Stopwatch()
-        found += _footers(task, wanted, opening)
-        slow = time.perf_counter() - started > _SLOW_FOOTER * len(task)
-        if slow or opening.seconds > _SLOW_OPENING * len(task):
+        started = time.perf_counter()
+        found += _footers(task, wanted)
+        if time.perf_counter() - started > _SLOW_FOOTER * len(task):
             break
     remaining = list(left)
     if remaining:
@@ -283,30 +281,12 @@ def _read_footers(files: Sequence[InputFile], columns: Sequence[str] | None) -> 
     return found
 
 
-class _Stopwatch:
-    """Adds up the time in its ``with`` blocks."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-    def __enter__(self) -> None:
-        self._started = time.perf_counter()
-
-    def __exit__(self, *_: object) -> None:
-        self.seconds += time.perf_counter() - self._started
-
-
-def _footers(
-    files: Sequence[InputFile], columns: frozenset[str] | None, opening: _Stopwatch | None = None
-) -> list[Footer]:
-    """``opening`` takes the time in which files are opened and read."""
+def _footers(files: Sequence[InputFile], columns: frozenset[str] | None) -> list[Footer]:
     shape: _Shape | None = None
-    opening = opening or _Stopwatch()
     found = []
     for file in files:
         try:
-            with opening:
-                end, data = _end_of(file) or (None, None)
+            end, data = _end_of(file) or (None, None)
             metadata = _metadata(file, end)
             schema = shape.schema_of(data, metadata) if shape is not None else None
             if shape is None or schema is None:
