@@ -27,14 +27,12 @@ from headrace.core.arrow.batch import (
 from headrace.core.arrow.objects import (
     OBJECTS,
     bytes_of,
-    exported,
-    imported,
     object_column,
     objects_of,
     packed,
     unpacked,
 )
-from headrace.core.arrow.values import from_columns, from_result
+from headrace.core.arrow.values import from_columns
 from headrace.errors import BadInput, NotPicklable
 
 
@@ -137,23 +135,12 @@ def test_a_file_that_claims_to_hold_pickles_is_never_unpickled() -> None:
     batch = pa.RecordBatch.from_arrays([column], schema=pa.schema([field]))
     (there,) = from_ipc(to_ipc(batch.schema, [batch]))
     assert isinstance(there.to_pylist()[0]["x"], bytes)
-    assert isinstance(imported(there).to_pylist()[0]["x"], bytes)
     assert schema_from(schema_bytes(batch.schema)).field(0).type == pa.large_binary()
 
 
 def test_a_schema_keeps_its_objects_on_the_way() -> None:
     schema = pa.schema([("x", OBJECTS), ("n", pa.int64())])
     assert schema_from(schema_bytes(schema)) == schema
-
-
-def test_tables_of_the_users_hold_pickles_and_come_back_as_objects() -> None:
-    table = pa.Table.from_batches([exported(batch_of([Thing(1), None, 2j]))])
-    later = pa.concat_tables([table.take([2, 1, 0]), table]).combine_chunks()
-    del table
-    gc.collect()
-    assert [getattr(each, "number", each) for each in later["x"].to_pylist()] == [2j, None, 1, 1, None, 2j]
-    back = from_result(later)
-    assert back.schema.field("x").type == OBJECTS and back.column("x").to_pylist()[5] == 2j
 
 
 def test_weights_are_those_of_what_objects_hold() -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from headrace.core.arguments import known_arguments
 from headrace.dataset.base import DatasetBase
 from headrace.dataset.iteration import LocalShuffle, RepeatableIterable
+from headrace.errors import ArgumentError
 from headrace.plan import ray_arguments
 from headrace.plan.logical import Plan
 from headrace.plan.parameters import given_batch_format, given_batch_size
@@ -328,15 +329,17 @@ class ConsumptionVerbs(DatasetBase):
 
     @known_arguments
     def to_arrow(self) -> pa.Table:
-        """Return the whole output as an Arrow table; Python objects in it as pickles. Raises what a run raises.
+        """Return the whole output as an Arrow table. Raises what a run raises, ``ArgumentError`` for Python objects.
 
         >>> import headrace as hr
         >>> hr.range(2).to_arrow().to_pydict()
         {'id': [0, 1]}
         """
-        from headrace.core.arrow.objects import exported
+        from headrace.core.arrow.objects import refuse_objects
 
-        return exported(self._table("to_arrow"))
+        table = self._table("to_arrow")
+        refuse_objects(table, ArgumentError)
+        return table
 
     @known_arguments
     def to_pandas(self, limit: int | None = None) -> pd.DataFrame:

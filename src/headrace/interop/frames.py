@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from headrace.core.arrow.batch import one_array
 from headrace.core.arrow.forms import RaggedTensorType
-from headrace.core.arrow.objects import is_objects, kinds_of
+from headrace.core.arrow.objects import refuse_objects
 from headrace.core.arrow.values import ConversionError, column_from
 from headrace.core.door import library
 from headrace.errors import ArgumentError, MissingLibrary
@@ -40,12 +40,8 @@ def to_ray(table: pa.Table) -> Any:
 
 def _plain(table: pa.Table) -> pa.Table:
     """Lay tensors out as others know them: fixed-size lists of lists, and lists of values where shapes differ."""
+    refuse_objects(table, ArgumentError)
     for i, field in enumerate(table.schema):
-        if is_objects(field.type):
-            raise ArgumentError(
-                f"Column {field.name!r} holds Python objects ({kinds_of(table.column(i))}), which only rows, numpy, "
-                f"pandas and Arrow get. Make plain values of them, or leave it out: .drop_columns([{field.name!r}])."
-            )
         if isinstance(field.type, (pa.FixedShapeTensorType, RaggedTensorType)):
             column = table.column(i)
             storage = pa.chunked_array([chunk.storage for chunk in column.chunks], field.type.storage_type)

@@ -24,7 +24,6 @@ from headrace.core.arrow.forms import (
 )
 from headrace.core.arrow.forms import joined as one_schema
 from headrace.core.arrow.objects import (
-    imported,
     kinds_of,
     object_column,
     object_indices,
@@ -227,7 +226,7 @@ def table_from_frames(frames: Any) -> pa.Table:
 def table_from_arrow(tables: Any) -> pa.Table:
     """Make a table of one piece of Arrow data or several."""
     several = tables if isinstance(tables, (list, tuple)) else [tables]
-    return joined([imported(_table(one)) for one in several], "from_arrow")
+    return joined([_table(one) for one in several], "from_arrow")
 
 
 def _table(data: Any) -> pa.Table:

@@ -16,11 +16,7 @@ import pyarrow as pa
 from headrace.core.arrow import forms
 from headrace.core.arrow.batch import column_taken, one_array, with_present_values
 from headrace.core.arrow.forms import RaggedTensorType
-from headrace.core.arrow.objects import (
-    exported,
-    is_objects,
-    objects_of,
-)
+from headrace.core.arrow.objects import is_objects, objects_of, refuse_objects
 from headrace.errors import BadInput
 
 BatchFormat = Literal["numpy", "pandas", "pyarrow"]
@@ -46,7 +42,8 @@ def to_format(batch: pa.RecordBatch, batch_format: BatchFormat, *, formed: bool 
     ``formed``: columns that may hold nulls come in their form, see ``arrow.forms``, and no integer is rounded.
     """
     if batch_format == "pyarrow":
-        return pa.Table.from_batches([exported(forms.without_marks(batch))])
+        refuse_objects(batch, BadInput)
+        return pa.Table.from_batches([forms.without_marks(batch)])
     if batch_format == "pandas":
         return _formed_frame(batch) if formed else to_frame(batch)
     return {

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from headrace.errors import BadInput, NotPicklable, StepError
+from headrace.errors import BadInput, HeadraceError, NotPicklable, StepError
 
 Objects = np.ndarray[Any, Any]
 Columns = TypeVar("Columns", pa.RecordBatch, pa.Table)
@@ -74,40 +74,6 @@ class ObjectType(pa.ExtensionType):  # type: ignore[misc]
 
 OBJECTS = ObjectType()
 pa.register_extension_type(OBJECTS)
-
-
-class PickledScalar(pa.ExtensionScalar):  # type: ignore[misc]
-    """A value of a column of pickled objects; ``as_py`` returns the object."""
-
-    def as_py(self, **_: Any) -> Any:
-        """Return the object."""
-        return None if self.value is None else pickle.loads(self.value.as_py())
-
-
-class PickledObjectType(pa.ExtensionType):  # type: ignore[misc]
-    """The type of a column of Python objects in a Table of the user's: each value is a pickle.
-
-    It is not registered: a file that claims to have such a column gives bytes, which nobody unpickles.
-    """
-
-    def __init__(self) -> None:
-        super().__init__(pa.large_binary(), "headrace.pickled_object")
-
-    def __hash__(self) -> int:
-        return hash(self.extension_name)
-
-    def __arrow_ext_serialize__(self) -> bytes:
-        return b""
-
-    @classmethod
-    def __arrow_ext_deserialize__(cls, storage_type: pa.DataType, serialized: bytes) -> PickledObjectType:
-        return PICKLED
-
-    def __arrow_ext_scalar_class__(self) -> type[PickledScalar]:
-        return PickledScalar
-
-
-PICKLED = PickledObjectType()
 
 
 # ---------------------------------------------------------------- columns
@@ -294,8 +260,8 @@ def _dumped(name: str, column: Any, value: Any) -> bytes:
     except Exception as error:
         raise NotPicklable(
             f"Column {name!r} holds Python objects ({kinds_of(column)}) that cannot be pickled, and so cannot leave "
-            f"their process: {error}. Make plain values or arrays of them before the rows go to the next stage, to "
-            "an Arrow table or to the reader; or run all in this process, with with_options(engine='inline')."
+            f"their process: {error}. Make plain values or arrays of them before the rows go to the next stage or "
+            "to the reader; or run all in this process, with with_options(engine='inline')."
         ) from error
 
 
@@ -308,21 +274,14 @@ def _binary(values: Sequence[bytes | None]) -> pa.Array:
     return pa.Array.from_buffers(pa.large_binary(), len(values), [present, pa.py_buffer(ends), data])
 
 
-def exported(data: Columns) -> Columns:
-    """Return a batch or table for the user, whose own copies of it may live long: each object is a pickle."""
+def refuse_objects(data: Columns, error: type[HeadraceError]) -> None:
+    """Raise ``error`` for a column of Python objects, which an Arrow table and what is made of one cannot hold."""
     for i in object_indices(data.schema):
-        name, column = data.schema.names[i], data.column(i)
-        pickles = [None if each is None else _dumped(name, column, each) for each in objects_of(column)]
-        data = data.set_column(i, name, pa.ExtensionArray.from_storage(PICKLED, _binary(pickles)))
-    return data
-
-
-def imported(data: Columns) -> Columns:
-    """Return a batch or table of the user's, with objects for pickles that ``exported`` made."""
-    for i, type_ in enumerate(data.schema.types):
-        if isinstance(type_, PickledObjectType):
-            data = data.set_column(i, data.schema.names[i], object_column(data.column(i).to_pylist()))
-    return data
+        name = data.schema.names[i]
+        raise error(
+            f"Column {name!r} holds Python objects ({kinds_of(data.column(i))}), which only rows, numpy and pandas "
+            f"get. Make plain values of them, or leave it out: .drop_columns([{name!r}])."
+        )
 
 
 TEXTS = pa.large_string()

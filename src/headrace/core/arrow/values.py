@@ -16,7 +16,6 @@ from headrace.core.arrow.columns import keys_of, made_of_arrays
 from headrace.core.arrow.forms import ARRAYS, RaggedTensorType, marked
 from headrace.core.arrow.input_view import InputRowsView, InputView, is_immutable
 from headrace.core.arrow.layout import ConversionError as ConversionError
-from headrace.core.arrow.objects import imported
 
 # ---------------------------------------------------------------- DataFrames, without importing pandas
 
@@ -120,9 +119,9 @@ def from_result(result: Any, input_view: InputView | None = None) -> pa.RecordBa
             )
         return input_view.marked(from_columns(result, input_view))
     if isinstance(result, pa.RecordBatch):
-        return input_view.marked(input_view.owned_batch(imported(_unambiguous(result))))
+        return input_view.marked(input_view.owned_batch(_unambiguous(result)))
     if isinstance(result, pa.Table):
-        return input_view.marked(input_view.owned_batch(imported(_unambiguous(one_batch(result)))))
+        return input_view.marked(input_view.owned_batch(_unambiguous(one_batch(result))))
     if hasattr(result, "columns") and hasattr(result, "iloc"):
         return input_view.marked(
             input_view.with_unchanged_restored(
