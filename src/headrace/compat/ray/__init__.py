@@ -83,7 +83,6 @@ _ROOMS = {
     "util.actor_pool util.joblib util.multiprocessing util.queue",
     "placement": "util.placement_group util.scheduling_strategies",
     "util": "util.state",
-    "dag": "dag.input_node dag.output_node",
     "exceptions": "data.exceptions",
     "data": "data.dataset data.iterator data._internal data._internal.execution",
     "data.aggregate": "data.grouped_data",
@@ -99,7 +98,7 @@ _ROOMS = {
 }
 named_modules(__name__, _ROOMS)
 sys.modules[f"{__name__}.cloudpickle"] = cloudpickle
-_MODULES = ("dag", "data", "exceptions", "util")  # ours have Ray's names
+_MODULES = ("data", "exceptions", "util")  # ours have Ray's names
 
 
 def __getattr__(name: str) -> Any:

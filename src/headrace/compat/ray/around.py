@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import functools
 import importlib.metadata
 import inspect
 import os
 import sys
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from headrace.compat.ray.offered import not_offered
 from headrace.errors import ArgumentError
-
-GROUP = "__headrace_group__"  # set on a method of a concurrency group
 
 
 def environment(given: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -108,59 +104,25 @@ def in_environment(function: Callable[..., Any], given: Mapping[str, Any]) -> Ca
     return within
 
 
-def adapted(cls: type, given: Mapping[str, Any], groups: Mapping[str, int] | None, own: int) -> type:
-    """Return the class of an actor, made in a ``runtime_env``, and with methods that keep to their groups.
-
-    ``groups``: how many methods of each may run at a time; ``own`` of those in none.
-    """
-    if not given and not groups:
-        return cls
-    made: dict[str, Any] = {"__module__": cls.__module__, "__qualname__": cls.__qualname__}
+def adapted(cls: type, given: Mapping[str, Any]) -> type:
+    """Return the class of an actor, or of a step, made in a ``runtime_env``."""
 
     def begin(self: Any, *args: Any, **kwargs: Any) -> None:
         os.environ.update(given.get("env_vars") or {})
         if given.get("working_dir"):
             os.chdir(given["working_dir"])
             sys.path.insert(0, os.getcwd())
-        self.__dict__["__headrace_limits__"] = {}
         cls.__init__(self, *args, **kwargs)  # type: ignore[misc]
 
+    if not given:
+        return cls
     with contextlib.suppress(TypeError, ValueError):
         begin.__signature__ = inspect.signature(cls.__init__)  # type: ignore[attr-defined,misc]
-    made["__init__"] = begin
-    for name in dir(cls) if groups else ():
-        method = inspect.getattr_static(cls, name)
-        if inspect.isfunction(method) and not name.startswith("__"):
-            group = getattr(method, GROUP, None)
-            if group is not None and group not in groups:  # type: ignore[operator]
-                raise ArgumentError(
-                    f"{cls.__name__}.{name} is of the group {group!r}, and the groups are {[*groups]}."  # type: ignore[misc]
-                )
-            made[name] = _limited(method, group, own if group is None else groups[group])  # type: ignore[index]
-    return type(cls.__name__, (cls,), made)
-
-
-def _limited(method: Any, group: str | None, most: int) -> Any:
-    def limit(self: Any, kind: Any) -> Any:
-        return self.__dict__["__headrace_limits__"].setdefault(group, kind(most))
-
-    if inspect.iscoroutinefunction(method):
-
-        @functools.wraps(method)
-        async def awaited(self: Any, *args: Any, **kwargs: Any) -> Any:
-            async with limit(self, asyncio.Semaphore):
-                return await method(self, *args, **kwargs)
-
-        return awaited
-    if inspect.isasyncgenfunction(method) or inspect.isgeneratorfunction(method):
-        return method
-
-    @functools.wraps(method)
-    def called(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with limit(self, threading.Semaphore):
-            return method(self, *args, **kwargs)
-
-    return called
+    return type(
+        cls.__name__,
+        (cls,),
+        {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__init__": begin},
+    )
 
 
 # Ray's ``ray.runtime_env``.

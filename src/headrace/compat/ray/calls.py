@@ -14,7 +14,7 @@ from headrace.annex.tasks.admission import CallOptions
 from headrace.annex.tasks.futures import ResultStream, fetched
 from headrace.annex.tasks.hosting.task_host import TaskHost
 from headrace.annex.tasks.hosting.worker_core import InnerFuture
-from headrace.compat.ray.around import GROUP, tried_again
+from headrace.compat.ray.around import tried_again
 from headrace.compat.ray.exceptions import as_ray_raises
 from headrace.compat.ray.offered import check_options
 from headrace.compat.ray.session import session
@@ -157,10 +157,10 @@ def method(**options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]
     """Say of a method, above it, how many results it has, or how often a call is made again if the actor dies.
 
     ``@ray.method(num_returns=2, max_task_retries=3)``. With ``retry_exceptions``, also if it raises one of these, or
-    any (True). ``concurrency_group`` is the group of ``concurrency_groups=`` that it belongs to.
+    any (True).
     """
     known = {"num_returns": "num_returns", "max_task_retries": "max_retries"}
-    group, again = options.pop("concurrency_group", None), options.pop("retry_exceptions", None)
+    again = options.pop("retry_exceptions", None)
     check_options("ray.method", options, tuple(known))
     said = CallOptions().updated(
         "ray.method", {known[name]: options[name] for name in known if name in options}
@@ -169,8 +169,6 @@ def method(**options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]
     def mark(function: Callable[..., Any]) -> Callable[..., Any]:
         if again:
             function = tried_again(function, said.max_retries or 0, again)
-        if group is not None:
-            setattr(function, GROUP, group)
         setattr(function, METHOD_OPTIONS, said)
         return function
 

@@ -33,7 +33,8 @@ REASONS = {
 
 OPTIONS = {  # of ray.remote, and where they ask for nothing
     "accelerator_type": Unsupported("", None),
-    "concurrency_groups": Unsupported("it is for actors", (None, {})),
+    "concurrency_groups": Unsupported("max_concurrency= says how many methods run at a time", (None, {})),
+    "concurrency_group": Unsupported("max_concurrency= says how many methods run at a time"),
     "enable_task_events": Unsupported("", None),
     "_generator_backpressure_num_objects": Unsupported("", None),
     "_metadata": Unsupported("", None),

@@ -7,7 +7,6 @@ import builtins
 import functools
 import multiprocessing
 import queue
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from multiprocessing.pool import AsyncResult as AsyncResult
 from multiprocessing.pool import ThreadPool
@@ -304,36 +303,4 @@ class _Signal:
         return self._waiting
 
 
-class _Semaphore:
-    """What ``Semaphore`` has: so many calls of ``acquire`` return, and another one for each ``release``."""
-
-    def __init__(self, value: int = 1) -> None:
-        self._free = asyncio.Semaphore(value)
-
-    async def acquire(self) -> bool:
-        """Wait until one is free, and take it."""
-        return await self._free.acquire()
-
-    async def release(self) -> None:
-        """Give one back."""
-        self._free.release()
-
-    async def locked(self) -> bool:
-        """Whether none is free."""
-        return self._free.locked()
-
-
 SignalActor = ActorClass(_Signal, {"num_cpus": 0})
-Semaphore = ActorClass(_Semaphore, {"num_cpus": 0})
-
-
-def wait_for_condition(
-    condition_predictor: Callable[..., Any], timeout: float = 10, retry_interval_ms: float = 100, **given: Any
-) -> None:
-    """Call a function until it returns what is true; ``RuntimeError`` after ``timeout`` seconds."""
-    given.pop("raise_exceptions", None)
-    until = time.monotonic() + timeout
-    while not condition_predictor(**given):
-        if time.monotonic() > until:
-            raise RuntimeError("The condition wasn't met before the timeout expired.")
-        time.sleep(retry_interval_ms / 1000)

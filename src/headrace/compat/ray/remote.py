@@ -11,11 +11,10 @@ from dataclasses import replace
 from typing import Any
 
 from headrace.annex.tasks import CallFuture, Ref
-from headrace.annex.tasks.actors import ActorMethod, actor_order
+from headrace.annex.tasks.actors import actor_order
 from headrace.annex.tasks.admission import CALL_RETRIES
 from headrace.annex.tasks.calls import TaskOrder, pickled_once
 from headrace.annex.tasks.futures import ResultStream
-from headrace.annex.tasks.hosting.task_host import has_async_methods
 from headrace.compat.ray.around import adapted, environment, in_environment, tried_again
 from headrace.compat.ray.calls import DynamicObjectRefGenerator
 from headrace.compat.ray.offered import check_options
@@ -35,16 +34,6 @@ _ACTORS = {
 _ANYTHING = inspect.signature(lambda *args, **kwargs: None)
 _NO_ORDER = (None, TaskOrder(""))
 _NAMES = ("name", "get_if_exists", "lifetime", "namespace")
-
-
-def _bind(self: Any, *args: Any, **kwargs: Any) -> Any:
-    """Write the call down; see ``ray.dag``."""
-    from headrace.compat.ray.dag import FunctionNode
-
-    return FunctionNode(self, args, kwargs)
-
-
-ActorMethod.bind = _bind  # type: ignore[attr-defined]
 
 
 class RemoteFunction:
@@ -84,8 +73,6 @@ class RemoteFunction:
         if order.returns == 1:  # the one value that it yields
             (found,) = found
         return None if order.returns == 0 else found
-
-    bind = _bind
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_order": _NO_ORDER, "_pickled": None}
@@ -144,7 +131,7 @@ class ActorClass:
         self.__doc__ = cls.__doc__
         self.__name__ = cls.__name__
         self._cls = cls
-        check_options("ray.remote", options, (*_ACTORS, *_NAMES, *_BESIDE, "concurrency_groups"))
+        check_options("ray.remote", options, (*_ACTORS, *_NAMES, *_BESIDE))
         self._options = dict(options)
 
     def remote(self, *args: Any, **kwargs: Any) -> Any:
@@ -172,10 +159,7 @@ class ActorClass:
             "detached": given.get("lifetime") == "detached",
         }
         beside = {**session_environment(), **environment(given.get("runtime_env"))}
-        groups, own = given.get("concurrency_groups"), said["concurrency"]
-        cls = adapted(self._cls, beside, groups, own or (1000 if has_async_methods(self._cls) else 1))
-        if groups and not has_async_methods(self._cls):
-            said["concurrency"] = (own or 1) + sum(groups.values())
+        cls = adapted(self._cls, beside)
         order = actor_order(executor, cls, args, kwargs, resources, **said)
         named = named_resources(given.get("resources"))
         ours_strictly = replace(order.options, strict=True, resources=named)
@@ -188,12 +172,6 @@ class ActorClass:
     def options(self, **options: Any) -> ActorClass:
         """Return the class with other needs."""
         return ActorClass(self._cls, {**self._options, **options})
-
-    def bind(self, *args: Any, **kwargs: Any) -> Any:
-        """Write down that it is made; see ``ray.dag``."""
-        from headrace.compat.ray.dag import ClassNode
-
-        return ClassNode(self, args, kwargs)
 
     def __getattr__(self, name: str) -> Any:
         """An attribute of the class."""

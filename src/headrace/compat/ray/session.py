@@ -208,11 +208,6 @@ class RuntimeContext:
         return session()._core.actor_here()  # type: ignore[attr-defined]
 
     @property
-    def node_id(self) -> str:
-        """The name of the one machine."""
-        return self.get_node_id()
-
-    @property
     def was_current_actor_reconstructed(self) -> bool:
         """Whether the actor whose method this is takes the place of one that died."""
         return TaskHost.current is not None and TaskHost.current.is_again
@@ -235,13 +230,6 @@ class RuntimeContext:
     def runtime_env(self) -> dict[str, Any]:
         """What of ``init(runtime_env=)`` holds."""
         return session_environment()
-
-    def get_placement_group_id(self) -> None:
-        """No call runs inside of a group."""
-
-    def get(self) -> dict[str, Any]:
-        """Return the names as a dict."""
-        return {"node_id": self.get_node_id(), "job_id": self.get_job_id(), "worker_id": self.get_worker_id()}
 
     def get_job_id(self) -> str:
         """Return the name of the program."""

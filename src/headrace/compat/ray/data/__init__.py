@@ -21,7 +21,6 @@ from headrace.compat.ray.data.arguments import (
     ITERATORS,
     PLACED,
     WRITERS,
-    Pairs,
     adding,
     iterating,
     placed,
@@ -47,7 +46,7 @@ from headrace.core.terminal import say
 from headrace.errors import ArgumentError
 from headrace.plan.compile import columns_at
 from headrace.plan.parameters import given_rows
-from headrace.plan.ray_arguments import ITERATE, STEPS
+from headrace.plan.ray_arguments import STEPS
 from headrace.plan.verb_options import WorkerOptions
 
 _STRATEGIES = ("ActorPoolStrategy", "TaskPoolStrategy")
@@ -240,10 +239,6 @@ class Dataset(headrace.Dataset):
         names = distinct_names((), aggs)
         return dict(zip(names, (each.of(None, batches) for each in aggs), strict=True))
 
-    def lazy(self) -> Any:
-        """Return the dataset: all are lazy."""
-        return self
-
     def with_columns(self, exprs: Mapping[str, Any]) -> Any:
         """Add columns by expressions: ``with_column`` for each."""
         for name, expr in exprs.items():
@@ -267,49 +262,6 @@ class Dataset(headrace.Dataset):
         """Return the names of the columns; ``fetch_if_missing`` as in ``schema``."""
         found = self.schema(fetch_if_missing=fetch_if_missing)
         return None if found is None else list(found.names)
-
-    @known_arguments(also=ITERATE)
-    def to_torch(  # type: ignore[override]
-        self,
-        *,
-        label_column: str | None = None,
-        feature_columns: Any = None,
-        label_column_dtype: Any = None,
-        feature_column_dtypes: Any = None,
-        batch_size: int = 1,
-        drop_last: bool = False,
-        local_shuffle_buffer_size: int | None = None,
-        local_shuffle_seed: int | None = None,
-        unsqueeze_label_tensor: bool = True,
-        unsqueeze_feature_tensors: bool = True,
-    ) -> Any:
-        """Return an ``IterableDataset`` of pairs as Ray's ``to_torch`` yields them: features, and the label or None.
-
-        Columns of shape (n,) stand side by side in a tensor of shape (n, columns); ``feature_columns`` may also be a
-        list of lists or a dict of lists of names, for several tensors.
-
-        >>> import pytest
-        >>> torch = pytest.importorskip("torch")
-        >>> from headrace.compat import ray
-        >>> rows = ray.data.from_items([{"x": 1.0, "z": 2.0, "y": 0}])
-        >>> next(iter(rows.iterator().to_torch(label_column="y")))
-        (tensor([[1., 2.]], dtype=torch.float64), tensor([[0]]))
-        """
-        pairs = Pairs(
-            label_column,
-            feature_columns,
-            label_column_dtype,
-            feature_column_dtypes,
-            unsqueeze_label_tensor,
-            unsqueeze_feature_tensors,
-        )
-        return super().to_torch(
-            batch_size=batch_size,
-            collate_fn=pairs.of,
-            drop_last=drop_last,
-            local_shuffle_buffer_size=local_shuffle_buffer_size,
-            local_shuffle_seed=local_shuffle_seed,
-        )
 
     def to_tf(self, feature_columns: Any, label_columns: Any, **options: Any) -> Any:
         """Return a ``tf.data.Dataset``; tensors have the dtypes of ``feature_type_spec`` and its like, if given."""
@@ -479,13 +431,6 @@ read_datasource = _adapted(datasource.read_datasource)
 DataIterator = Dataset
 DatasetContext = DataContext
 RandomSeedConfig = FileShuffleConfig
-
-
-def set_progress_bars(enabled: bool) -> bool:
-    """Have datasets that begin after it show their progress, or not; return what was so before."""
-    context = DataContext.get_current()
-    before, context.enable_progress_bars = context.enable_progress_bars, enabled
-    return bool(before)
 
 
 globals().update(parts_of(__name__))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -23,8 +22,6 @@ __all__ = [
     "Concatenator",
     "CountVectorizer",
     "CustomKBinsDiscretizer",
-    "FeatureHasher",
-    "HashingVectorizer",
     "LabelEncoder",
     "MaxAbsScaler",
     "MinMaxScaler",
@@ -32,7 +29,6 @@ __all__ = [
     "Normalizer",
     "OneHotEncoder",
     "OrdinalEncoder",
-    "PowerTransformer",
     "RobustScaler",
     "SimpleImputer",
     "StandardScaler",
@@ -222,24 +218,6 @@ class Normalizer(_Columns):
         return df.assign(**dict(zip(self.output_columns, made.T, strict=True)))
 
 
-class PowerTransformer(_Columns):
-    """Raises to a power, by ``yeo-johnson`` or ``box-cox``."""
-
-    def __init__(
-        self, columns: Sequence[str], power: float, method: str = "yeo-johnson", **given: Any
-    ) -> None:
-        super().__init__(columns, output_columns=given.get("output_columns"))
-        self.power, self.method = power, method
-
-    def _made(self, series: Any, column: str) -> Any:
-        x, power = series.to_numpy(float), self.power
-        if self.method == "box-cox":
-            return (x**power - 1) / power if power else np.log(x)
-        up = ((np.abs(x) + 1) ** power - 1) / power if power else np.log1p(np.abs(x))
-        down = -((np.abs(x) + 1) ** (2 - power) - 1) / (2 - power) if power != 2 else -np.log1p(np.abs(x))
-        return np.where(x >= 0, up, down)
-
-
 class Concatenator(Preprocessor):
     """Puts columns of numbers side by side into one of vectors."""
 
@@ -385,38 +363,6 @@ class CountVectorizer(_Columns):
         words = [word for word, _ in self._of("token_counts", column).most_common(self.max_features)]
         counted = [Counter(self.tokenization_fn(text)) for text in series]
         return [[each[word] for word in words] for each in counted]
-
-
-def _hashed(words: Sequence[str], size: int) -> list[int]:
-    made = [0] * size
-    for word in words:
-        made[int(hashlib.sha256(str(word).encode()).hexdigest(), 16) % size] += 1
-    return made
-
-
-class HashingVectorizer(_Columns):
-    """Makes a vector of how often words of each hash occur."""
-
-    def __init__(
-        self, columns: Sequence[str], num_features: int, tokenization_fn: Any = None, **given: Any
-    ) -> None:
-        super().__init__(columns, output_columns=given.get("output_columns"))
-        self.num_features, self.tokenization_fn = num_features, tokenization_fn or _words
-
-    def _made(self, series: Any, column: str) -> Any:
-        return [_hashed(self.tokenization_fn(text), self.num_features) for text in series]
-
-
-class FeatureHasher(Preprocessor):
-    """Adds columns of numbers up into a vector, by the hash of their names."""
-
-    def __init__(self, columns: Sequence[str], num_features: int, output_column: str) -> None:
-        self.columns, self.num_features, self.output_column = list(columns), num_features, output_column
-
-    def _transform_pandas(self, df: Any) -> Any:
-        hot = np.array([_hashed([name], self.num_features) for name in self.columns])
-        made = df[self.columns].to_numpy() @ hot
-        return df.drop(columns=self.columns).assign(**{self.output_column: list(made)})
 
 
 class CustomKBinsDiscretizer(_Columns):

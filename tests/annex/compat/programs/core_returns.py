@@ -5,8 +5,6 @@ import asyncio
 import numpy as np
 import ray
 
-ray.init(num_cpus=2)
-
 
 @ray.remote(num_returns=3)
 def three(n):
@@ -150,4 +148,3 @@ for wrong_call in (
     except ValueError:
         print("ValueError")
 print(ray.get([]))
-ray.shutdown()

@@ -7,8 +7,6 @@ import time
 import ray
 from ray.exceptions import GetTimeoutError, TaskCancelledError, WorkerCrashedError
 
-ray.init(num_cpus=2)
-
 
 @ray.remote
 def sleeps(seconds=60):
@@ -94,4 +92,3 @@ ref = actor.sleep.remote()
 time.sleep(1)
 ray.cancel(ref)
 print(told(ref), ray.get(actor.was_cancelled.remote()))
-ray.shutdown()

@@ -2,8 +2,6 @@
 
 import ray
 
-ray.init(num_cpus=2)
-
 
 @ray.remote
 class Counter:
@@ -63,4 +61,3 @@ stored = ray.put([counter])
 print(ray.get(ray.get(stored)[0].add.remote(0)))
 other = Counter.options(num_cpus=0).remote(ray.put(7))
 print(ray.get(other.add.remote(ray.put(3))))
-ray.shutdown()

@@ -11,8 +11,6 @@ from ray.exceptions import (
     WorkerCrashedError,
 )
 
-ray.init(num_cpus=2)
-
 
 class Odd(Exception):
     def __init__(self, code, why):
@@ -142,4 +140,3 @@ try:
     ray.get([add.remote(1, 2), bad.remote(ValueError, "second")])
 except ValueError as error:
     print(type(error).__name__, error.cause)
-ray.shutdown()

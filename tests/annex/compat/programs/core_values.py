@@ -5,8 +5,6 @@ import collections
 import numpy as np
 import ray
 
-ray.init(num_cpus=2)
-
 
 @ray.remote
 def grow(values):
@@ -96,4 +94,3 @@ sent = {"b": []}
 holder.take.remote(sent)
 sent["b"].append(1)
 print(ray.get(holder.get.remote()))
-ray.shutdown()

@@ -7,8 +7,6 @@ import time
 import ray
 from ray.exceptions import RayActorError
 
-ray.init(num_cpus=2)
-
 
 @ray.remote(max_restarts=1)
 class Phoenix:
@@ -73,4 +71,3 @@ actor = Phoenix.remote()
 waiting = actor.add.remote()
 done = actor.__ray_terminate__.remote()
 print(ray.get(waiting), answer(actor.add.remote()))
-ray.shutdown()
