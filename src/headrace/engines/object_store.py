@@ -186,10 +186,6 @@ class ObjectStore:
             self._put.add(stored)
         return stored, references
 
-    def add_call(self, pickled: bytes) -> StoredObject:
-        """Store a small call, pickled already, for the one worker that carries it out."""
-        return self._stored(next(self._numbers), self._small(pickled), True)
-
     def add_packed(self, packed: Any, *, number: int | None = None, once: bool = False) -> StoredObject:
         """Store what a worker sent; ``number``: the name that it has there."""
         stored = self._add(packed, once, number)
@@ -243,11 +239,6 @@ class ObjectStore:
         from headrace.engines.out_of_band_pickle import pack
 
         return pack(value)
-
-    def _small(self, pickled: bytes) -> Any:
-        from headrace.engines.out_of_band_pickle import OutOfBandPickle
-
-        return OutOfBandPickle(pickled, (), -1)
 
     def _stored(self, number: int, packed: Any, once: bool) -> StoredObject:
         return FileObject(number, packed, self, once=once)

@@ -97,9 +97,6 @@ class RayObjectStore(ObjectStore):
             return RayPickle(pickled, None, size)
         return RayPickle(b"", ray.put((pickled, buffers)), size)
 
-    def _small(self, pickled: bytes) -> Any:
-        return RayPickle(pickled, None, len(pickled))
-
     def _stored(self, number: int, packed: Any, once: bool) -> StoredObject:
         return RayObject(number, packed, self, once=once)
 

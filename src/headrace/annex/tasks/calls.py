@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.annex.tasks.admission import CallOptions, Needs
 from headrace.annex.tasks.futures import CallFuture, OuterStream, Pieces
-from headrace.engines.references import collecting_references, holder_of, is_plain
+from headrace.engines.references import collecting_references, holder_of
 from headrace.errors import CallCancelled, CallLost, EngineError, ExecutorClosed
 
 if TYPE_CHECKING:
@@ -217,9 +217,6 @@ def defect(error: BaseException) -> EngineError:
     )
 
 
-_MOST = 32 << 10  # bytes of a call
-
-
 class PickledOnce:
     """Stands for a function in the pickles of many calls: unpickled, it is the function as it was at first."""
 
@@ -245,15 +242,3 @@ def pickled_once(function: Any) -> Any:
     except Exception:
         return function
     return function if references or buffers else PickledOnce(pickled)
-
-
-def plain_call(what: Any, args: Sequence[Any], kwargs: dict[str, Any], strict: bool) -> bytes | None:
-    """Return the pickle of ``(what, args, kwargs, strict)`` if all of it is small and plain, else None.
-
-    ``what``: a method's name, or a function that is pickled once.
-    """
-    args = tuple(args)
-    if type(what) not in (str, PickledOnce) or not is_plain(args) or (kwargs and not is_plain(kwargs)):
-        return None
-    pickled = pickle.dumps((what, args, kwargs, strict), protocol=5)
-    return pickled if len(pickled) <= _MOST else None

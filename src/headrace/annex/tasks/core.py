@@ -21,7 +21,6 @@ from headrace.annex.tasks.calls import (
     TaskOrder,
     closed,
     only_here,
-    plain_call,
     results_of,
     waited_for,
 )
@@ -126,9 +125,6 @@ class Core:
 
     def call(self, order: TaskOrder, what: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> TaskCall:
         """Serialise a call: ``what`` is a function, or the name of an actor's method."""
-        plain = plain_call(what, args, kwargs, order.options.strict)
-        if plain is not None:
-            return self.task_call(order, self.store.add_call(plain), (), ())
         value = (what, tuple(args), kwargs, order.options.strict)
         stored, references = self.put(order.label, value, once=True)
         return self.task_call(order, stored, references, waited_for(value, references))

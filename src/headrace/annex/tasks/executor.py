@@ -303,22 +303,12 @@ class Executor(StandardExecutor):
         self._core.join()
 
     def __repr__(self) -> str:
-        facts = ", ".join(f"{name} {words}" for name, words in self._facts())
-        return f"<Executor: {facts}>"
-
-    def _repr_html_(self) -> str:
-        """Show in a notebook what calls share, and whether any more are taken."""
-        from headrace.core.tables import card
-
-        return card("Executor", self._facts())
-
-    def _facts(self) -> list[tuple[str, str]]:
         if self._core.in_worker:
-            return [("runs", "in a worker, by the executor of its driver")]
+            return "<Executor: in a worker, by the executor of its driver>"
         admission = self._core.admission
-        gpus = [("gpus", str(admission.gpus))] if admission.gpus else []
+        gpus = f", gpus {admission.gpus}" if admission.gpus else ""
         state = "shut down" if self._core.is_shut else "open"
-        return [("cores", f"{admission.cpus:g}"), ("memory", size(admission.memory)), *gpus, ("state", state)]
+        return f"<Executor: cores {admission.cpus:g}, memory {size(admission.memory)}{gpus}, state {state}>"
 
     def __reduce__(self) -> Any:
         if collects_references():

@@ -255,6 +255,8 @@ class RuntimeContext:
         """Return the name of the one machine."""
         return f"{0:056x}"
 
+    node_id = property(get_node_id)
+
     def __getattr__(self, name: str) -> Any:
         known = [each for each in dir(type(self)) if not each.startswith("_")]
         raise missing("ray.get_runtime_context()", name, known)
