@@ -397,7 +397,7 @@ def test_nothing_remains_after_a_driver_was_killed() -> None:
 
 def drive() -> None:
     """Be a driver with two workers that hold weights, until killed."""
-    engine = LocalEngine()
+    engine = LocalEngine(starting=Starting(modules=(*Starting().modules, "torch")))
     spec = PoolSpec("weights", partial(Hosted, Timed(TorchPredictor(large(32)))), 2, threads=1)
     pool = engine.start(spec, lambda worker, message: None)
     print(*(seen.pid for seen in everyone(pool, "seen").values()), flush=True)
