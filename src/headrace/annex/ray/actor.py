@@ -9,49 +9,18 @@ from typing import Any
 
 import ray
 import ray.exceptions
-import ray.util
 
-from headrace.annex.ray.cluster import first_line
 from headrace.annex.ray.host import ActorTransport
 from headrace.core.engine_ports import PoolSpec
 from headrace.engines.pool import Message, WorkerHandle
-from headrace.errors import ArgumentError, NodeLost
-
-LOST_AFTER = 600.0  # seconds after which a block that does not come counts as lost
-
-
-class RayNode:
-    """See ``headrace.annex.ray.host.Node``."""
-
-    def fetch(self, reference: Any) -> Any:
-        """See ``Node``."""
-        try:
-            return ray.get(reference, timeout=LOST_AFTER)
-        except ray.exceptions.RayError as error:
-            raise NodeLost(f"a block was lost: {first_line(error)}") from None
-
-    def prefetch(self, reference: Any) -> None:
-        """See ``Node``."""
-        ray.wait([reference], timeout=0, fetch_local=True)
-
-    def devices(self) -> tuple[str, ...]:
-        """See ``Node``."""
-        return tuple(map(str, ray.get_gpu_ids()))
-
-    def address(self) -> str:
-        """See ``Node``."""
-        return str(ray.util.get_node_ip_address())
-
-    def node_id(self) -> str:
-        """See ``Node``."""
-        return str(ray.get_runtime_context().get_node_id())
+from headrace.errors import ArgumentError
 
 
 class RayWorker:
     """The actor; see ``ActorTransport``, which it has inside because Ray wraps whatever its actors inherit."""
 
     def __init__(self, *args: Any) -> None:
-        self._transport = ActorTransport(RayNode(), *args)
+        self._transport = ActorTransport(*args)
 
     @ray.method(concurrency_group="in", num_returns=0)  # type: ignore[untyped-decorator]
     def send(self, number: int, message: tuple[Any, ...], objects: Mapping[int, Any]) -> None:

@@ -21,10 +21,14 @@ import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import ray
+import ray.exceptions
+import ray.util
 
+from headrace.annex.ray.cluster import first_line
 from headrace.annex.ray.object_store import private
 from headrace.core.engine_ports import WorkerContext
 from headrace.core.messages import CallStarted
@@ -40,33 +44,18 @@ from headrace.version import __version__
 if TYPE_CHECKING:
     import pyarrow as pa
 
+LOST_AFTER = 600.0  # seconds after which a block that does not come counts as lost
 POLL_WITHIN = 10.0  # seconds that a poll waits for a message, and a confirmed message for the next poll
 MAX_MESSAGES = 1_000  # that one poll returns
 VISIBLE_WITHIN = 10.0  # seconds until a file that another machine wrote must be visible here
 
 
-class Node(Protocol):
-    """What a worker asks of the machine that it is on."""
-
-    def fetch(self, reference: Any) -> Any:
-        """Return what an object of the store is; raises ``NodeLost`` if it is lost."""
-        ...
-
-    def prefetch(self, reference: Any) -> None:
-        """Have an object brought to this machine."""
-        ...
-
-    def devices(self) -> tuple[str, ...]:
-        """Return the GPUs that this worker was given."""
-        ...
-
-    def address(self) -> str:
-        """Return the address of the machine."""
-        ...
-
-    def node_id(self) -> str:
-        """Return Ray's identifier of the machine."""
-        ...
+def fetched(reference: Any) -> Any:
+    """Return what an object of the store is; raises ``NodeLost`` if it is lost."""
+    try:
+        return ray.get(reference, timeout=LOST_AFTER)
+    except ray.exceptions.RayError as error:
+        raise NodeLost(f"a block was lost: {first_line(error)}") from None
 
 
 class ActorTransport:
@@ -74,7 +63,6 @@ class ActorTransport:
 
     def __init__(
         self,
-        node: Node,
         number: int,
         threads: int,
         path: Sequence[str],
@@ -84,7 +72,6 @@ class ActorTransport:
         lent: tuple[Sequence[int], Sequence[tuple[tuple[Any, ...], Mapping[int, Any]]]] = ((), ()),
     ) -> None:
         """``lent``: the numbers of the values that what is hosted refers to, and the messages with these."""
-        self._node = node
         self._number = number
         self._threads = threads
         self._outbox: deque[tuple[tuple[Any, ...], Any]] = deque()
@@ -106,7 +93,8 @@ class ActorTransport:
         with contextlib.suppress(ValueError):  # where this is not the main thread
             signal.signal(signal.SIGINT, signal.SIG_IGN)
         warnings.filterwarnings("ignore", message="The given NumPy array is not writ")
-        self._send("placed", __version__, os.getpid(), self._node.address(), self._node.node_id())
+        node = str(ray.get_runtime_context().get_node_id())
+        self._send("placed", __version__, os.getpid(), str(ray.util.get_node_ip_address()), node)
         links, messages = lent
         for message, objects in messages:
             self._objects.update({number: [reference] for number, reference in objects.items()})
@@ -125,7 +113,7 @@ class ActorTransport:
             self._on_message(self._early.pop(self._next))
             self._next += 1
         for reference in objects.values():
-            self._node.prefetch(reference)
+            ray.wait([reference], timeout=0, fetch_local=True)  # have it brought here
 
     def poll(self) -> tuple[list[tuple[Any, ...]], Any]:
         """Return what there is to send, up to the first block, and that block; wait a little if there is nothing."""
@@ -160,9 +148,7 @@ class ActorTransport:
         elif kind == "value":
             _, number, pickled, links = message
             references = self._objects.pop(number, None)
-            self._cache.add(
-                number, links, _ReceivedPickle(self._node, pickled, references[0] if references else None)
-            )
+            self._cache.add(number, links, _ReceivedPickle(pickled, references[0] if references else None))
         elif kind == "dump":
             say(f"worker {self._number}, process {os.getpid()}:", sys.stderr)
             faulthandler.dump_traceback(file=sys.__stderr__ or sys.stderr, all_threads=True)
@@ -188,7 +174,7 @@ class ActorTransport:
 
         pa.set_memory_pool(pa.system_memory_pool())  # see _ALLOCATOR in local/process.py
         if sees and not _is_visible(sees):
-            self._send("output not visible", sees, self._node.address())
+            self._send("output not visible", sees, str(ray.util.get_node_ip_address()))
         context = WorkerContext(
             self._number,
             self._threads,
@@ -197,7 +183,7 @@ class ActorTransport:
             self._take,
             self.send_released,
             lambda what: self._send_confirmed("preparing", what),
-            self._node.devices(),
+            tuple(map(str, ray.get_gpu_ids())),
             self._cache.value,
         )
         return context, lambda: self._cache.resolved(
@@ -275,7 +261,7 @@ class ActorTransport:
             reference = references.pop()
             if not references:
                 del self._objects[ref.number]
-            view = np.frombuffer(self._node.fetch(reference), np.uint8)
+            view = np.frombuffer(fetched(reference), np.uint8)
         except NodeLost:
             self._released.append(ref.number)
             raise
@@ -296,15 +282,14 @@ class ActorTransport:
 class _ReceivedPickle:
     """A value in Ray's store, or in the message; see ``out_of_band_pickle.ReceivedPickle``."""
 
-    def __init__(self, node: Node, pickled: bytes, reference: Any) -> None:
-        self._node = node
+    def __init__(self, pickled: bytes, reference: Any) -> None:
         self._pickled = pickled
         self._reference = reference
 
     def load(self) -> Any:
         if self._reference is None:
             return pickle.loads(self._pickled)
-        pickled, buffers = self._node.fetch(self._reference)
+        pickled, buffers = fetched(self._reference)
         return pickle.loads(pickled, buffers=private(buffers))
 
     def close(self) -> None:

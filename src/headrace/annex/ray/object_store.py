@@ -9,7 +9,7 @@ import pickle
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import ray
@@ -150,14 +150,13 @@ def _mapped(buffers: Sequence[Bytes]) -> list[memoryview] | None:
     return [view[place : place + buffer.nbytes] for place, buffer in zip(places, buffers, strict=True)]
 
 
-class _Region:
+class _Region(NamedTuple):
     """A shared mapping of this process."""
 
-    def __init__(self, start: int, end: int, offset: int, inode: int) -> None:
-        self.start = start
-        self.end = end
-        self.offset = offset
-        self.inode = inode
+    start: int
+    end: int
+    offset: int
+    inode: int
 
 
 def _region(address: int) -> _Region | None:
