@@ -1,5 +1,8 @@
 """``python -m bench.watching``: what progress, record and report add to the smallest job.
 
+``python -m bench.watching --page`` runs a job of half a minute in pairs, with and without ``watch=True``, whose page
+is asked for as an open browser does. The bar is 1 % of wall and CPU time, by the median of the ratios.
+
 A hundred rows, each run a fresh process with standard error on a pseudo-terminal, by turns with nothing, with one of
 the three and with all of them. What is left out is not even imported. The bar is 10 ms of wall time for all, by the
 median of the differences within rounds. CPU seconds, of all processes of the run, say what is behind it where others
@@ -10,6 +13,8 @@ work on the machine, too; `--under "nice -n -15"` or `--under "chrt -f 10"` keep
 from __future__ import annotations
 
 import argparse
+import contextlib
+import http.client
 import os
 import pty
 import random
@@ -22,6 +27,7 @@ import sys
 import tempfile
 import threading
 import time
+import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -49,6 +55,70 @@ if "report" not in parts:
 from bench.contenders.headrace import predictions
 predictions("tiny", data).with_options(progress=None if "progress" in parts else False).write_parquet(out)
 """
+
+
+PAGE_BAR = 1.01
+WATCHED = """
+import sys
+import numpy as np
+import headrace as hr
+
+watch, rows, out = sys.argv[1] == "True", int(sys.argv[2]), sys.argv[3]
+weights = np.random.default_rng(0).normal(size=(64, 64))
+
+def model(batch):
+    x = np.repeat(batch["id"][:, None] / rows, 64, 1)
+    for _ in range(4):
+        x = np.tanh(x @ weights)
+    return x.sum(1)
+
+data = hr.range(rows).predict(model, inputs=["id"], output="score", batch_size=4096)
+data.with_options(watch=watch, progress=False, workers=2).write_parquet(out)
+"""
+
+
+def watched(watch: bool, rows: int, out: Path) -> tuple[float, float]:
+    """Run a job once, and ask for its page as a browser does; return wall and CPU seconds of all its processes."""
+    shutil.rmtree(out, ignore_errors=True)
+    os.sync()
+    env = {**os.environ, "PYTHONPATH": str(data.ROOT / "src"), "OMP_NUM_THREADS": "1"}
+    before, used = time.perf_counter(), cpu()
+    command = [sys.executable, "-c", WATCHED, str(watch), str(rows), str(out)]
+    with subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True) as run:
+        assert run.stderr is not None
+        for line in run.stderr:
+            if line.startswith("watch: "):
+                browser = threading.Thread(target=browse, args=(line.split()[1],), daemon=True)
+                browser.start()
+    if run.returncode:
+        raise RuntimeError(f"the run ended with {run.returncode}")
+    return time.perf_counter() - before, cpu() - used
+
+
+def browse(address: str) -> None:
+    """Ask for one page after the other, as long as there is one."""
+    with contextlib.suppress(OSError, http.client.HTTPException):
+        while True:
+            with urllib.request.urlopen(f"{address}?next", timeout=60) as answer:
+                answer.read()
+
+
+def compared(rounds: int, rows: int, place: Path) -> int:
+    """Print what an open page costs; return 1 if that is more than the bar."""
+    ratios: list[tuple[float, float]] = []
+    for turn in range(-1, rounds):  # the first fills caches
+        order = [True, False] if turn % 2 else [False, True]
+        found = {watch: watched(watch, rows, place / "out") for watch in order}
+        if turn >= 0:
+            ratios.append((found[True][0] / found[False][0], found[True][1] / found[False][1]))
+            print(
+                f"{found[False][0]:6.1f} s without, {found[True][0]:6.1f} s with: {ratios[-1][0]:.3f}",
+                flush=True,
+            )
+    middle = [statistics.median(each) for each in zip(*ratios, strict=True)]
+    missed = max(middle) > PAGE_BAR
+    print(f"wall {middle[0]:.4f}, CPU {middle[1]:.4f}; the bar, {PAGE_BAR}: {'missed' if missed else 'met'}")
+    return int(missed)
 
 
 def measured(parts: Sequence[str], source: Path, out: Path, under: str) -> tuple[float, float]:
@@ -102,7 +172,12 @@ def main() -> int:
     parser.add_argument("--rounds", type=given.count, default=40)
     parser.add_argument("--under", default="", help="a command that runs each run")
     parser.add_argument("--data", type=Path, default=data.ROOT / "bench" / ".data")
+    parser.add_argument("--page", action="store_true", help="measure the page of watch=True instead")
+    parser.add_argument("--rows", type=given.count, default=6_000_000, help="of each run with --page")
     options = parser.parse_args()
+    if options.page:
+        with tempfile.TemporaryDirectory(prefix="run-") as scratch:
+            return compared(min(options.rounds, 7), options.rows, Path(scratch))
     source = data.ensure("tiny", options.data, 1)
     kinds: dict[str, tuple[str, ...]] = {"nothing": (), **{part: (part,) for part in PARTS}, "all": PARTS}
     took: dict[str, list[tuple[float, float]]] = {name: [] for name in kinds}

@@ -1,7 +1,6 @@
 """Draws what ``make bench`` has measured: bars for the README and the pages, and tables.
 
     python -m bench --json bench/figures.json      # measures; see bench/README.md
-    python -m bench.scaling --json bench/scaling.json
     python tools/charts.py                         # draws the figures that are there
 
 Needs nothing but Python. A test holds that pictures and table are what the figures say.
@@ -21,10 +20,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 FIGURES = ROOT / "bench" / "figures.json"
-SCALING = ROOT / "bench" / "scaling.json"
 ALL = ROOT / "docs" / "benchmarks.md"
 _MARKED = re.compile(r"(?<=<!-- figures: begin -->\n).*?(?=<!-- figures: end -->)", re.DOTALL)
-_SCALING = re.compile(r"(?<=<!-- scaling: begin -->\n).*?(?=<!-- scaling: end -->)", re.DOTALL)
 
 JOBS = {
     "taxi_mlp": ("12 million rows, PyTorch", "12 Parquet files through a small network"),
@@ -46,6 +43,7 @@ MORE = {
     "notebook_first_row": ("first row in a fresh process", "of 12 million through a network"),
 }
 EVERY = {**JOBS, **MORE}
+FULL = "taxi_mlp"  # whose figures stand on the page
 NAMES = {
     "headrace": "Headrace, map_batches",
     "headrace_predict": "Headrace, predict",
@@ -159,19 +157,19 @@ def seconds(value: float) -> str:
 
 
 def every_table(figures: dict[str, Any]) -> str:
-    """Return what was measured, a table of the medians for each job whose time alone is not what matters.
+    """Return what was measured of one job, a table of the medians.
 
     >>> rounds = [{"wall_s": wall, "cpu_s": 2 * wall} for wall in (2.0, 4.0)]
-    >>> one = {"job": "tiny", "contender": "hand", "failure": None, "peaks": [2**20], "rows": 100, "load": 9.3,
+    >>> one = {"job": "taxi_mlp", "contender": "hand", "failure": None, "peaks": [2**20], "rows": 100, "load": 9.3,
     ...        "rounds": rounds}
     >>> print(every_table({"results": [one]}), end="")
-    **100 rows** (2 rounds, load 9)
+    **12 million rows, PyTorch** (2 rounds, load 9)
     <BLANKLINE>
     | | seconds | ÷ the loop | CPU s | MiB |
     |---|---|---|---|---|
     | loop by hand | 3.0 | 1.00 | 6.0 | 1 |
     """
-    known = [each for each in figures["results"] if each["job"] in JOBS and each["contender"] in NAMES]
+    known = [each for each in figures["results"] if each["job"] == FULL and each["contender"] in NAMES]
     of_hand = {each["job"]: each["rounds"] for each in known if each["contender"] == "hand"}
     lines: list[str] = []
     job = ""
@@ -207,22 +205,6 @@ def _place(each: dict[str, Any]) -> tuple[int, float]:
     return list(EVERY).index(each["job"]), statistics.median(walls) if walls else float("inf")
 
 
-def scaling_table(made: dict[str, Any]) -> str:
-    """Return how time and memory grow: the smallest and the biggest size that was measured, as a table.
-
-    >>> size = {"axis": "rows", "size": 1000, "wall_s": 1.0, "cpu_s": 2.0, "peak_mib": 99.7, "load": 7.6}
-    >>> print(scaling_table({"sizes": [size]}).splitlines()[-1])
-    | rows | 1,000 | 2.0 | 100 |
-    """
-    lines = ["| | | CPU s | MiB |", "|---|---|---|---|"]
-    axes = [each["axis"] for each in made["sizes"]]
-    for i, each in enumerate(made["sizes"]):
-        if 0 < i < len(axes) - 1 and axes[i - 1] == each["axis"] == axes[i + 1]:
-            continue  # only the smallest and the biggest size
-        lines.append(f"| {each['axis']} | {each['size']:,} | {each['cpu_s']:.1f} | {each['peak_mib']:,.0f} |")
-    return "\n".join(lines) + "\n"
-
-
 def headline(figures: dict[str, Any]) -> str:
     """Return how it was measured."""
     machine = figures["headline"].split("; ")[1]
@@ -243,9 +225,7 @@ def made() -> dict[Path, str]:
     for shade in _SHADES:
         files[assets / f"bench-{shade}.svg"] = chart(few, said, shade)
         files[assets / f"benchmarks-{shade}.svg"] = chart(several, said, shade, MORE)
-    page = _MARKED.sub(lambda _: f"\n{every_table(figures)}\n{said}.\n\n", ALL.read_text())
-    grown = json.loads(SCALING.read_text())
-    files[ALL] = _SCALING.sub(lambda _: f"\n{scaling_table(grown)}\n", page)
+    files[ALL] = _MARKED.sub(lambda _: f"\n{every_table(figures)}\n{said}.\n\n", ALL.read_text())
     return files
 
 

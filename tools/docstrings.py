@@ -87,6 +87,24 @@ def with_shared_options(function: griffe.Function) -> None:
                 )
 
 
+def examples_first(sections: list[griffe.DocstringSection]) -> list[griffe.DocstringSection]:
+    """Put examples right behind the words that a docstring begins with: who looks something up wants to see it.
+
+    >>> text, options = griffe.DocstringSectionText("Add."), griffe.DocstringSectionParameters([])
+    >>> shown = griffe.DocstringSectionText("```pycon\\n>>> 1 + 1\\n2\\n```")
+    >>> [section.kind.value for section in examples_first([text, options, shown])]
+    ['text', 'text', 'parameters']
+    """
+
+    def is_example(section: griffe.DocstringSection) -> bool:
+        if section.kind is griffe.DocstringSectionKind.text:
+            return str(section.value).startswith("```pycon")
+        return section.kind is griffe.DocstringSectionKind.examples
+
+    first, others = sections[:1], sections[1:]
+    return [*first, *filter(is_example, others), *(each for each in others if not is_example(each))]
+
+
 class Sectioned(griffe.Docstring):
     """A docstring in which prose may follow a section."""
 
@@ -107,7 +125,7 @@ class Sectioned(griffe.Docstring):
                     self._complete(parameter)
             elif section.kind is kinds.attributes:
                 section.value = [each for attribute in section.value for each in self._apart(attribute)]
-        return sections
+        return examples_first(sections)
 
     def _complete(self, parameter: griffe.DocstringParameter) -> None:
         """Give a parameter that shares its words with others its own annotation and default value."""

@@ -145,7 +145,7 @@ TITLES = {
     "ray.data.preprocessors": "`ray.data.preprocessors`",
     "ray": "`ray`: tasks and actors",
     "ray.remote of a function": "Options of tasks, `@ray.remote(…)` and `.options(…)`",
-    "ray.remote of a class": "Options of actors, `@ray.remote(…)` and `.options(…)`",
+    "ray.remote of a class": "Options of actors, beside those of tasks",
     "ray.util": "`ray.util`",
     "ray.util.ActorPool": "Methods of `ActorPool`",
     "ray.ObjectRef": "Methods of `ObjectRef`",
@@ -156,6 +156,9 @@ TITLES = {
     "ray.air.checkpoint.Checkpoint": "Methods of `ray.air.Checkpoint`",
 }
 
+
+LISTED = ("ray.data", "ray.data.Dataset", "ray.train.batch_predictor.BatchPredictor")
+"""Owners whose absent names the page lists; the others' raise an error that says what to use."""
 
 _ENVIRONMENT = "here; `env_vars`, `working_dir`, `py_modules`, and `pip` for what is installed"
 _ANY_PLACE = "taken, without effect: there is one machine"
@@ -362,8 +365,9 @@ def _reason(message: str) -> str:
 
 def render() -> str:
     """Return the part of the page, between its marks: what differs, and what is not here."""
-    parts = []
+    parts, different = [], list[str]()
     for owner, title in TITLES.items():
+        told = different if owner == "ray.remote of a class" else []  # by the section before, on tasks
         rows: dict[tuple[bool, str], list[str]] = {}
         for name in names(owner):
             rows.setdefault(fate(owner, name), []).append(f"`{name}`")
@@ -373,11 +377,12 @@ def render() -> str:
             for (offered, text), several in sorted(rows.items(), key=lambda each: each[1])
             if offered and text != "here"
         ]
-        absent.sort()
+        absent = sorted(absent) if owner in LISTED else []
         for start in range(0, len(absent), 20):  # a list of more names is no sentence any more
             different.append(f"- {'Nor' if start else 'Not here'}: {', '.join(absent[start : start + 20])}")
-        if different:
-            parts.append("\n".join([f"### {title}", "", *different, ""]))
+        shown = [line for line in different if line not in told]
+        if shown:
+            parts.append("\n".join([f"### {title}", "", *shown, ""]))
     return "\n".join(parts)
 
 

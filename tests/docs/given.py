@@ -114,28 +114,6 @@ _RAY = """
 """
 
 
-def _tests_of_an_engine(folder: Path) -> None:
-    """Its runs find what the workers of the runs before were forked from, as in our own tests."""
-    (folder / "conftest.py").write_text(
-        textwrap.dedent(
-            """
-            import gc
-            from functools import partial
-
-            from headrace.engines.local import pool, spawner
-
-            spawner.KEEP = 3600.0
-            modules = ("numpy", "pyarrow.parquet", "headrace.worker.stage_worker", "headrace.testing.engines")
-            pool.Starting = partial(spawner.Starting, modules=modules)
-
-
-            def pytest_collection_finish():
-                gc.freeze()
-            """
-        )
-    )
-
-
 def _models(folder: Path) -> None:
     trips(folder)
     onnx_model(folder)
@@ -218,7 +196,6 @@ GIVEN = {
     "coming-from-spark.md": Given(trips),
     "cluster.md": Given(_cluster, _CLUSTER, instead=_HERE, engine="local"),
     "command-line.md": Given(),
-    "extending.md": Given(_tests_of_an_engine),
     "faq.md": Given(engine="local"),
     "files.md": Given(trips),
     "index.md": Given(_models),

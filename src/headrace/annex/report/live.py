@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 HOST = "127.0.0.1"
 
 _NAMES = ("127.0.0.1", "localhost", "[::1]")  # by which a browser on this machine, or behind a tunnel, asks
-_LEAST, _MOST = 1.0, 5.0  # seconds between two pages
-_SHARE = 0.01  # of the time that making pages may take
+_LEAST = 1.0  # seconds between two pages
+_SHARE = 0.01  # of the time that making pages may take, by one core
 _SAMPLE_EVERY = 10.0  # seconds between two looks at parts
 _SAMPLE = 5  # rows
 _FAREWELL = 2.0  # seconds in which an open page is to fetch how the run has ended
@@ -72,17 +72,19 @@ class Pages:
 
     @property
     def pause(self) -> float:
-        """The seconds between two pages."""
-        return min(_MOST, max(_LEAST, self._cost / _SHARE))
+        """The seconds between two pages: as many as keep the share of time that making them takes."""
+        return max(_LEAST, self._cost / _SHARE)
 
     def page(self, *, anew: bool = False) -> tuple[bytes, bool]:
         """Return the page as it is now, or was a moment ago, and whether the run has ended."""
         with self._lock:
             if anew or not self._page or time.monotonic() - self._made >= self.pause:
-                began = time.thread_time()
+                began, is_first = time.thread_time(), not self._page
                 status = self._follower.poll()
                 self._page, self._ended = self._of(status), status.ended
-                self._made, self._cost = time.monotonic(), time.thread_time() - began
+                self._made = time.monotonic()
+                if not is_first:  # that one imports what the report at the end needs anyway
+                    self._cost = time.thread_time() - began
             return self._page, self._ended
 
     def ask(self, wanted: bytes) -> str:
