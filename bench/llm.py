@@ -1,8 +1,6 @@
 """How full a language model's endpoint is kept, and how well its limits are kept. `python bench/llm.py
-[stream|prefix|slots|faults]`
+[slots|faults]`
 
-stream   10,000 prompts with log-normal lengths into a simulated engine of 256 slots: which share of them is busy
-prefix   40,000 prompts that begin with documents: which share of them a cache of beginnings has
 slots    10,000 prompts with log-normal latencies over a server of 256 slots: which share of them is busy, beside
          batches of 64 with 8 under way at a time, each of which ends before the next begins
 faults   a server with 10 % of 429, 2 % of broken connections, 1 % of malformed answers, and a limit of requests
@@ -14,20 +12,14 @@ import argparse
 import asyncio
 import multiprocessing
 import os
-import random
 import tempfile
 import time
-from collections import deque
-from functools import partial
 from typing import Any
 
 import headrace as hr
-from headrace.annex.llm.engine_client import EngineStream
-from headrace.annex.llm.order import made_order
-from headrace.testing import FakeLLMServer, SimulatedLLMEngine, SimulatedPrefixCache
+from headrace.testing import FakeLLMServer
 
 PROMPTS, SLOTS, MEAN, SIGMA = 10_000, 256, 3.0, 1.0
-WINDOW = 32 * SLOTS
 
 
 def latency(random: Any) -> float:
@@ -88,80 +80,6 @@ async def barriers(url: str, prompts: int) -> None:
         await asyncio.gather(*(batch(start) for start in range(0, prompts, 64)))
 
 
-async def streamed(engine: Any, texts: list[str], make: Any, order: str) -> None:
-    """Send requests into a simulated engine, ``WINDOW`` rows ahead of the first that is not answered."""
-    queue, left, feeding = EngineStream(order=made_order(order)), deque(texts), deque()
-
-    async def feed() -> None:
-        while left:
-            text = left.popleft()
-            feeding.append(asyncio.ensure_future(queue.ask(partial(make, text), text)))
-            while len(feeding) >= WINDOW:
-                await feeding.popleft()
-        queue.slots.order.input_ends(True)
-        while feeding:
-            await feeding.popleft()
-
-    fed = asyncio.ensure_future(feed())
-    while not fed.done():
-        for _ in range(4):
-            await asyncio.sleep(0)
-        if not queue.idle:
-            queue.deliver(*queue.turn(engine))
-    await fed
-
-
-def stream() -> None:
-    """Print the share of busy slots of a simulated engine, fed as a stream, and by 8 batches of 64."""
-    drawn = random.Random(7)
-    lengths = [max(1, round(latency(drawn) * 20)) for _ in range(PROMPTS)]
-    for order, said in (("arrival", ""), ("longest", ", prompts as long as their answers but for a factor")):
-        engine = SimulatedLLMEngine(SLOTS)
-        texts = [
-            f"{i} {'x' * round(length * drawn.lognormvariate(0, 0.5))}" for i, length in enumerate(lengths)
-        ]
-        asyncio.run(streamed(engine, texts, lambda text: lengths[int(text.split()[0])], order))
-        busy, steps = engine.busy_until_last_begin()
-        print(
-            f"stream, {order}{said}: {engine.worked / (engine.steps * SLOTS):.1%} of {SLOTS} slots busy over all, "
-            f"{busy / (steps * SLOTS):.1%} until the last request begins"
-        )
-    batched, left, running = SimulatedLLMEngine(SLOTS), list(range(0, PROMPTS, 64)), []
-    while left or running:
-        while left and len(running) < 8:
-            start = left.pop(0)
-            running.append(set(range(start, min(start + 64, PROMPTS))))
-            for number in sorted(running[-1]):
-                batched.add(number, lengths[number])
-        ended = {number for number, _ in batched.step()}
-        running = [rest for batch in running if (rest := batch - ended)]
-    print(f"barriers: {batched.worked / (batched.steps * SLOTS):.1%} busy over all")
-
-
-def prefix() -> None:
-    """Print which share of the blocks of prompts a cache of beginnings has, in the order of arrival and of prefixes.
-
-    Seven of ten prompts begin with one of 400 documents of 80 to 480 tokens; the cache holds a tenth of these.
-    """
-    drawn = random.Random(3)
-    documents = [[f"d{i}w{j}" for j in range(drawn.choice((80, 160, 480)))] for i in range(400)]
-    texts = []
-    for i in range(4 * PROMPTS):
-        begins = drawn.choice(documents) if drawn.random() < 0.7 else []
-        texts.append(" ".join([*begins, *(f"q{i}w{j}" for j in range(48))]))
-    for order in ("arrival", "prefix"):
-        cache = SimulatedPrefixCache(blocks=600)
-
-        def make(text: str, cache: SimulatedPrefixCache = cache) -> int:
-            cache.look_up(text.split())
-            return 20 + len(text) % 30
-
-        asyncio.run(streamed(SimulatedLLMEngine(SLOTS), texts, make, order))
-        print(
-            f"prefix: in the order {order!r}, {cache.hits / cache.looked:.1%} of {cache.looked:,} blocks were there"
-        )
-
-
 def slots() -> None:
     """Print the share of busy slots for both ways."""
     for name in ("headrace", "barriers"):
@@ -199,7 +117,7 @@ def faults() -> None:
 
 
 if __name__ == "__main__":
-    every = {"stream": stream, "prefix": prefix, "slots": slots, "faults": faults}
+    every = {"slots": slots, "faults": faults}
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

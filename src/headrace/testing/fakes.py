@@ -215,8 +215,8 @@ class SimulatedLLMEngine:
     >>> engine = SimulatedLLMEngine(2)
     >>> for number, length in enumerate([3, 1, 2]):
     ...     engine.add(number, length)
-    >>> [engine.step() for _ in range(3)], engine.load()
-    ([[(1, 1)], [], [(0, 3), (2, 2)]], (2, 0))
+    >>> [engine.step() for _ in range(3)]
+    [[(1, 1)], [], [(0, 3), (2, 2)]]
     """
 
     def __init__(self, slots: int, *, memory: int | None = None, stops_after: int | None = None) -> None:
@@ -224,7 +224,6 @@ class SimulatedLLMEngine:
         self._stops_after = stops_after
         self._waiting: deque[tuple[int, int]] = deque()
         self._running: list[tuple[int, int, int]] = []  # when it ends, number, length
-        self._load = (0, 0)
         self._ledger: list[int] = []  # how many were worked on in each step
         self._last_begin = 0
         self.steps = self.worked = self.most_inside = self.most_running = 0
@@ -248,7 +247,6 @@ class SimulatedLLMEngine:
             self._last_begin = self.steps
         self.steps += 1
         running = len(self._running)
-        self._load = (running, len(self._waiting))
         self._ledger.append(running)
         self.worked += running
         self.most_running = max(self.most_running, running)
@@ -261,10 +259,6 @@ class SimulatedLLMEngine:
     def busy_until_last_begin(self) -> tuple[int, int]:
         """Return how many slots were busy, summed over the steps before the last request began, and these steps."""
         return sum(self._ledger[: self._last_begin]), self._last_begin
-
-    def load(self) -> tuple[int, int]:
-        """Return how many requests were worked on in the last step, and how many waited."""
-        return self._load
 
     def abort(self, numbers: Sequence[int]) -> None:
         """Forget requests."""

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import random
-from collections import deque
 from typing import Any
 
 import pytest
@@ -13,101 +11,51 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import headrace as hr
-from headrace.annex.llm.engine_client import EngineStream
-from headrace.annex.llm.order import ArrivalOrder, PrefixOrder, made_order
+from headrace.annex.llm.order import ArrivalOrder, Order, PrefixOrder, made_order
 from headrace.errors import ArgumentError
 from headrace.testing import FakeLLMServer, SimulatedLLMEngine, SimulatedPrefixCache
 
-SLOTS, WINDOW = 32, 512
+
+def played(
+    texts: list[str], lengths: list[int], order: str, *, slots: int, window: int, ends_after: int = 0
+) -> tuple[SimulatedLLMEngine, SimulatedPrefixCache]:
+    """Give requests to an engine in an order of which ``window`` wait; the end is known after some steps."""
+    engine, cache = SimulatedLLMEngine(slots), SimulatedPrefixCache(blocks=500)
+    waiting: Order[int] = made_order(order)
+    begun: dict[int, int] = {}
+    known = ended = 0
+    while ended < len(texts):
+        while known < len(texts) and len(waiting) < window:
+            waiting.add(known, texts[known])
+            known += 1
+        if known == len(texts) and engine.steps >= ends_after:
+            waiting.input_ends(True)
+        while len(waiting) and len(begun) < slots + slots // 4:
+            number = waiting.next()
+            cache.look_up(texts[number].split())
+            engine.add(number, lengths[number])
+            begun[number] = engine.steps
+        for number, _ in engine.step():
+            waiting.learn(texts[number], engine.steps - begun.pop(number))
+            ended += 1
+    assert engine.worked == sum(lengths)
+    return engine, cache
 
 
-class CachingEngine(SimulatedLLMEngine):
-    """Looks each prompt up in a cache of beginnings, as it comes."""
-
-    def __init__(self) -> None:
-        super().__init__(SLOTS)
-        self.cache = SimulatedPrefixCache(blocks=500)
-
-    def add(self, number: int, request: Any) -> None:
-        self.cache.look_up(request.split())
-        super().add(number, 20 + len(request) % 30)
-
-
-def mixed(rows: int) -> list[str]:
+def test_beginnings_are_found_more_often():
     """Questions about documents of different lengths, each asked for often, between others that stand alone."""
     drawn = random.Random(3)
     documents = [[f"d{i}w{j}" for j in range(drawn.choice((80, 160, 480)))] for i in range(40)]
-    made = []
-    for i in range(rows):
-        question = [f"q{i}w{j}" for j in range(48)]
-        made.append(
-            " ".join(["system"] * 16 + (drawn.choice(documents) if drawn.random() < 0.7 else []) + question)
-        )
-    return made
-
-
-async def answered(prompts: list[str], order: str) -> tuple[list[int], CachingEngine, int]:
-    """Ask for all, at most ``WINDOW`` ahead of the first that is not answered."""
-    engine, stream = CachingEngine(), EngineStream(order=made_order(order))
-    asked: deque[asyncio.Task[int]] = deque()
-    answers, most = [], 0
-
-    async def feed() -> None:
-        nonlocal most
-        for prompt in prompts:
-            asked.append(asyncio.ensure_future(stream.ask(lambda prompt=prompt: prompt, prompt)))
-            most = max(most, len(asked))
-            while len(asked) >= WINDOW:
-                answers.append(await asked.popleft())
-        stream.slots.order.input_ends(True)
-        while asked:
-            answers.append(await asked.popleft())
-
-    feeding = asyncio.ensure_future(feed())
-    while not feeding.done():
-        for _ in range(4):
-            await asyncio.sleep(0)
-        if not stream.idle:
-            stream.deliver(*stream.turn(engine))
-    await feeding
-    return answers, engine, most
-
-
-def test_beginnings_are_found_more_often_and_answers_keep_their_order():
-    prompts = mixed(4_000)
-    expected = [20 + len(prompt) % 30 for prompt in prompts]
+    texts = []
+    for i in range(4_000):
+        words = [*["system"] * 16, *(drawn.choice(documents) if drawn.random() < 0.7 else [])]
+        texts.append(" ".join([*words, *(f"q{i}w{j}" for j in range(48))]))
+    lengths = [20 + len(text) % 30 for text in texts]
     shares = {}
     for order in ("arrival", "prefix"):
-        answers, engine, most = asyncio.run(answered(prompts, order))
-        assert answers == expected
-        assert most <= WINDOW and engine.worked == sum(expected)
-        shares[order] = engine.cache.hits / engine.cache.looked
+        _, cache = played(texts, lengths, order, slots=32, window=512)
+        shares[order] = cache.hits / cache.looked
     assert shares["prefix"] >= 1.3 * shares["arrival"] > 0.1
-
-
-def test_of_the_last_the_longest_begin_first():
-    drawn = random.Random(7)
-    lengths = [max(1, round(60 * drawn.lognormvariate(-0.5, 1.0))) for _ in range(10_000)]
-
-    async def share(order: str) -> float:
-        engine = SimulatedLLMEngine(256)
-        stream = EngineStream(order=made_order(order))
-        asks = []
-        for place, length in enumerate(lengths):
-            asks.append(asyncio.ensure_future(stream.ask(lambda length=length: length, "x" * length)))
-            if place == 2_000:  # so many are done before the end is known
-                await asyncio.sleep(0)
-        stream.slots.order.input_ends(True)
-        answers = asyncio.gather(*asks)
-        while not answers.done():
-            for _ in range(4):
-                await asyncio.sleep(0)
-            stream.deliver(*stream.turn(engine))
-        assert await answers == lengths
-        return engine.worked / (engine.steps * 256)
-
-    assert asyncio.run(share("arrival")) < 0.9
-    assert asyncio.run(share("longest")) >= 0.97
 
 
 @pytest.mark.parametrize("of_length", [lambda length: length, lambda length: 3_000 // (length + 3)])
@@ -118,26 +66,11 @@ def test_which_prompts_take_long_is_learnt_while_they_run(of_length):
     texts = [
         f"{i} {'x' * round(of_length(each) * drawn.lognormvariate(0, 0.3))}" for i, each in enumerate(lengths)
     ]
-
-    async def drain(order: str) -> int:
-        engine = SimulatedLLMEngine(256)
-        stream = EngineStream(order=made_order(order))
-        asks = [
-            asyncio.ensure_future(stream.ask(lambda length=length: length, text))
-            for text, length in zip(texts, lengths, strict=True)
-        ]
-        answers = asyncio.gather(*asks)
-        while not answers.done():
-            if engine.steps == 500:  # a fifth is done before the end is known
-                stream.slots.order.input_ends(True)
-            for _ in range(4):
-                await asyncio.sleep(0)
-            stream.deliver(*stream.turn(engine))
-        assert await answers == lengths
-        _, steps = engine.busy_until_last_begin()
-        return int(engine.steps - steps)
-
-    assert asyncio.run(drain("longest")) <= asyncio.run(drain("arrival")) / 2
+    drains = {}
+    for order in ("arrival", "longest"):
+        engine, _ = played(texts, lengths, order, slots=256, window=10_000, ends_after=500)
+        drains[order] = engine.steps - engine.busy_until_last_begin()[1]
+    assert drains["longest"] <= drains["arrival"] / 2
 
 
 @given(st.lists(st.one_of(st.none(), st.text("ab", max_size=4)), max_size=60), st.integers(0, 60))

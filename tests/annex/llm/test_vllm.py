@@ -46,7 +46,7 @@ class Engine:
 
     def __init__(self, model: Any, slots: int = 4) -> None:
         self.tokenizer = Tokenizer()
-        self.model, self.slots = model, slots
+        self.model, self.slots, self.places = model, slots, slots
         self.requests: list[Any] = []
         self.inside: dict[int, list[Any]] = {}
         self.closed = False
@@ -79,9 +79,6 @@ class Engine:
                 ended.append((number, Generated(" ".join(words[:made]), reason, made, 2, 0.0, 77)))
                 del self.inside[number]
         return ended
-
-    def load(self) -> tuple[int, int]:
-        return min(len(self.inside), self.slots), max(0, len(self.inside) - self.slots)
 
     def abort(self, numbers: Any) -> None:
         for number in numbers:

@@ -27,7 +27,7 @@ from headrace.annex.llm.limiter import (
     pause_of,
     state_path,
 )
-from headrace.annex.llm.order import Slots, made_order
+from headrace.annex.llm.order import Slots
 from headrace.annex.llm.outliers import HEDGED, Latencies, first_of
 from headrace.annex.llm.refusals import (
     Again,
@@ -46,7 +46,6 @@ from headrace.annex.llm.refusals import (
     unavailable,
 )
 from headrace.annex.llm.spending import BYTES_PER_TOKEN, Bill, Spending, usage_of
-from headrace.annex.llm.template import text_of
 from headrace.core.door import install_hint
 from headrace.core.waiting import backoff, when_free
 from headrace.errors import EndpointRefused, MissingLibrary
@@ -104,7 +103,7 @@ class Client:
     def __init__(
         self, endpoint: Endpoint, path: str = "/chat/completions", *, anthropic: bool = False
     ) -> None:
-        self.endpoint = endpoint
+        self.endpoint, self.most = endpoint, endpoint.max_in_flight
         self.spending = Spending()
         self.retried: deque[str] = deque(maxlen=10_000)  # names of errors, until somebody takes them
         self.pause: Callable[[float], Awaitable[None]] = asyncio.sleep  # before another try
@@ -123,7 +122,7 @@ class Client:
             tokens_per_minute=endpoint.tokens_per_minute,
         )
         # One goes ahead: who has the wrong key shall not send hundreds.
-        self.slots = Slots(1, made_order(endpoint.order))
+        self.slots = Slots(1)
         self._answered = 0
         self._unanswered = 0  # requests that had all their tries since the last answer
         self._refused = 0  # requests that were refused since then
@@ -168,10 +167,6 @@ class Client:
             await self._session.close()
         self._limiter.close()
 
-    def input_ends(self, ended: bool) -> None:
-        """Note whether others come but those that are on their way."""
-        self.slots.order.input_ends(ended)
-
     def end(self, error: BaseException) -> None:
         """Send nothing any more: all who wait, and who come later, get the error."""
         self.slots.end(error)
@@ -196,10 +191,9 @@ class Client:
         is known when its turn has come.
         """
         content = _encoded(body)
-        text = text_of(body.get("messages"))
         tries = answered = first_answered = 0
         for sent in itertools.count():
-            await self.slots.acquire(text, first=sent > 0)
+            await self.slots.acquire(first=sent > 0)
             if not sent:
                 answered = first_answered = self._answered
             try:
@@ -211,7 +205,6 @@ class Client:
                     await self._raise_meant(body, refusal)
                 self._answered += 1
                 self._unanswered = self._refused = 0
-                self.slots.order.learn(text, reply.latency)
                 return read(reply)
             except Again as problem:
                 again = problem

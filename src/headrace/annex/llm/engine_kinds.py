@@ -8,7 +8,7 @@ import dataclasses
 import inspect
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headrace.annex.llm.child_guard import ChildGuard
@@ -121,28 +121,7 @@ def _start_vllm(model: EngineModel) -> VLLMEngine:
     }
     known = {each.name for each in dataclasses.fields(EngineArgs)}
     made = EngineArgs(**_checked(model, known, "EngineArgs of this vLLM", arguments))
-    load = [0, 0]
-    return VLLMEngine(LLMEngine.from_engine_args(made, stat_loggers=[load_logger(load)]), model, load)
-
-
-def load_logger(load: list[int]) -> Callable[..., Any]:
-    """Return a class that vLLM tells how much its engine has to do: ``load`` gets what runs, and what waits."""
-    from vllm.v1.metrics.loggers import StatLoggerBase
-
-    class Load(StatLoggerBase):  # type: ignore[misc]
-        """Notes the load."""
-
-        def __init__(self, vllm_config: Any, engine_index: int = 0) -> None:
-            pass
-
-        def record(self, scheduler_stats: Any = None, *others: Any, **named: Any) -> None:
-            if scheduler_stats is not None:
-                load[:] = scheduler_stats.num_running_reqs, scheduler_stats.num_waiting_reqs
-
-        def log_engine_initialized(self) -> None:
-            pass
-
-    return Load
+    return VLLMEngine(LLMEngine.from_engine_args(made), model)
 
 
 class VLLMEngine:
@@ -151,15 +130,16 @@ class VLLMEngine:
     Its processes end with this one, even where that is killed.
     """
 
-    def __init__(self, engine: Any, model: EngineModel, load: list[int]) -> None:
+    def __init__(self, engine: Any, model: EngineModel) -> None:
         from vllm import SamplingParams
         from vllm.lora.request import LoRARequest
         from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
-        self._engine, self._load = engine, load
+        self._engine = engine
         self.tokenizer = _tokenizer_of(model)
         self._label = model.label
         self.room = int(engine.model_config.max_model_len)
+        self.places = int(engine.vllm_config.scheduler_config.max_num_seqs)
         self._params, self._structured, self._final = (
             SamplingParams,
             StructuredOutputsParams,
@@ -209,10 +189,6 @@ class VLLMEngine:
             return [(int(each.request_id), _generated(each)) for each in self._engine.step() if each.finished]
         except Exception as error:
             raise _has_stopped("vLLM", error) from error
-
-    def load(self) -> tuple[int, int]:
-        """Return how many requests were worked on, and how many waited."""
-        return self._load[0], self._load[1]
 
     def abort(self, numbers: Sequence[int]) -> None:
         """Forget requests."""
@@ -315,7 +291,7 @@ class SGLangEngine:
         self, engine: Any, model: EngineModel, loop: asyncio.AbstractEventLoop, processes: list[int]
     ) -> None:
         self._engine, self._loop = engine, loop
-        self._most = model.max_num_seqs or RUNNING
+        self.places = model.max_num_seqs or RUNNING
         self.tokenizer = _tokenizer_of(model)
         self.room = int(engine.tokenizer_manager.model_config.context_len)
         self._tasks: dict[asyncio.Task[Any], int] = {}
@@ -349,11 +325,6 @@ class SGLangEngine:
                 raise _has_stopped("SGLang", error) from error
             ended.append((number, error if error is not None else task.result()))
         return ended
-
-    def load(self) -> tuple[int, int]:
-        """Return how many requests are worked on, as far as the engine takes so many, and how many wait."""
-        running = min(len(self._tasks), self._most)
-        return running, len(self._tasks) - running
 
     def abort(self, numbers: Sequence[int]) -> None:
         """Forget requests."""
@@ -428,7 +399,7 @@ class TransformersEngine:
         config = self._model.config
         room = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None)
         self.room = room if isinstance(room, int) else 1 << 30
-        self._most = model.batch_size
+        self._most, self.places = model.batch_size, model.batch_size * BATCHES_AHEAD
         self._waiting: dict[int, EngineRequest] = {}
 
     def add(self, number: int, request: EngineRequest) -> None:
@@ -475,11 +446,6 @@ class TransformersEngine:
             reason, count = ("length", len(row)) if stop is None else ("stop", stop + 1)
             answers.append(Generated(text, reason, count))
         return answers
-
-    def load(self) -> tuple[int, int]:
-        """Return how many requests there are, as far as they are sorted together, and how many more."""
-        sorted_together = min(len(self._waiting), self._most * BATCHES_AHEAD)
-        return sorted_together, len(self._waiting) - sorted_together
 
     def abort(self, numbers: Sequence[int]) -> None:
         """Forget requests."""

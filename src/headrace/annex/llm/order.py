@@ -178,26 +178,25 @@ def made_order(name: str) -> Order[T]:
 
 
 class Slots:
-    """Places for requests, whose number may change; who waits gets one in ``order``, or first if it comes again."""
+    """Places for requests, whose number may change; who comes first is first, or who comes again."""
 
-    def __init__(self, limit: int, order: Order[asyncio.Future[None]] | None = None) -> None:
+    def __init__(self, limit: int) -> None:
         self.limit = limit
         self.taken = 0
-        self.order: Order[asyncio.Future[None]] = ArrivalOrder() if order is None else order
-        self._again: deque[asyncio.Future[None]] = deque()
+        self._waiting: deque[asyncio.Future[None]] = deque()
         self._ended: BaseException | None = None
 
-    async def acquire(self, text: str = "", *, first: bool = False) -> None:
-        """Wait for a place, in the order of the texts of those who wait; raise what ``end`` was given."""
+    async def acquire(self, *, first: bool = False) -> None:
+        """Wait for a place; raise what ``end`` was given."""
         self.check()
-        if self.taken < self.limit and not len(self):
+        if self.taken < self.limit and not self._waiting:
             self.taken += 1
             return
         turn = asyncio.get_running_loop().create_future()
         if first:
-            self._again.appendleft(turn)
+            self._waiting.appendleft(turn)
         else:
-            self.order.add(turn, text)
+            self._waiting.append(turn)
         try:
             await turn
         except asyncio.CancelledError:
@@ -217,8 +216,8 @@ class Slots:
 
     def wake(self) -> None:
         """Give away the places that are free."""
-        while len(self) and self.taken < self.limit:
-            turn = self._next()
+        while self._waiting and self.taken < self.limit:
+            turn = self._waiting.popleft()
             if not turn.done():
                 self.taken += 1
                 turn.set_result(None)
@@ -226,14 +225,7 @@ class Slots:
     def end(self, error: BaseException) -> None:
         """Nobody gets a place any more: all who wait, and who come later, get the error."""
         self._ended = error
-        while len(self):
-            turn = self._next()
+        while self._waiting:
+            turn = self._waiting.popleft()
             if not turn.done():
                 turn.set_exception(error)
-
-    def __len__(self) -> int:
-        """Return how many wait."""
-        return len(self._again) + len(self.order)
-
-    def _next(self) -> asyncio.Future[None]:
-        return self._again.popleft() if self._again else self.order.next()

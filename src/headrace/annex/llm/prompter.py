@@ -31,10 +31,12 @@ from headrace.annex.llm.batch_work import Asking
 from headrace.annex.llm.client import Reply
 from headrace.annex.llm.endpoint import Endpoint
 from headrace.annex.llm.limiter import own_folder
+from headrace.annex.llm.order import made_order
 from headrace.annex.llm.outliers import Guard, Runaway, script_of
 from headrace.annex.llm.refusals import BadRow, ContextTooLong, RowError
 from headrace.annex.llm.spending import Spending, most_tokens, no_folder
 from headrace.annex.llm.store import Answer, AnswerStore, key_of
+from headrace.annex.llm.template import text_of
 from headrace.annex.llm.under_way import Asker, Shared, UnderWay, asker_of
 from headrace.core.answered import Tokens
 from headrace.core.events import ModelAsked
@@ -127,10 +129,7 @@ class Prompter(AnswerColumns):
         priced = self.asked.model.prices is not None
         guard = Guard(self.settings.runaway, label)
         ended: asyncio.Future[BaseException] = loop.create_future()
-        model = self.asked.model
-        # What waits in another order than that of the rows has to be known to the order.
-        most = model.max_in_flight if model.is_served and model.order == "arrival" else math.inf
-        asking = UnderWay(self._answered, most, ended, asker.end)
+        asking = UnderWay(self._answered, asker.most, made_order(self.asked.model.order), ended, asker.end)
         asker.pause = asking.pause
         return _Started(asker, store, used, loop, ended, guard, asking, priced, output)
 
@@ -161,7 +160,7 @@ class Prompter(AnswerColumns):
         started = self._started
         if started is not None:
             for each in (started, *started.others):
-                started.loop.call_soon_threadsafe(each.asker.input_ends, ended)
+                started.loop.call_soon_threadsafe(each.asking.order.input_ends, ended)
 
     async def close(self) -> None:
         """Close connections and store."""
@@ -237,7 +236,7 @@ class Prompter(AnswerColumns):
             if key in known:
                 found[place] = decoded(known[key])
             else:
-                ways[place] = started.asking.join(key, request, own)
+                ways[place] = started.asking.join(key, self._text(request), request, own)
         try:
             if ways:
                 waits = [each.answer for each in ways.values()]
@@ -319,6 +318,10 @@ class Prompter(AnswerColumns):
         if settings.tools:
             request["tools"] = settings.tools
         return request if self.schema is None else self.schema.asking(request)
+
+    def _text(self, request: Mapping[str, Any]) -> str:
+        """Return what decides about the place of a request in the order, if it is not that of the rows."""
+        return text_of(request["messages"]) if self.asked.model.order != "arrival" else ""
 
     def _shares(self, request: Mapping[str, Any]) -> bool:
         """Say whether one answer is for all rows that ask the same: it would be the same, or ``cache=`` asks for it.
@@ -419,6 +422,7 @@ class Prompter(AnswerColumns):
             )
         finally:
             started.note()
+        started.asking.order.learn(self._text(request), answer.latency)
         read, written = answer.prompt_tokens, answer.completion_tokens
         spent = self.asked.model.cost(read, written) if started.priced else read + written
         if sent is not request and answer.finish_reason == "length":

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from headrace.annex.llm.client import Client, Reply, Shorten
 from headrace.annex.llm.endpoint import Endpoint
+from headrace.annex.llm.order import Order
 from headrace.annex.llm.spending import Spending
 from headrace.annex.llm.store import Answer
 from headrace.errors import HeadraceError
@@ -19,12 +20,14 @@ class Asker(Protocol):
     """What asks a model, wherever it is: a ``Client`` an endpoint, an ``EngineClient`` an engine in this process.
 
     ``retried``: why requests were sent again, since somebody looked. ``spending`` lets each request begin, and gets
-    to know what it has used. ``pause`` waits before a request is sent again.
+    to know what it has used. ``pause`` waits before a request is sent again. ``most``: how many requests it takes at
+    a time, once it is open.
     """
 
     retried: deque[str]
     spending: Spending
     pause: Callable[[float], Awaitable[None]]
+    most: int
 
     async def open(self) -> None:
         """Make ready to ask."""
@@ -38,10 +41,6 @@ class Asker(Protocol):
         ``read`` raises ``Again`` for an answer that is none. ``shorten`` returns the request to send instead, when
         its turn has come.
         """
-        ...
-
-    def input_ends(self, ended: bool) -> None:
-        """Note whether others come but those that are on their way."""
         ...
 
     def end(self, error: BaseException) -> None:
@@ -78,7 +77,7 @@ class Shared:
 
 
 class UnderWay:
-    """Asks for all requests, with at most ``most`` tasks; a row that has no place yet costs no task.
+    """Asks for all requests in an order, with at most ``most`` tasks; a row that has no place yet costs no task.
 
     ``ask`` is given a request, and sees to its ``answer``; what it raises becomes that. ``ended`` gets an error that
     ends the run, and ``end`` is told of it.
@@ -87,25 +86,29 @@ class UnderWay:
     def __init__(
         self,
         ask: Callable[[Shared], Awaitable[None]],
-        most: float,
+        most: int,
+        order: Order[Shared],
         ended: asyncio.Future[BaseException],
         end: Callable[[BaseException], None],
     ) -> None:
         self._ask, self._most, self._ended, self._end = ask, most, ended, end
+        self.order = order  # of those that wait
         self._all: dict[bytes, Shared] = {}
-        self._queue: deque[Shared] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
         return len(self._all)
 
-    def join(self, key: bytes, *given: Any) -> Shared:
-        """Return the request with this key, which is asked if nobody has yet; ``leave`` ends that."""
+    def join(self, key: bytes, text: str, *given: Any) -> Shared:
+        """Return the request with this key, which is asked if nobody has yet; ``leave`` ends that.
+
+        ``text`` decides about its place in the order.
+        """
         shared = self._all.get(key)
         if shared is None:
             answer = asyncio.get_running_loop().create_future()
             shared = self._all[key] = Shared(key, given, answer)
-            self._queue.append(shared)
+            self.order.add(shared, text)
             self._fill()
         shared.waiting += 1
         return shared
@@ -130,7 +133,7 @@ class UnderWay:
             self._most -= 1
 
     def _fill(self) -> None:
-        if self._queue and len(self._tasks) < self._most:
+        if len(self.order) and len(self._tasks) < self._most:
             task = asyncio.get_running_loop().create_task(self._run())
             self._tasks.add(task)
             task.add_done_callback(self._left)
@@ -140,8 +143,8 @@ class UnderWay:
         self._fill()  # one that was given up may leave others in the queue
 
     async def _run(self) -> None:
-        while self._queue and len(self._tasks) <= self._most:
-            shared = self._queue.popleft()
+        while len(self.order) and len(self._tasks) <= self._most:
+            shared = self.order.next()
             if shared.answer.done():  # nobody waits any more
                 continue
             shared.task = asyncio.current_task()
