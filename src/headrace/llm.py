@@ -6,18 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from headrace.annex.llm.endpoint import Endpoint
-    from headrace.annex.llm.engines import VLLM, SGLang, Transformers
+    from headrace.annex.llm.engines import VLLM, SGLang
     from headrace.annex.llm.judge import Judge
     from headrace.annex.llm.spending import Budget
 
-__all__ = ["VLLM", "Budget", "Endpoint", "Judge", "SGLang", "Transformers"]
+__all__ = ["VLLM", "Budget", "Endpoint", "Judge", "SGLang"]
 
 _HOMES = {
     "Budget": "spending",
     "Endpoint": "endpoint",
     "Judge": "judge",
     "SGLang": "engines",
-    "Transformers": "engines",
     "VLLM": "engines",
 }
 

@@ -8,17 +8,9 @@ from typing import Any
 import pytest
 
 import headrace as hr
-from headrace.annex.llm import client
 from headrace.testing import FakeLLMServer
 
 ROWS = hr.from_items([{"word": word} for word in ("good", "bad")])
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    monkeypatch.setattr(client, "FIRST_WAIT", 0.005)
-    monkeypatch.setattr(client, "LONGEST_WAIT", 0.02)
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
 
 
 def inline(data: Any, **options: Any) -> Any:

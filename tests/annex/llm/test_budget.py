@@ -52,15 +52,9 @@ if __name__ == "__main__":
 
 
 @pytest.fixture(autouse=True)
-def own_limits(monkeypatch, tmp_path):
-    """Each test has limits and days of its own, and a key."""
-    for name in ("XDG_RUNTIME_DIR", "XDG_STATE_HOME"):
-        (tmp_path / name).mkdir()
-        monkeypatch.setenv(name, str(tmp_path / name))
+def prepared(monkeypatch, tmp_path):
+    """Each test has a key."""
     monkeypatch.setenv("MY_KEY", "sk-secret")
-    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(name.upper(), raising=False)
     monkeypatch.chdir(tmp_path)
 
 

@@ -39,10 +39,8 @@ if __name__ == "__main__":
 
 
 @pytest.fixture(autouse=True)
-def own_limits(monkeypatch, tmp_path):
-    """Each test has limits of its own, and rows for three workers."""
-    (tmp_path / "run").mkdir()
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
+def prepared(monkeypatch, tmp_path):
+    """Each test has rows for three workers."""
     (tmp_path / "in").mkdir()
     for part in range(12):
         lines = [f"{part:02}{i:02} b c d" for i in range(20)]

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 import headrace as hr
-from headrace.annex.llm import client
 from headrace.annex.llm.refusals import BadRow
 from headrace.annex.llm.template import Template
 from headrace.dataset.estimate import estimate
@@ -25,12 +24,6 @@ CHATS = [
         {"role": "user", "content": "Why?"},
     ],
 ]
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    monkeypatch.setattr(client, "FIRST_WAIT", 0.005)
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
 
 
 def inline(data: Any, **options: Any) -> Any:

@@ -7,15 +7,8 @@ import pyarrow as pa
 import pytest
 
 import headrace as hr
-from headrace.annex.llm import client
 from headrace.errors import ArgumentError, EndpointRefused, UnknownColumn
 from headrace.testing import FakeLLMServer
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch, tmp_path):
-    monkeypatch.setattr(client, "FIRST_WAIT", 0.005)
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
 
 
 def inline(data, **options):

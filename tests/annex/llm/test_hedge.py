@@ -8,18 +8,10 @@ import itertools
 import pytest
 
 import headrace as hr
-from headrace.annex.llm import outliers
 from headrace.annex.llm.outliers import Latencies, first_of, has_lost
 from headrace.annex.report.follow import Follower
 from headrace.errors import ArgumentError
 from headrace.testing import FakeLLMServer
-
-
-@pytest.fixture(autouse=True)
-def own_limits(monkeypatch, tmp_path):
-    """Each test has limits of its own."""
-    (tmp_path / "run").mkdir()
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
 
 
 def slow_once(number):
@@ -112,13 +104,3 @@ def test_the_first_answer_counts_and_a_failure_only_where_both_fail():
     lost.clear()
     asyncio.run(given_up())
     assert lost == [False, False]
-
-
-def test_late_follows_the_last_answers():
-    latencies = Latencies()
-    for _ in range(outliers.KNOWN):
-        latencies.add(1.0)
-    assert latencies.late == 1.0
-    for _ in range(outliers.KNOWN):
-        latencies.add(3.0)
-    assert latencies.late == 3.0

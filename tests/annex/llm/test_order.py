@@ -24,11 +24,13 @@ def played(
     waiting: Order[int] = made_order(order)
     begun: dict[int, int] = {}
     known = ended = 0
+    over = False
     while ended < len(texts):
         while known < len(texts) and len(waiting) < window:
             waiting.add(known, texts[known])
             known += 1
-        if known == len(texts) and engine.steps >= ends_after:
+        if not over and known == len(texts) and engine.steps >= ends_after:
+            over = True
             waiting.input_ends(True)
         while len(waiting) and len(begun) < slots + slots // 4:
             number = waiting.next()

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-import math
-import os
 import re
 import traceback
 from collections import Counter
@@ -14,13 +12,11 @@ from collections import Counter
 import pytest
 
 import headrace as hr
-from headrace.annex.llm import client
 from headrace.errors import (
     ArgumentError,
     ColumnExists,
     EndpointRefused,
     EndpointUnavailable,
-    SpendingCapReached,
     StepError,
     UnknownArgument,
     UnknownColumn,
@@ -28,15 +24,6 @@ from headrace.errors import (
 from headrace.testing import FakeLLMServer
 
 WORDS = hr.from_items([{"id": i, "word": f"w{i}"} for i in range(20)])
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch, tmp_path):
-    """Retries come soon, and each test has limits of its own."""
-    monkeypatch.setattr(client, "FIRST_WAIT", 0.005)
-    monkeypatch.setattr(client, "LONGEST_WAIT", 0.02)
-    (tmp_path / "run").mkdir()
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
 
 
 def inline(data, **options):
@@ -167,15 +154,6 @@ def test_faults_are_retried_and_every_row_is_answered():
     assert sum(server.outcomes.values()) == len(server.requests)  # nothing was asked beyond that
 
 
-def test_a_pause_that_the_server_asks_for_is_kept_by_all():
-    rows = hr.from_items([{"word": f"w{i}"} for i in range(30)])
-    with FakeLLMServer(requests_per_minute=600) as server:  # 11 in a second, the others wait
-        answers = inline(rows.prompt("{word}", endpoint(server, max_in_flight=4))).take_all()
-        assert len(answers) == 30
-        assert server.outcomes["answered"] == 30
-        assert server.outcomes["429"] <= 30
-
-
 def test_truncated_answers_are_errors_of_their_rows():
     rows = hr.from_items([{"text": "a b"}, {"text": "a b c d e"}, {"text": "a b c"}])
     with FakeLLMServer() as server:
@@ -200,22 +178,6 @@ def test_truncated_answers_are_errors_of_their_rows():
         assert [row["answer"] for row in more] == ["a b", "a b c d e", "a b c"]
         assert more[1]["answer_completion_tokens"] == 8  # what both answers cost
         assert len(server.requests) == before + 4
-
-
-def test_rows_at_fault_are_rejected_and_no_others(tmp_path):
-    rows = hr.from_items(
-        [{"id": i, "text": None if i == 3 else "w " * (50 if i == 7 else 2)} for i in range(12)]
-    )
-    with FakeLLMServer(context=20) as server:
-        asked = rows.prompt("{text}{id}", endpoint(server))
-        result = inline(asked, on_error="reject").write_parquet(tmp_path / "out")
-        assert (result.rows, result.rejected) == (10, 2)
-        assert len(server.requests) == 11  # each row once: nothing was asked again to find who is at fault
-    rejected = hr.read_rejected(tmp_path / "out").to_arrow()
-    assert sorted(rejected["id"].to_pylist()) == [3, 7]
-    reasons = " ".join(str(value) for row in rejected.to_pylist() for value in row.values())
-    assert "BadRow" in reasons and "column 'text' is null" in reasons
-    assert "ContextTooLong" in reasons and "maximum context length is 20 tokens" in reasons
 
 
 def refused(kind, data, **options):
@@ -263,44 +225,6 @@ def test_a_server_that_is_not_there_or_never_answers_ends_the_run():
         gone = endpoint(server)
     text = refused(EndpointUnavailable, WORDS.prompt("{word}", gone))
     assert f"{gone.base_url} cannot be reached: nothing listens there" in text and "refused 3 times" in text
-
-
-def test_a_server_that_fails_one_request_only_rejects_its_row():
-    def answer(prompt):
-        return 1 / 0 if prompt == "w5" else prompt
-
-    with FakeLLMServer(answer) as server:
-        asked = inline(WORDS.prompt("{word}", endpoint(server, max_retries=2)), on_error="reject")
-        with pytest.warns(
-            UserWarning, match=r"ServerFailed.*asked 3 times.*500, 'the server has failed: division"
-        ):
-            rows = asked.take_all()
-        assert [row["id"] for row in rows] == [i for i in range(20) if i != 5]
-
-
-def test_caps_end_a_run_before_they_are_passed_and_it_goes_on(tmp_path):
-    rows = hr.from_items([{"text": f"{i:02} b c d"} for i in range(40)])
-    prices = {"input": 1e6, "output": 2e6}  # 1 and 2 for a token: 12 for a row
-    with FakeLLMServer() as server:
-        model = endpoint(server, prices=prices, max_in_flight=4)
-
-        def run(**cap):
-            asked = rows.prompt("{text}", model.with_options(sampling={"max_tokens": 4}, **cap))
-            return inline(asked).write_parquet(tmp_path / "out")
-
-        with pytest.raises(
-            SpendingCapReached,
-            match=r"prompt\(fake\) has reached Budget\(run=120\): in this run, \d answers have used",
-        ):
-            run(budget=hr.llm.Budget(run=120))
-        first = len(server.requests)
-        assert 1 <= first <= 10
-        with pytest.raises(SpendingCapReached, match=r"Budget\(run_tokens=200\)"):
-            run(budget=hr.llm.Budget(run_tokens=200))
-        assert first < len(server.requests) <= 25
-        assert run(budget=hr.llm.Budget(run=10_000)).rows == 40
-        assert len(server.requests) == 40  # nothing was asked twice
-    assert not list((tmp_path / "out").rglob("answers-*"))  # kept until the run had ended
 
 
 def test_a_cache_outlives_runs(tmp_path):
@@ -378,38 +302,6 @@ def test_no_more_is_under_way_than_may_be_and_slow_requests_hold_up_nobody():
         )
     assert answers == [str(i) for i in range(400)]
     assert server.most_at_once == 16
-
-
-def test_a_run_that_was_ended_asks_only_for_what_is_missing(tmp_path):
-    """An outage in the middle; what was answered is not asked again, and no row is twice in the output."""
-    rows = hr.from_items([{"i": i} for i in range(100)])
-    down = []
-
-    def answer(prompt):
-        if down and int(prompt) >= 60:
-            raise OSError("down")
-        return prompt
-
-    with FakeLLMServer(answer) as server:
-        asked = inline(
-            rows.prompt("{i}", endpoint(server, max_in_flight=8, max_retries=1)), on_error="reject"
-        )
-        down.append(True)
-        with pytest.raises(EndpointUnavailable, match="any more"):
-            asked.write_parquet(tmp_path / "out")
-        down.clear()
-        before = {each["messages"][0]["content"] for each in server.requests}
-        assert {str(i) for i in range(60)} <= before
-        count = len(server.requests)
-        result = asked.write_parquet(tmp_path / "out")
-        assert (result.rows, result.rejected) == (100, 0)
-        assert len(server.requests) - count == 40
-    table = hr.read_parquet(tmp_path / "out").to_arrow()
-    assert table["answer"].to_pylist() == [str(i) for i in range(100)]
-    assert math.isfinite(sum(table["answer_latency"].to_pylist()))
-    assert not os.path.exists(tmp_path / "out" / "_rejected") or not os.listdir(
-        tmp_path / "out" / "_rejected"
-    )
 
 
 def test_what_is_sent_again_is_told_with_the_run(tmp_path):

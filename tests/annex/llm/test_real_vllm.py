@@ -158,7 +158,9 @@ if __name__ == "__main__":
     rows = hr.from_items([{"i": i} for i in range(4)])
     model = hr.llm.VLLM(sys.argv[1], max_model_len=512, options={"enforce_eager": True})
     sampling = {"max_tokens": int(sys.argv[3]), "ignore_eos": True}
-    asked = rows.prompt("Count from {i} to a million.", model, sampling=sampling, on_truncated="keep")
+    asked = rows.prompt(
+        "Count from {i} to a million.", model.with_options(sampling=sampling, on_truncated="keep")
+    )
     asked.with_options(engine="local", workers=1, progress=False).write_parquet(sys.argv[2])
     print(hr.read_parquet(sys.argv[2]).count(), flush=True)
 """

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 import headrace as hr
-from headrace.annex.llm import client
 from headrace.annex.llm.refusals import (
     Again,
     ContextTooLong,
@@ -25,15 +24,6 @@ from headrace.testing import FakeLLMServer
 
 ROWS = hr.from_items([{"word": f"w{i}"} for i in range(60)])
 HTML = "<html><body>Request blocked</body></html>"
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch, tmp_path):
-    """Retries come soon, and each test has limits of its own."""
-    monkeypatch.setattr(client, "FIRST_WAIT", 0.005)
-    monkeypatch.setattr(client, "LONGEST_WAIT", 0.02)
-    (tmp_path / "run").mkdir()
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
 
 
 def asked(server, rows=ROWS, **options):
@@ -72,6 +62,7 @@ def test_credit_that_is_gone_ends_the_run_which_goes_on_later(tmp_path, status, 
         credit[0] = 1_000
         result = asked(server).write_parquet(tmp_path / "out")
         assert (result.rows, result.rejected, server.outcomes["answered"]) == (60, 0, 60)
+    assert not list((tmp_path / "out").rglob("answers-*"))  # kept until the run has ended
 
 
 @pytest.mark.parametrize(

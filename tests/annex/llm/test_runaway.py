@@ -11,13 +11,6 @@ from headrace.errors import ArgumentError, SpendingCapReached
 from headrace.testing import FakeLLMServer
 
 
-@pytest.fixture(autouse=True)
-def own_limits(monkeypatch, tmp_path):
-    """Each test has limits of its own."""
-    (tmp_path / "run").mkdir()
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
-
-
 def answered(prompt: str) -> str:
     """Forty words at most, but to Hindi a thousand."""
     return "word " * (1000 if "नमस्ते" in prompt else 20 + len(prompt) % 20)

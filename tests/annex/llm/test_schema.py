@@ -12,17 +12,10 @@ import pydantic
 import pytest
 
 import headrace as hr
-from headrace.annex.llm import client
 from headrace.annex.llm.refusals import InvalidAnswer
 from headrace.annex.llm.schema import AnswerSchema, arrow_type
 from headrace.errors import ArgumentError
 from headrace.testing import FakeLLMServer
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch, tmp_path):
-    monkeypatch.setattr(client, "FIRST_WAIT", 0.005)
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
 
 
 class Point(pydantic.BaseModel):

@@ -180,14 +180,3 @@ def test_a_real_engine_answers(tmp_path):
     assert all(
         "Paris" in answer for answer in hr.read_parquet(tmp_path / "out").to_arrow()["answer"].to_pylist()
     )
-
-
-def test_chats_with_parts_are_errors_of_their_rows(engines, folder):
-    turns = [[{"role": "user", "content": "a"}, {"role": "user", "content": "b"}]]
-    parts = [[{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://x/y"}}]}]]
-    model = hr.llm.SGLang(folder)
-    made = inline(hr.from_items([{"chat": chat} for chat in turns]).prompt("{chat}", model)).take_all()
-    assert [row["answer"] for row in made] == ["b a"]
-    seen = hr.from_items([{"chat": chat} for chat in parts]).prompt("{chat}", model)
-    with pytest.warns(UserWarning, match="asked with text alone"):
-        assert inline(seen, on_error="reject").take_all() == []

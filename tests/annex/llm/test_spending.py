@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
-import re
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -14,26 +13,12 @@ from typing import Any
 import pytest
 
 import headrace as hr
-from headrace.annex.llm.answers import Asked
-from headrace.annex.llm.prompter import Prompter
-from headrace.annex.llm.schema import AnswerSchema
 from headrace.annex.llm.spending import tokens_of
-from headrace.annex.llm.template import Template
 from headrace.errors import EndpointRefused, SpendingCapReached
 from headrace.testing import FakeLLMServer
 
 ROWS = hr.from_items([{"text": f"{i:02} b c d"} for i in range(20)])
 WHOLE = {"choices": [{"message": {"role": "assistant", "content": "x" * 300}, "finish_reason": "stop"}]}
-
-
-@pytest.fixture(autouse=True)
-def own_limits(monkeypatch, tmp_path):
-    """Each test has limits of its own, and no proxy."""
-    (tmp_path / "run").mkdir()
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
-    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(name.upper(), raising=False)
 
 
 @contextlib.contextmanager
@@ -165,26 +150,3 @@ def test_a_cap_counts_its_own_run_and_not_what_others_kept_in_the_cache(tmp_path
         assert asked("{text}.", 1_000).write_parquet(out).rows == 20
         assert len(server.requests) == 80
         assert not list(out.rglob("answers-*"))
-
-
-def test_the_flags_of_a_pattern_decide_about_its_answers(tmp_path):
-    with FakeLLMServer(lambda prompt: "YES" if "not what" not in prompt else "yes") as server:
-        model = hr.llm.Endpoint(server.url, "m")
-
-        def answer(pattern):
-            asked = ROWS.limit(1).prompt(
-                "{text}", model.with_options(cache=tmp_path / "cache"), schema=pattern
-            )
-            return inline(asked).take_all()[0]["answer"]
-
-        assert answer(re.compile("yes", re.I)) == "YES"
-        assert answer(re.compile("yes")) == "yes"  # and not the answer to another question
-        assert answer(re.compile("yes", re.I)) == "YES"
-        assert len(server.requests) == 3
-    identities = [
-        Prompter(
-            Asked(Template("{text}", None), model, "answer", schema=AnswerSchema(re.compile("yes", flags)))
-        )
-        for flags in (0, re.I, re.S)
-    ]
-    assert len({str(each.identity()) for each in identities}) == 3

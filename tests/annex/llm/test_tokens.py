@@ -19,13 +19,6 @@ from headrace.observers.words import model_data, progress_line, progress_object,
 from headrace.testing import FakeLLMServer
 
 
-@pytest.fixture(autouse=True)
-def own_limits(monkeypatch, tmp_path):
-    """Each test has limits of its own."""
-    (tmp_path / "run").mkdir()
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
-
-
 def test_the_run_says_what_was_answered_and_what_was_paid(tmp_path):
     words = lambda prompt: " ".join(["w"] * int(prompt.split()[-1]))  # noqa: E731
     rows = hr.from_items([{"n": n} for n in (0, 1, 2, 3, 4, 4, 4, 9, 20, 50)])  # "": no text

@@ -38,14 +38,13 @@ SCHEMA = {
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch, tmp_path):
+def quick_batches(monkeypatch):
     monkeypatch.setattr(work, "FIRST_LOOK", 0.005)
     monkeypatch.setattr(work, "LONGEST_LOOK", 0.02)
     monkeypatch.setattr(calls, "FIRST_WAIT", 0.005)
     monkeypatch.setattr(calls, "LONGEST_WAIT", 0.02)
     monkeypatch.setattr(calls, "UNSURE_WAIT", 0.02)
     monkeypatch.setattr(calls, "SETTLED", 0.05)
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
 
 
 @pytest.fixture
@@ -417,8 +416,7 @@ def test_a_cap_divides_the_work_and_is_never_exceeded(out):
     assert (paid["answers"], paid["cost"]) == (20, 30.0)
 
 
-def test_days_and_outputs_count_batches_at_what_they_cost(out, tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+def test_days_and_outputs_count_batches_at_what_they_cost(out, tmp_path):
     prices = {"input": 1_000_000, "output": 1_000_000}
     with FakeLLMServer(lambda prompt: "a b") as server:
         for budget in (hr.llm.Budget(output=62, day=70), hr.llm.Budget(output=300, day=300)):
@@ -492,33 +490,20 @@ AGAIN = ["batch.sending", "batch.created", "batch.settled"]
 
 
 @pytest.mark.local
-def test_killed_with_a_service_of_anthropics_form_nothing_is_paid_twice(tmp_path):
-    with FakeLLMServer(lambda prompt: '{"n": 1}') as server:
-        server.batches.looks, server.batches.services = 2, {"anthropic"}
-        for point in ("batch.sending", "batch.created", "batch.open", "batch.settled"):
-            out, before = tmp_path / point, len(server.batches.all)
-            command = [sys.executable, "-c", JOB, server.url, str(out)]
-            assert Forked([*command, point, "2", "batch"]).wait() == -signal.SIGKILL
-            assert Forked([*command, "", "", "batch"]).wait() == 0, point
-            assert [each["n"] for each in answers(out)["answer"]] == [1] * 20, point
-            assert sum(len(batch.answers) for batch in server.batches.all[before:]) == 20, point
-        assert not server.requests
-
-
-@pytest.mark.local
 @pytest.mark.parametrize(
-    ("points", "passage", "via"),
+    ("points", "passage", "via", "service"),
     [
-        (POINTS, 1, "batch"),
-        (AGAIN, 2, "batch"),
-        (["batch.chosen", "batch.created", "batch.settled"], 1, "requests"),
+        (POINTS, 1, "batch", "openai"),
+        (AGAIN, 2, "batch", "openai"),
+        ([*AGAIN, "batch.open"], 2, "batch", "anthropic"),
+        (["batch.chosen", "batch.created", "batch.settled"], 1, "requests", "openai"),
     ],
-    ids=["first", "second", "goes-on-by-requests"],
+    ids=["first", "second", "anthropic", "goes-on-by-requests"],
 )
-def test_killed_at_any_point_nothing_is_paid_twice(tmp_path, points, passage, via):
+def test_killed_at_any_point_nothing_is_paid_twice(tmp_path, points, passage, via, service):
     imports = "headrace.annex.llm.prompter headrace.annex.llm.ahead aiohttp jsonschema"
     with FakeLLMServer(said) as server:
-        server.batches.looks = 2
+        server.batches.looks, server.batches.services = 2, {service}
         for point in points:
             out, before = tmp_path / point, len(server.batches.all)
             command = [sys.executable, "-c", JOB, server.url, str(out)]

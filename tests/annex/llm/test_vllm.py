@@ -291,9 +291,8 @@ def test_images_go_to_the_engine_as_messages(engines, folder):
     ]
     made = inline(rows.limit(1).prompt(words, hr.llm.VLLM(folder))).to_arrow()
     assert made["answer"].to_pylist() == ["b 0 is what a"]  # parts that are all text are a text
-    for model in (hr.llm.SGLang(folder), hr.llm.Transformers(str(folder))):
-        with pytest.raises(ArgumentError, match="takes text alone"):
-            rows.prompt(SEE, model)
+    with pytest.raises(ArgumentError, match="takes text alone"):
+        rows.prompt(SEE, hr.llm.SGLang(folder))
 
 
 def test_what_the_engine_makes_of_images(monkeypatch):

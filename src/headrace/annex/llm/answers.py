@@ -132,11 +132,10 @@ class AnswerColumns:
 
     def _form(self) -> tuple[Any, ...]:
         """Return how is asked, whoever is asked."""
-        model, settings, schema = self.asked.model, self.settings, self.schema
+        settings, schema = self.settings, self.schema
         form: tuple[Any, ...] | None = None
         if schema is not None:
-            guided = (schema.guided,) if model.guides else ()
-            form = (schema.described, *guided, settings.repairs, *schema.decides)
+            form = (schema.described, schema.guided, settings.repairs, *schema.decides)
         return (
             self.asked.template.messages, dict(settings.sampling), str(settings.on_truncated), form,
             settings.keep_raw,

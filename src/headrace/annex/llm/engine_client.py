@@ -226,7 +226,6 @@ class EngineClient:
         known = self._model.sampling_names
         sampling = {name: value for name, value in body.items() if name in known and name != "lora"}
         limit = sampling.pop("max_completion_tokens", None) or sampling.pop("max_tokens", None)
-        limit = limit or self._model.default_tokens
         sampling = {"temperature": 0.0, **sampling}
         if images:
             more = {"max_tokens": limit} if limit else {}

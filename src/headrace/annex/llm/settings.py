@@ -250,7 +250,7 @@ class LanguageModel:
 
     ``refuses``: settings that make no sense for this kind, each with the reason. ``sampling_names``: the parameters
     that it takes, None: its server knows. ``is_served``: a server answers, which draws answers unless it is told
-    otherwise. ``guides``: answers can be held to a schema while they are made.
+    otherwise.
     """
 
     __slots__ = ()
@@ -258,7 +258,6 @@ class LanguageModel:
     refuses: ClassVar[Mapping[str, str]] = {}
     sampling_names: ClassVar[tuple[str, ...] | None] = None
     is_served: ClassVar[bool] = False
-    guides: ClassVar[bool] = True
     takes_images: ClassVar[bool] = False
     prices: Any = None
     settings: RequestSettings = _DEFAULTS
@@ -451,5 +450,5 @@ def given_model(verb: str, value: Any) -> LanguageModel:
     raise ArgumentError(
         f"{verb}: the model is {type(value).__name__}; it is an endpoint, "
         "hr.llm.Endpoint('http://localhost:8000/v1', 'name of the model'), or a model of this machine, "
-        "hr.llm.VLLM('folder'), hr.llm.SGLang('folder') or hr.llm.Transformers('folder')."
+        "hr.llm.VLLM('folder') or hr.llm.SGLang('folder')."
     )

@@ -22,7 +22,7 @@ from headrace.plan.verb_options import WorkerOptions
 if TYPE_CHECKING:
     from headrace.annex.llm.answers import Asked
     from headrace.annex.llm.endpoint import Endpoint
-    from headrace.annex.llm.engines import VLLM, SGLang, Transformers
+    from headrace.annex.llm.engines import VLLM, SGLang
     from headrace.plan.steps.predict import Prompt
 
 EMBED_WINDOW = 4
@@ -31,7 +31,7 @@ EMBED_WINDOW = 4
 
 _ELSEWHERE = {
     "max_in_flight": Unsupported("the endpoint has it, Endpoint(…, max_in_flight=16)."),
-    "batch_size": Unsupported("rows are asked one by one; Transformers(…, batch_size=8) has one of its own."),
+    "batch_size": Unsupported("rows are asked one by one."),
     **{
         name: Unsupported(f"the model has it: model.with_options(sampling={{{name!r}: …}}).")
         for name in ("temperature", "max_tokens")
@@ -52,7 +52,7 @@ class PromptVerbs(DatasetBase):
     def prompt(
         self,
         template: str | Sequence[Mapping[str, Any]],
-        model: Endpoint | Transformers | VLLM | SGLang,
+        model: Endpoint | VLLM | SGLang,
         *,
         output: str = "answer",
         schema: Any = None,
@@ -77,11 +77,10 @@ class PromptVerbs(DatasetBase):
             with the bytes of a sound for its ``data``. A template that is one column, ``"{chat}"``, may hold whole
             chats: lists of messages with ``role`` and ``content``.
         model
-            Where it is asked: ``hr.llm.Endpoint(base_url, model)``; or what workers load:
-            ``hr.llm.VLLM(folder)``, ``hr.llm.SGLang(folder)``, or ``hr.llm.Transformers(folder)``, which
-            is only told of ``schema``. ``model.with_options(system=, sampling=, repairs=, budget=, …)`` says how
-            it is asked: what stands before the messages, parameters of requests, limits, and what becomes of
-            answers that are not as they should be.
+            Where it is asked: ``hr.llm.Endpoint(base_url, model)``; or what workers load: ``hr.llm.VLLM(folder)`` or
+            ``hr.llm.SGLang(folder)``. ``model.with_options(system=, sampling=, repairs=, budget=, …)`` says how it is
+            asked: what stands before the messages, parameters of requests, limits, and what becomes of answers that
+            are not as they should be.
         output
             The name of the column of the answers, of type string. Beside it there are ``answer_finish_reason``
             (string), ``answer_prompt_tokens`` and ``answer_completion_tokens`` (int64), and ``answer_latency``
@@ -135,7 +134,7 @@ class PromptVerbs(DatasetBase):
         if schema is not None:
             from headrace.annex.llm.schema import AnswerSchema
 
-            form = AnswerSchema(schema, guided=model.settings.guided and model.guides)
+            form = AnswerSchema(schema, guided=model.settings.guided)
         model.check_together(schema)
         way = given_via("prompt", via, model)
         asked = Asked(messages, model.on_gpus(options.get("num_gpus")), given_output(output), form, way)
