@@ -524,7 +524,7 @@ def test_killed_at_any_point_nothing_is_paid_twice(tmp_path, points, passage, vi
 MANY = """
 import sys, psutil, threading
 from headrace.annex.llm import batch_work as work
-api.FIRST_LOOK = 0.01
+work.FIRST_LOOK = 0.01
 import headrace as hr
 rows = hr.range(int(sys.argv[3])).with_options(engine="inline", progress=False)
 greedy = hr.llm.Endpoint(sys.argv[1], "m").with_options(sampling={"temperature": 0})
