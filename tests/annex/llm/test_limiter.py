@@ -41,17 +41,6 @@ def limiter(path, clock, **options) -> Limiter:
     return Limiter(SharedState(None if path is None else str(path)), clock=clock, **{"most": 10, **options})
 
 
-def test_two_workers_keep_a_rate_together(tmp_path):
-    clock = Clock()
-    pair = [limiter(tmp_path / "state", clock, requests_per_minute=600) for _ in range(2)]
-    begin = clock()
-    times = sorted(pair[i % 2].reserve(0) - begin for i in range(101))
-    rate = 10 * UTILISATION
-    assert times[-1] == pytest.approx(100 / rate - BURST_SECONDS, abs=0.01)
-    later = [b - a for a, b in itertools.pairwise(times[6:])]
-    assert later == pytest.approx([1 / rate] * len(later), abs=1e-3)
-
-
 FOUR = """
 import sys
 from headrace.annex.llm.limiter import Limiter, SharedState

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from headrace.annex.llm.endpoint import RETRIES, Endpoint
+from headrace.annex.llm.endpoint import Endpoint
 from headrace.annex.llm.limiter import (
     LATE_SECONDS,
     SILENT_SECONDS,
@@ -65,10 +65,8 @@ LOOK_SECONDS = 0.02
 ANTHROPIC_VERSION = "2023-06-01"
 BARE = ("model", "messages", "max_completion_tokens", "input")
 JSON = {"Content-Type": "application/json"}
-TRIES_UNHEARD = 2
-"""How often a server that never answered is waited for."""
-TRIES_CLOSED = 3
-"""How often a server is tried that nobody has heard of, and where nothing listens."""
+TRIES_UNHEARD = 3
+"""How often a server is tried that nobody has heard of."""
 ROWS_UNANSWERED = 3
 """So many requests in a row that had all their tries, without any answer between: the server is at fault, not
 they."""
@@ -261,10 +259,8 @@ class Client:
     def _give_up(self, again: Again, tries: int, *, heard: bool) -> None:
         """Raise if a request has had its tries: a server that answers nobody ends the run, else it is the row's."""
         most = self.endpoint.max_retries + 1
-        if not self._answered and again.kind is NoAnswer:
+        if not self._answered and (again.kind is NoAnswer or again.closed):
             most = min(most, TRIES_UNHEARD)
-        elif not self._answered and again.closed and self.endpoint.max_retries <= RETRIES:
-            most = min(most, TRIES_CLOSED)
         patient = again.wait is None or again.wait <= LONGEST_PAUSE
         if tries < most and patient:
             return

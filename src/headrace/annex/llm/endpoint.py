@@ -23,7 +23,6 @@ from headrace.core.arguments import known_arguments
 from headrace.errors import ArgumentError
 
 PRICES = ("input", "output", "batch")
-RETRIES = 6
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -49,8 +48,7 @@ class Endpoint(LanguageModel):
         Seconds until an answer has to be there.
     max_retries
         How often a request is sent again that was not answered: rate limits, errors of the server, timeouts, broken
-        connections. Requests that the server refuses are not. Where nothing listens at the address from the start, it
-        is tried three times, unless this is more than the default.
+        connections. Requests that the server refuses are not. A server that has never answered is tried three times.
     prices
         What tokens cost, in the currency of your choice per million: ``{"input": 0.15, "output": 0.6}``. ``"table"``
         takes what Headrace knows of the model, in dollars; each of its prices has a date and a source, and they
@@ -96,7 +94,7 @@ class Endpoint(LanguageModel):
         requests_per_minute: float | None = None,
         tokens_per_minute: float | None = None,
         timeout: float = 300.0,
-        max_retries: int = RETRIES,
+        max_retries: int = 6,
         prices: Mapping[str, float] | str | os.PathLike[str] | None = None,
         hedge: bool = False,
     ) -> None:
@@ -107,16 +105,12 @@ class Endpoint(LanguageModel):
             "max_in_flight": given_positive("max_in_flight", max_in_flight),
             "requests_per_minute": optional(given_amount, "requests_per_minute", requests_per_minute),
             "tokens_per_minute": optional(given_amount, "tokens_per_minute", tokens_per_minute),
-            "timeout": optional(given_amount, "timeout", timeout),
+            "timeout": given_amount("timeout", timeout),
             "max_retries": given_count("max_retries", max_retries),
             "prices": None if prices is None else _given_prices(prices, model),
             "hedge": given_flag("hedge", hedge),
             "settings": RequestSettings(),
         }
-        if values["timeout"] is None:
-            raise ArgumentError(
-                "timeout=None: it takes a number of seconds, so that no request is waited for forever."
-            )
         for name, value in values.items():
             object.__setattr__(self, name, value)
         self.key()  # what is missing is better told before any work
