@@ -17,7 +17,7 @@ from headrace.annex.llm.refusals import BadRow
 from headrace.annex.llm.spending import most_tokens
 from headrace.annex.llm.store import AnswerStore, Caps, Spent
 from headrace.core.waiting import when_free
-from headrace.errors import ArgumentError, PlanError
+from headrace.errors import PlanError
 from headrace.testing import FakeLLMServer
 
 JOB = """
@@ -200,9 +200,3 @@ def test_a_request_costs_at_most_what_its_bytes_and_its_answer_may():
     assert most_tokens({"messages": []}, 4096)[1] == 4096
     with pytest.raises(BadRow, match="a budget needs max_tokens"):
         most_tokens({"messages": []})
-
-
-def test_a_cap_needs_to_know_how_long_answers_are():
-    model = hr.llm.Endpoint("http://localhost:1/v1", "m")
-    with pytest.raises(ArgumentError, match=r"how long an answer may be, .* sampling=\{'max_tokens'"):
-        hr.from_items([{"i": 1}]).prompt("{i}", model.with_options(budget=hr.llm.Budget(run_tokens=5)))

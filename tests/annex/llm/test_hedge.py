@@ -10,7 +10,6 @@ import pytest
 import headrace as hr
 from headrace.annex.llm.outliers import Latencies, first_of, has_lost
 from headrace.annex.report.follow import Follower
-from headrace.errors import ArgumentError
 from headrace.testing import FakeLLMServer
 
 
@@ -56,16 +55,6 @@ def test_second_requests_do_not_go_beyond_the_cap(tmp_path, monkeypatch):
         assert len(server.requests) <= 13  # one was answered before the others were asked
     told = Follower(tmp_path / "out").poll().data()["language_model"]
     assert told["rows"] == 9 and 1 <= told["tried_again"]["Hedged"] <= 4
-
-
-def test_nothing_is_asked_twice_unless_it_is_wished_for(tmp_path):
-    rows = hr.from_items([{"n": n} for n in range(100)])
-    with FakeLLMServer() as server:
-        asked = rows.prompt("{n}", hr.llm.Endpoint(server.url, "m"))
-        asked.with_options(engine="inline", progress=False).take_all()
-    assert len(server.requests) == 100
-    with pytest.raises(ArgumentError, match="hedge='yes': it takes True or False"):
-        hr.llm.Endpoint("http://localhost:1/v1", "m", hedge="yes")
 
 
 def test_the_first_answer_counts_and_a_failure_only_where_both_fail():

@@ -141,19 +141,6 @@ def test_messages_formats_braces_and_images():
     ]
 
 
-def test_faults_are_retried_and_every_row_is_answered():
-    rows = hr.from_items([{"word": f"w{i}"} for i in range(200)])
-    faults = {"too_many": 0.1, "resets": 0.05, "malformed": 0.05, "failures": 0.05}
-    with FakeLLMServer(str.upper, latency=0.001, seed=3, **faults) as server:
-        answers = (
-            inline(rows.prompt("{word}", endpoint(server, max_retries=12))).to_arrow()["answer"].to_pylist()
-        )
-    assert answers == [f"W{i}" for i in range(200)]
-    assert server.outcomes["answered"] == 200
-    assert min(server.outcomes[each] for each in ("429", "reset", "malformed", "500")) >= 1
-    assert sum(server.outcomes.values()) == len(server.requests)  # nothing was asked beyond that
-
-
 def test_truncated_answers_are_errors_of_their_rows():
     rows = hr.from_items([{"text": "a b"}, {"text": "a b c d e"}, {"text": "a b c"}])
     with FakeLLMServer() as server:

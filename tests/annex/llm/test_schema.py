@@ -143,18 +143,6 @@ def test_a_schema_that_the_server_refuses_may_end_the_run():
     assert isinstance(error, Doubtful) and "guided=False" in str(error.run)
 
 
-def test_an_image_that_is_refused_is_the_fault_of_its_row():
-    """The server may take no images, or not this one, and other rows may have none."""
-    from headrace.annex.llm.refusals import RequestRefused, judged
-
-    body = b'{"object": "error", "message": "this model is not a multimodal model", "code": 400}'
-    request = {
-        "messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:"}}]}]
-    }
-    error = judged(400, body, {}, where="The endpoint x", request=request)
-    assert isinstance(error, RequestRefused) and "If it takes no images at all" in str(error)
-
-
 @pytest.mark.parametrize(
     ("schema", "kind"),
     [

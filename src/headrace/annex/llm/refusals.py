@@ -33,7 +33,6 @@ _CONTEXT = re.compile(
 _SCHEMA = re.compile(
     r"response_format|json_schema|structured[ _]output|guided[ _]|grammar|invalid schema", re.IGNORECASE
 )
-_MEDIA = re.compile(r"image|vision|audio|multimodal|multi-modal|content part", re.IGNORECASE)
 _CREDIT = re.compile(r"insufficient balance|credit balance|exceeded your current quota", re.IGNORECASE)
 _NO_MODEL = re.compile(
     r"model.{0,200}(not (found|exist)|does not exist)|unknown model|not a valid model",
@@ -264,7 +263,7 @@ def judged(
         return _no_entry(refusal, where, keyed)
     if codes & _FILTER_CODES or (status == 403 and refusal.metadata.keys() & {"reasons", "flagged_input"}):
         return Filtered(f"the server's filter refuses the prompt {said}")
-    row = _refused(refusal, request)
+    row = _refused(refusal)
     run = _run_of(refusal, headers, where, request, keyed)
     if run is None:
         return row
@@ -324,17 +323,11 @@ def _run_of(
     return None
 
 
-def _refused(refusal: Refusal, request: Mapping[str, Any]) -> RowError:
+def _refused(refusal: Refusal) -> RowError:
     """Return the error of a row whose request was refused."""
     if refusal.status == 413 or _CONTEXT.search(f"{refusal.message} {' '.join(refusal.codes)}"):
         return ContextTooLong(f"the prompt is too long for the model {refusal.said}")
-    hint = ""
-    if _MEDIA.search(refusal.message):
-        messages = json.dumps(request.get("messages", ""))
-        for part, noun in (("image_url", "images"), ("input_audio", "sounds")):
-            if part in messages:
-                hint = f". If it takes no {noun} at all, ask a model that takes them, or leave them out"
-    return RequestRefused(f"the server refuses the request {refusal.said}{hint}")
+    return RequestRefused(f"the server refuses the request {refusal.said}")
 
 
 def told_wait(refusal: Refusal) -> float | None:
