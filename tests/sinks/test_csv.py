@@ -84,13 +84,6 @@ def test_a_delimiter_and_no_header(tmp_path: Path) -> None:
     assert written(sink, rows(0, 2)).read_text().splitlines()[0].startswith("0\t")  # type: ignore[arg-type]
 
 
-def test_the_standard_reader_agrees(sink: Sink) -> None:
-    path = written(sink, rows(0, 50))
-    with open(path, newline="", encoding="utf-8") as file:
-        got = list(csv.DictReader(file))
-    assert [row["word"] for row in got] == rows(0, 50)["word"].to_pylist()
-
-
 @settings(deadline=None, max_examples=80)
 @given(tables([*PLAIN, (pa.large_string(), PLAIN[5][1]), SCALARS[-3], (pa.string_view(), PLAIN[5][1])]))
 def test_pyarrow_reads_it_back(table: pa.Table) -> None:

@@ -23,7 +23,7 @@ from headrace.errors import ArgumentError, SinkError
 from headrace.sinks import parquet
 from headrace.sinks.files import FileSink
 from headrace.sinks.parquet import Parquet
-from headrace.testing.sinks import SCHEMA, FormatContract, bound, rows, task
+from headrace.testing.sinks import FormatContract, bound, rows, task
 
 from .tables import NESTED, SCALARS, batches_of, tables, written
 
@@ -226,11 +226,6 @@ def test_neither_pandas_nor_datasets_are_imported(tmp_path: Path) -> None:
         [sys.executable, "-c", textwrap.dedent(script), str(tmp_path)], capture_output=True, text=True
     )
     assert (done.stdout, done.stderr) == ("[]\n", "")
-
-
-def test_schema_is_the_settled_one(tmp_path: Path) -> None:
-    file = parquet_of(bound(FileSink(str(tmp_path), Parquet()), tmp_path), rows(0, 3))
-    assert file.schema_arrow.equals(SCHEMA)
 
 
 @pytest.mark.parametrize("deep", [False, True])

@@ -293,19 +293,6 @@ def test_an_output_without_rows_has_all_columns(tmp_path: Path) -> None:
     assert hr.read_parquet(tmp_path / "out").schema().names == ["id", "city", "day", "n", "ok"]
 
 
-def test_a_lost_part_is_made_again(tmp_path: Path) -> None:
-    root, data = tmp_path / "out", in_two_shards(tmp_path / "in")
-    data.write_parquet(root, partition_by=["city"])
-    before = {name: (root / name).read_bytes() for name in listed(root)}
-    lost = next(name for name in before if "Rio/part-00001" in name)
-    (root / lost).unlink()
-    assert not hr.verify(root).good
-    data.write_parquet(root, partition_by=["city"])
-    del before["_SUCCESS"]
-    assert {name: (root / name).read_bytes() for name in listed(root) if name != "_SUCCESS"} == before
-    assert hr.verify(root).good
-
-
 def test_overwriting_removes_old_folders_and_nothing_else(tmp_path: Path) -> None:
     data = quiet(hr.from_arrow(table_of()))
     data.write_parquet(tmp_path, partition_by=["city", "n"])

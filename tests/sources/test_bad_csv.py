@@ -97,19 +97,6 @@ def test_the_bad_ones_and_no_others_wherever_files_are_cut(
     assert sorted(bad) == [n + 1 for n in range(len(records)) if n not in good]
 
 
-def test_late_rows_among_many(tmp_path: Path) -> None:
-    path = tmp_path / "a.csv"
-    lines = [f"{n},x" for n in range(300_000)]
-    for n in (150_000, 150_001, 299_999):
-        lines[n] = "oops,y"
-    path.write_text("n,s\n" + "\n".join(lines))
-    for block in (1 << 17, 1 << 30):
-        source = CsvSource(path, block_bytes=block)
-        sound = [read_sound(source, split, rows=10_000) for split in source.splits()]
-        assert sum(len(part.numbers) for part in sound) == 299_997
-        assert sum(len(part.bad) for part in sound) == 3
-
-
 def test_values_of_columns_that_nobody_asked_for_are_not_bad(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("n,s\n1,x\noops,y\n3\n4,z\n")

@@ -128,19 +128,6 @@ def test_a_null_where_a_block_begins_does_not_end_the_process(
                     read_all(source)
 
 
-def test_late_lines_among_many(tmp_path: Path) -> None:
-    lines = [f'{{"a": {n}}}' for n in range(200_000)]
-    for n in (100_000, 100_001, 199_999):
-        lines[n] = "oops"
-    path = tmp_path / "a.jsonl"
-    path.write_text("\n".join(lines))
-    for block in (1 << 17, 1 << 30):
-        source = JsonSource(path, block_bytes=block)
-        sound = [read_sound(source, split, rows=10_000) for split in source.splits()]
-        assert sum(len(part.numbers) for part in sound) == 199_997
-        assert sum(len(part.bad) for part in sound) == 3
-
-
 def test_the_types_are_those_of_the_lines_that_fit(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text('{"a": 1, "t": "2024-01-01"}\noops\n{"a": 1.5, "t": "text"}\n{"a": "x"}\n')

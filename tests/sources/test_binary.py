@@ -40,18 +40,6 @@ def test_splits_hold_eight_megabytes_or_256_files_at_most(tmp_path: Path) -> Non
     assert [split.bytes for split in splits] == [0, *[6 << 20] * 100]
 
 
-@pytest.mark.parametrize(("files", "rows"), [(10, {1}), (1000, {15, 10})])
-def test_small_files_are_about_64_splits_of_a_file_or_more(
-    tmp_path: Path, files: int, rows: set[int]
-) -> None:
-    for number in range(files):
-        (tmp_path / f"{number:04}").write_bytes(b"x" * 100)
-    splits = BinarySource(tmp_path).splits()
-    assert {split.rows for split in splits} == rows
-    assert sum(split.rows for split in splits) == files
-    assert len(splits) <= 67
-
-
 def test_a_file_of_two_gigabytes_needs_larger_offsets(tmp_path: Path) -> None:
     with open(tmp_path / "huge", "wb") as file:
         os.truncate(file.fileno(), 1 << 31)  # sparse: nothing is written, nothing is read here

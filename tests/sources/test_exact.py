@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headrace.errors import SchemaMismatch, UnreadableFile
+from headrace.errors import UnreadableFile
 from headrace.sources.csv.source import CsvSource
 from headrace.sources.json.source import JsonSource
 from headrace.testing.sources import read_all, read_told
@@ -122,35 +122,6 @@ def test_far_behind_the_part_that_types_were_settled_by(tmp_path: Path) -> None:
     path.write_text("x\n0.5\n" + "1.25\n" * 300_000 + f"{BIG}\n" + "1.25\n" * 1000)
     with pytest.raises(UnreadableFile, match=rf"row 300001 .*{BIG}"):
         read_all(CsvSource(path, block_bytes=1 << 16))
-
-
-@pytest.mark.parametrize("text", ["1.5", "true", "x", "2024-01-01"])
-def test_types_are_settled_once_and_a_later_block_that_differs_is_an_error(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "a.csv"
-    path.write_text("x\n" + "123\n" * 500_000 + text + "\n")
-    source = CsvSource(path, block_bytes=1 << 18)
-    assert source.schema().field("x").type == pa.int64()
-    with pytest.raises(UnreadableFile, match=r"row 500000 .*column_types="):
-        read_all(source)
-
-
-def test_leading_zeros_are_kept_by_a_type_that_is_said(tmp_path: Path) -> None:
-    path = tmp_path / "a.csv"
-    path.write_text("zip\n01234\n90210\n")
-    assert read_all(CsvSource(path))["zip"].to_pylist() == [
-        1234,
-        90210,
-    ]  # as pandas, DuckDB and Spark read it
-    assert read_all(CsvSource(path, column_types={"zip": str}))["zip"].to_pylist() == ["01234", "90210"]
-
-
-def test_columns_go_by_name_and_a_name_stands_once(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("a,b\n1,x\n")
-    (tmp_path / "b.csv").write_text("b,a\ny,2\n")
-    assert read_all(CsvSource(tmp_path)).to_pylist() == [{"a": 1, "b": "x"}, {"a": 2, "b": "y"}]
-    (tmp_path / "c.csv").write_text("a,a\n1,2\n")
-    with pytest.raises(SchemaMismatch, match=r"c\.csv' has two columns named 'a'"):
-        CsvSource(tmp_path / "c.csv").schema()
 
 
 def test_empty_is_null_where_the_type_is_no_string(tmp_path: Path) -> None:

@@ -223,15 +223,6 @@ def test_splits_are_measured_in_pixels(tmp_path: Path) -> None:
     assert {(split.rows, split.bytes) for split in splits} == {(3, 30_000), (2, 20_000)}
 
 
-def test_batches_end_early_when_they_get_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.sources.images.reader._BATCH_BYTES", 200)
-    monkeypatch.setattr("headrace.sources.file_source.SPLITS", 1)
-    for number in range(5):
-        picture(5, 5).save(tmp_path / f"{number}.png")
-    source = ImageSource(tmp_path)
-    assert [batch.num_rows for batch in source.read(source.splits()[0], None, 100)] == [2, 2, 1]
-
-
 # ---------------------------------------------------------------- what cannot be read
 
 

@@ -12,8 +12,7 @@ import pytest
 
 import headrace as hr
 import headrace as io
-from headrace.core.arguments import known_arguments
-from headrace.errors import ArgumentError, StepError, UnknownArgument
+from headrace.errors import StepError, UnknownArgument
 from headrace.sources.csv.source import CsvSource
 from headrace.sources.images.source import ImageSource
 from headrace.sources.json.source import JsonSource
@@ -33,14 +32,6 @@ def test_a_wrong_argument_name_is_answered_with_the_nearest(name: str) -> None:
         function([], **{f"{right}s": 1})
 
 
-def test_a_name_like_no_other_lists_them_all() -> None:
-    with pytest.raises(
-        TypeError,
-        match=r"read_json\(\) has no argument 'zzz'. It takes: paths, schema, partitioning, include_paths, stor",
-    ):
-        io.read_json("a", zzz=1)  # type: ignore[call-arg]
-
-
 def test_options_are_keyword_only() -> None:
     for name in NAMES:
         first, *others = inspect.signature(getattr(hr, name)).parameters.values()
@@ -48,16 +39,6 @@ def test_options_are_keyword_only() -> None:
         also = {"read_sql": "uri", "read_delta": "version"}.get(name)  # as Ray Data has them
         others = [other for other in others if other.name != also]
         assert all(other.kind is other.KEYWORD_ONLY for other in others)
-
-
-def test_the_decorator_keeps_name_docstring_and_result() -> None:
-    @known_arguments
-    def double(x: int, *, plus: int = 0) -> int:
-        """Double."""
-        return 2 * x + plus
-
-    assert (double(2), double(x=2, plus=1)) == (4, 5)
-    assert (double.__name__, double.__doc__) == ("double", "Double.")
 
 
 @pytest.mark.parametrize(
@@ -87,15 +68,6 @@ def test_every_option_is_documented() -> None:
         function = getattr(hr, name)
         for parameter in inspect.signature(function).parameters:
             assert re.search(rf"^    (\w+, )*{parameter}(, \w+)*$", function.__doc__, re.MULTILINE), parameter
-
-
-def test_mistakes_are_found_at_the_call() -> None:
-    with pytest.raises(ArgumentError, match="s3:///"):
-        io.read_parquet("s3:///x.parquet")
-    with pytest.raises(ArgumentError, match="columns"):
-        io.read_parquet("a", columns="x")
-    with pytest.raises(ArgumentError, match="number of rows"):
-        hr.range(-1)
 
 
 # ---------------------------------------------------------------- unfinished output

@@ -155,14 +155,6 @@ def test_what_is_no_json(tmp_path: Path) -> None:
         JsonSource(path).schema()
 
 
-def test_files_are_about_64_splits_of_128_kib_or_more(tmp_path: Path) -> None:
-    path = tmp_path / "a.json"
-    path.write_text('{"x": 1234567}\n' * 120_000)
-    assert len(JsonSource(path).splits()) == 14
-    assert len(JsonSource(path, block_bytes=8 << 20).splits()) == 1
-    assert read_all(JsonSource(path)).num_rows == 120_000
-
-
 def test_a_field_that_turns_up_late_is_never_dropped(tmp_path: Path) -> None:
     path = tmp_path / "late.jsonl"
     path.write_bytes(b'{"a":1}\n' * 200_000 + b'{"a":1,"z":5}\n' * 10)

@@ -118,13 +118,6 @@ def test_no_rows_and_no_columns() -> None:
     assert RangeSource(0).splits() == []
 
 
-def test_range_counts() -> None:
-    source = RangeSource(1_000_000)
-    table = read_all(source)
-    assert table["id"].to_pylist() == list(range(1_000_000))
-    assert str(source.locate(source.splits()[1], 5)) == "range, row 15630"
-
-
 @pytest.mark.parametrize("n", [-1, 2.5, "3", True])
 def test_a_range_needs_a_number_of_rows(n: object) -> None:
     with pytest.raises(ArgumentError, match="number of rows"):

@@ -75,15 +75,6 @@ def test_rows_are_located_in_their_file(tmp_path: Path) -> None:
         assert at == f"{path}, row {read_all(source, [split])['x'][7].as_py()}"
 
 
-def test_few_row_groups_are_cut_in_pieces(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.parquet", {"x": range(50_000)}, use_dictionary=False)
-    splits = ParquetSource(path).splits()
-    assert [(s.start, s.stop, s.first, s.rows) for s in splits] == [(0, 1, 6250 * n, 6250) for n in range(8)]
-    (group,) = ParquetSource(path).refreshed().footers[0].groups
-    assert sum(s.bytes for s in splits) == group[1]
-    assert max(s.bytes for s in splits) - min(s.bytes for s in splits) <= 1
-
-
 @pytest.mark.parametrize(
     ("groups", "group_rows", "expected"),
     [
@@ -385,20 +376,6 @@ def test_files_without_a_footer_say_why(tmp_path: Path, damage: object, message:
         ParquetSource(path).splits()
     assert str(path) in str(caught.value)
     assert caught.value.__cause__ is not None
-
-
-def test_damage_inside_names_the_row_group(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.parquet", {"x": range(400_000)}, row_group_size=200_000, use_dictionary=False)
-    column = pq.read_metadata(path).row_group(1).column(0)
-    data = bytearray(path.read_bytes())
-    data[column.data_page_offset : column.data_page_offset + 50] = b"\xff" * 50
-    path.write_bytes(data)
-    source = ParquetSource(path)
-    splits = source.splits()
-    assert read_all(source, splits[:8]).num_rows == 200_000
-    for split in (splits[8], splits[15]):
-        with pytest.raises(UnreadableFile, match=r"row group 1 \(of 2\) of .*a\.parquet'"):
-            read_all(source, [split])
 
 
 def damage(path: Path, group: int, *, page: int = 0, column: int = 0) -> None:

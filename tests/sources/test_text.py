@@ -96,28 +96,6 @@ def test_files_are_read_as_python_reads_them(
 
 @given(
     st.lists(
-        st.sampled_from([b"\n", b"\r\n", b"a", b"\xe9", "é".encode(), b"\xe2\x82", b"\xac"]), max_size=20
-    )
-)
-@QUICK
-def test_bytes_that_are_no_text_are_found(pieces: list[bytes]) -> None:
-    data = b"".join(pieces)
-    with tempfile.NamedTemporaryFile() as file:
-        file.write(data)
-        file.flush()
-        source = TextSource(file.name, block_bytes=3)
-        try:
-            data.decode()
-        except UnicodeDecodeError as error:
-            line = data.count(b"\n", 0, error.start) + 1
-            with pytest.raises(UnreadableFile, match=rf"{file.name}.*line {line} is not valid UTF-8 \(byte"):
-                read_all(source)
-        else:
-            assert read_all(source)["text"].to_pylist() == python_lines(data, "utf-8")
-
-
-@given(
-    st.lists(
         st.sampled_from([b"\n", b"\r\n", b"\r", b" ", b"a", b"\xe9", "é".encode(), b"\xe2\x82", b"\xac"]),
         max_size=25,
     ),
@@ -232,16 +210,6 @@ def test_big_files_are_cut_between_small_ones(tmp_path: Path) -> None:
     source = TextSource(tmp_path, block_bytes=90)
     found = [(split.file, split.start, split.stop) for split in source.splits()]
     assert found == [(0, 0, -2), (2, 0, 90), (2, 90, 180), (2, 180, 270), (3, 0, -1)]
-
-
-def test_a_run_through_the_public_face(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("one\n \ntwo\n")
-    data = hr.read_text(tmp_path / "a.txt", drop_empty_lines=True).with_options(
-        engine="inline", progress=False
-    )
-    assert data.map(lambda row: {"n": len(row["text"])}).take_all() == [{"n": 3}, {"n": 3}]
-    result = data.write_parquet(tmp_path / "out")
-    assert result.rows == 2
 
 
 def test_wrong_options(tmp_path: Path) -> None:

@@ -11,11 +11,8 @@ import pyarrow as pa
 import pytest
 
 import headrace as hr
-from headrace.annex.formats.images import Images
 from headrace.errors import ArgumentError, OutputWriteFailed, SinkError, UnknownColumn
-from headrace.sinks.files import FileSink
 from headrace.testing import failpoints
-from headrace.testing.sinks import bound, task
 
 image = pytest.importorskip("PIL.Image")
 
@@ -59,16 +56,6 @@ def test_a_run_that_failed_goes_on_and_shows_no_half(tmp_path: Path) -> None:
     assert not hr.verify(tmp_path / "out").good
     assert data.write_images(tmp_path / "out", "pixels", names="id").rows == 6
     assert hr.verify(tmp_path / "out").good and len(files(tmp_path / "out")) == 6
-
-
-def test_an_attempt_that_is_dropped_leaves_nothing(tmp_path: Path) -> None:
-    sink = bound(FileSink(str(tmp_path), Images(column="pixels")), tmp_path)
-    batch = table().to_batches()[0]
-    writer = sink.open(task(), batch.schema)
-    writer.write(batch)
-    assert len(os.listdir(sink.staging)) == 6 and len(writer.close()) == 6
-    writer.abort()
-    assert os.listdir(sink.staging) == []
 
 
 def test_grey_alpha_and_no_rows(tmp_path: Path) -> None:
