@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -20,7 +21,7 @@ import pytest
 import headrace as hr
 from annex.fleet import into_table, job
 from faults.lives import Nursery
-from headrace.errors import ArgumentError, PlanChanged, RunLocked
+from headrace.errors import ArgumentError, NothingMatched, PlanChanged, RunLocked
 from headrace.output.clean import leftovers
 from headrace.output.places.place import place_at
 from stores.conftest import _proxy, bucket, environment_of, port, proxy, raw  # noqa: F401 - fixtures
@@ -225,7 +226,7 @@ def test_machines_take_the_place_of_an_output_that_readers_see_until_then(
 
 
 def test_failed_rows_are_counted_over_all_machines(tmp_path: Path, nurseries: list[Nursery]) -> None:
-    place, log, bad = tmp_path / "out", tmp_path / "log", sum(i % job.BAD == 5 for i in range(job.ROWS))
+    place, log, bad = tmp_path / "out", tmp_path / "log", job.FAILING
 
     def be(nursery: Nursery, most: int) -> int:
         environment = {"TEST_MODEL_SECONDS": "0.1"}  # so that each machine has some of them
@@ -264,8 +265,8 @@ def test_random_histories(
 ) -> None:
     """Machines come and go, die at any point or time, or are stopped for longer than their lease lasts.
 
-    A store answers some requests late, twice, not at all, or with an error. Each output is then finished by a machine
-    that is left alone.
+    A store answers some requests late, twice, not at all, or with an error. Some outputs are there and are to be
+    overwritten, and in some fewer rows may fail than do. Each is then finished by a machine that is left alone.
     """
     kills, number, environment = 0, 0, dict[str, str]()
     if where == "store":
@@ -280,11 +281,20 @@ def test_random_histories(
     while kills < KILLS:
         place, log = f"{base}{number}", tmp_path / f"{number}.log"
         dice = random.Random(f"{SEED} {number}")
-        begin = partial(lives, place, log, environment)
+        asked: dict[str, Any] = {"apart": where == "store"}
+        if dice.random() < 0.3:
+            hr.range(7).with_options(engine="inline", progress=False).write_parquet(place)
+            asked["mode"] = "overwrite"
+        most = dice.choice([None, None, job.FAILING, job.FAILING - 1])
+        begin = partial(lives, place, log, environment, {**asked, "max_errors": most})
         with ThreadPoolExecutor(3) as threads:
             kills += sum(threads.map(begin, nurseries, [dice.random() for _ in nurseries]))
-        left_alone = {"apart": where == "store"}
-        code = nurseries[0].live("annex.fleet.job", [place, left_alone], log, environment=environment)
+        if most is not None and most < job.FAILING:
+            with contextlib.suppress(NothingMatched):
+                assert hr.read_parquet(place).with_options(engine="inline").count() == 7, f"history {number}"
+            most = None
+        left_alone = [place, {**asked, "max_errors": most}]
+        code = nurseries[0].live("annex.fleet.job", left_alone, log, environment=environment)
         assert code == 0, f"history {number}: {log.read_text()}"
         job.check(place)
         number += 1
@@ -292,13 +302,15 @@ def test_random_histories(
             print(f"\r{where}: {number} histories, {kills} deaths", end="", flush=True)
 
 
-def lives(place: str, log: Path, environment: dict[str, str], nursery: Nursery, seed: float) -> int:
+def lives(
+    place: str, log: Path, environment: dict[str, str], asked: dict[str, Any], nursery: Nursery, seed: float
+) -> int:
     """Be a machine up to three times; return how often it died."""
     dice, died = random.Random(seed), 0
     for _ in range(dice.randint(1, 3)):
         options: dict[str, Any] = {"engine": "local", "workers": 2} if dice.random() < 0.2 else {}
         faults, seconds, sleeps = dict[str, str](), None, None
-        options["apart"] = bool(environment)
+        options |= asked
         if dice.random() < 0.5:
             faults = {dice.choice(POINTS): f"kill@{dice.randint(1, 6)}"}
         elif dice.random() < 0.7:
