@@ -9,6 +9,7 @@ import random
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -290,7 +291,7 @@ def test_random_histories(
         with ThreadPoolExecutor(3) as threads:
             kills += sum(threads.map(begin, nurseries, [dice.random() for _ in nurseries]))
         if most is not None and most < job.FAILING:
-            with contextlib.suppress(NothingMatched):
+            with contextlib.suppress(NothingMatched), warnings.catch_warnings(action="ignore"):
                 assert hr.read_parquet(place).with_options(engine="inline").count() == 7, f"history {number}"
             most = None
         left_alone = [place, {**asked, "max_errors": most}]
