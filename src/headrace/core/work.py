@@ -121,13 +121,14 @@ class Ledger(msgspec.Struct, frozen=True, array_like=True):
     gathered: int = 0
 
     def __add__(self, other: Ledger) -> Ledger:
-        steps = self.steps or tuple((0, 0) for _ in other.steps)
-        more = other.steps or tuple((0, 0) for _ in steps)
+        steps = self.steps or other.steps
+        if self.steps and other.steps:
+            steps = tuple((a + c, b + d) for (a, b), (c, d) in zip(self.steps, other.steps, strict=True))
         return Ledger(
             self.read + other.read,
             self.written + other.written,
             self.rejected + other.rejected,
-            tuple((a + c, b + d) for (a, b), (c, d) in zip(steps, more, strict=True)),
+            steps,
             _summed(self.rejects, other.rejects),
             self.nulled + other.nulled,
             _summed(self.dropped, other.dropped),
@@ -141,7 +142,8 @@ class Ledger(msgspec.Struct, frozen=True, array_like=True):
 
 def _summed(some: tuple[int, ...], others: tuple[int, ...]) -> tuple[int, ...]:
     """Add up counts per step; an empty tuple counts as zeros."""
-    some, others = some or (0,) * len(others), others or (0,) * len(some)
+    if not (some and others):
+        return some or others
     return tuple(a + b for a, b in zip(some, others, strict=True))
 
 

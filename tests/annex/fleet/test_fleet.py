@@ -245,8 +245,10 @@ def test_failed_rows_are_counted_over_all_machines(tmp_path: Path, nurseries: li
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        (lambda ds: ds.limit(9), "limit"),
-        (lambda ds: ds.with_options(mode="append"), "mode='append'"),
+        (lambda ds: ds.limit(9), "limit lets pass .* Write these with one machine first"),
+        (lambda ds: ds.with_options(mode="append"), "mode='append' goes with one machine. Leave fleet= out"),
+        (lambda ds: ds.with_options(incremental=True), "incremental=True goes with one machine"),
+        (lambda ds: ds.sort("id"), "query .* Write it to files with one machine"),
     ],
 )
 def test_what_machines_cannot_do_apart_is_refused(asked: Any, words: str, tmp_path: Path) -> None:

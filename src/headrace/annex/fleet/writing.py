@@ -90,17 +90,21 @@ def _check(plan: Plan, options: RunOptions) -> None:
     sink = plan.sink
     why = ""
     if options.traits.is_cluster:
-        why = "it is for machines without a cluster, and engine= names one"
+        why = "it is for machines without a cluster, and engine= names one. Leave one of them out"
     elif sink is not None and sink.target is not None and sink.target.describe().get("mode") == "add_columns":
-        why = "columns are added to a table by one machine"
+        why = "columns are added to a table by one machine. Leave fleet= out"
     elif plan.source.unprepared:
-        why = "the result of a query lies on one machine; write it to files, and read these"
+        why = "the result of a query lies on one machine. Write it to files with one machine, and read these with all"
     elif compiler.limits_of(plan.steps):
-        why = "which rows a limit lets pass depends on all rows before them"
+        why = (
+            "which rows a limit lets pass depends on all rows before them. Write these with one machine first"
+        )
     elif union_in(plan.steps) is not None:
-        why = "the datasets of this union have steps of their own, and get one schema together"
+        why = (
+            "a union of datasets with steps of their own gets one schema. Write each by itself, and read all"
+        )
     elif any(_counts_money(step) for step in plan.steps):
-        why = "each machine would count costs and tokens for itself; leave out budget="
+        why = "each machine would count costs and tokens for itself. Leave budget= out, or use one machine"
     else:
         asked = {
             "mode": options.mode not in ("resume", "overwrite")
@@ -110,7 +114,7 @@ def _check(plan: Plan, options: RunOptions) -> None:
             "on_change": options.on_change != "refuse",
         }
         name = next((name for name, found in asked.items() if found), "")
-        why = f"{name}={getattr(options, name)!r} goes with one machine" if name else ""
+        why = f"{name}={getattr(options, name)!r} goes with one machine. Leave fleet= out" if name else ""
     if why:
         raise ArgumentError(f"fleet=True cannot be used here: {why}.")
 

@@ -116,6 +116,8 @@ def _above(name: str) -> list[str]:
     >>> _above("a=1/b=2/part")
     ['a=1/b=2', 'a=1']
     """
+    if "/" not in name:  # as most
+        return []
     from pathlib import Path
 
     return [str(folder) for folder in Path(name).parents][:-1]
