@@ -94,6 +94,15 @@ def _asks_for_annex(error: BaseException) -> bool:
     return any(part in [name for name in files if "importlib" not in name][-1] for part in _ASKED)
 
 
+_EXAMPLES = {"headrace.annex.queries": "duckdb"}  # modules whose examples need a library
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for module, library in _EXAMPLES.items():
+        if isinstance(item, pytest.DoctestItem) and item.name.startswith(f"{module}."):
+            pytest.importorskip(library)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
     """Collect ten thousand tests without looking for garbage among them again and again."""

@@ -8,6 +8,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -23,6 +24,7 @@ from headrace.observers.words import (
     present_elapsed,
     progress_line,
     progress_object,
+    rows_text,
     share_text,
     stage_texts,
 )
@@ -184,6 +186,24 @@ class Progress:
 
     def _say_object(self, found: dict[str, object]) -> None:
         say(json.dumps(found), text_stream(self._stream))
+
+
+class RowsSoFar:
+    """Says by ``say`` how many rows a run has read, behind ``words``: for one that goes before another."""
+
+    def __init__(self, say: Callable[[str], None], words: str) -> None:
+        self._tell, self._words, self._state = say, words, RunState()
+
+    def attach(self, state: RunState) -> None:
+        """Read the figures from ``state``."""
+        self._state = state
+
+    def on_event(self, _: Event) -> None:
+        """Wait for ``tick``."""
+
+    def tick(self) -> None:
+        """Say it."""
+        self._tell(f"{self._words}, {rows_text(self._state)}")
 
 
 class TerminalView:

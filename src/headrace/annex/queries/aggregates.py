@@ -39,9 +39,6 @@ class Aggregate:
         self.on, self.ignore_nulls = on, bool(ignore_nulls)
         self.name = alias_name or f"{self.verb}({on or ''})"
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.on!r})" if self.on else f"{type(self).__name__}()"
-
     def text(self, schema: pa.Schema) -> str:
         """Return the expression. Raises ``ArgumentError`` for a type of which there is no such number."""
         if self.on is None:
@@ -305,25 +302,14 @@ AGGREGATES: dict[str, type[Aggregate]] = {
 
 
 def given_aggregates(label: str, given: Sequence[Any]) -> list[Aggregate]:
-    """Check what somebody wants to know of each group; metrics that say the same by their names are taken, too."""
+    """Check what somebody wants to know of each group."""
     if not given:
         raise ArgumentError(f"{label}: name what to count, such as headrace.aggregate.Sum('fare').")
-    return [_aggregate(label, each) for each in given]
-
-
-def _aggregate(label: str, given: Any) -> Aggregate:
-    if isinstance(given, Aggregate):
-        return given
-    from headrace.accumulators import moments
-
-    for kind, aggregate in ((moments.Count, Count), (moments.Sum, Sum), (moments.Mean, Mean)):
-        if type(given) is kind and getattr(given, "weight", None) is None:
-            return aggregate(given.column, True)
-    name = (
-        type(given).__name__ if not isinstance(given, (str, type)) else str(getattr(given, "__name__", given))
-    )
-    known = sorted(AGGREGATES)
-    raise ArgumentError(
-        f"{label}: {given!r} is none of {', '.join(known)} of headrace.aggregate, such as Sum('fare')."
-        f"{nearest(name.partition('(')[0].title(), known)}"
-    )
+    for each in given:
+        if not isinstance(each, Aggregate):
+            name, known = getattr(each, "__name__", str(each)), sorted(AGGREGATES)
+            raise ArgumentError(
+                f"{label}: {each!r} is none of {', '.join(known)} of headrace.aggregate, such as Sum('fare')."
+                f"{nearest(name.partition('(')[0].title(), known)}"
+            )
+    return list(given)

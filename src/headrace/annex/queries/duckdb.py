@@ -265,7 +265,8 @@ class DuckDB:
             text = written(_single(connection, query), relation)
             connection.execute(f"SET preserve_insertion_order = {str(_is_ordered(connection, text)).lower()}")
             try:
-                read = {name: self._count(connection, name) for name in work.inputs}
+                counts = {name: f"SELECT count(*) FROM {quoted(name)}" for name in work.inputs}
+                read = {name: int(connection.execute(each).fetchone()[0]) for name, each in counts.items()}
                 connection.execute("PRAGMA enable_profiling = 'no_output'")
                 target = f"{_text(str(work.result))} (FORMAT parquet, COMPRESSION snappy)"
                 with _shown(connection, work):
@@ -288,9 +289,6 @@ class DuckDB:
         connection = self._duckdb.connect(":memory:", config={**fixed, **(settings or {})})
         connection.execute("SET TimeZone = 'UTC'")  # hours of a time are the same on every machine
         return connection
-
-    def _count(self, connection: Any, name: str) -> int:
-        return int(connection.execute(f"SELECT count(*) FROM {quoted(name)}").fetchone()[0])
 
     def _bound(self, connection: Any, query: Query) -> Any:
         """Return the query as a relation, if it is one query of what is given."""

@@ -63,14 +63,12 @@ class Query:
 class Work:
     """What a query is answered from and with: inputs by name, the file for the result, a folder for what spills.
 
-    ``schema``: what ``QueryEngine.schema`` has said. ``memory`` (bytes) and ``cores`` bound it. ``say`` shows the
-    part that is done, of 100.
+    ``memory`` (bytes) and ``cores`` bound it. ``say`` shows the part that is done, of 100.
     """
 
     inputs: Mapping[str, Input]
     result: Path
     spill: Path
-    schema: pa.Schema
     memory: int
     cores: int
     say: Callable[[float], None]

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,10 +22,6 @@ from headrace.worker.calls import Caller
 from headrace.worker.rows import Rows
 from headrace.worker.steps.base import StepContext, runs
 from headrace.worker.steps.map_batches import MappingBatches, map_batches
-
-if TYPE_CHECKING:
-    pass
-
 
 _ROW_GROUP_BYTES = 16 << 20  # which a worker reads at a time
 _FEW = 16  # groups in one, at least

@@ -66,8 +66,7 @@ class QueryVerbs(DatasetBase):
 
         Examples
         --------
-        >>> import pytest, headrace as hr
-        >>> _ = pytest.importorskip("duckdb")
+        >>> import headrace as hr
         >>> rides = hr.from_items([{"zone": 1, "fare": 5.0}, {"zone": 9, "fare": 7.5}])
         >>> zones = hr.from_items([{"zone": 1, "name": "Harbour"}])
         >>> rides.join(zones, on="zone", how="left").sort("zone").take_all()
@@ -104,8 +103,7 @@ class QueryVerbs(DatasetBase):
 
         Examples
         --------
-        >>> import pytest, headrace as hr
-        >>> _ = pytest.importorskip("duckdb")
+        >>> import headrace as hr
         >>> hr.from_items([3, None, 5, 1]).sort("item", descending=True).take_all()
         [{'item': 5}, {'item': 3}, {'item': 1}, {'item': None}]
         """
@@ -124,8 +122,7 @@ class QueryVerbs(DatasetBase):
         one each time. Raises ``ArgumentError`` for no whole number; ``PlanError`` and ``MissingLibrary`` as
         ``hr.sql`` does.
 
-        >>> import pytest, headrace as hr
-        >>> _ = pytest.importorskip("duckdb")
+        >>> import headrace as hr
         >>> hr.range(5).random_shuffle(seed=1).take_all()
         [{'id': 2}, {'id': 1}, {'id': 4}, {'id': 0}, {'id': 3}]
         """
@@ -143,8 +140,7 @@ class QueryVerbs(DatasetBase):
         is taken for programs of Ray Data, and has no effect. Raises ``ArgumentError`` for what is no name,
         ``UnknownColumn`` for one that is not there.
 
-        >>> import pytest, headrace as hr
-        >>> _ = pytest.importorskip("duckdb")
+        >>> import headrace as hr
         >>> fares = {"city": ["b", "a", "b"], "fare": [5.0, 7.5, 6.0]}
         >>> rides = hr.from_items([{"city": c, "fare": f} for c, f in zip(*fares.values())])
         >>> rides.groupby("city").mean("fare").take_all()
@@ -165,8 +161,7 @@ class QueryVerbs(DatasetBase):
         Raises ``ArgumentError`` for what is none, or for a column of which there is no such number;
         ``UnknownColumn``; and what a run raises.
 
-        >>> import pytest, headrace as hr
-        >>> _ = pytest.importorskip("duckdb")
+        >>> import headrace as hr
         >>> from headrace.aggregate import Max, Quantile
         >>> hr.range(5).aggregate(Max("id"), Quantile("id", q=0.9))
         {'max(id)': 4, 'quantile(id)': 3.6}
@@ -196,8 +191,7 @@ class QueryVerbs(DatasetBase):
 
         Examples
         --------
-        >>> import pytest, headrace as hr
-        >>> _ = pytest.importorskip("duckdb")
+        >>> import headrace as hr
         >>> rows = hr.from_items([{"id": 1, "x": "a"}, {"id": 2, "x": "b"}, {"id": 1, "x": "c"}])
         >>> rows.drop_duplicates("id").take_all()
         [{'id': 1, 'x': 'a'}, {'id': 2, 'x': 'b'}]
@@ -225,7 +219,6 @@ class QueryVerbs(DatasetBase):
         *,
         by: str | Sequence[str],
         per: str | Sequence[str] | None = None,
-        smallest: bool = False,
     ) -> Self:
         """Keep the ``k`` rows with the biggest values, of all or of each group, the biggest first.
 
@@ -238,8 +231,6 @@ class QueryVerbs(DatasetBase):
             of equal rows the first is taken.
         per
             The columns of the groups. The result is sorted by them.
-        smallest
-            Whether the rows with the smallest values are kept.
 
         Raises
         ------
@@ -249,8 +240,7 @@ class QueryVerbs(DatasetBase):
 
         Examples
         --------
-        >>> import pytest, headrace as hr
-        >>> _ = pytest.importorskip("duckdb")
+        >>> import headrace as hr
         >>> scores = hr.from_items([{"zone": 1, "p": 0.2}, {"zone": 1, "p": 0.7}, {"zone": 2, "p": 0.4}])
         >>> scores.top_k(1, by="p", per="zone").take_all()
         [{'zone': 1, 'p': 0.7}, {'zone': 2, 'p': 0.4}]
@@ -262,7 +252,7 @@ class QueryVerbs(DatasetBase):
         columns = given_names("top_k: by", by)
         groups = () if per is None else given_names("top_k: per", per)
         label = f"top_k({k}, by={list(columns)}{f', per={list(groups)}' if groups else ''})"
-        order = f"{order_by(label, self._schema(), columns, not smallest)}, _row"
+        order = f"{order_by(label, self._schema(), columns, True)}, _row"
         if not groups:
             return self._rows_of_data(label, f"ORDER BY {order} LIMIT {k}")
         first, within = order_by(label, self._schema(), groups, False), listed(groups)
@@ -282,8 +272,7 @@ class QueryVerbs(DatasetBase):
         Raises ``ArgumentError`` unless the shares are above 0 and add up to less than 1; ``PlanError`` and
         ``MissingLibrary`` as ``hr.sql`` does.
 
-        >>> import pytest, headrace as hr
-        >>> _ = pytest.importorskip("duckdb")
+        >>> import headrace as hr
         >>> [part.count() for part in hr.range(10).split_proportionately([0.2, 0.5])]
         [2, 5, 3]
         """
@@ -306,8 +295,7 @@ class QueryVerbs(DatasetBase):
         Raises ``ArgumentError`` for what are no such numbers; ``PlanError`` and ``MissingLibrary`` as ``hr.sql``
         does.
 
-        >>> import pytest, headrace as hr
-        >>> _ = pytest.importorskip("duckdb")
+        >>> import headrace as hr
         >>> [part.count() for part in hr.range(10).split_at_indices([3, 9])]
         [3, 6, 1]
         """
@@ -327,8 +315,7 @@ class QueryVerbs(DatasetBase):
         With ``equal`` they have the very same, and the rows that are left over are left out. Raises ``ArgumentError``
         for no number above 0; ``PlanError`` and ``MissingLibrary`` as ``hr.sql`` does.
 
-        >>> import pytest, headrace as hr
-        >>> _ = pytest.importorskip("duckdb")
+        >>> import headrace as hr
         >>> [part.count() for part in hr.range(10).split(3, equal=True)]
         [3, 3, 3]
         """
@@ -371,7 +358,6 @@ class QueryVerbs(DatasetBase):
             text,
             {"data": self, **inputs},
             label=label,
-            options=self._options,
             numbered=numbered,
             packed=packed,
         )
