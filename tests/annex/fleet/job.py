@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import headrace as hr
+from headrace.annex.fleet import board, machine, writing
 from headrace.output.places import lease
 
 ROWS, EACH, BAD = 1_000, 50, 97
@@ -58,6 +59,9 @@ def main(place: str, options: dict[str, Any]) -> None:
     shift, clock = float(os.environ.get("TEST_CLOCK", "0")), time.time
     if shift:
         time.time = lambda: clock() + shift
+    if os.environ.get("TEST_HURRY"):  # the pace of looking is tested in virtual time
+        machine.LONGEST_LOOK = writing.LONGEST_LOOK = 0.2
+        board.GRACE = 0.5
     if options.pop("apart", False):  # as on a machine of its own, of which others hear by its lease alone
         lease._machine = lambda: str(os.getpid())
         lease.SILENCE, lease.BEAT = 1.0, 0.1
