@@ -36,7 +36,7 @@ FIRST = int(os.environ.get("HEADRACE_FUZZ_SEED", "0"))
 LONGEST = 10.0  # seconds of one command
 MOST = 1 << 30  # bytes that the process may grow by
 READERS = (
-    ["status"], ["report", "--no-open"], ["inspect"], ["resume", "--dry-run"], ["clean"], ["clean", "--unfinished"],
+    ["status"], ["report", "--no-open"], ["resume", "--dry-run"], ["clean"], ["clean", "--unfinished"],
 )  # fmt: skip
 CLEANERS = (["clean", "--yes"], ["clean", "--unfinished", "--yes"], ["clean", "--all", "--yes"])
 

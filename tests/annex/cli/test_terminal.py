@@ -85,7 +85,7 @@ def test_ctrl_c_ends_a_run_with_words_and_130(place: Path, headrace: Headrace) -
     )
     assert code == 130, shown
     assert "Interrupted; 200 rows kept in" in shown and "Traceback" not in shown
-    assert "2 of 4 parts" in headrace("inspect", "out").out
+    assert "2 of 4 are finished" in headrace("status", "out").out
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])

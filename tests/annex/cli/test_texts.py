@@ -150,7 +150,6 @@ RUN = [
         (["run", "job.py", "-o", "new"], RUN),
         (["resume", "out"], [*FIRST, "output", "run"]),
         (["inspect", "trips"], [*FIRST, "format", "files", "bytes", "rows", "splits", "shards", "schema"]),
-        (["inspect", "out"], [*FIRST, "outputs", "format", "files", "bytes", "rows", "splits", "shards", "schema"]),
         (["explain", "job.py"], [*FIRST, "text", "columns"]),
         (
             ["estimate", "job.py", "--seconds", "1"],

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import math
-import os
 import re
 import sys
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,7 +18,6 @@ from headrace.annex.cli.flags import Flags
 from headrace.annex.cli.prediction import Prediction
 from headrace.annex.cli.scripts import script_at
 from headrace.core.files.formats import FORMATS
-from headrace.core.files.storage import absolute, storage_at
 from headrace.core.tables import Table, columns_table, rows_table
 from headrace.core.terminal import say, size_of
 from headrace.readers import by_name
@@ -31,7 +27,6 @@ if TYPE_CHECKING:
     from headrace.dataset.dataset import Dataset
     from headrace.dataset.estimate import Estimate
     from headrace.dataset.estimate_tokens import Range
-    from headrace.output.runs import SavedRun
 
 
 EXPLAIN_EXAMPLES = """\
@@ -42,7 +37,6 @@ EXPLAIN_EXAMPLES = """\
 INSPECT_EXAMPLES = """\
   headrace inspect trips/
   headrace inspect 'logs/*.txt' --format text --rows 3
-  headrace inspect fares/          an output: its runs, too
 """
 
 
@@ -81,29 +75,11 @@ def inspect(
     ] = None,
     rows: Annotated[int, typer.Option("--rows", metavar="N", min=0, help="Show the first N rows, too.")] = 0,
 ) -> Answer:
-    """Show what files hold: their schema, rows, size, and how they would be cut; of an output, its runs."""
-
-    data: dict[str, Any] = {"command": "inspect", "status": "done", "exit_code": DONE}
-    lines: list[str] = []
-    roots = [Path(path) for path in paths if _is_an_output(path)]
-    for root in roots:
-        found, text = _output(root)
-        data.setdefault("outputs", []).append(found)
-        lines += [*text, ""]
-    if any(_has_parts(root) for root in roots) or len(roots) < len(paths):
-        with warnings.catch_warnings():
-            if roots:  # the lines above say if one is not complete
-                warnings.simplefilter("ignore")
-            found, text = _files(paths, format, read, rows)
-        data |= found
-        lines += text
-    return Answer(DONE, data, "\n".join(lines).rstrip())
-
-
-def _is_an_output(path: str) -> bool:
-    from headrace.output import runs as outputs
-
-    return storage_at(path).pick(True, False) and outputs.is_output(Path(absolute(path, "The path")))
+    """Show what files hold: their schema, rows, size, and how they would be cut."""
+    data, lines = _files(paths, format, read, rows)
+    return Answer(
+        DONE, {"command": "inspect", "status": "done", "exit_code": DONE, **data}, "\n".join(lines).rstrip()
+    )
 
 
 def _files(
@@ -155,77 +131,6 @@ def _shards(dataset: Any) -> int:
     from headrace.session.execution_plan import ExecutionPlan
 
     return len(ExecutionPlan(dataset._plan, dataset._options).shards)
-
-
-def _has_parts(root: Path) -> bool:
-    return any(not name.startswith(("_", ".")) for name in os.listdir(root))
-
-
-def _output(root: Path) -> tuple[dict[str, Any], list[str]]:
-    """Describe an output of ours: the current run, and one that will replace it."""
-    from headrace.output import runs as outputs
-    from headrace.output.places.place import place_at
-
-    somebody = place_at(root).writer()
-    runs, lines = (
-        [],
-        [f"{root}: an output of Headrace" + (f", being written by {somebody}" if somebody else "")],
-    )
-    for name, read in (("current", outputs.current_run), ("next", outputs.next_run)):
-        run = read(root)
-        if run is None:
-            continue
-        facts = _run(run, complete=(root / "_SUCCESS").exists() and name == "current")
-        runs.append(facts)
-        lines += _run_lines(facts)
-    if not runs:
-        lines.append("  no run has begun")
-    return {"path": str(root), "running": somebody, "runs": runs}, lines
-
-
-def _run(run: SavedRun, *, complete: bool) -> dict[str, Any]:
-
-    ledger = run.state.ledger
-    command = invocation.recorded(run.folder)
-    return {
-        "run": run.name,
-        "state": "complete" if run.finished and complete else "unfinished",
-        "overwrite": run.hidden,
-        "created": datetime.fromtimestamp(run.plan.created).astimezone().isoformat(timespec="seconds"),
-        "headrace": run.plan.headrace,
-        "shards": len(run.shards),
-        "shards_done": run.state.shards,
-        "rows": {
-            "read": ledger.read,
-            "written": ledger.written,
-            "rejected": ledger.rejected,
-            "nulled": ledger.nulled,
-        },
-        "runs": len(run.state.runs),
-        "files": run.state.files,
-        "bytes": run.state.bytes,
-        "command": command["argv"] if command is not None else None,
-        "cwd": command["cwd"] if command is not None else None,
-    }
-
-
-def _run_lines(facts: dict[str, Any]) -> list[str]:
-    from headrace.core import human
-
-    rows = facts["rows"]
-    aside = f", {rows['rejected']:,} rejected" if rows["rejected"] else ""
-    kind = "overwrite" if facts["overwrite"] else "run"
-    lines = [
-        f"  {kind} {facts['run']}: {facts['state']}, {facts['shards_done']:,} of {facts['shards']:,} parts, "
-        f"{human.plural(rows['read'], 'row')} read, {rows['written']:,} written{aside}, "
-        f"{human.plural(facts['files'], 'file')}, {human.size(facts['bytes'])}",
-        f"    begun {facts['created']}, by Headrace {facts['headrace']}"
-        + (f"; {facts['runs']} runs, the later ones of new input files" if facts["runs"] > 1 else ""),
-    ]
-    if facts["command"] is not None:
-        lines.append(f"    headrace {texts.in_shell(facts['command'])}")
-        lines.append(f"    in {texts.in_shell([facts['cwd']])}")
-    return lines
 
 
 ESTIMATE_EXAMPLES = """\
