@@ -98,7 +98,7 @@ def daft(folder: Path, out: Path) -> None:
 def ray(folder: Path, out: Path) -> None:
     import ray as library
 
-    library.init(num_cpus=os.cpu_count(), logging_level="ERROR", log_to_driver=False)
+    library.init(num_cpus=os.cpu_count(), include_dashboard=False, logging_level="ERROR", log_to_driver=False)
     zones = library.data.read_parquet(str(folder / "zones.parquet"))
     joined = library.data.read_parquet(str(folder / "rides")).join(
         zones, join_type="inner", num_partitions=8, on=("zone",)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import itertools
 import math
 from typing import Any
 
@@ -220,6 +221,30 @@ def test_duplicates_and_the_biggest(rows: Any, keys: list[str]) -> None:
         expected += [each] if taken[key] <= 2 else []
     assert texts(biggest) == texts(expected)
     assert texts(dataset.top_k(3, by="i").take_all()) == texts(dataset.sort("i", descending=True).take(3))
+
+
+@quick
+@given(rows_of, st.sampled_from(KEYS))
+def test_unique_zip_repartition_and_quantiles(rows: Any, key: str) -> None:
+    dataset, table = data(rows)
+    given_rows = table.to_pylist()
+    different = {plain(each[key]): None for each in given_rows}
+    assert [plain(each) for each in dataset.unique(key)] == list(different)
+    beside = dataset.zip(dataset.select_columns([key]).rename_columns({key: "beside"})).to_arrow().to_pylist()
+    assert texts(beside) == texts({**each, "beside": each[key]} for each in given_rows)
+    moved = dataset.repartition(3, keys=key).to_arrow().to_pylist()
+    assert sorted(texts(moved)) == sorted(texts(given_rows))
+    assert len([*itertools.groupby(plain(each[key]) for each in moved)]) == len(different)
+    floats = [each["f"] for each in given_rows if each["f"] is not None]
+    found = dataset.aggregate(agg.Quantile("f", q=0.3), agg.AbsMax("d"), agg.Sum("b"))
+    if all(map(math.isfinite, floats)):
+        expected = pd.Series(floats, dtype=float).quantile(0.3) if floats else None
+        assert found["quantile(f)"] == (pytest.approx(expected) if floats else None)
+    else:
+        assert math.isnan(found["quantile(f)"])
+    amounts = [abs(each["d"]) for each in given_rows if each["d"] is not None]
+    assert found["abs_max(d)"] == max(amounts, default=None)
+    assert (found["sum(b)"] or 0) == sum(each["b"] or 0 for each in given_rows)
 
 
 def numbers(count: int = 100) -> Any:

@@ -331,8 +331,7 @@ def _shown(connection: Any, work: Work) -> Iterator[None]:
 
     def ask() -> None:
         while not ended.wait(0.5):
-            if (share := connection.query_progress()) > 0:
-                work.say(share)
+            work.say(max(0.0, connection.query_progress()))
 
     thread = threading.Thread(target=ask, name="headrace-query", daemon=True)
     thread.start()

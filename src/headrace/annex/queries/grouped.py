@@ -212,11 +212,10 @@ class GroupedData:
     def _on(
         self, verb: str, on: str | Sequence[str] | None, aggregate: Callable[[str], Aggregate]
     ) -> Dataset:
-        names = (
-            [n for n in self._schema.names if n not in self._keys] if on is None else given_names(verb, on)
-        )
-        if not names:
+        others = [name for name in self._schema.names if name not in self._keys]
+        if on is None and not others:
             raise ArgumentError(f"{verb}: all columns are keys, so that there is none to count.")
+        names = others if on is None else given_names(verb, on)
         return self._counted(verb, [aggregate(name) for name in names])
 
     def _counted(self, verb: str, aggregates: Sequence[Aggregate]) -> Dataset:
