@@ -76,7 +76,7 @@ class Ended(KeyboardInterrupt):
     """A signal ends the program, as Ctrl-C does; ``code`` is the exit code that shells know for it."""
 
     def __init__(self, number: int) -> None:
-        super().__init__()
+        super().__init__(f"ended by {signal.Signals(number).name}; finished work is kept")
         self.code = 128 + number
 
 

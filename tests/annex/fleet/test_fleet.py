@@ -23,8 +23,9 @@ import headrace as hr
 from annex.fleet import into_table, job
 from faults.lives import Nursery
 from headrace.errors import ArgumentError, NothingMatched, PlanChanged, RunLocked
-from headrace.output.clean import leftovers
-from headrace.output.places.place import place_at
+from headrace.output.clean import leftovers, remove
+from headrace.output.places import lease
+from headrace.output.places.place import looked_at, place_at
 from stores.conftest import _proxy, bucket, environment_of, port, proxy, raw  # noqa: F401 - fixtures
 
 KILLS = int(os.environ.get("HEADRACE_SOAK_KILLS", "300"))
@@ -197,6 +198,45 @@ def test_cleaning_leaves_what_machines_make(tmp_path: Path, nurseries: list[Nurs
         at_work.close()
     assert nurseries[0].live("annex.fleet.job", [str(place), {}], tmp_path / "log") == 0
     job.check(str(place))
+
+
+def test_cleaning_does_not_go_by_clocks(
+    tmp_path: Path,
+    nurseries: list[Nursery],
+    bucket: Any,  # noqa: F811
+    proxy: Any,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A machine that works is not taken for gone where its clock, or the store's, is an hour behind."""
+    place = f"{bucket.url}/out"
+    for name, value in environment_of(proxy.url).items():
+        monkeypatch.setenv(name, value)
+    assert nurseries[0].live(
+        "annex.fleet.job",
+        [place, {}],
+        tmp_path / "log",
+        faults={"attempt.batch": "kill@9"},
+        environment=environment_of(proxy.url),
+    )
+    with looked_at(place) as output:
+        (machine,) = output.folders("_headrace/fleet") - {"notes"}
+    at_work = place_at(f"{place}/_headrace/fleet/{machine}")
+    monkeypatch.setattr(lease, "BEAT", 0.1)
+    monkeypatch.setattr(lease, "SILENCE", 1.0)
+    monkeypatch.setattr(lease, "is_here", lambda holder: None)  # whoever holds one is elsewhere
+    at_work.take()
+    try:
+        real = time.time
+        monkeypatch.setattr(lease.time, "time", lambda: real() + 3600)
+        shown = leftovers(place, unfinished=True)
+        assert [each.path for each in shown] == ["_headrace/fleet"]
+        with pytest.raises(RunLocked, match="is being written by"):
+            remove(place, shown, unfinished=True)
+    finally:
+        at_work.close()
+    remove(place, shown, unfinished=True)
+    with pytest.raises(NothingMatched):
+        leftovers(place)
 
 
 @pytest.mark.parametrize("where", ["folder", "store"])
