@@ -296,7 +296,7 @@ def _item(item: Any) -> str:
     """Return a number of an array; six digits say what it is like."""
     import numpy as np
 
-    return f"{item:.6g}" if isinstance(item, np.floating) else str(item)
+    return str(float(f"{item:.6g}")) if isinstance(item, np.floating) else str(item)
 
 
 # ---------------------------------------------------------------- images
