@@ -126,8 +126,8 @@ def test_a_query_behind_another_is_told_of_both(tmp_path: Path) -> None:
 
     rides = RIDES.with_options(on_error="reject", engine="inline", progress=False, observers=[]).map(picky)
     inner = rides.join(ZONES, on="zone").map_batches(lambda batch: batch)
-    data = inner.sort("name")
     with pytest.warns(UserWarning, match="1 row of data failed before the query"):
+        data = inner.sort("name")
         with failpoints({"query.inputs": "ENOSPC@2"}), pytest.raises(errors.OutputWriteFailed):
             data.write_parquet(tmp_path / "out")
         result = data.write_parquet(tmp_path / "out")
