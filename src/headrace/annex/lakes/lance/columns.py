@@ -99,7 +99,7 @@ class LanceNewColumns(AddsColumns, LanceTable):
         base = self.at_base()
         old = [name for name in schema.names if name in base.schema.names]
         with told(self.place, "read the rows of"):
-            counts = [(each, int(each.count_rows(self.where))) for each in base.get_fragments()]
+            counts = [(each, _count(each, self.where)) for each in base.get_fragments()]
 
         def made(each: tuple[Any, Pieces[LancePart]]) -> tuple[int, LancePart]:
             fragment, pieces = each
@@ -212,6 +212,17 @@ class LanceNewColumns(AddsColumns, LanceTable):
                         f"version {version} ({operation or 'unknown'}) put the rows of fragment "
                         f"{gone[0]} into other files"
                     )
+
+
+def _count(fragment: Any, where: str | None) -> int:
+    """Return how many rows have the condition.
+
+    ``count_rows`` of a fragment waits for threads of Lance without letting go of Python's lock. One that needs that
+    lock itself, as to release what a reader of ours gave it, would wait for ever.
+    """
+    if where is None:
+        return int(fragment.count_rows())
+    return int(fragment.scanner(with_row_id=True, columns=[], filter=where).count_rows())
 
 
 def _about(table: Any) -> dict[int, Any]:
