@@ -5,13 +5,11 @@ from __future__ import annotations
 import functools
 import logging
 import os
-import queue
 import re
-import threading
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from headrace.annex.telemetry import figures_of, parameters_of
+from headrace.annex.telemetry import Sender, figures_of, parameters_of
 from headrace.core.arguments import known_arguments
 from headrace.core.door import library
 from headrace.core.events import Event, MetricsCounted, RunFinished, RunStarted
@@ -154,12 +152,14 @@ class _Logged:
         self._client = client
         self._report = report
         self._id = ""
-        self._calls: queue.SimpleQueue[Callable[[], Any] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._carry_out, name="headrace-mlflow", daemon=True)
-        self._thread.start()
+        self._failed = False
+        self._sender = Sender("MLflow", _PATIENCE)
 
     def do(self, call: Callable[[], Any]) -> None:
-        self._calls.put(call)
+        self._sender.do(lambda: self._unless_failed(call))
+
+    def _unless_failed(self, call: Callable[[], Any]) -> None:
+        self._failed = self._failed or not self._done(call)
 
     def tag(self, name: str, text: str) -> None:
         self.do(lambda: self._client.set_tag(self._id, name, text))
@@ -198,17 +198,13 @@ class _Logged:
             self.tag("headrace.report", without_secrets_in(address))
         elif os.path.isfile(self._report):
             self.do(lambda: self._client.log_artifact(self._id, self._report))
-        self._calls.put(None)
-        self._calls.put(lambda: self._client.set_terminated(self._id, self.status, at) if self._id else None)
-        self._thread.join(_PATIENCE)
-        if self._thread.is_alive():
-            _log.warning("MLflow has not answered for %d seconds; the rest is not waited for.", _PATIENCE)
+        terminate = functools.partial(self._terminate, at)
+        self._sender.do(lambda: self._done(terminate))
+        self._sender.close()
 
-    def _carry_out(self) -> None:
-        failed = False
-        while (call := self._calls.get()) is not None:
-            failed = failed or not self._done(call)
-        self._done(self._calls.get() or int)
+    def _terminate(self, at: int) -> None:
+        if self._id:
+            self._client.set_terminated(self._id, self.status, at)
 
     def _done(
         self, call: Callable[[], Any], trouble: str = "take it, so the run is not logged further"

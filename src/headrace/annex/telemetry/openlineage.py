@@ -5,16 +5,15 @@ https://openlineage.io/spec/2-0-2/OpenLineage.json has the format.
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
-import queue
 import re
-import threading
 import uuid
 from datetime import UTC, datetime
 from typing import Any
 
-from headrace.annex.telemetry import parameters_of
+from headrace.annex.telemetry import Sender, parameters_of
 from headrace.core.arguments import known_arguments
 from headrace.core.door import library
 from headrace.core.events import Event, RunFinished, RunStarted
@@ -65,50 +64,45 @@ class OpenLineage:
             raise ArgumentError(f"OpenLineage(namespace={namespace!r}): it takes a text.")
         library("OpenLineage", "openlineage.client", "openlineage")
         self._namespace = namespace or os.environ.get("OPENLINEAGE_NAMESPACE") or "headrace"
-        self._client = client
+        self._given = self._client = client
         self._state = RunState()
         self._begun: RunStarted | None = None
-        self._events: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
+        self._sender: Sender | None = None
 
     def attach(self, state: RunState) -> None:
         """Begin with a run."""
         self.close()
-        self._state = state
+        self._state, self._client = state, self._given  # the variables may be others by now
 
     def on_event(self, event: Event) -> None:
         """Have a thread send what an event says: the run does not wait."""
         if isinstance(event, RunStarted):
             self._begun = event
-            self._thread = threading.Thread(target=self._send, name="headrace-openlineage", daemon=True)
-            self._thread.start()
-            self._events.put(self._event("START", self._state.drivers[-1].began))
+            self._sender = Sender("OpenLineage", _PATIENCE)
+            self._send("START", self._state.drivers[-1].began)
         elif isinstance(event, RunFinished) and self._begun is not None:
             kind = "COMPLETE" if not event.error else "ABORT" if event.error == "interrupted" else "FAIL"
-            self._events.put(self._event(kind, self._state.at, event))
+            self._send(kind, self._state.at, event)
 
     def close(self) -> None:
         """Wait for what is not sent yet."""
-        thread, self._thread, self._begun = self._thread, None, None
-        if thread is not None:
-            self._events.put(None)
-            thread.join(_PATIENCE)
-            if thread.is_alive():
-                _log.warning(
-                    "OpenLineage has not answered for %d seconds; the rest is not waited for.", _PATIENCE
-                )
+        sender, self._sender, self._begun = self._sender, None, None
+        if sender is not None:
+            sender.close()
 
-    def _send(self) -> None:
+    def _send(self, kind: str, at: float, ended: RunFinished | None = None) -> None:
+        assert self._sender is not None
+        self._sender.do(functools.partial(self._emit, self._event(kind, at, ended)))
+
+    def _emit(self, event: Any) -> None:
         from openlineage.client import OpenLineageClient
 
-        client = self._client
-        while (event := self._events.get()) is not None:
-            try:
-                client = client or OpenLineageClient()
-                client.emit(event)
-            except Exception as error:
-                words = without_secrets_in(str(error)).partition("\n")[0]
-                _log.warning("OpenLineage did not take an event: %s. The run's rows are not affected.", words)
+        try:
+            self._client = self._client or OpenLineageClient()
+            self._client.emit(event)
+        except Exception as error:
+            words = without_secrets_in(str(error)).partition("\n")[0]
+            _log.warning("OpenLineage did not take an event: %s. The run's rows are not affected.", words)
 
     def _event(self, kind: str, at: float, ended: RunFinished | None = None) -> Any:
         from openlineage.client import event_v2
