@@ -101,7 +101,7 @@ class Publisher:
     def __init__(self, sink: Sink) -> None:
         self._staging = sink.staging
         self._waiting: deque[tuple[CommitRecord, list[Future[None]]]] = deque()
-        self._journalled = 0.0
+        self._journalled = time.monotonic()
 
     def add(self, record: CommitRecord) -> None:
         """Take a record that is to be journalled, and begin what must be done with its files before that."""
