@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -19,9 +18,10 @@ from headrace.errors import ArgumentError, HeadraceError, OutputExists, Requirem
 from headrace.result import Result
 from headrace.testing.fakes import failpoints
 from stores.conftest import _proxy, bucket, port, proxy, raw  # noqa: F401 - fixtures
+from targets import TARGETS
 
 ROWS = 5  # of an input file, and of a shard
-_numbers = itertools.count()
+NAMES = {"folder": "parquet", "store": "s3", "database": "sqlite"}  # of targets
 
 
 class Rig:
@@ -29,7 +29,7 @@ class Rig:
 
     def __init__(self, kind: Kind, place: Path) -> None:
         self.kind, self.place = kind, place
-        self.out = f"s3://bucket/{next(_numbers)}/out" if kind == "store" else str(place / "out")
+        self.target = TARGETS[NAMES.get(kind, kind)](place)
         for number in range(3):
             self.arrive(number)
 
@@ -46,9 +46,7 @@ class Rig:
         run = {
             name: given.pop(name) for name in ("incremental", "refresh", "key", "durability") if name in given
         }
-        data = self.data(**run).map_batches(
-            lambda batch: {**batch, "made": batch["id"] * times}, version=version
-        )
+        data = made(self.data(**run), times, version)
         data = data.require(rows=hr.at_least(required)) if required else data
         with failpoints({fault.partition("@")[0]: f"EIO@{fault.partition('@')[2]}"} if fault else {}):
             return self.verb(data, **given)
@@ -57,35 +55,21 @@ class Rig:
         data = hr.read_parquet(str(self.place / "in"))
         return data.with_options(engine="inline", progress=False, shard_rows=ROWS, **options)
 
-    def verb(self, data: hr.Dataset, **given: Any) -> Result:
-        if self.kind in ("folder", "store"):
-            return data.write_parquet(self.out, **given)
-        if self.kind == "delta":
-            return data.write_delta(self.out, **given)
-        if self.kind == "lance":
-            return data.write_lance(self.out, **given)
-        if self.kind == "iceberg":
-            return data.write_iceberg("shop.t", catalog=self.lake, **given)
-        return data.write_sql("t", f"sqlite:///{self.place}/a.db", output=self.out, **given)
-
     @property
-    def lake(self) -> dict[str, str]:
-        return {"type": "sql", "uri": f"sqlite:///{self.place}/lake.db", "warehouse": str(self.place)}
+    def verb(self) -> Callable[..., Result]:
+        return self.target.write
 
     def table(self) -> list[dict[str, Any]]:
-        readers: dict[Kind, Callable[[], hr.Dataset]] = {
-            "delta": lambda: hr.read_delta(self.out),
-            "iceberg": lambda: hr.read_iceberg("shop.t", catalog=self.lake),
-            "lance": lambda: hr.read_lance(self.out),
-            "database": lambda: hr.read_sql("SELECT * FROM t", f"sqlite:///{self.place}/a.db"),
-        }
-        read = readers.get(self.kind, lambda: hr.read_parquet(self.out))
-        return read().with_options(engine="inline", progress=False).take_all()
+        return self.target.rows()
 
     def found(self) -> list[tuple[int, int]]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of an output that is not finished
-            return sorted((row["id"], row["made"]) for row in self.table())
+            return self.target.pairs()
+
+
+def made(data: hr.Dataset, times: int = 2, version: str = "1") -> hr.Dataset:
+    return data.map_batches(lambda batch: {**batch, "made": batch["id"] * times}, version=version)
 
 
 def rows(times: int, stop: int = 3 * ROWS) -> list[tuple[int, int]]:
@@ -202,9 +186,10 @@ def partition_by(rig: Rig) -> None:
 
 
 def storage_options(rig: Rig) -> None:
-    rig.out = f"s3://bucket/{next(_numbers)}/out"
-    rig.write(storage_options={"region": "us-east-1"})
-    assert len(rig.found()) == 3 * ROWS
+    verb, out = {"store": "parquet"}.get(rig.kind, rig.kind), f"s3://bucket{rig.place}/out"
+    options = {"region": "us-east-1"}
+    getattr(made(rig.data()), f"write_{verb}")(out, storage_options=options)
+    assert getattr(hr, f"read_{verb}")(out, storage_options=options).count() == 3 * ROWS
 
 
 PLAYS: dict[str, tuple[Callable[[Rig], None], dict[str, Any]]] = {

@@ -23,12 +23,12 @@ from typing import Any
 import pytest
 
 import headrace as hr
-from annex.together.sinks import asked, schema_of, uri_of
 from faults.lives import Nursery
 from headrace.errors import RequirementNotMet
 from headrace.sources.range import RangeSource
 from servers import server  # noqa: F401 - fixtures of the soak
 from stores.conftest import _proxy, bucket, port, proxy, raw  # noqa: F401
+from targets import TARGETS
 
 ROWS, BAD, MOVED, THEIRS = 120, 10, 1001, 1_000_000
 KILLS = int(os.environ.get("HEADRACE_SOAK_KILLS", "200"))
@@ -56,21 +56,10 @@ def rows() -> hr.Dataset:
     )
 
 
-# ------------------------------------------------------------ targets
+# ------------------------------------------------------------ what others see
 
-
-@dataclass(frozen=True)
-class Target:
-    """``write(data, place, **options)``; ``look(place)``: the rows that others read, None while there is no saying.
-
-    ``add(place, number)``: another program adds a row, if there is a table.
-    """
-
-    write: Callable[..., hr.Result]
-    look: Callable[[str], Seen | None]
-    add: Callable[[str, int], None] = lambda place, number: None
-    needs: str = ""
-    uri: Callable[[str], str | None] = lambda place: None
+Look = Callable[[str], Seen | None]  # the rows that others read, None while there is no saying
+Add = Callable[[str, int], None]  # another program adds a row, if there is a table
 
 
 def seen(pairs: Any) -> Seen:
@@ -119,7 +108,7 @@ def in_bucket(place: str) -> Seen | None:
     from pyarrow import fs
 
     store = fs.S3FileSystem(endpoint_override=os.environ["AWS_ENDPOINT_URL"], scheme="http")
-    out = f"bucket/{place.rpartition('/')[2]}/out"
+    out = TARGETS["s3"](place).output.removeprefix("s3://")
 
     def mark() -> Any:
         found = store.get_file_info(f"{out}/_SUCCESS")
@@ -160,6 +149,7 @@ def ours(pairs: Any) -> Seen:
 
 
 QUERY = f"SELECT id, product FROM t WHERE id < {THEIRS}"
+INSERT = f"INSERT INTO t (id, product) VALUES ({THEIRS} + {{number}}, 0)"
 
 
 def sqlite(place: str, sql: str) -> list[Any]:
@@ -172,51 +162,39 @@ def sqlite(place: str, sql: str) -> list[Any]:
 
 
 def postgresql(place: str, sql: str) -> list[Any]:
-    return asked(uri_of("postgresql", place), sql, table="t")
+    from adbc_driver_postgresql import dbapi
+
+    with dbapi.connect(TARGETS["postgresql"](place).told["uri"]) as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT to_regclass('t')::text")
+        if cursor.fetchall() == [(None,)]:
+            return []
+        cursor.execute(sql)
+        found = cursor.fetchall() if cursor.description else []
+        connection.commit()
+        return found
 
 
-def database(scheme: str, run: Callable[[str, str], list[Any]], needs: str = "") -> Target:
-    def write(data: hr.Dataset, place: str, **options: Any) -> hr.Result:
-        return data.write_sql("t", uri_of(scheme, place), output=f"{place}/out", **options)
+def of_database(run: Callable[[str, str], list[Any]]) -> tuple[Look, Add]:
+    def add(place: str, number: int) -> None:
+        run(place, INSERT.format(number=number))
 
-    return Target(
-        write,
-        lambda place: seen(run(place, QUERY)),
-        lambda place, number: void(run(place, f"INSERT INTO t (id, product) VALUES ({THEIRS + number}, 0)")),
-        needs,
-        lambda place: uri_of(scheme, place),
-    )
+    return lambda place: seen(run(place, QUERY)), add
 
 
-def void(found: object) -> None:
-    """A statement has no answer."""
-
-
-def bucket_of(place: str) -> str:
-    return f"s3://bucket/{place.rpartition('/')[2]}/out"
-
-
-TARGETS = {
-    "folder": Target(lambda data, place, **how: data.write_parquet(f"{place}/out", **how), in_folder),
-    "s3": Target(
-        lambda data, place, **how: data.write_parquet(bucket_of(place), **how), in_bucket, needs="s3"
-    ),
-    "delta": Target(lambda data, place, **how: data.write_delta(f"{place}/t", **how), in_delta, to_delta),
-    "sqlite": database("sqlite", sqlite),
-    "postgresql": database("postgresql", postgresql, "postgresql"),
+OTHERS: dict[str, tuple[Look, Add]] = {
+    "parquet": (in_folder, lambda place, number: None),
+    "s3": (in_bucket, lambda place, number: None),
+    "delta": (in_delta, to_delta),
+    "sqlite": of_database(sqlite),
+    "postgresql": of_database(postgresql),
 }
-OUTPUTS = {"s3": bucket_of, "delta": lambda place: f"{place}/t/headrace-output"}
-
-
-def output(target: str, place: str) -> str:
-    return OUTPUTS.get(target, lambda place: f"{place}/out")(place)
 
 
 # ------------------------------------------------------------ what drivers do
 
 
 def written(target: str, place: str) -> None:
-    TARGETS[target].write(rows(), place)
+    TARGETS[target](place).write(rows())
 
 
 def required(target: str, place: str) -> None:
@@ -230,20 +208,21 @@ def changed(target: str, place: str) -> None:
 
 def asking(target: str, place: str, data: hr.Dataset) -> None:
     with suppress(RequirementNotMet):
-        TARGETS[target].write(data, place)
+        TARGETS[target](place).write(data)
         raise AssertionError("the requirement was met")
 
 
 def published(target: str, place: str) -> None:
-    hr.publish(output(target, place), because="it is a test", uri=TARGETS[target].uri(place))
+    hr.publish(TARGETS[target](place).output, because="it is a test", **TARGETS[target](place).told)
 
 
 def retried(target: str, place: str) -> None:
-    TARGETS[target].write(rows(), place, refresh="rejected", fix=repaired)
+    TARGETS[target](place).write(rows(), refresh="rejected", fix=repaired)
 
 
 def retried_as_required(target: str, place: str) -> None:
-    TARGETS[target].write(rows().require(rejected=hr.at_most(0.05)), place, refresh="rejected", fix=repaired)
+    asked = rows().require(rejected=hr.at_most(0.05))
+    TARGETS[target](place).write(asked, refresh="rejected", fix=repaired)
 
 
 def main(function: str, *arguments: Any) -> None:
@@ -286,18 +265,18 @@ def nursery() -> Iterator[Nursery]:
 
 
 @contextmanager
-def watched(target: Target, place: str) -> Iterator[list[Any]]:
+def watched(target: str, place: str) -> Iterator[list[Any]]:
     """Read in a loop meanwhile, and have another program add rows; what was found, or raised, is in the list."""
     found: list[Any] = []
-    over = threading.Event()
+    (look, add), over = OTHERS[target], threading.Event()
 
     def read() -> None:
         number = 0
         while not over.is_set():
             try:
                 if number % 8 == 0 and number < 200:
-                    target.add(place, number)
-                saw: Any = target.look(place)
+                    add(place, number)
+                saw: Any = look(place)
             except Exception as error:
                 saw = repr(error)
             number += 1
@@ -317,8 +296,8 @@ def cells() -> list[Any]:
     """All; those that need a server, but one each, are for the soak."""
     found = []
     for case in CASES:
-        for target, how in TARGETS.items():
-            marks = [pytest.mark.soak] if how.needs and case != "repaired" else []
+        for target in OTHERS:
+            marks = [pytest.mark.soak] if target in ("s3", "postgresql") and case != "repaired" else []
             found.append(pytest.param(case, target, marks=marks, id=f"{case}-{target}"))
     return found
 
@@ -332,9 +311,8 @@ def played(
 ) -> int:
     """Play a cell in a new place; return how many drivers were killed."""
     place.mkdir()
-    told, how, died = CASES[case], TARGETS[target], 0
-    if how.needs == "postgresql":
-        asked(os.environ["HEADRACE_TEST_POSTGRESQL"], f"CREATE SCHEMA {schema_of(str(place))}")
+    told, how, died = CASES[case], TARGETS[target](place), 0
+    how.prepare()
     if case == "changed":
         other = rows().map_batches(
             lambda batch: {**batch, "product": batch["product"] + (batch["id"] % 9 == 0)}
@@ -344,19 +322,19 @@ def played(
         main(told.first, target, str(place))
     for number, (step, points) in enumerate(told.steps, 1):
         allowed = {told.before} | ({told.after} if number == len(told.steps) else set())
-        allowed |= {NONE} if target in ("folder", "s3") else set()  # while ``_SUCCESS`` is gone
-        with watched(how, str(place)) as saw:
+        allowed |= {NONE} if target in ("parquet", "s3") else set()  # while ``_SUCCESS`` is gone
+        with watched(target, str(place)) as saw:
             for end in kills(points):
                 died += live(step, target, str(place), **end) != 0
             live(step, target, str(place))
         assert {*saw} <= allowed, [len(each) if isinstance(each, frozenset) else each for each in saw]
-    out = output(target, str(place))
-    assert how.look(str(place)) == told.after
-    found = hr.verify(out, uri=how.uri(str(place)))
+    out, look = how.output, OTHERS[target][0]
+    assert look(str(place)) == told.after
+    found = hr.verify(out, **how.told)
     assert found.good, found
     assert hr.read_rejected(out).count() == (0 if told.after == ALL else ROWS // BAD)
     main(told.steps[-1][0], target, str(place))  # once more: nothing is another
-    assert how.look(str(place)) == told.after
+    assert look(str(place)) == told.after
     return died
 
 
@@ -369,12 +347,12 @@ def live(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Callable[..., int]:
     """Has a driver live, with the server of the target."""
-    needs, log = TARGETS[target].needs, tmp_path / "log"
-    if needs == "postgresql":
+    log = tmp_path / "log"
+    if target == "postgresql":
         monkeypatch.setenv("HEADRACE_TEST_POSTGRESQL", request.getfixturevalue("server"))
-    if needs == "s3":
+    if target == "s3":
         request.getfixturevalue("bucket")
-    pytest.importorskip({"delta": "deltalake", "folder": "duckdb"}.get(target, "pyarrow"))
+    pytest.importorskip({"delta": "deltalake", "parquet": "duckdb"}.get(target, "pyarrow"))
     given = {key: value for key, value in os.environ.items() if key.startswith(("AWS_", "HEADRACE_TEST"))}
 
     def lives(*arguments: Any, **end: Any) -> int:
@@ -390,7 +368,7 @@ def test_readers_see_what_was_before_or_all(
     case: str, target: str, live: Callable[..., int], tmp_path: Path
 ) -> None:
     """A third of the points in each cell, others in the next."""
-    shift = [*CASES].index(case) + [*TARGETS].index(target)
+    shift = [*CASES].index(case) + [*OTHERS].index(target)
 
     def kills(points: Points) -> list[dict[str, Any]]:
         return [{"faults": {point: f"kill@{passage}"}} for point, passage in points[shift % 3 :: 3]]
@@ -400,7 +378,7 @@ def test_readers_see_what_was_before_or_all(
 
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", OTHERS)
 @pytest.mark.parametrize("case", CASES)
 def test_soak(
     case: str, target: str, live: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
