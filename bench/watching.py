@@ -96,11 +96,12 @@ def watched(watch: bool, rows: int, out: Path) -> tuple[float, float]:
 
 
 def browse(address: str) -> None:
-    """Ask for one page after the other, as long as there is one."""
+    """Ask for one page after the other until one says that the run has ended, as the page's script does."""
+    page = b""
     with contextlib.suppress(OSError, http.client.HTTPException):
-        while True:
+        while b'data-live="ended"' not in page:
             with urllib.request.urlopen(f"{address}?next", timeout=60) as answer:
-                answer.read()
+                page = answer.read()
 
 
 def compared(rounds: int, rows: int, place: Path) -> int:

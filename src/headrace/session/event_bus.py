@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.core.door import annex, completed
 from headrace.core.events import Event
 from headrace.core.model_ports import ObserverParts
+from headrace.core.process import importing
 from headrace.driver.ports import NoObserver
 from headrace.errors import ArgumentError, nearest
 from headrace.observers.record import EVENTS, Log, Record
@@ -50,8 +51,10 @@ class EventBus(NoObserver):
     def of(cls, options: RunOptions, folder: Path, progress: Progress | None = None) -> EventBus:
         """Return the observers for these options, and ``progress``; the record goes to the run's ``folder``."""
         shown: list[Any] = [progress] if progress is not None else []
-        if options.watch and (pages := annex("report.live")) is not None:
-            shown.append(pages.Watch(folder))
+        if options.watch:
+            with importing():
+                pages = annex("report.live")
+            shown += [pages.Watch(folder)] if pages is not None else []
         return cls([Record(folder / EVENTS), *shown, *options.observers])
 
     def add(self, observer: Any) -> None:

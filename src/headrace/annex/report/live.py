@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hmac
 import secrets
+import socket
 import sys
 import threading
 import time
@@ -22,6 +23,7 @@ from headrace.annex.report.page import page
 from headrace.annex.report.writing import rejected_samples
 from headrace.core.events import Event, RunStarted
 from headrace.core.files import hive, safe_files
+from headrace.core.process import importing
 from headrace.core.terminal import say, warn
 from headrace.core.wishes import EVERY_ROW, RunAsked
 from headrace.output.names import ASKED, run_of
@@ -78,12 +80,14 @@ class Pages:
     def page(self, *, anew: bool = False) -> tuple[bytes, bool]:
         """Return the page as it is now, or was a moment ago, and whether the run has ended."""
         with self._lock:
-            if anew or not self._page or time.monotonic() - self._made >= self.pause:
+            is_due = time.monotonic() - self._made >= self.pause or (anew and not self._ended)
+            if is_due or not self._page:
                 began, is_first = time.thread_time(), not self._page
-                status = self._follower.poll()
-                self._page, self._ended = self._of(status), status.ended
+                with importing():  # what is first looked at brings modules
+                    status = self._follower.poll()
+                    self._page, self._ended = self._of(status), status.ended
                 self._made = time.monotonic()
-                if not is_first:  # that one imports what the report at the end needs anyway
+                if not is_first:  # that one imports what later ones have
                     self._cost = time.thread_time() - began
             return self._page, self._ended
 
@@ -172,11 +176,15 @@ def _parts(root: Path, run: str) -> Iterator[Path]:
 
 
 def _first_rows(part: Path) -> Table:
+    """Return the first rows of a part, as its source reads them: a run of them would take ten times as long."""
+    from headrace.core.arrow.views import output_rows
     from headrace.core.tables import rows_table
     from headrace.readers.by_name import dataset_of
 
-    rows = dataset_of([str(part)], None, {}).with_options(engine="inline", progress=False)
-    return rows_table(rows.take(_SAMPLE), [rows.schema()])
+    with contextlib.closing(dataset_of([str(part)], None, {})._plan.source) as source:
+        read = (batch for split in source.splits() for batch in source.read(split, None, _SAMPLE))
+        batch = next(read).slice(0, _SAMPLE)
+        return rows_table(list(output_rows(batch, live=source.shares_memory)), [batch.schema])
 
 
 class Server:
@@ -193,7 +201,7 @@ class Server:
         self.asked = 0.0  # when one did last
         self._http = _Http((HOST, port), _Handler)
         self._http.server = self
-        self._thread = threading.Thread(target=self._http.serve_forever, name="headrace-watch", daemon=True)
+        self._thread = threading.Thread(target=self._http.serve, name="headrace-watch", daemon=True)
         self._thread.start()
 
     @property
@@ -212,14 +220,22 @@ class Server:
         until = time.monotonic() + _FAREWELL
         while time.monotonic() < until and (self.waiting or time.monotonic() - self.asked < _LEAST):
             time.sleep(0.01)
-        self._http.shutdown()
-        self._http.server_close()
+        self._http.open = False
+        with contextlib.suppress(OSError), socket.create_connection((HOST, self.port), _TIMEOUT):
+            pass  # which wakes the thread
         self._thread.join()
+        self._http.server_close()
 
 
 class _Http(ThreadingHTTPServer):
     daemon_threads = True
     server: Server
+    open = True
+
+    def serve(self) -> None:
+        """Serve until it is closed, which takes no time: nobody looks now and then whether it is."""
+        while self.open:
+            self.handle_request()
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -235,11 +251,11 @@ class _Handler(BaseHTTPRequestHandler):
         if self.path.endswith("?next"):
             server.waiting += 1
             try:
-                anew = server.ended.wait(server.pages.pause)
-                self._answer(200, server.pages.page(anew=anew)[0])
+                made, ended = server.pages.page(anew=server.ended.wait(server.pages.pause))
+                server.asked = 0.0 if ended else time.monotonic()  # this page asks again
+                self._answer(200, made)
             finally:
                 server.waiting -= 1
-                server.asked = 0.0 if anew else time.monotonic()
             return
         self._answer(200, server.pages.page()[0])
 

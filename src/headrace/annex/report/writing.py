@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from headrace.core.files import safe_files
+from headrace.core.process import importing
 from headrace.core.work import HOME, REJECTED, Ledger
 from headrace.errors import HeadraceError, NothingMatched, nearest
 from headrace.observers.record import EVENTS
@@ -60,7 +61,7 @@ def assets_loaded() -> Iterator[None]:
 
 
 def _load_assets() -> None:
-    with contextlib.suppress(Exception):  # the page raises it again when it is needed
+    with contextlib.suppress(Exception), importing():  # the page raises it again when it is needed
         import headrace.annex.report.page  # noqa: F401
         from headrace.annex.report import template
         from headrace.observers import record_reader
