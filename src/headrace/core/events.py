@@ -137,7 +137,8 @@ class RunStarted(msgspec.Struct, frozen=True):
 
     ``last_shards``: how many rows the last shards have, -1 where that is not known, or their bytes if ``size`` is not
     0. ``size``: the bytes of the input, where only reading tells how many rows it has; ``size_done`` of them were
-    done before, and ``sizes`` has those of the shards that are left.
+    done before, and ``sizes`` has those of the shards that are left. ``likely``: about how many rows there are, by
+    the beginning of the input; 0 where that is known, or does not tell.
     """
 
     run: str
@@ -158,6 +159,7 @@ class RunStarted(msgspec.Struct, frozen=True):
     size_done: int = 0
     sizes: dict[int, int] = {}
     faults_done: Faults = Faults()
+    likely: int = 0
 
 
 class RowsRead(msgspec.Struct, frozen=True):

@@ -303,6 +303,13 @@ class Source(Protocol):
         """
         raise UnknownArgument("file_extensions= is for what reads files.")
 
+    def likely_rows(self) -> int:
+        """Return about how many rows there are, by the beginning of the input; 0 where that does not tell.
+
+        Called after ``splits``, where these do not tell. Default: 0.
+        """
+        return 0
+
     def splits_in_batches(self, rows: int) -> Sequence[Split]:
         """List the splits as ``splits`` does, cut where batches of ``rows`` rows end, as far as that is possible.
 

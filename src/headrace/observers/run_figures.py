@@ -190,7 +190,7 @@ class RunFigures:
         """Rows of the input, or how many they will be if the rest is as what was committed; None before that."""
         if self._by_rows:
             return self.rows_expected
-        if self._size:
+        if self._size or self.sample.likely:
             return self.sample.likely or None
         return self.shards * self.read / self.shards_done if self.shards_done else None
 

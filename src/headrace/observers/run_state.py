@@ -264,7 +264,8 @@ class RunState(RunFigures):
                 else (self.shards_done, self.shards)
             )
             if total:
-                self._share = max(self._share, min(1.0, done / total))
+                most = 1.0 if self.shards_done >= self.shards else _NEARLY
+                self._share = max(self._share, min(most, done / total))
 
     @property
     def _rows_that_count(self) -> float:
@@ -393,11 +394,12 @@ class RunState(RunFigures):
         """Return how many rows there are, if all of the input is like what was read of it; 0 where nothing tells."""
         if self._read_back is not None:
             return self._read_back.likely
-        if not self._size:
-            return 0
         rows, size = self._earlier.sized() if self.begun else self._open.sized()
         rows, size = rows + self.read, size + self._size_done
-        return max(self.rows, *self.begun, round(rows / size * self._size)) if size else 0
+        if self._size and size:
+            return max(self.rows, *self.begun, round(rows / size * self._size))
+        first = self.started.likely if self.started is not None else 0
+        return max(self.rows, first) if first else 0
 
     def _at_work(self) -> tuple[tuple[float, ...], float]:
         """Return how long earlier stages have worked in calls that go on, and how long the last has waited."""

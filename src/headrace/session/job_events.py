@@ -22,7 +22,7 @@ from headrace.output.names import REPORT
 from headrace.output.runs import success_of
 from headrace.output.seen_keys import key_step
 from headrace.result import Metrics, Result
-from headrace.session.read import rows_expected, sizes_of
+from headrace.session.read import likely_rows, rows_expected, sizes_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,13 +38,14 @@ def started(job: Job, workers: int) -> RunStarted:
     before = state.ledger
     sizes = sizes_of(job.plan, planned)
     left = {index: size for index, size in sizes.items() if not state.done[index]}
+    expected = rows_expected(job.plan, planned)
     return RunStarted(
         job.committer.plan.run,
         str(job.output),
         len(planned),
         state.shards,
         before.read,
-        rows_expected(job.plan, planned),
+        expected,
         workers,
         before.written,
         before.rejected,
@@ -57,6 +58,7 @@ def started(job: Job, workers: int) -> RunStarted:
         sum(sizes.values()) - sum(left.values()),
         left,
         state.faults,
+        likely_rows(job.plan, expected),
     )
 
 

@@ -257,6 +257,7 @@ def _announce(plan: Plan, context: RunContext, shards: list[Shard], events: Even
             last_shards=last,
             size=sum(sizes.values()),
             sizes=sizes,
+            likely=likely_rows(plan, rows),
         )
     )
 
@@ -274,9 +275,20 @@ def rows_expected(plan: Plan, shards: Sequence[Shard]) -> int:
     if any(shard.rows < 0 for shard in shards):
         return -1
     rows = sum(shard.rows for shard in shards)
-    # With a limit, fewer than there are.
     known = _rows_after(plan, [split for shard in shards for split in shard.splits])
-    return rows if known is None else min(rows, known)
+    return min(rows, rows if known is None else known, _until_the_limit(plan, rows) or rows)
+
+
+def _until_the_limit(plan: Plan, rows: int) -> int:
+    """Return how many of so many rows are read until the limits have theirs; 0 if only running it would tell."""
+    steps = plan.without_metrics().steps
+    last = max((number for number, step in enumerate(steps, 1) if step.row_limit is not None), default=0)
+    for step in steps[:last]:
+        if step.row_limit is not None:
+            rows = min(rows, step.row_limit)
+        elif isinstance(step, OnBranch) or step.rows_after(rows) != rows:
+            return 0
+    return rows
 
 
 def sizes_of(plan: Plan, shards: Sequence[Shard]) -> dict[int, int]:
@@ -284,6 +296,11 @@ def sizes_of(plan: Plan, shards: Sequence[Shard]) -> dict[int, int]:
     tells = rows_expected(plan, shards) < 0 and not any(step.row_limit is not None for step in plan.steps)
     sizes = {shard.index: shard.size for shard in shards} if tells else {}
     return sizes if any(sizes.values()) else {}
+
+
+def likely_rows(plan: Plan, expected: int) -> int:
+    """Return about how many rows will be read where only reading tells, so that ``expected`` is -1; 0 for unknown."""
+    return _until_the_limit(plan, plan.source.likely_rows()) if expected < 0 else 0
 
 
 def _warn_of_rejects(tally: InMemoryCommitter) -> None:

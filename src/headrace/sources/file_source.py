@@ -117,6 +117,7 @@ class FileSource(Source, Generic[Inspected]):
     """
 
     suffixes: ClassVar[tuple[str, ...] | None] = None
+    has_lines: ClassVar[bool] = False  # whether a row is a line, as a rule
     reads_objects: ClassVar[bool] = False  # whether files are opened by ``core.stores.objects`` only
 
     def __init__(self, paths: PathArgument, *, adds_path: bool = False) -> None:
@@ -167,6 +168,14 @@ class FileSource(Source, Generic[Inspected]):
 
         own = None if columns is None else [name for name in columns if name != PATH]
         return with_path(self._with_folders(split, own, batch_rows, bad), columns, self.file(split.file).path)
+
+    def likely_rows(self) -> int:
+        """Return about how many lines there are, where they are rows."""
+        if not self.has_lines:
+            return 0
+        from headrace.sources.text import likely_lines
+
+        return likely_lines(self._files, objects=".jsonl" in (self.suffixes or ()))
 
     def folder_columns(self) -> FolderColumns | None:
         """Return the columns that come from folders, behind those of ``read_rows``. Default: none."""

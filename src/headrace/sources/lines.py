@@ -47,6 +47,7 @@ class TextSource(FileSource["tuple[bool, ...]"]):
     """
 
     reads_objects = True
+    has_lines = True
 
     def __init__(
         self,

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.core.files.formats import reader_of
+from headrace.core.files.input_files import InputFile
 from headrace.core.stores.objects import open_arrow, open_binary, open_range
 from headrace.core.work import Split
 from headrace.errors import ArgumentError, UnreadableFile
@@ -23,6 +24,7 @@ HEAD_BYTES = 1 << 20
 _HEAD_LIMIT = 1 << 26
 _BLOCK = 1 << 20
 _LARGEST_BLOCK = 1 << 30
+_SAMPLE = 256 << 10  # bytes, by which the number of lines is told
 _MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bz2", b"\x04\x22\x4d\x18": "lz4"}
 _BOM = codecs.BOM_UTF8
 
@@ -124,6 +126,31 @@ def heads(path: str, encoding: str = "utf8", size: int = HEAD_BYTES) -> Iterator
         ) from error
     except (pa.ArrowException, OSError) as error:
         raise unreadable(path, error) from error
+
+
+def likely_lines(files: Sequence[InputFile], *, objects: bool) -> int:
+    """Return about how many lines there are, by the first ones: exactly, of little plain text; 0 where nothing tells.
+
+    Nothing does where a file is compressed and not small. ``objects``: each line is one of JSON, or nothing tells.
+    """
+    looked_at = lines = 0
+    try:
+        for file in files:
+            with open_stream(file.path) as stream:
+                data = read_fully(stream, _SAMPLE - min(looked_at, _SAMPLE - 1))
+                packed = isinstance(stream, pa.CompressedInputStream)
+                if packed and stream.read(1):
+                    return 0
+            first = data[skip_mark(data) :].lstrip().partition(b"\n")[0]
+            if objects and not (first.startswith(b"{") and first.rstrip().endswith(b"}")):
+                return 0
+            lines += data.count(b"\n") + (bool(data) and len(data) == file.size and not data.endswith(b"\n"))
+            looked_at += file.size if packed else len(data)
+            if looked_at >= _SAMPLE:
+                break
+    except (OSError, pa.ArrowException):  # whoever reads them has the better message
+        return 0
+    return round(lines * sum(file.size for file in files) / looked_at) if looked_at else 0
 
 
 def in_blocks(batches: Callable[[int], Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:

@@ -59,6 +59,7 @@ class CsvSource(FileSource["CsvLayout"]):
 
     suffixes = suffixes_read_by("read_csv")
     reads_objects = True
+    has_lines = True
 
     def __init__(
         self,

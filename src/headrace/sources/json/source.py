@@ -45,6 +45,7 @@ class JsonSource(FileSource["JsonLayout"]):
 
     suffixes = suffixes_read_by("read_json")
     reads_objects = True
+    has_lines = True
 
     def __init__(
         self,
