@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import pickle
 import re
+import sys
 import types
 from pathlib import Path
 from typing import Any
@@ -40,49 +42,35 @@ class Tokenizer:
 
 
 class Engine:
-    """Says each prompt's words backwards, a word in each step; at most ``slots`` requests at a time."""
+    """Says each prompt's words backwards; ``places`` and ``room`` are small."""
 
-    room = 40
+    places, room = 4, 40
 
-    def __init__(self, model: Any, slots: int = 4) -> None:
+    def __init__(self) -> None:
         self.tokenizer = Tokenizer()
-        self.model, self.slots, self.places = model, slots, slots
         self.requests: list[Any] = []
-        self.inside: dict[int, list[Any]] = {}
         self.closed = False
 
-    def add(self, number: int, request: Any) -> None:
+    async def generate(self, request: Any) -> Generated:
         if request.sampling.get("top_p") == 7:
             raise RequestRefused("vLLM refuses the request: top_p")
         if request.structure.get("regex") == "bad":
             raise EndpointRefused("vLLM refuses the schema")
         self.requests.append(request)
         words = [self.tokenizer.words[token] for token in request.tokens][::-1]
+        if "stop" in words:
+            raise EndpointUnavailable("vLLM has stopped: the engine died")
         if request.messages:
             words = [part["type"] for part in request.messages[-1]["content"]]
         if request.structure:
             words = ["yes"] if "regex" in request.structure else ['{"choice":"b"}']
         if request.lora:
             words = [request.lora]
-        self.inside[number] = [words, 0, request.sampling.get("max_tokens", 9)]
-
-    def step(self) -> list[tuple[int, Any]]:
-        if any("stop" in words for words, _, _ in self.inside.values()):
-            raise EndpointUnavailable("vLLM has stopped: the engine died")
-        ended: list[tuple[int, Any]] = []
-        for number in list(self.inside)[: self.slots]:
-            entry = self.inside[number]
-            entry[1] += 1
-            words, made, most = entry
-            if made >= min(len(words), most):
-                reason = "stop" if made >= len(words) else "length"
-                ended.append((number, Generated(" ".join(words[:made]), reason, made, 2, 0.0, 77)))
-                del self.inside[number]
-        return ended
-
-    def abort(self, numbers: Any) -> None:
-        for number in numbers:
-            self.inside.pop(number, None)
+        made = min(len(words), request.sampling.get("max_tokens", 9))
+        for _ in range(made):
+            await asyncio.sleep(0)
+        reason = "stop" if made >= len(words) else "length"
+        return Generated(" ".join(words[:made]), reason, made, 2, 0.0, 77)
 
     def close(self) -> None:
         self.closed = True
@@ -92,8 +80,8 @@ class Engine:
 def engines(monkeypatch):
     made: list[Engine] = []
 
-    def start(model: Any) -> Engine:
-        made.append(Engine(model))
+    def start(model: Any, loop: Any) -> Engine:
+        made.append(Engine())
         return made[-1]
 
     monkeypatch.setattr(engine_kinds, "start_engine", start)
@@ -179,7 +167,7 @@ def test_structure_adapters_and_what_is_asked_once(engines, folder, tmp_path):
         inline(rows.prompt("{text}", model.with_options(sampling={"lora": "legal"}))).take(1)[0]["answer"]
         == "legal"
     )
-    assert engine_kinds._rank(model) == 32
+    assert engine_kinds.rank_of(model) == 32
     rows = hr.from_items([{"text": "the vote", "adapter": each} for each in ("legal", None, "other")])
     asked = rows.prompt(
         "{text}", model.with_options(overrides={"lora": "adapter"}, sampling={"max_tokens": 9})
@@ -266,7 +254,7 @@ def test_what_makes_no_sense_is_refused(folder, tmp_path):
 
 
 def test_a_worker_without_vllm_says_so(folder, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "vllm", None)
+    monkeypatch.setitem(sys.modules, "vllm", None)
     with pytest.raises(MissingLibrary, match="install the package vllm"):
         inline(hr.from_items([{"text": "x"}]).prompt("{text}", hr.llm.VLLM(folder))).take_all()
 
@@ -295,25 +283,65 @@ def test_images_go_to_the_engine_as_messages(engines, folder):
         rows.prompt(SEE, hr.llm.SGLang(folder))
 
 
+def adapter(**inner: Any) -> Any:
+    """Return what asks a vLLM, which is played here."""
+    engine = object.__new__(engine_kinds.VLLMEngine)
+    engine.inner, engine.room, engine._asked, engine._loras = types.SimpleNamespace(**inner), 20, 0, {}
+    engine.model = types.SimpleNamespace(label="tiny", engine="vLLM")
+    return engine
+
+
 def test_what_the_engine_makes_of_images(monkeypatch):
     request = engine_kinds.EngineRequest([], {"temperature": 0.0}, {}, "", [{"role": "user", "content": []}])
-    engine = object.__new__(engine_kinds.VLLMEngine)
-    inner: Any = types.SimpleNamespace(model_config=types.SimpleNamespace(is_multimodal_model=False))
-    engine._engine, engine._label, engine.room = inner, "tiny", 20
-    with pytest.raises(EndpointRefused, match="The model tiny takes no images"):
-        engine._prompt(request)
-    monkeypatch.setitem(__import__("sys").modules, "vllm", types.SimpleNamespace())
-    renderers = types.SimpleNamespace(ChatParams=lambda: "params")
-    monkeypatch.setitem(__import__("sys").modules, "vllm.renderers", renderers)
+    config = types.SimpleNamespace(is_multimodal_model=False)
     prompt = {"prompt_token_ids": [1] * 15, "multi_modal_data": {"image": "it"}}
-    inner.model_config.is_multimodal_model = True
-    inner.renderer = types.SimpleNamespace(render_chat=lambda messages, params: (None, [prompt]))
-    assert engine._prompt(request) == (prompt, {"temperature": 0.0, "max_tokens": 5})
+
+    async def render(messages: Any, params: Any) -> Any:
+        return None, [prompt]
+
+    engine = adapter(model_config=config, renderer=types.SimpleNamespace(render_chat_async=render))
+    with pytest.raises(EndpointRefused, match="The model tiny takes no images"):
+        asyncio.run(engine._prompt(request))
+    monkeypatch.setitem(sys.modules, "vllm", types.SimpleNamespace())
+    renderers = types.SimpleNamespace(ChatParams=lambda: "params")
+    monkeypatch.setitem(sys.modules, "vllm.renderers", renderers)
+    config.is_multimodal_model = True
+    assert asyncio.run(engine._prompt(request)) == (prompt, {"temperature": 0.0, "max_tokens": 5})
     prompt["prompt_token_ids"] = [1] * 20
     with pytest.raises(
         ContextTooLong, match="the prompt has 20 tokens and the answer may have 1; the model takes 20"
     ):
-        engine._prompt(request)
+        asyncio.run(engine._prompt(request))
+
+
+def test_what_an_engine_fails_with_is_of_the_row_or_ends_the_run(monkeypatch):
+    """An error of one request leaves the others; one of an engine that is dead is of all."""
+    output = types.SimpleNamespace(text="yes", finish_reason="stop", token_ids=[1, 2])
+    said = types.SimpleNamespace(outputs=[output], num_cached_tokens=None, prompt_token_ids=[1], metrics=None)
+
+    async def generate(prompt: Any, params: Any, name: str, lora_request: Any) -> Any:
+        if params["temperature"]:
+            try:
+                raise ValueError("the grammar is wrong" if params["structured_outputs"] else "top_p is wrong")
+            except ValueError as error:
+                raise RuntimeError("generate() failed") from error
+        yield said
+
+    params = types.SimpleNamespace(
+        RequestOutputKind=types.SimpleNamespace(FINAL_ONLY=2), StructuredOutputsParams=dict
+    )
+    monkeypatch.setitem(sys.modules, "vllm", types.SimpleNamespace(SamplingParams=dict))
+    monkeypatch.setitem(sys.modules, "vllm.sampling_params", params)
+    engine = adapter(generate=generate, errored=False)
+    made = asyncio.run(engine.generate(engine_kinds.EngineRequest([1], {"temperature": 0.0})))
+    assert made == Generated("yes", "stop", 2, 0, 0.0, 1)
+    with pytest.raises(RequestRefused, match="vLLM refuses the request: top_p is wrong"):
+        asyncio.run(engine.generate(engine_kinds.EngineRequest([1], {"temperature": 9.0})))
+    with pytest.raises(EndpointRefused, match="vLLM refuses the schema: the grammar is wrong"):
+        asyncio.run(engine.generate(engine_kinds.EngineRequest([1], {"temperature": 9.0}, {"regex": "a"})))
+    engine.inner.errored = True
+    with pytest.raises(EndpointUnavailable, match="vLLM has stopped: RuntimeError"):
+        asyncio.run(engine.generate(engine_kinds.EngineRequest([1], {"temperature": 9.0})))
 
 
 def test_columns_of_chats_go_to_the_engine(engines, folder):
