@@ -1,4 +1,4 @@
-"""A million prompts, by requests and by batches, killed ten times: each is answered once, and counted as it is billed.
+"""A million prompts, by requests and by batches, killed ten times: each is answered once and counted as billed.
 
 ``HEADRACE_SOAK_PROMPTS`` says how many instead; `make soak` runs this with the others.
 """
@@ -35,9 +35,9 @@ USED = 10
 
 JOB = """
 import sys, headrace as hr
-from headrace.annex.llm import batch_services, batch_work
+from headrace.annex.llm import ahead, batch_services
 url, out, many, via = sys.argv[1:]
-batch_work.FIRST_LOOK = batch_services.SETTLED = 0.2
+ahead.FIRST_LOOK = batch_services.SETTLED = 0.2
 batch_services.OpenAIBatches.most_lines = int(many) // 20
 model = hr.llm.Endpoint(url, "m", max_in_flight=64).with_options(sampling={"temperature": 0})
 rows = hr.range(int(many)).with_options(engine="inline", progress=False, report=False)
@@ -46,7 +46,7 @@ rows.prompt("{id}", model, via=via).write_parquet(out)
 
 
 class Server:
-    """What the server's process tells: how often it has answered, and each prompt; it kills ``job`` at ``kill_at``."""
+    """What the server's process tells: how often each prompt was answered. It kills ``job`` at ``kill_at``."""
 
     def __init__(self) -> None:
         shared = multiprocessing.get_context("fork")
@@ -146,10 +146,15 @@ def test_each_prompt_is_answered_once(tmp_path, via):
             job = subprocess.Popen(command, start_new_session=True)
             server.job.value, began, sizes = job.pid, time.monotonic(), []
             while job.poll() is None:
-                with contextlib.suppress(psutil.NoSuchProcess), contextlib.suppress(subprocess.TimeoutExpired):
+                with (
+                    contextlib.suppress(psutil.NoSuchProcess),
+                    contextlib.suppress(subprocess.TimeoutExpired),
+                ):
                     sizes.append((server.answered.value, psutil.Process(job.pid).memory_info().rss))
                     job.wait(timeout=0.5)
-            print(f"{via}: ended by {job.returncode} after {time.monotonic() - began:,.1f} s, {server.answered.value:,}")
+            print(
+                f"{via}: ended by {job.returncode} after {time.monotonic() - began:,.1f} s, {server.answered.value:,}"
+            )
             if job.returncode == 0:
                 break
             assert job.returncode == -signal.SIGKILL
@@ -164,8 +169,10 @@ def test_each_prompt_is_answered_once(tmp_path, via):
     paid, twice = told["paid"], answered - PROMPTS
     peaks = [size for _, size in sizes]
     half, end = max(peaks[: len(peaks) // 2]), max(peaks[len(peaks) // 2 :])
-    print(f"{via}: {PROMPTS:,} prompts, {kills} kills, {answered:,} answers, {twice} twice; told: {paid}; "
-          f"memory up to {half >> 20} MiB in the first half of the last process, {end >> 20} in the second")
+    print(
+        f"{via}: {PROMPTS:,} prompts, {kills} kills, {answered:,} answers, {twice} twice; told: {paid}; "
+        f"memory up to {half >> 20} MiB in the first half of the last process, {end >> 20} in the second"
+    )
     assert kills == KILLS and min(each) == 1
     # What a killed process had under way is asked again, and counted apart: nobody can know whether it was answered.
     assert 0 <= twice <= (KILLS * IN_FLIGHT if via == "requests" else 0)

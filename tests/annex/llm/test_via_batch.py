@@ -19,8 +19,8 @@ import pytest
 import headrace as hr
 import headrace.session.preparing as session
 from forked import Forked
+from headrace.annex.llm import ahead as work
 from headrace.annex.llm import batch_services as calls
-from headrace.annex.llm import batch_work as work
 from headrace.annex.llm.anthropic_form import chat_of, params_of
 from headrace.annex.llm.batch_services import OpenAIBatches
 from headrace.annex.llm.client import Client
@@ -463,7 +463,7 @@ def test_rows_that_are_others_each_time_are_not_asked_at_the_full_price(out):
 
 JOB = """
 import sys
-from headrace.annex.llm import batch_work as work, batch_services as calls
+from headrace.annex.llm import ahead as work, batch_services as calls
 work.FIRST_LOOK = calls.FIRST_WAIT = calls.UNSURE_WAIT = 0.01
 calls.SETTLED = 0.05
 from headrace.annex.llm.batch_services import OpenAIBatches
@@ -528,7 +528,7 @@ def test_killed_at_any_point_nothing_is_paid_twice(tmp_path, points, passage, vi
 
 MANY = """
 import sys, psutil, threading
-from headrace.annex.llm import batch_work as work
+from headrace.annex.llm import ahead as work
 work.FIRST_LOOK = 0.01
 import headrace as hr
 rows = hr.range(int(sys.argv[3])).with_options(engine="inline", progress=False)

@@ -53,79 +53,6 @@ class LineOutcome:
     status: int = 400
 
 
-class BatchService:
-    """Where batches are worked on. Methods ask the server once, and raise ``Again`` where that may help.
-
-    ``place``: the address of the batches. ``after``: the parameter by which a list goes on. ``uploads``: a file is
-    sent before its batch is made. ``url``: where requests of batches go.
-    """
-
-    most_lines: int
-    most_bytes: int
-    uploads: bool
-    place: str
-    after: str
-
-    def __init__(self, client: Client, url: str) -> None:
-        self._client, self._url = client, url
-
-    def write(self, file: IO[bytes], part: Part, requests: Iterable[tuple[int, bytes]]) -> None:
-        """Write what is sent for some requests, each with its number."""
-        raise NotImplementedError
-
-    async def upload(self, part: Part, path: str) -> str:
-        """Send the file, and return its name there; only where ``uploads``."""
-        raise NotImplementedError
-
-    async def find_file(self, part: Part) -> str | None:
-        """Return the name of a file that was sent for a part."""
-        raise NotImplementedError
-
-    async def forget(self, part: Part) -> None:
-        """Remove what was sent, where it does not go by itself; its answers are here."""
-
-    async def create(self, part: Part, path: str) -> Batch:
-        """Have the work begin."""
-        raise NotImplementedError
-
-    async def find(self, part: Part, size: int, known: set[str]) -> Batch | None:
-        """Return the batch of a part, if there is one; ``known`` are those of other parts."""
-        raise NotImplementedError
-
-    async def look(self, batch: str) -> Batch:
-        """Return how a batch is."""
-        return self.batch_of(table(await self._client.call("GET", f"{self.place}/{batch}")))
-
-    async def download(self, batch: Batch, file: IO[bytes]) -> None:
-        """Write what became of its lines, in any order."""
-        raise NotImplementedError
-
-    @staticmethod
-    def batch_of(data: Mapping[str, Any]) -> Batch:
-        """Read how a batch is."""
-        raise NotImplementedError
-
-    @staticmethod
-    def outcome(line: bytes) -> LineOutcome:
-        """Read what became of a line."""
-        raise NotImplementedError
-
-    async def _listed(self, path: str, since: float, **params: str) -> AsyncIterator[dict[str, Any]]:
-        """Yield what is listed, the newest first, until it is older."""
-        last: str | None = None
-        while True:
-            page = {**params, "limit": str(PAGE)} | ({self.after: last} if last else {})
-            found = table(await self._client.call("GET", path, params=page))
-            each: dict[str, Any] = {}
-            for each in found.get("data") or ():
-                if _seconds(each.get("created_at")) < since - CLOCKS_DIFFER:
-                    return
-                yield each
-            if not found.get("has_more") or not each:
-                return
-            last = text(each, "id")
-
-
 def _seconds(said: Any) -> float:
     """Return a time in seconds since 1970, of ISO 8601 too; now for what is none, so that the search goes on."""
     try:
@@ -185,10 +112,12 @@ def object_of(line: bytes) -> dict[str, Any]:
 _AGAIN_STATUS = (200, 408, 409, 425, 429)
 
 
-class OpenAIBatches(BatchService):
+class OpenAIBatches:
     """OpenAI's: a file of requests is uploaded, a batch is made of it, its answers are files.
 
-    https://platform.openai.com/docs/api-reference/batch
+    Methods ask the server once, and raise ``Again`` where that may help. ``place``: the address of the batches.
+    ``after``: the parameter by which a list goes on. ``uploads``: a file is sent before its batch is made. ``url``:
+    where requests of batches go. https://platform.openai.com/docs/api-reference/batch
     """
 
     most_lines = 50_000
@@ -196,6 +125,28 @@ class OpenAIBatches(BatchService):
     uploads = True
     place = "/batches"
     after = "after"
+
+    def __init__(self, client: Client, url: str) -> None:
+        self._client, self._url = client, url
+
+    async def _listed(self, path: str, since: float, **params: str) -> AsyncIterator[dict[str, Any]]:
+        """Yield what is listed, the newest first, until it is older."""
+        last: str | None = None
+        while True:
+            page = {**params, "limit": str(PAGE)} | ({self.after: last} if last else {})
+            found = table(await self._client.call("GET", path, params=page))
+            each: dict[str, Any] = {}
+            for each in found.get("data") or ():
+                if _seconds(each.get("created_at")) < since - CLOCKS_DIFFER:
+                    return
+                yield each
+            if not found.get("has_more") or not each:
+                return
+            last = text(each, "id")
+
+    async def look(self, batch: str) -> Batch:
+        """Return how a batch is."""
+        return self.batch_of(table(await self._client.call("GET", f"{self.place}/{batch}")))
 
     def write(self, file: IO[bytes], part: Part, requests: Iterable[tuple[int, bytes]]) -> None:
         """Write lines of JSON."""
@@ -305,7 +256,7 @@ class OpenAIBatches(BatchService):
 _AGAIN_TYPES = ("api_error", "overloaded_error", "rate_limit_error", "timeout_error")
 
 
-class AnthropicBatches(BatchService):
+class AnthropicBatches(OpenAIBatches):
     """Anthropic's: a batch is made of requests in one body; nothing can be tagged but each request.
 
     A batch that was made without our hearing of it is looked for among those of that time and size, and known by the
@@ -399,6 +350,8 @@ class AnthropicBatches(BatchService):
             return LineOutcome(name, None, code, words, code in _AGAIN_TYPES)
         return LineOutcome(name, None, str(kind), f"the request was {kind}", again=True)
 
+
+SERVICES: dict[str, type[OpenAIBatches]] = {"openai": OpenAIBatches, "anthropic": AnthropicBatches}
 
 # ---------------------------------------------------------------- calls: patient, and careful with what is done once
 

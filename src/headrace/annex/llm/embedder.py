@@ -11,9 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.annex.llm.ahead import Ahead, name_of
-from headrace.annex.llm.answers import way_of, why_requests
+from headrace.annex.llm.answers import way_of
 from headrace.annex.llm.batch_ledger import BatchLedger, NotAsked, other_rows
-from headrace.annex.llm.batch_work import Asking
 from headrace.annex.llm.client import Client
 from headrace.annex.llm.endpoint import Endpoint
 from headrace.annex.llm.refusals import Again, BadRow, ContextTooLong, Malformed, RequestRefused, RowError
@@ -68,10 +67,7 @@ class Embedder:
                 raise Malformed(NO_VECTOR)
             return bytes(vector.tobytes())
 
-        declined = why_requests(self._endpoint)
-        return Ahead(
-            looking, Asking(self._endpoint, label, self._name, "/embeddings", read, self._via, declined)
-        )
+        return Ahead(looking, self._endpoint, label, self._name, "/embeddings", read, self._via)
 
     def keep_in(self, folder: str) -> None:
         """Find in the folder of the run what a batch service has answered."""

@@ -119,8 +119,8 @@ class Engine:
         said = error.__cause__ or error
         if request.structure and is_about_schema(str(said)):
             return EndpointRefused(
-                f"{name} refuses the schema: {shortened(said)}. Simplify schema=, or say guided=False: then the model "
-                "is only told of it, and its answers are checked and repaired here."
+                f"{name} refuses the schema: {shortened(said)}. Simplify schema=, or say guided=False: then the "
+                "model is only told of it, and its answers are checked and repaired here."
             )
         return RequestRefused(f"{name} refuses the request: {shortened(said)}")
 
@@ -190,9 +190,7 @@ class VLLMEngine(Engine):
             skip_clone=True,
         )
         lora = self._loras[request.lora] if request.lora else None
-        said: Any = None
-        async for said in self.inner.generate(prompt, params, name, lora_request=lora):
-            pass
+        (said,) = [each async for each in self.inner.generate(prompt, params, name, lora_request=lora)]
         made = said.outputs[0]
         first = getattr(getattr(said, "metrics", None), "first_token_latency", 0.0)
         return Generated(
@@ -210,8 +208,8 @@ class VLLMEngine(Engine):
             return {"prompt_token_ids": request.tokens}, request.sampling
         if not self.inner.model_config.is_multimodal_model:
             raise EndpointRefused(
-                f"The model {self.model.label} takes no images, and the messages have some. Ask a model that sees, or "
-                "leave the images out of the messages."
+                f"The model {self.model.label} takes no images, and the messages have some. Ask a model that sees, "
+                "or leave the images out of the messages."
             )
         from vllm.renderers import ChatParams
 

@@ -23,11 +23,9 @@ from headrace.annex.llm.answers import (
     added,
     answer_of,
     reason_of,
-    why_requests,
     with_max_tokens,
 )
 from headrace.annex.llm.batch_ledger import BatchLedger, NotAsked, other_rows
-from headrace.annex.llm.batch_work import Asking
 from headrace.annex.llm.client import Reply
 from headrace.annex.llm.endpoint import Endpoint
 from headrace.annex.llm.limiter import own_folder
@@ -92,10 +90,9 @@ class Prompter(AnswerColumns):
             return msgspec.msgpack.encode(answer_of(Reply(dict(data), 0.0), settings))
 
         follows = isinstance(settings.on_truncated, int) or (self.schema is not None and settings.repairs > 0)
-        declined = why_requests(asked.model)
-        label, path = f"prompt({self.label})", "/chat/completions"
+        label = f"prompt({self.label})"
         return Ahead(
-            looking, Asking(asked.model, label, self._batches, path, read, asked.via, declined, follows)
+            looking, asked.model, label, self._batches, "/chat/completions", read, asked.via, follows=follows
         )
 
     def keep_in(self, folder: str) -> None:
