@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import headrace as hr
-from headrace.annex.llm.order import ArrivalOrder, Order, PrefixOrder, made_order
+from headrace.annex.llm.order import ORDERS, Order
 from headrace.errors import ArgumentError
 from headrace.testing import FakeLLMServer, SimulatedLLMEngine, SimulatedPrefixCache
 
@@ -21,7 +21,7 @@ def played(
 ) -> tuple[SimulatedLLMEngine, SimulatedPrefixCache]:
     """Give requests to an engine in an order of which ``window`` wait; the end is known after some steps."""
     engine, cache = SimulatedLLMEngine(slots), SimulatedPrefixCache(blocks=500)
-    waiting: Order[int] = made_order(order)
+    waiting: Order[int] = Order(order)
     begun: dict[int, int] = {}
     known = ended = 0
     over = False
@@ -77,7 +77,8 @@ def test_which_prompts_take_long_is_learnt_while_they_run(of_length):
 
 @given(st.lists(st.one_of(st.none(), st.text("ab", max_size=4)), max_size=60), st.integers(0, 60))
 def test_everybody_has_a_turn_once(events, ends_at):
-    for order in (ArrivalOrder(), ArrivalOrder(longest_last=True), PrefixOrder()):
+    for name in ORDERS:
+        order: Order[tuple[int, str]] = Order(name)
         waiting: list[tuple[int, str]] = []
         taken = []
         for number, event in enumerate(events):

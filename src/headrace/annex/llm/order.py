@@ -6,11 +6,10 @@ As only so many rows are read ahead, nobody is overtaken by more than those.
 from __future__ import annotations
 
 import asyncio
-import bisect
 import heapq
 import math
 from collections import deque
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 ORDERS = ("arrival", "prefix", "longest")
 LEAST_LEARNT = 32
@@ -19,158 +18,93 @@ LEAST_LEARNT = 32
 T = TypeVar("T")
 
 
-class Order(Protocol[T]):
-    """Things that wait, each with the text of its request."""
+class Order(Generic[T]):
+    """Things that wait, each with the text of its request; ``name`` is one of ``ORDERS``.
 
-    def add(self, thing: T, text: str) -> None:
-        """Have one wait."""
-        ...
+    ``"arrival"``: who came first is first. ``"prefix"``: texts that begin alike follow one another, by the alphabet,
+    and from its start again when that is through. ``"longest"``: by arrival, but of the last, the longest, so that
+    what takes long ends in time. The longest is who will probably take longest: by the length of its text, and by how
+    long others of about this length took. As long as few have ended, it is the longest text.
 
-    def next(self) -> T:
-        """Return whose turn it is, who waits no more; called only while somebody waits."""
-        ...
-
-    def input_ends(self, ended: bool) -> None:
-        """Note that no others come but those that are on their way, or that others come again."""
-        ...
-
-    def learn(self, text: str, seconds: float) -> None:
-        """Note how long one with this text took, from its place to its end."""
-        ...
-
-    def __len__(self) -> int:
-        """Return how many wait."""
-        ...
-
-
-class ArrivalOrder(Generic[T]):
-    """Who came first is first. ``longest_last``: of the last, the longest, so that what takes long ends in time.
-
-    The longest is who will probably take longest: by the length of its text, and by how long others of about this
-    length took. As long as few have ended, it is the longest text.
-
-    >>> order = ArrivalOrder(longest_last=True)
-    >>> for text in ["b", "a", "c", "ddd"]:
-    ...     order.add(text, text)
-    >>> first = order.next()
-    >>> order.input_ends(True)
-    >>> order.add("ee", "ee")
-    >>> [first, *(order.next() for _ in range(4))]
+    >>> def played(name, first, more):
+    ...     order = Order(name)
+    ...     for text in first:
+    ...         order.add(text, text)
+    ...     said = [order.next()]
+    ...     order.input_ends(True)
+    ...     for text in more:
+    ...         order.add(text, text)
+    ...     return [*said, *(order.next() for _ in range(len(order)))]
+    >>> played("longest", ["b", "a", "c", "ddd"], ["ee"])
     ['b', 'ddd', 'ee', 'a', 'c']
+    >>> played("prefix", ["b1", "c1", "b2"], ["a1", "b3"])
+    ['b1', 'b2', 'b3', 'c1', 'a1']
     """
 
-    def __init__(self, *, longest_last: bool = False) -> None:
-        self._waiting: deque[tuple[int, int, T]] = deque()  # length, number, thing
-        self._last: list[
-            tuple[float, int, int, T]
-        ] = []  # a heap; the number keeps things from being compared
-        self._longest_last = longest_last
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._waiting: list[tuple[float, str, int, int, T]] = []  # a heap: rank, text, number, length, thing
         self._number = 0
+        self._round, self._last = 0.0, ""  # through the alphabet, and where that is
         self._ended = False
         self._took: dict[
             int, tuple[int, float]
-        ] = {}  # how many of about this length have ended, and their seconds
-        self._means: dict[int, float] = {}  # as they were when the heap was made
+        ] = {}  # how many of about a length have ended, and their seconds
+        self._means: dict[int, float] = {}  # as they were when those that wait were ranked
         self._learnt = 0
-        self._made_at = 0  # so many had ended then
+        self._ranked_at = 0  # so many had ended then
 
     def add(self, thing: T, text: str) -> None:
         """Have one wait."""
         self._number += 1
-        if self._ended:
-            heapq.heappush(self._last, (self._rank(len(text)), self._number, len(text), thing))
-        else:
-            self._waiting.append((len(text), self._number, thing))
+        rank, by = 0.0, ""
+        if self._name == "prefix":
+            rank, by = self._round + (text < self._last), text
+        elif self._ended:
+            rank = self._rank(len(text))
+        heapq.heappush(self._waiting, (rank, by, self._number, len(text), thing))
 
     def next(self) -> T:
-        """Return the first, or the longest of the last."""
-        return heapq.heappop(self._last)[3] if self._last else self._waiting.popleft()[2]
+        """Return whose turn it is, who waits no more; called only while somebody waits."""
+        self._round, self._last, _, _, thing = heapq.heappop(self._waiting)
+        return thing
 
     def input_ends(self, ended: bool) -> None:
-        """Have the longest be first from now on, or no more."""
-        self._ended = ended and self._longest_last
+        """Note that no others come but those that are on their way, or that others come again."""
+        self._ended = ended and self._name == "longest"
         if self._ended:
-            self._make_heap()
+            self._rank_all()
 
     def learn(self, text: str, seconds: float) -> None:
-        """Note how long one took that has ended."""
-        if not self._longest_last:
+        """Note how long one with this text took, from its place to its end."""
+        if self._name != "longest":
             return
         count, sum_ = self._took.get(_about(len(text)), (0, 0.0))
         self._took[_about(len(text))] = count + 1, sum_ + seconds
         self._learnt += 1
-        if self._ended and self._learnt >= max(LEAST_LEARNT, 2 * self._made_at):
-            self._make_heap()
+        if self._ended and self._learnt >= max(LEAST_LEARNT, 2 * self._ranked_at):
+            self._rank_all()
 
-    def _make_heap(self) -> None:
-        self._made_at = self._learnt
+    def _rank_all(self) -> None:
+        self._ranked_at = self._learnt
         if self._learnt >= LEAST_LEARNT:
             self._means = {about: sum_ / count for about, (count, sum_) in self._took.items()}
-        waiting = [*((length, number, thing) for _, number, length, thing in self._last), *self._waiting]
-        self._last = [(self._rank(length), number, length, thing) for length, number, thing in waiting]
-        self._waiting.clear()
-        heapq.heapify(self._last)
+        self._waiting = [(self._rank(each[3]), *each[1:]) for each in self._waiting]
+        heapq.heapify(self._waiting)
 
     def _rank(self, length: int) -> float:
-        """Return a number that is the smaller, the longer a text of this length will probably take."""
+        """Return a number below 0 that is the smaller, the longer a text of this length will probably take."""
         if not self._means:
-            return -float(length)
-        return -self._means[min(self._means, key=lambda about: abs(about - _about(length)))]
-
-    def __len__(self) -> int:
-        return len(self._waiting) + len(self._last)
-
-
-def _about(length: int) -> int:
-    """Return a number that lengths have in common of which none is more than about 1.4 times another."""
-    return int(2 * math.log2(length + 1))
-
-
-class PrefixOrder(Generic[T]):
-    """Texts that begin alike follow one another: by the alphabet, and from its start again when that is through.
-
-    Who comes while it goes on takes part where its text has its place.
-
-    >>> order = PrefixOrder()
-    >>> for text in ["b1", "c1", "b2"]:
-    ...     order.add(text, text)
-    >>> first = order.next()
-    >>> for text in ["a1", "b3"]:
-    ...     order.add(text, text)
-    >>> [first, *(order.next() for _ in range(4))]
-    ['b1', 'b2', 'b3', 'c1', 'a1']
-    """
-
-    def __init__(self) -> None:
-        self._waiting: list[tuple[str, int, T]] = []  # sorted
-        self._number = 0
-        self._last: tuple[str, int] = ("", 0)
-
-    def add(self, thing: T, text: str) -> None:
-        """Have one wait."""
-        self._number += 1
-        bisect.insort(self._waiting, (text, self._number, thing))
-
-    def next(self) -> T:
-        """Return the one that follows the last in the alphabet."""
-        place = bisect.bisect_left(self._waiting, self._last)
-        text, number, thing = self._waiting.pop(place if place < len(self._waiting) else 0)
-        self._last = (text, number)
-        return thing
-
-    def input_ends(self, ended: bool) -> None:
-        """Change nothing."""
-
-    def learn(self, text: str, seconds: float) -> None:
-        """Learn nothing."""
+            return -1.0 - length
+        return -1.0 - self._means[min(self._means, key=lambda about: abs(about - _about(length)))]
 
     def __len__(self) -> int:
         return len(self._waiting)
 
 
-def made_order(name: str) -> Order[T]:
-    """Return an order by its name."""
-    return PrefixOrder() if name == "prefix" else ArrivalOrder(longest_last=name == "longest")
+def _about(length: int) -> int:
+    """Return a number that lengths have in common of which none is more than about 1.4 times another."""
+    return int(2 * math.log2(length + 1))
 
 
 # ----------------------------------------------------------------

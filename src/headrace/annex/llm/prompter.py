@@ -29,7 +29,7 @@ from headrace.annex.llm.batch_ledger import BatchLedger, NotAsked, other_rows
 from headrace.annex.llm.client import Reply
 from headrace.annex.llm.endpoint import Endpoint
 from headrace.annex.llm.limiter import own_folder
-from headrace.annex.llm.order import made_order
+from headrace.annex.llm.order import Order
 from headrace.annex.llm.outliers import Guard, Runaway, script_of
 from headrace.annex.llm.refusals import BadRow, ContextTooLong, RowError
 from headrace.annex.llm.spending import Spending, most_tokens, no_folder
@@ -126,7 +126,7 @@ class Prompter(AnswerColumns):
         priced = self.asked.model.prices is not None
         guard = Guard(self.settings.runaway, label)
         ended: asyncio.Future[BaseException] = loop.create_future()
-        asking = UnderWay(self._answered, asker.most, made_order(self.asked.model.order), ended, asker.end)
+        asking = UnderWay(self._answered, asker.most, Order(self.asked.model.order), ended, asker.end)
         asker.pause = asking.pause
         return _Started(asker, store, used, loop, ended, guard, asking, priced, output)
 
