@@ -96,7 +96,12 @@ def as_it_is(reply: Reply) -> Reply:
 
 
 class Client:
-    """Sends requests to one endpoint, from one event loop. Made and used there."""
+    """Sends requests to one endpoint, from one event loop. Made and used there.
+
+    ``EngineClient`` is the same for an engine. ``retried``: why requests were sent again, since somebody looked.
+    ``spending`` lets each request begin, and gets to know what it has used. ``pause`` waits before a request is sent
+    again. ``most``: how many requests it takes at a time.
+    """
 
     def __init__(
         self, endpoint: Endpoint, path: str = "/chat/completions", *, anthropic: bool = False

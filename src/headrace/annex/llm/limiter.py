@@ -16,18 +16,17 @@ import os
 import random
 import re
 import stat
-import struct
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+
+import msgspec
 
 from headrace.core.waiting import lock, unlock
 
-MAGIC = b"hrlimit1"
 LEAST_SHARE = 1
 WORKERS = 64
-"""How many workers the file has room for; further ones take part in the rates, and count as one."""
+"""How many workers the file holds; further ones take part in the rates, and count as one."""
 SILENT_SECONDS = 15.0
 """A worker that was not heard of for so long is gone, and others get its share."""
 BURST_SECONDS = 0.5
@@ -45,21 +44,21 @@ MOMENT = 1e9
 """So many seconds are a moment since 1970, and no time to wait."""
 DECREASE = 0.7
 
-_HEAD = struct.Struct("<8s5d")
-_WORKER = struct.Struct("<Qd")
-_SIZE = _HEAD.size + WORKERS * _WORKER.size
+_SIZE = 4096
 
 
-@dataclass(slots=True)
-class State:
-    """What the file holds; times are in seconds since 1970. ``limit`` 0: as many as the user allows."""
+class State(msgspec.Struct):
+    """What the file holds, as JSON; times are in seconds since 1970. ``limit`` 0: as many as the user allows."""
 
     requests_at: float = 0.0
     tokens_at: float = 0.0
     blocked_until: float = 0.0
     limit: float = 0.0
     lowered_at: float = 0.0
-    workers: dict[int, float] = field(default_factory=dict)
+    workers: dict[int, float] = {}  # when each was heard of
+
+
+_read = msgspec.json.Decoder(State).decode
 
 
 class SharedState:
@@ -82,9 +81,14 @@ class SharedState:
         if not lock(self._fd):
             raise BlockingIOError("another worker looks at the limits")
         try:
-            state = _decoded(os.pread(self._fd, _SIZE, 0))
+            try:
+                state = _read(os.pread(self._fd, _SIZE, 0))
+            except msgspec.DecodeError:  # nobody has written it, or something else
+                state = State()
             yield state
-            os.pwrite(self._fd, _encoded(state), 0)
+            newest = sorted(state.workers.items(), key=lambda each: -each[1])[:WORKERS]
+            state.workers = dict(newest)
+            os.pwrite(self._fd, msgspec.json.encode(state).ljust(_SIZE), 0)
         finally:
             unlock(self._fd)
 
@@ -93,23 +97,6 @@ class SharedState:
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
-
-
-def _decoded(data: bytes) -> State:
-    if len(data) != _SIZE or not data.startswith(MAGIC):
-        return State()
-    _, *values = _HEAD.unpack_from(data)
-    workers = {worker: seen for worker, seen in _WORKER.iter_unpack(data[_HEAD.size :]) if worker}
-    requests_at, tokens_at, blocked_until, limit, lowered_at = values
-    return State(requests_at, tokens_at, blocked_until, limit, lowered_at, workers)
-
-
-def _encoded(state: State) -> bytes:
-    head = _HEAD.pack(
-        MAGIC, state.requests_at, state.tokens_at, state.blocked_until, state.limit, state.lowered_at
-    )
-    newest = sorted(state.workers.items(), key=lambda each: -each[1])[:WORKERS]
-    return (head + b"".join(_WORKER.pack(*each) for each in newest)).ljust(_SIZE, b"\0")
 
 
 def state_path(server: str, key: str | None) -> str | None:

@@ -9,9 +9,9 @@ import os
 import secrets
 import time
 from collections import deque
-from collections.abc import Awaitable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pyarrow as pa
@@ -26,7 +26,7 @@ from headrace.annex.llm.answers import (
     with_max_tokens,
 )
 from headrace.annex.llm.batch_ledger import BatchLedger, NotAsked, other_rows
-from headrace.annex.llm.client import Reply
+from headrace.annex.llm.client import Client, Reply
 from headrace.annex.llm.endpoint import Endpoint
 from headrace.annex.llm.limiter import own_folder
 from headrace.annex.llm.order import Order
@@ -35,11 +35,14 @@ from headrace.annex.llm.refusals import BadRow, ContextTooLong, RowError
 from headrace.annex.llm.spending import Spending, most_tokens, no_folder
 from headrace.annex.llm.store import Answer, AnswerStore, key_of
 from headrace.annex.llm.template import text_of
-from headrace.annex.llm.under_way import Asker, Shared, UnderWay, asker_of
+from headrace.annex.llm.under_way import Shared, UnderWay, asker_of
 from headrace.core.answered import Tokens
 from headrace.core.events import ModelAsked
 from headrace.core.waiting import when_free
 from headrace.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from headrace.annex.llm.engine_client import EngineClient
 
 BATCH_ROWS = 16
 """Rows that are handed on together."""
@@ -89,10 +92,16 @@ class Prompter(AnswerColumns):
         def read(data: Mapping[str, Any]) -> bytes:
             return msgspec.msgpack.encode(answer_of(Reply(dict(data), 0.0), settings))
 
-        follows = isinstance(settings.on_truncated, int) or (self.schema is not None and settings.repairs > 0)
         label = f"prompt({self.label})"
         return Ahead(
-            looking, asked.model, label, self._batches, "/chat/completions", read, asked.via, follows=follows
+            looking,
+            asked.model,
+            label,
+            self._batches,
+            "/chat/completions",
+            read,
+            asked.via,
+            follows=self._follows,
         )
 
     def keep_in(self, folder: str) -> None:
@@ -116,7 +125,7 @@ class Prompter(AnswerColumns):
             self._started.others.append(other._started)
 
     async def _begun(
-        self, asker: Asker, store: AnswerStore, used: AnswerStore, output: AnswerStore | None
+        self, asker: Client | EngineClient, store: AnswerStore, used: AnswerStore, output: AnswerStore | None
     ) -> _Started:
         label = f"prompt({self.label})"
         asker.spending = Spending(self.settings.budget, self.asked.model, used, label, output=output)
@@ -230,10 +239,11 @@ class Prompter(AnswerColumns):
         known = await when_free(started.store.find, [key for key, _, _ in asking.values()])
         ways: dict[int, Shared] = {}
         for place, (key, request, own) in asking.items():
-            if key in known:
-                found[place] = decoded(known[key])
+            answer = decoded(known[key]) if key in known else None
+            if answer is not None and not self._follows:
+                found[place] = answer
             else:
-                ways[place] = started.asking.join(key, self._text(request), request, own)
+                ways[place] = started.asking.join(key, self._text(request), request, own, answer)
         try:
             if ways:
                 waits = [each.answer for each in ways.values()]
@@ -289,18 +299,11 @@ class Prompter(AnswerColumns):
     def _asking_for(self, row: Mapping[str, Any]) -> tuple[bytes, dict[str, Any], tuple[str, ...]]:
         """Return the key of a row's request, the request, and the row's name if its answer is for no other."""
         request = self._request(self.asked.template.render(row), row)
-        schema, settings = self.schema, self.settings
         own = () if self._shares(request) else (self.asked.output, row[self.names_column])
-        key = key_of(
-            request,
-            settings.on_truncated if isinstance(settings.on_truncated, int) else None,
-            None if schema is None else settings.repairs,
-            settings.keep_raw,
-            *settings.more,
-            *(() if schema is None else schema.decides),
-            *own,
-        )
-        return key, request, own
+        return self._key(request, own), request, own
+
+    def _key(self, request: dict[str, Any], own: tuple[str, ...]) -> bytes:
+        return key_of(request, None, None, self.settings.keep_raw, *self.settings.more, *own)
 
     def _request(self, messages: list[dict[str, Any]], row: Mapping[str, Any]) -> dict[str, Any]:
         model, settings = self.asked.model, self.settings
@@ -335,46 +338,53 @@ class Prompter(AnswerColumns):
         """Ask, and ask again where an answer was cut or is not as asked; it is told when it is kept."""
         started = self._started
         assert started is not None
-        request, own = shared.given  # ``own`` names the row, where its answer is for no other
-        last = answer = await self._ask_step(request, own)
+        request, own, known = shared.given  # ``own`` names the row, where its answer is for no other
+        last = answer = known or await self._step(request, own)
         larger = self.settings.on_truncated
         limit = request.get("max_completion_tokens", request.get("max_tokens", 0))
         if answer.finish_reason == "length" and isinstance(larger, int) and limit < larger:
-            await self._keep_step(request, own, last)
+            await self._keep(request, own, last)
             request = with_max_tokens(request, larger)
-            last = await self._ask_step(request, own)
+            last = await self._step(request, own, look=True)
             answer = msgspec.structs.replace(added(answer, last), asked_longer=True)
         for number in range(self.settings.repairs if self.schema is not None else 0):
             problem = self.problem_of(answer)
             if problem is None:
                 break
             assert self.schema is not None
-            await self._keep_step(request, own, last)
-            request = self.schema.repairing(request, answer.text or "", problem)
+            await self._keep(request, own, last)
+            repairing = self.schema.repairing(request, answer.text or "", problem)
             try:
-                last = await self._ask_step(request, own)
+                last = await self._step(repairing, own, look=True)
             except ContextTooLong:  # the repair is: the row's error is that its answer is not as asked
                 break
+            request = repairing
             answer = msgspec.structs.replace(added(answer, last), repairs=number + 1)
+        if last is known:
+            shared.answer.set_result(answer)
+            return
         if started.used is not started.store:
             await started.used.written()
-        started.store.add_and_tell(shared.key, msgspec.msgpack.encode(answer), (shared.answer, answer))
+        kept = msgspec.msgpack.encode(last)
+        started.store.add_and_tell(self._key(request, own), kept, (shared.answer, answer))
 
-    def _ask_step(self, request: dict[str, Any], own: tuple[str, ...]) -> Awaitable[Answer]:
-        """Ask; where there may be steps on the way to an answer, look first whether this one is known."""
+    @property
+    def _follows(self) -> bool:
+        """Whether an answer may lead to another request: it is known by its own, and what follows is looked for."""
         settings = self.settings
-        steps = isinstance(settings.on_truncated, int) or (self.schema is not None and settings.repairs)
-        assert self._started is not None
-        if steps or self._started.batches is not None:
-            return self._ask_unknown(request, own, steps=bool(steps))
-        return self._ask(request)
+        return isinstance(settings.on_truncated, int) or (self.schema is not None and settings.repairs > 0)
 
-    async def _ask_unknown(self, request: dict[str, Any], own: tuple[str, ...], *, steps: bool) -> Answer:
-        """Ask, unless this was answered on the way to an answer that a process did not come to."""
+    async def _step(self, request: dict[str, Any], own: tuple[str, ...], *, look: bool = False) -> Answer:
+        """Return the answer to a request; ``look``: it may be known, and nobody has looked yet."""
         started = self._started
         assert started is not None
+        if look:
+            key = self._key(request, own)
+            known = (await when_free(started.store.find, [key])).get(key)
+            if known is not None:
+                return decoded(known)
         if started.batches is not None:
-            key, row = self._step_key(request, ()), "\0".join(own)
+            key, row = self._key(request, ()), "\0".join(own)
             said = await when_free(started.batches.answer, key, row, exact=self.looks)
             if said is not None:
                 answer = decoded(said)
@@ -384,22 +394,14 @@ class Prompter(AnswerColumns):
                 raise NotAsked(key, row, request)
             if self.asked.via == "batch":
                 raise other_rows(f"prompt({self.label})")
-        if steps:
-            key = self._step_key(request, own)
-            known = (await when_free(started.store.find, [key])).get(key)
-            if known is not None:
-                return decoded(known)
         return await self._ask(request)
 
-    async def _keep_step(self, request: dict[str, Any], own: tuple[str, ...], answer: Answer) -> None:
+    async def _keep(self, request: dict[str, Any], own: tuple[str, ...], answer: Answer) -> None:
         """Keep an answer that is followed by another request: others may have their turn before that."""
         started = self._started
         assert started is not None
         if not self.looks:
-            await started.store.add(self._step_key(request, own), msgspec.msgpack.encode(answer))
-
-    def _step_key(self, request: dict[str, Any], own: tuple[str, ...]) -> bytes:
-        return key_of(request, "step", self.settings.keep_raw, *self.more, *own)
+            await started.store.add(self._key(request, own), msgspec.msgpack.encode(answer))
 
     async def _ask(self, request: dict[str, Any]) -> Answer:
         """Ask, and have it noted what that used."""
@@ -437,7 +439,7 @@ class Prompter(AnswerColumns):
 class _Started:
     """What a worker has while it asks. ``used`` counts for the caps; ``ended`` gets the error that ends the run."""
 
-    asker: Asker
+    asker: Client | EngineClient
     store: AnswerStore
     used: AnswerStore
     loop: asyncio.AbstractEventLoop

@@ -3,57 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from headrace.annex.llm.client import Client, Reply, Shorten
+from headrace.annex.llm.client import Client
 from headrace.annex.llm.endpoint import Endpoint
 from headrace.annex.llm.order import Order
-from headrace.annex.llm.spending import Spending
 from headrace.annex.llm.store import Answer
 from headrace.errors import HeadraceError
 
-
-class Asker(Protocol):
-    """What asks a model, wherever it is: a ``Client`` an endpoint, an ``EngineClient`` an engine in this process.
-
-    ``retried``: why requests were sent again, since somebody looked. ``spending`` lets each request begin, and gets
-    to know what it has used. ``pause`` waits before a request is sent again. ``most``: how many requests it takes at
-    a time, once it is open.
-    """
-
-    retried: deque[str]
-    spending: Spending
-    pause: Callable[[float], Awaitable[None]]
-    most: int
-
-    async def open(self) -> None:
-        """Make ready to ask."""
-        ...
-
-    async def ask(
-        self, body: Mapping[str, Any], *, read: Callable[[Reply], Any], shorten: Shorten | None = None
-    ) -> Any:
-        """Return what ``read`` makes of the answer to a chat; raises a ``RowError``, or what ends the run.
-
-        ``read`` raises ``Again`` for an answer that is none. ``shorten`` returns the request to send instead, when
-        its turn has come.
-        """
-        ...
-
-    def end(self, error: BaseException) -> None:
-        """Have all who wait, and who come later, get the error."""
-        ...
-
-    async def close(self) -> None:
-        """Let go of what was opened."""
-        ...
+if TYPE_CHECKING:
+    from headrace.annex.llm.engine_client import EngineClient
 
 
-def asker_of(model: Any) -> Asker:
-    """Return what asks a model."""
+def asker_of(model: Any) -> Client | EngineClient:
+    """Return what asks a model, wherever it is."""
     if isinstance(model, Endpoint):
         return Client(model)
     from headrace.annex.llm.engine_client import EngineClient
