@@ -107,3 +107,21 @@ def test_an_empty_answer_is_one() -> None:
     with FakeLLMServer(lambda prompt: response("")) as server:
         made = inline(ROWS.prompt("{word}", hr.llm.Endpoint(server.url, "m"))).take_all()
     assert [row["answer"] for row in made] == ["", ""]
+
+
+@pytest.mark.parametrize("reason", ["length", "model_length", "MAX_TOKENS", "model_context_window_exceeded"])
+def test_an_answer_that_was_cut_is_none_whatever_the_server_calls_it(reason: str, tmp_path: Any) -> None:
+    with FakeLLMServer(lambda prompt: response("half of i", reason) if prompt == "bad" else prompt) as server:
+        asked = inline(ROWS.prompt("{word}", hr.llm.Endpoint(server.url, "m")), on_error="reject")
+        assert asked.write_parquet(tmp_path / "out").rejected == 1
+        assert len(server.requests) == 2
+    assert "Truncated" in str(hr.read_rejected(tmp_path / "out").to_arrow().to_pylist())
+
+
+def test_an_answer_that_was_held_back_is_none_whatever_the_server_calls_it(tmp_path: Any) -> None:
+    with FakeLLMServer(
+        lambda prompt: response("half of i", "SAFETY") if prompt == "bad" else prompt
+    ) as server:
+        asked = inline(ROWS.prompt("{word}", hr.llm.Endpoint(server.url, "m")), on_error="reject")
+        assert asked.write_parquet(tmp_path / "out").rejected == 1
+    assert "Filtered" in str(hr.read_rejected(tmp_path / "out").to_arrow().to_pylist())

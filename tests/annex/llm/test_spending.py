@@ -138,3 +138,15 @@ def test_a_cap_counts_its_own_run_and_not_what_others_kept_in_the_cache(tmp_path
         assert asked("{text}.", 1_000).write_parquet(out).rows == 20
         assert len(server.requests) == 80
         assert not list(out.rglob("answers-*"))
+
+
+def test_what_a_model_thinks_is_counted_where_only_the_total_has_it():
+    """xAI and Google leave it out of ``completion_tokens``, and it is paid for."""
+    usage = {"prompt_tokens": 20, "completion_tokens": 1, "total_tokens": 120}
+    with serving({**WHOLE, "usage": usage}) as (url, _):
+        model = hr.llm.Endpoint(
+            url, "m", prices={"input": 0.0, "output": 1e4}, max_in_flight=1
+        )  # a cent each
+        capped = model.with_options(sampling={"max_tokens": 100}, budget=hr.llm.Budget(run=2.5))
+        with pytest.raises(SpendingCapReached, match="2 answers have used 40 tokens in and 200 out"):
+            inline(ROWS.prompt("{text}", capped)).take_all()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -37,6 +38,13 @@ from headrace.core.failures import RowsFailed, shortened
 
 FAILED = ("error", "abort", "cancelled", "insufficient_system_resource")
 """What a server gives as the reason where an answer ended because something failed there."""
+_WORDS = {
+    "length": re.compile(
+        r"length|max_?(output_?)?tokens|context_?window|incomplete|pause_?turn", re.IGNORECASE
+    ),
+    "content_filter": re.compile(r"filter|safety|prohibited|recitation|refusal", re.IGNORECASE),
+}
+"""How servers say that an answer was cut, or held back: ``model_length`` is Mistral's, ``MAX_TOKENS`` Google's."""
 REASONING = ("reasoning_content", "reasoning")
 """Where servers put what a model thinks before it answers."""
 COUNTS = (("prompt_tokens", pa.int64()), ("completion_tokens", pa.int64()), ("latency", pa.float64()))
@@ -310,7 +318,7 @@ def _raise_if_failed(choice: Any) -> None:
     message = choice.get("message") if isinstance(choice, dict) else None
     if not isinstance(message, dict):
         raise Again(Malformed, "200, and the response has no choice with a message")
-    reason = choice.get("finish_reason")
+    reason = _reason_in(choice)
     if reason in FAILED:
         said = choice.get("error")
         said = said.get("message") if isinstance(said, dict) else said
@@ -319,6 +327,12 @@ def _raise_if_failed(choice: Any) -> None:
     empty = empty and not any(map(message.get, ("tool_calls", "refusal", *REASONING)))
     if empty and reason not in ("length", "content_filter"):
         raise Again(NoText, f"200, and the answer has no text (finish_reason {reason!r})")
+
+
+def _reason_in(choice: Mapping[str, Any]) -> str:
+    """Return why an answer ended, in OpenAI's words for those that are not whole."""
+    said = str(choice.get("finish_reason") or "")
+    return next((name for name, words in _WORDS.items() if words.search(said)), said)
 
 
 def answer_of(reply: Reply, settings: RequestSettings) -> Answer:
@@ -361,7 +375,7 @@ def _answer_in(
     calls, refusal = message.get("tool_calls"), message.get("refusal")
     return Answer(
         text,
-        str(choice.get("finish_reason") or ""),
+        _reason_in(choice),
         prompt_tokens,
         completion_tokens,
         latency,

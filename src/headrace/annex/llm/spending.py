@@ -429,13 +429,22 @@ def tokens_of(data: Mapping[str, Any], prompt_tokens: int) -> tuple[int, int]:
 
 
 def usage_of(data: Mapping[str, Any]) -> tuple[int | None, int | None, int]:
-    """Return the tokens that a server has counted: in, out (None: not said), and those in that it had cached."""
+    """Return the tokens that a server has counted: in, out (None: not said), and those in that it had cached.
+
+    What a model thinks is paid for as what comes out. xAI and Google have it in the total alone.
+
+    >>> usage_of({"usage": {"prompt_tokens": 20, "completion_tokens": 4, "total_tokens": 316}})
+    (20, 296, 0)
+    """
     usage = data.get("usage")
     if not isinstance(usage, dict):
         return None, None, 0
     details = usage.get("prompt_tokens_details")
     cached = _count(details.get("cached_tokens")) if isinstance(details, dict) else 0
-    return _count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens")), cached or 0
+    read, written, whole = (_count(usage.get(f"{name}_tokens")) for name in ("prompt", "completion", "total"))
+    if read is not None and written is not None and whole is not None:
+        written = max(written, whole - read)
+    return read, written, cached or 0
 
 
 def _count(value: Any) -> int | None:
