@@ -18,7 +18,6 @@ from headrace.testing.fakes import FakeClock, FakeEngine, FakePool, failpoints
 
 if TYPE_CHECKING:
     from headrace.testing.engines import EngineContract
-    from headrace.testing.fakes import SimulatedLLMEngine, SimulatedPrefixCache
     from headrace.testing.llm_server import FakeLLMServer
     from headrace.testing.places import PlaceContract
     from headrace.testing.predictors import PredictorContract, SubmittingPredictorContract
@@ -36,8 +35,6 @@ __all__ = [
     "FormatContract",
     "PlaceContract",
     "PredictorContract",
-    "SimulatedLLMEngine",
-    "SimulatedPrefixCache",
     "SourceContract",
     "StepContract",
     "SubmittingPredictorContract",
@@ -52,8 +49,6 @@ _HOMES = {
     "FormatContract": "sinks",
     "PlaceContract": "places",
     "PredictorContract": "predictors",
-    "SimulatedLLMEngine": "fakes",
-    "SimulatedPrefixCache": "fakes",
     "SourceContract": "sources",
     "StepContract": "steps",
     "SubmittingPredictorContract": "predictors",

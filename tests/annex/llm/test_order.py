@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections import OrderedDict, deque
+from heapq import heappop, heappush
 from typing import Any
 
 import pytest
@@ -13,14 +15,58 @@ from hypothesis import strategies as st
 import headrace as hr
 from headrace.annex.llm.order import ORDERS, Order
 from headrace.errors import ArgumentError
-from headrace.testing import FakeLLMServer, SimulatedLLMEngine, SimulatedPrefixCache
+from headrace.testing import FakeLLMServer
+
+
+class Engine:
+    """Works on at most ``slots`` requests at a time, a token of each in a step; a request is how many it takes."""
+
+    def __init__(self, slots: int) -> None:
+        self.slots = slots
+        self.waiting: deque[tuple[int, int]] = deque()
+        self.running: list[tuple[int, int]] = []  # when it ends, and its number
+        self.steps = self.worked = self.last_begin = 0
+
+    def step(self) -> list[int]:
+        """Make one token for each request at work; return those that ended."""
+        while self.waiting and len(self.running) < self.slots:
+            number, length = self.waiting.popleft()
+            heappush(self.running, (self.steps + length, number))
+            self.last_begin = self.steps
+        self.steps += 1
+        self.worked += len(self.running)
+        ended = []
+        while self.running and self.running[0][0] <= self.steps:
+            ended.append(heappop(self.running)[1])
+        return ended
+
+
+class PrefixCache:
+    """A cache of what was computed for beginnings of prompts, in 500 blocks of 16 tokens; the oldest are let go."""
+
+    def __init__(self) -> None:
+        self.known: OrderedDict[int, None] = OrderedDict()
+        self.looked = self.hits = 0
+
+    def look_up(self, tokens: list[str]) -> None:
+        """Take a prompt: find how much of its beginning is there, and keep it."""
+        beginning, found = 0, True
+        for start in range(0, len(tokens) - 15, 16):
+            beginning = hash((beginning, tuple(tokens[start : start + 16])))
+            found = found and beginning in self.known
+            self.looked += 1
+            self.hits += found
+            self.known[beginning] = None
+            self.known.move_to_end(beginning)
+            if len(self.known) > 500:
+                self.known.popitem(last=False)
 
 
 def played(
     texts: list[str], lengths: list[int], order: str, *, slots: int, window: int, ends_after: int = 0
-) -> tuple[SimulatedLLMEngine, SimulatedPrefixCache]:
+) -> tuple[Engine, PrefixCache]:
     """Give requests to an engine in an order of which ``window`` wait; the end is known after some steps."""
-    engine, cache = SimulatedLLMEngine(slots), SimulatedPrefixCache(blocks=500)
+    engine, cache = Engine(slots), PrefixCache()
     waiting: Order[int] = Order(order)
     begun: dict[int, int] = {}
     known = ended = 0
@@ -35,9 +81,9 @@ def played(
         while len(waiting) and len(begun) < slots + slots // 4:
             number = waiting.next()
             cache.look_up(texts[number].split())
-            engine.add(number, lengths[number])
+            engine.waiting.append((number, lengths[number]))
             begun[number] = engine.steps
-        for number, _ in engine.step():
+        for number in engine.step():
             waiting.learn(texts[number], engine.steps - begun.pop(number))
             ended += 1
     assert engine.worked == sum(lengths)
@@ -71,7 +117,7 @@ def test_which_prompts_take_long_is_learnt_while_they_run(of_length):
     drains = {}
     for order in ("arrival", "longest"):
         engine, _ = played(texts, lengths, order, slots=256, window=10_000, ends_after=500)
-        drains[order] = engine.steps - engine.busy_until_last_begin()[1]
+        drains[order] = engine.steps - engine.last_begin
     assert drains["longest"] <= drains["arrival"] / 2
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections import deque
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +20,7 @@ from headrace.annex.llm.store import key_of
 from headrace.core.failures import RowsFailed
 from headrace.core.waiting import when_free
 
+Vector: TypeAlias = "np.ndarray[Any, Any]"
 NO_VECTOR = "the vector has values that are not numbers (null, NaN or infinite)"
 
 
@@ -95,86 +96,69 @@ class Embedder:
     async def predict(self, batch: pa.Table) -> pa.RecordBatch:
         """Return the vectors, float32 (n, d), or raise ``RowsFailed`` with those that there are."""
         texts = batch.column(0).to_pylist()
-        errors: dict[int, BaseException] = {}
-        rows_of: dict[str, list[int]] = {}
-        for row, text in enumerate(texts):
-            if isinstance(text, str):
-                rows_of.setdefault(text, []).append(row)
-            else:
-                kind = "is null" if text is None else f"holds {type(text).__name__}, and no text"
-                errors[row] = BadRow(f"column {batch.column_names[0]!r} {kind}")
-        vectors: dict[int, np.ndarray[Any, Any]] = {}
-        texts_left = list(rows_of)
+        wanted = [text for text in dict.fromkeys(texts) if isinstance(text, str)]
+        found: dict[str, Vector | RowError] = {}
         if self._batches is not None:
-            texts_left = await self._answered(self._batches, rows_of, vectors, errors)
+            await self._look_up(self._batches, wanted, found)
         if self.looks:
-            return self._column(len(texts), {})
-        await self._vectors(texts_left, rows_of, vectors, errors)
-        results = self._column(len(texts), vectors)
+            return self._column([None] * len(texts))
+        await self._ask([text for text in wanted if text not in found], found)
+        errors: dict[int, BaseException] = {}
+        vectors: list[Vector | None] = []
+        for row, text in enumerate(texts):
+            kind = "is null" if text is None else f"holds {type(text).__name__}, and no text"
+            column = f"column {batch.column_names[0]!r}"
+            said = found[text] if isinstance(text, str) else BadRow(f"{column} {kind}")
+            vectors.append(None if isinstance(said, RowError) else said)
+            if isinstance(said, RowError):
+                errors[row] = said
         if errors:
-            raise RowsFailed(errors, results)
-        return results
+            raise RowsFailed(errors, self._column(vectors))
+        return self._column(vectors)
 
-    async def _answered(
-        self,
-        batches: BatchLedger,
-        rows_of: dict[str, list[int]],
-        vectors: dict[int, np.ndarray[Any, Any]],
-        errors: dict[int, BaseException],
-    ) -> list[str]:
-        """Add what a batch service has answered, and return the texts that it was not asked about."""
+    async def _look_up(
+        self, batches: BatchLedger, texts: list[str], found: dict[str, Vector | RowError]
+    ) -> None:
+        """Add what a batch service has answered; note the other texts for it, where that is what rows are for."""
         left: list[NotAsked] = []
-        texts = []
-        for text, rows in rows_of.items():
+        for text in texts:
             body = self._body([text])
             key = key_of(body, "embed")
             try:
                 said = await when_free(batches.answer, key, "", exact=True)
             except RowError as error:
-                errors.update(dict.fromkeys(rows, error))
+                found[text] = error
                 continue
             if said is None:
-                texts.append(text)
                 left.append(NotAsked(key, "", body))
             else:
-                vectors.update(dict.fromkeys(rows, np.frombuffer(said, np.float32)))
+                found[text] = np.frombuffer(said, np.float32)
         if self.looks:
             await when_free(batches.note, left, lambda body: (0, 0.0))
         elif left and self._via == "batch":
             raise other_rows(f"embed({self.label})")
-        return texts
 
-    async def _vectors(
-        self,
-        texts: list[str],
-        rows_of: dict[str, list[int]],
-        vectors: dict[int, np.ndarray[Any, Any]],
-        errors: dict[int, BaseException],
-    ) -> None:
-        """Add the vectors of texts, or their errors, by the numbers of their rows."""
+    async def _ask(self, texts: list[str], found: dict[str, Vector | RowError]) -> None:
+        """Add the vectors of texts, or their errors."""
         if not texts:
             return
         assert self._client is not None
         try:
-            found = await self._client.ask(
+            made = await self._client.ask(
                 self._body(texts), read=lambda reply: _vectors_in(reply.data, len(texts))
             )
         except (RequestRefused, ContextTooLong) as error:
             if len(texts) > 1:
                 half = len(texts) // 2
-                await self._vectors(texts[:half], rows_of, vectors, errors)
-                await self._vectors(texts[half:], rows_of, vectors, errors)
-                return
-            errors.update(dict.fromkeys(rows_of[texts[0]], error))
-            return
-        except RowError as error:  # had all its tries: nobody knows of which text that is
-            errors.update({row: error for text in texts for row in rows_of[text]})
-            return
-        for text, vector in zip(texts, found, strict=True):
-            if np.isfinite(vector).all():
-                vectors.update(dict.fromkeys(rows_of[text], vector))
+                await self._ask(texts[:half], found)
+                await self._ask(texts[half:], found)
             else:
-                errors.update(dict.fromkeys(rows_of[text], Malformed(NO_VECTOR)))
+                found[texts[0]] = error
+        except RowError as error:  # had all its tries: nobody knows of which text that is
+            found.update(dict.fromkeys(texts, error))
+        else:
+            for text, vector in zip(texts, made, strict=True):
+                found[text] = vector if np.isfinite(vector).all() else Malformed(NO_VECTOR)
 
     def _body(self, texts: list[str]) -> dict[str, Any]:
         body: dict[str, Any] = {"model": self._endpoint.model, "input": texts, "encoding_format": "float"}
@@ -182,12 +166,13 @@ class Embedder:
             body["dimensions"] = self._dimensions
         return body
 
-    def _column(self, rows: int, vectors: dict[int, np.ndarray[Any, Any]]) -> pa.RecordBatch:
+    def _column(self, vectors: Sequence[Vector | None]) -> pa.RecordBatch:
         """Return the vectors as a column; rows without one have zeros, which nobody sees."""
-        width = len(next(iter(vectors.values()))) if vectors else 1
-        values = np.zeros((rows, width), np.float32)
-        for row, vector in vectors.items():
-            values[row] = vector
+        width = next((len(vector) for vector in vectors if vector is not None), 1)
+        values = np.zeros((len(vectors), width), np.float32)
+        for row, vector in enumerate(vectors):
+            if vector is not None:
+                values[row] = vector
         column = pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), width)
         return pa.record_batch({self._output: column})
 
