@@ -134,6 +134,7 @@ class Engine:
         """Release the model, and end what the engine has started."""
         with contextlib.suppress(Exception):
             self.inner.shutdown()
+        self.inner = None  # vLLM's is not to be called again as the interpreter ends
         self._guard.close()
 
 
