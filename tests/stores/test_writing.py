@@ -2,8 +2,10 @@
 
 import html
 import json
+import os
 import re
 import threading
+import time
 
 import numpy as np
 import obstore
@@ -26,6 +28,7 @@ from headrace.output.layout import open_output
 from headrace.output.places import lease, store_parts
 from headrace.output.places import store as store_place
 from headrace.output.places.lease import NumberedObjects
+from headrace.output.places.place import place_at
 from stores import outputs
 from stores.conftest import KEY, SECRET
 from stores.proxy import at_first
@@ -259,6 +262,22 @@ def test_a_driver_that_lives_is_not_disturbed(bucket, monkeypatch):
     finally:
         first.close()
     assert inline(hr.range(3)).write_csv(out).rows == 3
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+def test_who_writes_is_seen_by_signs_of_life_not_by_clocks(bucket, monkeypatch, hours):
+    monkeypatch.setattr(lease, "BEAT", 0.02)
+    out, clock = f"{bucket.url}/out", time.time
+    held = open_output(out)
+    try:
+        monkeypatch.setattr(lease, "is_here", lambda holder: None)
+        monkeypatch.setattr(time, "time", lambda: clock() + 3600 * hours)
+        assert f"process {os.getpid()} on " in str(place_at(out).writer())
+        held.place.lease._over.set()  # its machine is gone
+        monkeypatch.setattr(lease, "SILENCE", 0.2)
+        assert place_at(out).writer() is None
+    finally:
+        held.close()
 
 
 def test_a_driver_whose_record_takes_long_to_upload_renews_its_lease(bucket, proxy, monkeypatch):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -17,9 +16,8 @@ from headrace.core.work import FLEET, HOME, NOTES, REJECTED, SUCCESS
 from headrace.errors import ForeignOutput, JournalDamaged, RunLocked
 from headrace.output.layout import QUERIES, Output
 from headrace.output.names import parts_there
-from headrace.output.places import lease
+from headrace.output.places.lease import Watch
 from headrace.output.places.place import Place, looked_at, place_at
-from headrace.output.publishing import HELD
 from headrace.output.revealing import LAKES
 from headrace.output.runs import SavedRun, check_is_output, current_run, next_run, pointer
 
@@ -57,30 +55,15 @@ def _check_idle(output: Place, writer: str | None) -> None:
         raise RunLocked(f"{output.name} is being written by {writer}. Clean it when that is done.")
 
 
-def _machines(output: Place) -> list[Place]:
-    """Return where machines write that make an output together, if they do."""
-    if FLEET not in output.folders(HOME):
-        return []
-    names = sorted(output.folders(f"{HOME}/{FLEET}") - {NOTES})
-    return [place_at(str(output.at(f"{HOME}/{FLEET}/{name}"))) for name in names]
-
-
 def _machine_of(output: Place) -> str | None:
     """Return who writes a part of an output that machines make together; None if there is none at work."""
-    return next(filter(None, (place.writer() for place in _machines(output))), None)
-
-
-def _check_silent(output: Place) -> None:
-    """Refuse if a machine gives a sign of life while this one looks: the clocks of both may differ."""
-    signs = {place: sign for place in _machines(output) if (sign := place.sign())}
-    until = time.monotonic() + (lease.SILENCE if signs else 0)
-    while True:
-        for place, before in signs.items():
-            if (sign := place.sign()) == HELD or sign not in (before, ""):
-                _check_idle(output, place.writer() or f"the machine of {place.name}")
-        if time.monotonic() >= until:
-            return
-        time.sleep(min(1.0, lease.BEAT))
+    if FLEET not in output.folders(HOME):
+        return None
+    names = sorted(output.folders(f"{HOME}/{FLEET}") - {NOTES})
+    places = [place_at(str(output.at(f"{HOME}/{FLEET}/{name}"))) for name in names]
+    watched = [(place, watch) for place in places if (watch := Watch(place.sign)).lives() is not False]
+    alive = (place for place, watch in watched if watch.wait())
+    return next((place.writer() or f"the machine of {place.name}" for place in alive), None)
 
 
 def _check_no_table(output: Place) -> None:
@@ -121,7 +104,7 @@ def remove(
     emptied = False
     try:
         with place.naming():
-            _check_silent(place)
+            _check_idle(place, _machine_of(place))
             _check_same(place, found, _listed(place, unfinished=unfinished, everything=everything))
             output = Output(place)
             runs = [name for name in (output.next(), output.current()) if name is not None]

@@ -224,12 +224,14 @@ def test_cleaning_does_not_go_by_clocks(
     monkeypatch.setattr(lease, "BEAT", 0.1)
     monkeypatch.setattr(lease, "SILENCE", 1.0)
     monkeypatch.setattr(lease, "is_here", lambda holder: None)  # whoever holds one is elsewhere
+    shown = leftovers(place, unfinished=True)
+    assert [each.path for each in shown] == ["_headrace/fleet"]
     at_work.take()
     try:
         real = time.time
         monkeypatch.setattr(lease.time, "time", lambda: real() + 3600)
-        shown = leftovers(place, unfinished=True)
-        assert [each.path for each in shown] == ["_headrace/fleet"]
+        with pytest.raises(RunLocked, match="is being written by"):
+            leftovers(place, unfinished=True)
         with pytest.raises(RunLocked, match="is being written by"):
             remove(place, shown, unfinished=True)
     finally:

@@ -6,6 +6,7 @@ import contextlib
 import shutil
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -122,13 +123,21 @@ def _of_fleet(out: str, fleet: FleetView) -> Answer:
     """Say what each of many machines has done of an output, which is complete when none is left."""
     from headrace.annex.report.follow import Follower
 
-    machines = []
-    for name, place in fleet.machines.items():
+    def polled(place: str) -> RunStatus | None:
         with contextlib.suppress(HeadraceError):  # it has just begun, or all is complete meanwhile
-            found = Follower(place).poll()
+            return Follower(place).poll()
+        return None
+
+    machines = []
+    with ThreadPoolExecutor(
+        max(1, len(fleet.machines))
+    ) as threads:  # each may have to wait for a sign of life
+        polls = threads.map(polled, fleet.machines.values())
+    for name, found in zip(fleet.machines, polls, strict=True):
+        if found is not None:
             at_work = found.facts.status == "under way"
             state = "ended" if name in fleet.ended else "at work" if at_work else "gone"
-            speed = round(found.state.speed(time.time())) if at_work else 0
+            speed = round(found.rows_per_second) if at_work else 0
             if at_work or found.state.rows:
                 machines.append((name, state, found.state.rows, speed))
     rows, speed = sum(each[2] for each in machines), sum(each[3] for each in machines)

@@ -35,9 +35,9 @@ from headrace.errors import HeadraceError, RunLocked, TooManyErrors
 from headrace.output import inputs
 from headrace.output.job import Job, OpenRequest
 from headrace.output.layout import Output, new_run_name, open_output, read_plan
-from headrace.output.places import lease
+from headrace.output.places.lease import Watch
 from headrace.output.places.place import looked_at, place_at
-from headrace.output.publishing import HELD, Notes
+from headrace.output.publishing import Notes
 from headrace.output.recover import recover
 from headrace.output.resume import open_job
 from headrace.output.runs import current_run
@@ -101,7 +101,7 @@ class Fleet:
         self.max_errors = max_errors
         self.board = Board(fleet, notes.read)
         inputs.note(plan.source, fleet.plan)  # which the runs of machines do not repeat
-        self._signs: dict[str, tuple[str, float]] = {}  # of life, and since when there was no other
+        self._watches: dict[str, Watch] = {}
         self._names: list[str] = []
         self._began = time.monotonic()
         self._changed = self._began  # when there were other notes than at the look before
@@ -255,14 +255,10 @@ class Fleet:
             )
 
     def _lives(self, sink: FileSink) -> bool:
-        """Say whether who writes there gives signs of life, by this machine's clock alone."""
-        now = time.monotonic()
-        sign = place_at(sink.root, sink.storage.options).sign()
-        known, since = self._signs.setdefault(sink.root, (sign, now))
-        if sign != known:
-            self._signs[sink.root] = sign, now
-            since = now
-        return sign == HELD or (bool(sign) and now - since < lease.SILENCE)
+        """Say whether who writes there gives signs of life, as far as is known."""
+        if sink.root not in self._watches:
+            self._watches[sink.root] = Watch(place_at(sink.root, sink.storage.options).sign)
+        return self._watches[sink.root].lives() is not False
 
     def _taken_over(self, machine: str) -> Ended | None:
         """Return what counts of a dead machine's work, once nothing can be committed there any more."""

@@ -26,6 +26,7 @@ from headrace.observers.record import EVENTS
 from headrace.observers.record_reader import OutputRun, lines_of, replay, runs_in
 from headrace.observers.run_state import RunState
 from headrace.output.places.folder import Folder
+from headrace.output.places.lease import Watch
 from headrace.output.places.place import Place
 from headrace.output.runs import check_is_folder, success_of
 
@@ -170,12 +171,13 @@ def _rows_of(output: Place, options: Options, *, history: bool) -> list[RunRow]:
     try:
         with contextlib.closing(output), output.naming():
             output.look()
-            last = folder_of(output.root)
+            last, watch = folder_of(output.root), Watch(output.sign)
+            alive = watch.wait()
             for folder in folders_of(output.root) if history else [last]:
-                found = told_by_record(_read(folder / EVENTS), folder, output)
+                found = told_by_record(_read(folder / EVENTS), folder, output, alive=alive)
                 ended = found.facts.status in ("complete", "under way")
                 if output.copied and folder == last and not ended:
-                    found = Follower(output.name, options).poll()  # with its journal
+                    found = Follower(output.name, options, watch=watch).poll()  # with its journal
                 rows.append(_made(found.state, found.facts, found.gone))
                 if history:
                     rows += _before(found.facts.number, folder, output)

@@ -37,6 +37,7 @@ from headrace.observers.words import (
     speed_words,
 )
 from headrace.output.names import REPORT
+from headrace.output.places.lease import Watch
 from headrace.output.places.place import Place, looked_at
 from headrace.output.runs import load, success_of, unreadable_success
 
@@ -47,7 +48,8 @@ _RESUME = "run the same command again to resume it"
 class Follower:
     """Reads the record of an output's run as it grows; of one in a store, as much as its driver has uploaded.
 
-    ``opened`` gives the output, if not by its path. ``kind``: of the state that the record is added to.
+    ``opened`` gives the output, if not by its path. ``kind``: of the state that the record is added to. ``watch``:
+    of who writes it, if that was begun before.
     """
 
     def __init__(
@@ -57,9 +59,11 @@ class Follower:
         *,
         opened: Callable[[], AbstractContextManager[Place]] | None = None,
         kind: type[RunState] = RunState,
+        watch: Watch | None = None,
     ) -> None:
         self._looked_at = opened or partial(looked_at, path, options)
         self._kind = kind
+        self._watch = watch
         self._run = ""
         self.pause = 0.5  # seconds between two looks
         self.root: Path | None = None  # the output, where its parts can be read
@@ -84,7 +88,8 @@ class Follower:
 
     def _told(self, folder: Path, output: Place) -> RunStatus:
         self._read(folder / EVENTS)
-        found = told_by_record(self._state, folder, output)
+        self._watch = self._watch or Watch(output.sign)
+        found = told_by_record(self._state, folder, output, alive=self._watch.wait())
         if found.facts.status == "complete":
             return replace(found, gone=found.gone or _gone(output, folder))
         return found
@@ -100,12 +105,12 @@ class Follower:
             replay(self._state, lines_of(whole))
 
 
-def told_by_record(state: RunState, folder: Path, output: Place) -> RunStatus:
-    """Return how the run in ``folder`` is, by its record, ``_SUCCESS`` and who holds the output.
+def told_by_record(state: RunState, folder: Path, output: Place, *, alive: bool) -> RunStatus:
+    """Return how the run in ``folder`` is, by its record, ``_SUCCESS``, and whether a driver is at work.
 
     Of a run that is not complete, the journal has the last word. No part is looked for.
     """
-    root, alive = output.root, output.writer() is not None
+    root = output.root
     success = success_of(root, folder.name, number_in(state))
     ended = state.last is None or state.last.finished is not None
     complete = success is not None and (ended or not alive)

@@ -13,6 +13,7 @@ import logging
 import os
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,38 @@ _NOBODY = Version('"00000000000000000000000000000000"', "1")  # of no object
 
 _log = logging.getLogger("headrace")
 _held: set[str] = set()  # tokens of this process
+
+
+class Watch:
+    """Whether the holder of an output lives, by this machine's clock alone, as the clocks of two may differ.
+
+    ``sign``: what the holder renews, see ``Place.sign``. It lives if it gives a new one.
+    """
+
+    def __init__(self, sign: Callable[[], str]) -> None:
+        self._sign = sign
+        self._known: str | None = None
+        self._since = 0.0
+        self._renewed = False
+
+    def lives(self) -> bool | None:
+        """Look once; None if its sign is not new, and has not been old for long enough to be sure."""
+        began = time.monotonic()
+        sign = self._sign()
+        if sign != self._known:
+            self._renewed = self._known is not None
+            self._known, self._since = sign, time.monotonic()
+        if sign in ("", HELD):
+            return bool(sign)
+        if began - self._since >= SILENCE:
+            return False
+        return True if self._renewed else None
+
+    def wait(self) -> bool:
+        """Look until it is sure."""
+        while (found := self.lives()) is None:
+            time.sleep(min(1.0, BEAT, SILENCE / 4))
+        return found
 
 
 class Lease:
@@ -60,8 +93,8 @@ class Lease:
         """Take the output, or raise ``RunLocked``; find out whether the store keeps its conditions."""
         _held.add(self.token)
         for _ in range(_TRIES):
-            before, version, _ = said_in(self._store)
-            if before.get("held") and self._is_alive(before, version):
+            before, version = said_in(self._store)
+            if before.get("held") and self._is_alive(str(before.get("who"))):
                 raise RunLocked(
                     f"The output {self._store.address} is being written by {before.get('who', 'another driver')}. "
                     "Wait until it ends (or end it), then run again; two drivers never share an output. If its "
@@ -92,25 +125,16 @@ class Lease:
                     "another store; or write to a folder, and copy that."
                 )
 
-    def _is_alive(self, holder: dict[str, Any], version: Version) -> bool:
-        """Say whether a holder lives: ask this machine if it is here, else see whether it renews its lease."""
-        here = is_here(holder)
-        if here is not None:
-            ours = holder.get("process") == here_and_now()[1]
-            return here and (not ours or holder.get("token") in _held)
-        _log.warning(
-            "headrace: %s was being written by %s; waiting for up to %d seconds to see whether it still is.",
-            self._store.address,
-            holder.get("who"),
-            SILENCE,
-        )
-        until = time.monotonic() + SILENCE
-        while time.monotonic() < until:
-            time.sleep(min(1.0, BEAT))
-            found = self._store.look(LOCK)
-            if found is None or found.version.e_tag != version.e_tag:
-                return bool(said_in(self._store)[0].get("held"))
-        return False
+    def _is_alive(self, who: str) -> bool:
+        watch = Watch(lambda: sign_of(self._store))
+        if watch.lives() is None:
+            _log.warning(
+                "headrace: %s was being written by %s; waiting for up to %d seconds to see whether it still is.",
+                self._store.address,
+                who,
+                SILENCE,
+            )
+        return watch.wait()
 
     def check(self) -> None:
         if self._lost is None:
@@ -163,7 +187,7 @@ class Lease:
             try:
                 self._version = self._store.put(LOCK, self._body(), when=self._version)
             except Taken:  # by us, if only the answer was lost
-                now, version, _ = said_in(self._store)
+                now, version = said_in(self._store)
                 self._compare(now)
                 if self._lost is not None:
                     return
@@ -190,17 +214,14 @@ class Lease:
 
 
 def writer_of(store: StoreWriter) -> str | None:
-    """Return who writes an output in a store now: its lease is held, and was renewed not long ago."""
-    lease, _, written = said_in(store)
-    if not lease.get("held"):
-        return None
-    here = is_here(lease)
-    alive = time.time() - written < SILENCE if here is None else here
+    """Return who writes an output in a store now: its lease is held, and is renewed. That takes time to see."""
+    lease = said_in(store)[0]
+    alive = lease.get("held") and Watch(lambda: sign_of(store)).wait()
     return str(lease.get("who")) if alive else None
 
 
 def sign_of(store: StoreWriter) -> str:
-    """Return what the holder of a lease renews while it lives; "" if there is none."""
+    """Return what ``Place.sign`` does."""
     lease = said_in(store)[0]
     here = is_here(lease) if lease.get("held") else False
     if here is None:
@@ -208,18 +229,18 @@ def sign_of(store: StoreWriter) -> str:
     return HELD if here else ""
 
 
-def said_in(store: StoreWriter) -> tuple[dict[str, Any], Version, float]:
-    """Return what a lease says, its version, and when it was written; nothing if it is none of ours.
+def said_in(store: StoreWriter) -> tuple[dict[str, Any], Version]:
+    """Return what a lease says, and its version; nothing if it is none of ours.
 
     Where there is none, the version is ``ABSENT``.
     """
     found = store.get(LOCK)
     if found is None:
-        return {}, ABSENT, 0.0
+        return {}, ABSENT
     said: Any = None
     with contextlib.suppress(ValueError):
         said = json.loads(found[0])
-    return said if isinstance(said, dict) else {}, found[1].version, found[1].written.timestamp()
+    return said if isinstance(said, dict) else {}, found[1].version
 
 
 @functools.cache
@@ -238,8 +259,11 @@ def here_and_now() -> tuple[str, str]:
 
 def is_here(holder: dict[str, Any]) -> bool | None:
     """Say whether the holder of a lease lives on this machine; None if it is of another."""
-    if not _machine() or holder.get("machine") != _machine():
+    machine, process = here_and_now()
+    if not machine or holder.get("machine") != machine:
         return None
+    if holder.get("process") == process:
+        return holder.get("token") in _held
     pid, _, began = str(holder.get("process", "")).partition(" ")
     return pid.isdigit() and bool(began) and _began(int(pid)) == began
 

@@ -33,7 +33,7 @@ from headrace.core.work import HOME, SUCCESS, Durability, StagedFile
 from headrace.errors import HeadraceError, NothingMatched, RunLocked
 from headrace.output.journal import MAGIC, Contents, Journal
 from headrace.output.names import REPORT, check_foreign, read_pointer
-from headrace.output.places.lease import LOCK, Lease, NumberedObjects, StoreNotes, sign_of, writer_of
+from headrace.output.places.lease import Lease, NumberedObjects, StoreNotes, sign_of, writer_of
 from headrace.output.places.store_parts import StorePublisher
 from headrace.output.publishing import Notes, Publisher, remove_tree
 
@@ -110,7 +110,7 @@ class Store:
         check_foreign(self.name, (name for name, _ in self.objects.names(few=True)))
 
     def writer(self) -> str | None:
-        return writer_of(self.objects) if LOCK in self.there or not self._listed else None
+        return writer_of(self.objects)
 
     def sign(self) -> str:
         return sign_of(self.objects)
