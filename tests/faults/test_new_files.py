@@ -45,6 +45,32 @@ def quietly(run: Callable[[], Result]) -> Result:
         return run()
 
 
+def test_a_file_that_came_after_the_dataset_was_looked_at_is_in_the_plan(job: Job, tmp_path: Path) -> None:
+    """Its plan has the files of which its shards are, which were listed again; else they would have other numbers."""
+    mended = tmp_path / "mended"
+
+    def work(batch: dict[str, Any]) -> dict[str, Any]:
+        if not mended.exists() and (batch["id"] == 3 * ROWS).any():
+            raise ValueError("not yet")
+        return {"id": batch["id"]}
+
+    def data() -> hr.Dataset:
+        found = hr.read_parquet(job.source).map_batches(work, version="1")
+        return found.with_options(engine="inline", progress=False, shard_rows=ROWS)
+
+    looked_at = data()
+    assert "id" in looked_at.schema().names
+    come(job)
+    with pytest.raises(HeadraceError, match="not yet"):
+        looked_at.write_parquet(job.output)
+    assert parts(Path(job.output))
+    mended.touch()
+    result = quietly(lambda: data().write_parquet(job.output))
+    assert result.resumed and not result.left_out
+    ids = [row["id"] for row in hr.read_parquet(job.output).with_options(engine="inline").take_all()]
+    assert ids == [*range(9000, 9050), *range(FILES * ROWS), *range(8000, 8000 + ROWS)]
+
+
 @pytest.mark.parametrize("end", ["finished", "failed"])
 def test_the_message_names_the_word_and_the_word_works(job: Job, end: str) -> None:
     if end == "failed":

@@ -1,6 +1,7 @@
 """The records that driver and workers exchange, and those that the journal keeps.
 
-All are small, frozen and made of plain values; nothing here knows a file format or an engine.
+All are small, frozen and made of plain values; nothing here knows a file format or an engine. Of some there are
+millions (``gc=False``): as none can hold itself, Python need not look through them for cycles.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import msgspec
 from headrace.core.answered import Answered, both
 
 
-class Split(msgspec.Struct, frozen=True, array_like=True):
+class Split(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The smallest unit that a source reads on its own.
 
     The source defines what ``file``, ``start`` and ``stop`` mean: a row-group range of a file, a byte range, a range
@@ -39,7 +40,7 @@ class Split(msgspec.Struct, frozen=True, array_like=True):
         return max(0, (self.rows if self.high < 0 else min(self.high, self.rows)) - self.low)
 
 
-class Shard(msgspec.Struct, frozen=True, array_like=True):
+class Shard(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """An ordered list of splits: the unit of commit and of resume. ``index`` is its number.
 
     Numbers order the shards as they were planned. A part of a divided shard has a name, such as ``7.1``, and sorts
@@ -69,9 +70,10 @@ class Shard(msgspec.Struct, frozen=True, array_like=True):
         """Input rows if every split knows its own, else -1."""
         total = 0
         for split in self.splits:
-            if split.length < 0:
+            length = split.length
+            if length < 0:
                 return -1
-            total += split.length
+            total += length
         return total
 
     @property
@@ -93,7 +95,7 @@ class BlockRef(msgspec.Struct, frozen=True, array_like=True):
     length: int = 0
 
 
-class Ledger(msgspec.Struct, frozen=True, array_like=True):
+class Ledger(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Where every row went.
 
     ``read`` counts the rows of the source, those included that it could not make sense of; ``written`` those that
@@ -147,7 +149,7 @@ def _summed(some: tuple[int, ...], others: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(a + b for a, b in zip(some, others, strict=True))
 
 
-class Fault(msgspec.Struct, frozen=True, array_like=True):
+class Fault(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Why a row could not be processed: the step (or "the source"), and the error's class and message."""
 
     step: str
@@ -170,7 +172,7 @@ class Reject(msgspec.Struct, frozen=True, array_like=True):
     count: int = 1
 
 
-class Faults(msgspec.Struct, frozen=True, array_like=True):
+class Faults(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """How many rows failed, by step and class of the error, each with the message of one of them."""
 
     counts: tuple[tuple[Fault, int], ...] = ()
@@ -183,6 +185,8 @@ class Faults(msgspec.Struct, frozen=True, array_like=True):
         return sum(count for _, count in self.counts)
 
     def __add__(self, other: Faults) -> Faults:
+        if not other.counts:
+            return self
         summed: dict[tuple[str, str], tuple[Fault, int]] = {}
         for fault, count in (*self.counts, *other.counts):
             key = fault.step, fault.kind
@@ -287,7 +291,7 @@ FLEET, NOTES = "fleet", "notes"
 """The folder in an output where rejected rows are."""
 
 
-class StagedFile(msgspec.Struct, frozen=True, array_like=True):
+class StagedFile(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A file that an attempt wrote: its staged name, its final name, rows, size and checksum."""
 
     staged: str
@@ -302,14 +306,14 @@ class StagedFile(msgspec.Struct, frozen=True, array_like=True):
         return not self.name.startswith(f"{REJECTED}/")
 
 
-class SideFile(msgspec.Struct, frozen=True, array_like=True):
+class SideFile(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The state of an accumulator that is too big for a record: a file of the run that is named by its SHA-256."""
 
     sha256: str
     size: int
 
 
-class Timings(msgspec.Struct, frozen=True, array_like=True):
+class Timings(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Seconds of one attempt by what the worker did.
 
     ``decode`` is what a source spent on decoding, which is no part of ``read``. ``each`` has the seconds of each of
@@ -461,7 +465,7 @@ Pause = Proposal | OutputBlocks | BlockMade
 Outcome = Done | Deferred | Failed | AttemptLost | Pause
 
 
-class CommitRecord(msgspec.Struct, frozen=True, tag="commit", array_like=True):
+class CommitRecord(msgspec.Struct, frozen=True, tag="commit", array_like=True, gc=False):
     """The record whose append to the journal *is* the commit of a shard."""
 
     shard: int

@@ -46,7 +46,9 @@ def valid_length(path: Path, data: memoryview) -> int:
         if MAGIC.startswith(bytes(data[: len(MAGIC)])):
             return 0
         raise JournalDamaged(_damaged(path, 0, "It does not begin like a journal."))
-    at = max((end for _, end in frames(data)), default=len(MAGIC))
+    at = len(MAGIC)
+    while (frame := _frame(data, at)) is not None:
+        at = frame[0]
     for start in _chunks(path, at + 1, len(data) - HEAD.size + 1):
         for later in _candidates(data, start, at):
             frame = _frame(data, later)
@@ -142,6 +144,12 @@ class Contents:
         self._path = path
         self._data = data
         self._end = end
+        self._known: dict[bool, dict[int, int]] = {}  # what ``_counting`` has found
+        self._others: list[memoryview] | None = None  # what is no commit record
+
+    def __len__(self) -> int:
+        """Return how many bytes it has; a journal only grows, so of two readings of one these tell whether it has."""
+        return self._end
 
     @property
     def torn(self) -> int:
@@ -154,9 +162,9 @@ class Contents:
 
     def notes(self) -> Iterator[Record]:
         """Yield everything but the commit records."""
-        for payload in self._payloads():
-            if not _is_commit(payload):
-                yield self._decoded(payload)
+        if self._others is None:
+            self._others = [payload for payload in self._payloads() if not _is_commit(payload)]
+        yield from map(self._decoded, self._others)
 
     def before(self, run: int) -> Contents:
         """Return the records from before the output's run of this number began."""
@@ -171,7 +179,7 @@ class Contents:
 
     def lasting(self) -> Iterator[CommitRecord]:
         """Yield the records in force without those of shards that a further run replaces, once it is complete."""
-        yield from map(self._commit, self._counting(lasting=True).values())
+        yield from map(self._commit_at, self._counting(lasting=True).values())
 
     @property
     def taking_over(self) -> bool:
@@ -196,7 +204,7 @@ class Contents:
         A shard is committed once. Two equal records, as a copy may leave them, count once; two that differ are
         damage.
         """
-        yield from map(self._commit, self._counting(lasting=False).values())
+        yield from map(self._commit_at, self._counting(lasting=False).values())
 
     def last_of(self, shards: Container[int]) -> dict[int, CommitRecord]:
         """Return the last record that each of these shards ever had, be it in force or not."""
@@ -207,21 +215,26 @@ class Contents:
         """Yield the records that ``lasting`` has, in the order of their shards, whose places are these."""
         found = self._counting(lasting=True)
         for shard in sorted(found, key=lambda shard: places[shard] if shard < len(places) else (shard,)):
-            yield self._commit(found[shard])
+            yield self._commit_at(found[shard])
 
-    def _counting(self, *, lasting: bool) -> dict[int, memoryview]:
-        """Return the commit records that count, by their shards; ``lasting``: once a hidden run is complete."""
-        found: dict[int, memoryview] = {}
+    def _counting(self, *, lasting: bool) -> dict[int, int]:
+        """Return where the commit records are that count, by shards; ``lasting``: once a hidden run is complete."""
+        if lasting in self._known:
+            return self._known[lasting]
+        found: dict[int, int] = {}
         twice: set[int] = set()
         replaced: list[int] = []
+        at = len(MAGIC)
         for payload in self._payloads():
             gone: Sequence[int] = ()
+            place, at = at, at + HEAD.size + len(payload)
             if _is_commit(payload):
                 try:
                     shard = _shard_decoder.decode(payload).shard
                 except msgspec.DecodeError:
                     shard = self._commit(payload).shard  # which says what is wrong
-                if found.setdefault(shard, payload) != payload:
+                first = found.setdefault(shard, place)
+                if first != place and self._at(first) != payload:
                     twice.add(shard)
                 continue
             record = self._decoded(payload)
@@ -242,7 +255,15 @@ class Contents:
                 "known which of the two is right: restore the output from a copy, or make it again with "
                 "mode='overwrite'."
             )
+        self._known[lasting] = found
         return found
+
+    def _at(self, place: int) -> memoryview:
+        start = place + HEAD.size
+        return self._data[start : start + HEAD.unpack_from(self._data, place)[0]]
+
+    def _commit_at(self, place: int) -> CommitRecord:
+        return self._commit(self._at(place))
 
     def _commit(self, payload: memoryview) -> CommitRecord:
         record = self._decoded(payload)

@@ -319,9 +319,10 @@ class JournalState(msgspec.Struct):
             self.done[record.shard] = 1
         self.ledger += record.ledger
         self.timings += record.timings
-        parts = [file for file in record.files if file.is_part]
-        self.bytes += sum(file.size for file in parts)
-        self.files += len(parts)
+        for file in record.files:
+            if file.is_part:
+                self.bytes += file.size
+                self.files += 1
         self.faults += record.faults
         if record.passed:
             before = self.passed or [0] * len(record.passed)

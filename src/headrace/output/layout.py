@@ -218,7 +218,7 @@ class Output:
 
     def remove_parts(self, run: str, *, but: Container[str] = ()) -> None:
         """Remove what a run has published, except what is named in ``but``, for good."""
-        self.place.remove([name for name in parts_there(self.place, {run}) if name not in but])
+        self.place.remove(parts_there(self.place, {run}, but=but))
 
     def sweep_parts(self, run: str, named: Container[str], *, finished: bool) -> None:
         """Remove parts of a run that no record names, when it is opened again; ``finished``: nothing is to do.
@@ -232,8 +232,8 @@ class Output:
 
     def check_parts(self, runs: Collection[str]) -> None:
         """Refuse an output in which files stand that none of ``runs`` made."""
-        others = (name for name in self.place.visible() if not _ADDED.match(name))
-        foreign = sorted(name for name in others if not is_part(name, runs))
+        others = (name for name in self.place.visible() if not is_part(name, runs))
+        foreign = sorted(name for name in others if not _ADDED.match(name))
         if foreign:
             raise ForeignOutput(
                 f"The output folder {self} holds files that Headrace did not write ({first_names(foreign)}). A "

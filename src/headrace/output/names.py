@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -74,9 +74,10 @@ def other_version(file: str, version: str | None) -> str:
     )
 
 
-def parts_there(place: Listed, runs: Collection[str]) -> list[str]:
-    """Return the parts of some runs that an output has, also those with rejected rows."""
-    return sorted(name for name in (*place.visible(), *place.listed(REJECTED)) if is_part(name, runs))
+def parts_there(place: Listed, runs: Collection[str], *, but: Container[str] = ()) -> list[str]:
+    """Return the parts of some runs that an output has, also those with rejected rows; without those in ``but``."""
+    found = (*place.visible(), *place.listed(REJECTED))
+    return sorted(name for name in found if name not in but and is_part(name, runs))
 
 
 def place_of(run: str, file: StagedFile, output: Listed) -> str:
@@ -144,7 +145,7 @@ def check_names(records: Iterable[CommitRecord], run: str, folder: Path) -> Iter
     for record in records:
         for file in record.files:
             staged = file.staged.removeprefix(f"{PARTS}/")
-            plain = staged not in ("", ".", "..") and not {"/", "\0"} & set(staged)
+            plain = staged not in ("", ".", "..") and "/" not in staged and "\0" not in staged
             aside = file.name.removeprefix(f"{REJECTED}/")
             if not plain or run_of(aside) != run or (aside != file.name and "/" in aside):
                 raise _foreign_name(folder, file.name if plain else file.staged)

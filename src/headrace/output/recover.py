@@ -143,14 +143,17 @@ def recover(
     durability: Durability,
     hidden: bool,
     go_on: bool = False,
+    seen: Contents | None = None,
 ) -> ShardCommitter:
     """Resume a run: committed shards whose files are gone are revoked, files that no record names are removed.
 
-    ``plan``: as it was saved. ``go_on``: also where the table of a database has none of the rows any more.
+    ``plan``: as it was saved. ``go_on``: also where the table of a database has none of the rows any more. ``seen``:
+    the journal, as whoever holds the output has read it before.
     """
     output.check_folders(run)
     folder = output.folder(run)
     journal, contents = output.place.open_journal(run, durability)
+    contents = seen if seen is not None and len(seen) == len(contents) else contents
     try:
         failpoints.hit("recover.opened")
         opened = [record for record in contents.notes() if isinstance(record, Opened)]
@@ -223,13 +226,14 @@ def _check_files(
     name = last if has_all_or_none(target) or kind in LAKES else ""  # whose files have to be there
 
     def keep(record: CommitRecord) -> None:
-        states.update(side_files(record))
+        if record.states:
+            states.update(side_files(record))
         committer.state.add(record)
         committer.empty = False
 
     for record in records:
-        places = {file: publisher.state(file) for file in record.files}
-        missing = [file for file, place in places.items() if place == "missing"]
+        places = [(file, publisher.state(file)) for file in record.files]
+        missing = [file for file, place in places if place == "missing"]
         needed = [file for file in missing if is_of(file.name, name) or not name]
         if not are_there(record, committer.folder) or (needed and target is None):
             lost.append(record)
@@ -239,9 +243,9 @@ def _check_files(
             continue
         keep(record)
         hidden = committer.revealing.aside
-        if "staged" in places.values():
+        if any(place == "staged" for _, place in places):
             committer.revealing.reveal([record])
-        for file, place in places.items():
+        for file, place in places:
             if place == "staged" and hidden:
                 staged.add(file.staged)
             else:

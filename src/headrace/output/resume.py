@@ -68,6 +68,7 @@ class _JobOpener:
         assert sink is not None
         self._output = output
         self._saved: dict[str, SavedPlan] = {}
+        self._peeked: dict[str, tuple[SavedPlan, JournalState, Contents]] = {}
         self._request = request
         self._further = request.incremental  # the input is read as runs of one output do
         plan = self._with_source(plan)
@@ -120,7 +121,10 @@ class _JobOpener:
         return self._saved[run]
 
     def _peek(self, run: str) -> tuple[SavedPlan, JournalState, Contents]:
-        return peek(self._output, run, self._saved_plan(run))
+        """Read a run's journal, unless this was done since a run was opened here: nobody else writes it."""
+        if run not in self._peeked:
+            self._peeked[run] = peek(self._output, run, self._saved_plan(run))
+        return self._peeked[run]
 
     def _first(self) -> str | None:
         """Return the run whose parts are in the output; or, before any are, the one whose parts are to be."""
@@ -128,6 +132,7 @@ class _JobOpener:
 
     def _recover(self, run: str, *, hidden: bool) -> ShardCommitter:
         request = self._request
+        seen = self._peeked.pop(run)[2] if run in self._peeked else None
         committer = recover(
             self._output,
             run,
@@ -136,6 +141,7 @@ class _JobOpener:
             durability=request.durability,
             hidden=hidden,
             go_on=request.on_change == "continue",
+            seen=seen,
         )
         committer.gated = request.gated
         return committer
@@ -331,8 +337,7 @@ class _JobOpener:
         compiler.columns_at(plan.steps, plan.source.schema())
         for what in unrecognised(self.code)[:1]:
             warn(f"This run cannot be resumed, as {what} cannot be compared: give the step version='…'.")
-        files = self._files if request.lists_input else []
-        saved = new_plan(plan, request, self.code, files)
+        saved = new_plan(plan, request, self.code)
         inputs.note(plan.source, saved)
         pointer = "next" if request.gated or self._output.current() is not None else "current"
         committer = begin(self._output, saved, self._sink, durability=request.durability, pointer=pointer)
@@ -387,17 +392,17 @@ class _JobOpener:
         return Job(plan, self._output, committer, resumed=True, interrupted=interrupted)
 
 
-def new_plan(
-    plan: Plan, request: OpenRequest, code: dict[str, str], files: list[inputs.InputFile]
-) -> SavedPlan:
-    """Return the plan of a run that begins, as it is to be saved; ``files`` are those of its input."""
+def new_plan(plan: Plan, request: OpenRequest, code: dict[str, str]) -> SavedPlan:
+    """Return the plan of a run that begins, as it is to be saved: with the files that its shards were made of."""
+    shards = request.partitioning.shards(plan.source)
+    files = plan.source.files() if request.lists_input else []
     target = None if plan.sink is None else plan.sink.target
     return SavedPlan(
         request.run or new_run_name(),
         encoded(shape_of(plan)),
         code,
         files,
-        request.partitioning.shards(plan.source),
+        shards,
         time.time(),
         request.version,
         inputs.version_of(plan.source),

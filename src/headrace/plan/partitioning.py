@@ -102,14 +102,18 @@ class Partitioning(msgspec.Struct, frozen=True):
 
     def begins_with_one(self, shards: Sequence[Shard]) -> bool:
         """Say whether one worker may be through with so few rows, up to a limit, before another is started."""
+        if not self.first or self.few:
+            return False
         rows = sum(shard.rows for shard in shards[: self.needed(shards)])
-        return bool(self.first) and not self.few and 0 <= rows < compiler.LEAST_ROWS * self.workers
+        return 0 <= rows < compiler.LEAST_ROWS * self.workers
 
     def needed(self, shards: Sequence[Shard]) -> int:
         """Return how many of some shards have enough rows for a limit, if every row passes it."""
+        if not self.first:
+            return len(shards)
         rows = 0
         for i, shard in enumerate(shards):
-            if self.first and rows >= self.first:
+            if rows >= self.first:
                 return i
             rows += max(0, shard.rows)
         return len(shards)

@@ -272,9 +272,10 @@ def committed(record: CommitRecord) -> ShardCommitted:
 
 def rows_expected(plan: Plan, shards: Sequence[Shard]) -> int:
     """Return how many rows will be read; -1 if only reading would tell."""
-    if any(shard.rows < 0 for shard in shards):
+    each = [shard.rows for shard in shards]
+    if min(each, default=0) < 0:
         return -1
-    rows = sum(shard.rows for shard in shards)
+    rows = sum(each)
     known = _rows_after(plan, [split for shard in shards for split in shard.splits])
     return min(rows, rows if known is None else known, _until_the_limit(plan, rows) or rows)
 

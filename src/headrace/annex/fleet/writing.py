@@ -196,7 +196,7 @@ def _first(plan: Plan, request: OpenRequest, notes: Notes, code: dict[str, str])
     workers = max(MACHINES, request.partitioning.workers)
     partitioning = msgspec.structs.replace(request.partitioning, workers=workers, merged=False)
     request = msgspec.structs.replace(request, partitioning=partitioning)
-    data = FleetPlan.of(new_plan(plan, request, code, plan.source.files())).encode()
+    data = FleetPlan.of(new_plan(plan, request, code)).encode()
     if notes.add(PLAN, data):
         return data
     return notes.read(PLAN) or data

@@ -63,6 +63,8 @@ def file_name(path: str) -> str:
     >>> file_name("day=1/city=S%C3%A3o/a.csv"), file_name("a.csv"), file_name("day=1/../a.csv")
     ('a.csv', 'a.csv', 'day=1/../a.csv')
     """
+    if "/" not in path:  # as most
+        return path
     *folders, name = path.split("/")
     return name if all(map(_OURS.fullmatch, folders)) else path
 

@@ -164,7 +164,7 @@ class StorePublisher(Publisher):
                     "its rows are processed once more."
                 )
         self._compare(file for file in files if is_uploaded(file))
-        place.remove([name for name in parts_there(place, {self._run}) if name not in named])
+        place.remove(parts_there(place, {self._run}, but=named))
 
     def _compare(self, files: Iterable[StagedFile]) -> None:
         """See that what an earlier driver has copied has the bytes of its record, not only as many."""
