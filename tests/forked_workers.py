@@ -16,9 +16,8 @@ import traceback
 from typing import Any
 
 from headrace.engines.local import host, template, wire
-from headrace.engines.local.forks import Template
+from headrace.engines.local.forks import ForkedProcess, Template
 from headrace.engines.local.orphans import die_with
-from headrace.engines.local.process import Process
 from headrace.engines.local.spawner import Spawner
 
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "ARROW_IO_THREADS")  # of what the process has imported
@@ -38,7 +37,9 @@ def offer() -> None:
             os._exit(1)
     theirs.close()
 
-    def first(self: Any, environment: dict[str, str], threads: int, fd: int, out: int, err: int) -> Process:
+    def first(
+        self: Any, environment: dict[str, str], threads: int, fd: int, out: int, err: int
+    ) -> ForkedProcess:
         mine, its = socket.socketpair()
         self._template = Template(mine, environment, threads)
         self._template._asked = True

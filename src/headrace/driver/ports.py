@@ -69,34 +69,6 @@ class Committer(Protocol):
         ...
 
 
-class Inbox(Protocol):
-    """Where answers and messages arrive, from any thread; raises ``queue.Empty`` as ``queue.SimpleQueue`` does."""
-
-    def put(self, message: Any) -> None:
-        """Add a message."""
-        ...
-
-    def get(self, *, timeout: float) -> Any:
-        """Return the next message; waits for at most ``timeout`` seconds."""
-        ...
-
-    def get_nowait(self) -> Any:
-        """Return the next message."""
-        ...
-
-
-class BlockHolder(Protocol):
-    """Whoever holds the blocks between stages: an engine."""
-
-    def hold(self, ref: BlockRef) -> None:
-        """Hold a block for two readers."""
-        ...
-
-    def release(self, ref: BlockRef) -> None:
-        """Let go of a block that nobody will read."""
-        ...
-
-
 class NoObserver(ObserverParts):
     """Ignores everything. What watches a run inherits from it."""
 
@@ -105,11 +77,11 @@ class NoObserver(ObserverParts):
 
 
 class RunPorts(msgspec.Struct, frozen=True):
-    """Who watches a run, what time it is, and where messages arrive."""
+    """Who watches a run, what time it is, and where answers and messages arrive, from any thread."""
 
     observer: NoObserver = msgspec.field(default_factory=NoObserver)
     clock: Callable[[], float] = time.monotonic
-    inbox: Inbox = msgspec.field(default_factory=queue.SimpleQueue)
+    inbox: Any = msgspec.field(default_factory=queue.SimpleQueue)
     sleep: Callable[[float], None] = time.sleep
 
 

@@ -191,6 +191,10 @@ class Scheduler:
         """Return the number of the open attempt at ``shard``, or -1."""
         return self._open[shard].number if shard in self._open else -1
 
+    def is_current(self, outcome: Outcome) -> bool:
+        """Say whether an outcome is of the attempt that is open at its shard."""
+        return self.attempt_of(outcome.shard) == outcome.attempt
+
     # ------------------------------------------------------------ orders
 
     def ready(

@@ -11,7 +11,6 @@ import os
 import pickle
 import threading
 import weakref
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 Message = tuple[Any, ...]
 
 
-class StoredObject(ABC):
+class StoredObject:
     """One value, pickled. It lives as long as anybody refers to it: a ``Ref``, a future, a call under way.
 
     ``store`` gave it its number. ``links`` are the values, futures and actors that it refers to, each with a
@@ -57,17 +56,17 @@ class StoredObject(ABC):
         with contextlib.suppress(AttributeError):  # it was not made, or the interpreter ends
             self._free()
 
-    @abstractmethod
     def value(self) -> Any:
         """Unpickle the value, with its buffers where they lie."""
+        raise NotImplementedError
 
     def reference(self) -> Any:
         """Return a ``Ref`` to it."""
         return Ref(self)
 
-    @abstractmethod
     def to_send(self) -> AbstractContextManager[tuple[Message, Any]]:
         """Return the message that takes it to a worker, and what goes with it: a descriptor, or Ray's references."""
+        raise NotImplementedError
 
     def close(self) -> None:
         """Free the memory now."""

@@ -116,11 +116,23 @@ def blocks_in(args: Sequence[Any]) -> list[BlockRef]:
     for value in args:
         if isinstance(value, Task):
             found += blocks_in(value.blocks)
-        if isinstance(value, Block):
-            value = value.ref
-        if isinstance(value, BlockRef):
-            found.append(value)
+        elif isinstance(value, (Block, BlockRef)):
+            found.append(value if isinstance(value, BlockRef) else value.ref)
     return found
+
+
+def _sent(worker: WorkerHandle, args: Sequence[Any], along: list[Message] | None = None) -> tuple[Any, ...]:
+    """Send the stored values among arguments, or put them ``along`` with the call; return all, those by number."""
+    sent = []
+    for value in args:
+        if isinstance(value, StoredObject):
+            if along is None or not value.once:
+                worker.send_object(value)
+            elif (message := worker.with_call(value)) is not None:
+                along.append(message)
+            value = value.number
+        sent.append(value)
+    return tuple(sent)
 
 
 Notify = Callable[[int, Any], None]
@@ -231,15 +243,8 @@ class WorkerPool(ABC, Generic[W]):
             future.set_exception(WorkerDied(f"worker {worker} is gone"))
             self._skip_reader(worker, args)
         else:
-            values = []
-            for value in args:
-                if isinstance(value, StoredObject):
-                    if not value.once:
-                        chosen.send_object(value)
-                    elif (along := chosen.with_call(value)) is not None:
-                        values.append(along)
-            sent = tuple(value.number if isinstance(value, StoredObject) else value for value in args)
-            message = ("call", number, method, sent)
+            values: list[Message] = []
+            message = ("call", number, method, _sent(chosen, args, values))
             self._send_with_blocks(chosen, (*message, values) if values else message, args)
         return future
 
@@ -250,11 +255,7 @@ class WorkerPool(ABC, Generic[W]):
         if chosen is None:
             self._skip_reader(worker, args)
         else:
-            for value in args:
-                if isinstance(value, StoredObject):
-                    chosen.send_object(value)
-            sent = tuple(value.number if isinstance(value, StoredObject) else value for value in args)
-            self._send_with_blocks(chosen, ("feed", sent), args)
+            self._send_with_blocks(chosen, ("feed", _sent(chosen, args)), args)
 
     def resize(self, size: int, *, keep: Collection[int] = ()) -> None:
         """See ``Pool.resize``."""

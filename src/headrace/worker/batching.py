@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 import pyarrow as pa
 
@@ -302,13 +302,6 @@ class BatchTiming:
 # ---------------------------------------------------------------- cutting
 
 
-class Sized(Protocol):
-    """A function, as far as its batches are concerned; see ``Caller``."""
-
-    ceiling: int | None
-    tuner: BatchTuner
-
-
 @dataclass(frozen=True, slots=True)
 class BatchCutter:
     """How the batches for one function are cut: of ``rows`` rows, of about ``bytes`` bytes, or as its tuner says.
@@ -318,7 +311,7 @@ class BatchCutter:
 
     rows: int | None
     bytes: int | None
-    caller: Sized
+    caller: Any  # see ``Caller``
     eager: bool
 
     @property

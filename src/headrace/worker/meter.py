@@ -6,7 +6,7 @@ import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -38,13 +38,6 @@ class StepCounts(msgspec.Struct):
     past: int = 0
 
 
-class GetsOn(Protocol):
-    """Code of the user's, as far as a meter looks at it."""
-
-    done: int
-    """Rows that it has dealt with."""
-
-
 class Meter:
     """Counts rows and seconds of one attempt.
 
@@ -67,7 +60,7 @@ class Meter:
         self.watch: CallWatch | None = None  # reports calls to the driver
         self._faults: dict[tuple[str, str], list[Any]] = {}
         self._travels = travels
-        self.first_user_code: GetsOn | None = None  # where its rows are, the attempt is
+        self.first_user_code: Any = None  # a ``UserCode``: where its rows are, the attempt is
         self.seconds = dict.fromkeys(("read", "decode", "steps", "metrics", "write", "wait"), 0.0)
         self.step_seconds = [0.0] * steps
         self._cpu = time.process_time()

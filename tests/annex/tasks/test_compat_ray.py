@@ -16,7 +16,7 @@ from headrace.compat import ray
 from headrace.compat.ray.util import ActorPool
 from headrace.errors import ArgumentError, EngineError, HeadraceError, NotOffered, ResourcesUnavailable
 
-from .test_calls import fifo, through
+from .test_calls import fifo, let_through, through
 
 # What Ray 2.60 prints for the same program, with `import ray` in the first line.
 PROGRAM = """
@@ -259,6 +259,34 @@ def test_cancelling(begun: None, tmp_path: Path) -> None:
     with pytest.raises(ray.exceptions.TaskCancelledError) as caught:
         ray.get(running)
     assert isinstance(caught.value, HeadraceError)
+
+
+class Notes:
+    def through(self, gate: str) -> None:
+        through(gate)
+
+    def note(self, file: str) -> None:
+        Path(file).touch()
+
+
+def asking(actor: Any, file: str, asked: str, gate: str) -> None:
+    ray.wait([actor.note.remote(file)], timeout=0)  # the driver knows of it
+    let_through(asked)
+    through(gate)
+
+
+def test_a_cancelled_call_takes_along_the_methods_that_it_has_called(begun: None, tmp_path: Path) -> None:
+    held, asked, gate = (fifo(tmp_path, name) for name in ("held", "asked", "gate"))
+    actor = ray.remote(Notes).remote()
+    calls = [actor.through.remote(held), *(actor.note.remote(tmp_path / f"{i}") for i in range(20))]
+    cancelled = ray.remote(asking).remote(actor, str(tmp_path / "never"), asked, gate)
+    through(asked)
+    ray.cancel(cancelled)
+    with pytest.raises(ray.exceptions.TaskCancelledError):
+        ray.get(cancelled)
+    let_through(held)
+    ray.get([*calls, actor.note.remote(tmp_path / "last")])
+    assert (tmp_path / "last").exists() and not (tmp_path / "never").exists()
 
 
 def test_an_actor_class_keeps_ray_s_options(begun: None) -> None:

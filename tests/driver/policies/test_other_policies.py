@@ -24,8 +24,6 @@ from headrace.driver.policies.workers import GROW_AFTER, BatchCeilings, External
 from headrace.driver.policy import (
     DivideShard,
     Emit,
-    Policies,
-    Policy,
     ResizePool,
     Verdict,
     WorkerDeath,
@@ -41,12 +39,6 @@ SHARD = Shard(0, (Split(0, 0, 1, 100),))
 def finished(read: int, failed: int = 0, rest: Remainder | None = None) -> Done:
     faults = Faults(((Fault("map(f)", "ValueError", "bad"), failed),) if failed else ())
     return Done(0, 0, (), Ledger(read, read - failed, failed), Timings(), faults=faults, rest=rest)
-
-
-def test_without_policies_a_death_is_charged_and_nothing_is_due() -> None:
-    policies = Policies([Policy()])
-    assert policies.on_death(WorkerDeath(WorkerDied("killed"), 1, 0)) == Verdict(charged=True)
-    assert policies.next_wakeup(0.0) == float("inf")
 
 
 @pytest.mark.parametrize("error", [NeverReady("loading failed"), NodeLost("node 7 is gone")])

@@ -16,7 +16,7 @@ class FakeView:
     used: list[dict[int, int]] = field(default_factory=lambda: [{}])
     waiting: list[int] = field(default_factory=lambda: [0])
     planned: list[Shard] = field(default_factory=list)
-    block_bytes: int = 0
+    held: int = 0
     attempts_waiting: int = 0
     messages: int = 0
     silence: float = 0.0
@@ -29,11 +29,19 @@ class FakeView:
     attempts: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     @property
+    def scheduler(self) -> FakeView:
+        return self
+
+    @property
+    def blocks(self) -> FakeView:
+        return self
+
+    @property
     def stages(self) -> int:
         return len(self.calls)
 
     @property
-    def shards(self) -> int:
+    def count(self) -> int:
         return len(self.planned)
 
     def loads(self, stage: int) -> dict[int, int]:
@@ -48,13 +56,14 @@ class FakeView:
     def open_workers(self, stage: int) -> set[int]:
         return self.open
 
+    @property
     def at_work(self) -> dict[int, tuple[int, int]]:
         return self.attempts
 
     def is_current(self, outcome: Outcome) -> bool:
         return not self.stale
 
-    def shard(self, number: int) -> Shard:
+    def shard_of(self, number: int) -> Shard:
         return self.planned[number]
 
     def family(self, shard: int) -> set[tuple[int, ...]]:

@@ -2,8 +2,7 @@
 
 from headrace.annex.tasks.actor_pool import ActorPool
 from headrace.annex.tasks.actors import ActorHandle
-from headrace.annex.tasks.connecting import connect
-from headrace.annex.tasks.executor import Executor
+from headrace.annex.tasks.executor import Executor, connect
 from headrace.annex.tasks.futures import CallFuture
 from headrace.engines.references import Ref
 

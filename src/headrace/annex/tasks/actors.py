@@ -6,7 +6,7 @@ import inspect
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 from headrace.annex.tasks.actor_life import ActorLife
 from headrace.annex.tasks.admission import CallOptions, given_retries
@@ -70,15 +70,8 @@ class ActorMethod:
         return ActorMethod(self._actor, self._name, updated, single=options.get("num_returns") == 1)
 
 
-class OwningExecutor(Protocol):
-    """The executor that actors belong to; it lives as long as they do."""
-
-    _core: Any
-    _options: CallOptions
-
-
 def actor_order(
-    executor: OwningExecutor,
+    executor: Any,
     constructor: Any,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
@@ -165,7 +158,7 @@ class ActorHandle:
         methods: dict[str, CallOptions] | None,
         strict: bool = False,
     ) -> None:
-        """``life``: an ``ActorLife``; in a worker, what stands for it there."""
+        """``life``: an ``ActorLife``, or what stands for it in a worker. ``executor`` lives as long as the handle."""
         self._executor = executor
         self._life = life
         self._label = label
@@ -244,16 +237,12 @@ class ActorHandle:
     def _call_method(
         self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], options: CallOptions | None
     ) -> Any:
-        core = self._executor._core
-        core.check_open()
         order = self._orders.get(name) if options is None else None
         if order is None:
             order = self._ordered(name, options)
             if options is None:
                 self._orders[name] = order
-        if isinstance(self._life, ActorLife):
-            return self._life.adopt(core.call(order, name, args, kwargs))
-        return core.submit(order, name, args, kwargs)
+        return self._executor._core.submit(order, name, args, kwargs, self._life)
 
     def _said(self, name: str) -> CallOptions:
         """Return what the class says of a method's calls."""
@@ -268,5 +257,4 @@ class ActorHandle:
         if self._strict:
             options = replace(options, strict=True)
         returns = said.num_returns if options.num_returns is None else options.num_returns
-        actor = -1 if isinstance(self._life, ActorLife) else self._life.number
-        return TaskOrder(f"{self._label}.{name}", options, returns, "method", actor)
+        return TaskOrder(f"{self._label}.{name}", options, returns, self._name)

@@ -177,9 +177,8 @@ class Admission:
     def _next(self) -> tuple[_Group, Hashable, Seat] | None:
         """Return the request to admit next, and count those that it overtakes."""
         passed: list[_Group] = []
-        for group in sorted(
-            (group for group in self._groups.values() if self._has_waiting(group)), key=_turn
-        ):
+        groups = [group for group in self._groups.values() if self._has_waiting(group)]
+        for group in sorted(groups, key=_turn) if len(groups) > 1 else groups:
             seat = self._seat(group)
             if seat is not None:
                 for other in passed:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from headrace.annex.tasks.admission import CallOptions, Needs
-from headrace.annex.tasks.futures import CallFuture, OuterStream, Pieces
+from headrace.annex.tasks.futures import CallFuture, Pieces, ResultStream
 from headrace.engines.references import collecting_references, holder_of
 from headrace.errors import CallCancelled, CallLost, EngineError, ExecutorClosed
 
@@ -27,13 +27,12 @@ Returns = int | str | None  # how many results; "stream": as many as come; None:
 class TaskOrder:
     """What is said about a call, beside what is called: it travels from workers to the driver.
 
-    ``kind``: ``"submit"`` for a function; ``"method"`` for one of the actor with the number ``actor``.
+    ``actor``: the number of the actor whose method it is.
     """
 
     label: str
     options: CallOptions = field(default_factory=CallOptions)
     returns: Returns = None
-    kind: str = "submit"
     actor: int = -1
 
 
@@ -55,38 +54,39 @@ class ActorOrder:
 
 @dataclass(eq=False, slots=True)
 class TaskCall:
-    """A call of a function, or of an actor's method; ``references`` are those and the futures in its arguments.
+    """A call of a function, of an actor's constructor, or of its method.
 
-    ``direct``: the places in ``references`` of arguments by themselves: it waits for these.
+    ``references`` are those and the futures in its arguments. ``direct``: the places in ``references`` of arguments
+    by themselves: it waits for these. ``life`` is the ``ActorLife`` of an actor, and ``kind`` the ``WorkerKind`` that
+    a function needs.
     """
 
     label: str
     stored: StoredObject
     references: Sequence[Any]
     future: CallFuture[Any]
-    max_retries: int
+    max_retries: int = 0
+    direct: Sequence[int] = ()
+    pieces: Pieces | None = None  # of several results, or of a stream
+    life: Any = None
+    method: str = "run"  # of what the worker hosts
+    said: tuple[Any, ...] = ()  # its arguments
     needs: Needs = field(default_factory=Needs)
     threads: int = 1
+    kind: Any = None
+    worker: LocalPool | None = None  # that runs it
+    process: int = -1  # the number of its process
     deaths: int = 0
     begun: bool = False
     requested: bool = False  # it waits for admission
     pending: int = 0  # how many futures it still waits for
-    direct: Sequence[int] = ()
-    returns: Returns = None
-    pieces: Pieces | None = None  # of several results, or of a stream
-    # of calls that make calls
-    worker: LocalPool | None = None  # that runs it
-    process: int = -1  # the number of its process
-    actor: Callable[[], Any] | None = None  # returns the handle of the actor whose method it is
+    stopping: bool = False  # it is being cancelled
     depth: int = 0  # how many calls have made one another, up to this one
     children: list[TaskCall] | None = None  # calls that it has made
-    stopping: bool = False  # it is being cancelled
     order: int = 0  # of an actor's calls
 
     def wait_for_arguments(self, then: Callable[[], None]) -> None:
         """Count the futures that it waits for and that are not done, and have ``then`` called as each is."""
-        if not self.direct:
-            return
         futures = [each for i in self.direct if isinstance(each := self.references[i], CallFuture)]
         self.pending = len(futures)
         for future in futures:
@@ -161,7 +161,7 @@ def results_of(call: TaskCall) -> Any:
     """Return what the user gets for a call: its future, several futures, or a stream of them."""
     if call.pieces is None:
         return call.future
-    return OuterStream(call.pieces) if call.returns == "stream" else call.pieces.futures()
+    return ResultStream(call.pieces) if call.pieces.count is None else call.pieces.futures()
 
 
 def _stored(argument: Any) -> Any:

@@ -42,17 +42,15 @@ class NameTaken(ArgumentError):
     """Two actors cannot have one name."""
 
 
-class CoreHolder:
-    """Stands for the executor of an actor that a worker has made."""
-
-    def __init__(self, core: Core) -> None:
-        self._core = core
-
-
 class Core:
     """What an executor and its views share."""
 
     in_worker = False
+
+    @property
+    def _core(self) -> Core:
+        """Itself: it stands for the executor of an actor that a worker has made."""
+        return self
 
     def __init__(
         self,
@@ -112,46 +110,48 @@ class Core:
         if self.is_shut:
             raise closed()
 
-    def submit(self, order: TaskOrder, what: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """Have something called; return one future, or several, or a stream, as ``order.returns`` says."""
-        self._check_process()
-        call = self.call(order, what, args, kwargs)
-        self.prepare(call, order.options)
-        with self.lock:
-            if self.is_shut:
-                raise closed()
-            self.dispatcher.submit(call)
-        return results_of(call)
+    def submit(
+        self, order: TaskOrder, what: Any, args: Sequence[Any], kwargs: dict[str, Any], life: Any = None
+    ) -> Any:
+        """Have a function called, or the method ``what`` of the actor with that ``life``.
 
-    def call(self, order: TaskOrder, what: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> TaskCall:
-        """Serialise a call: ``what`` is a function, or the name of an actor's method."""
+        Return one future, or several, or a stream, as ``order.returns`` says.
+        """
+        self._check_process()
         value = (what, tuple(args), kwargs, order.options.strict)
         stored, references = self.put(order.label, value, once=True)
-        return self.task_call(order, stored, references, waited_for(value, references))
+        call = self.task_call(order, stored, references, waited_for(value, references))
+        self.prepare(call, order.options, life)
+        with self.lock:
+            self.check_open()
+            self.dispatcher.post(partial(self.dispatcher.accept, call))
+        return results_of(call)
 
     def task_call(
         self, order: TaskOrder, stored: StoredObject, references: Sequence[Any], direct: Sequence[int]
     ) -> TaskCall:
         """Return a call of what is stored, with its future."""
         future: CallFuture[Any] = CallFuture(order.label, self.store)
-        retries = order.options.max_retries
-        default = CALL_RETRIES if order.kind == "submit" else 0
-        call = TaskCall(order.label, stored, references, future, default if retries is None else retries)
-        call.direct = direct
+        call = TaskCall(order.label, stored, references, future, direct=direct, said=(order.returns,))
         if order.returns is not None:
-            call.returns = order.returns
-            call.pieces = Pieces(
-                future, order.label, None if order.returns == "stream" else int(order.returns)
-            )
+            count = None if order.returns == "stream" else int(order.returns)
+            call.pieces = Pieces(future, order.label, count)
         return call
 
-    def prepare(self, call: TaskCall, options: CallOptions) -> None:
-        """Say what a call of a function needs; raise ``ResourcesUnavailable`` if it can never run."""
-        known, needs, threads = self._prepared
-        if known is not options:  # else they are the same, and were checked
-            needs, threads = self.needs(call.label, options, least=LEAST_CPUS), self.threads(options.num_cpus)
-            self._prepared = options, needs, threads
-        call.needs, call.threads = needs, threads
+    def prepare(self, call: TaskCall, options: CallOptions, life: ActorLife | None) -> None:
+        """Say who carries out a call, and what a function needs; ``ResourcesUnavailable`` if it can never run."""
+        retries = options.max_retries
+        call.life, call.max_retries = life, retries or 0
+        if life is None:
+            call.max_retries = CALL_RETRIES if retries is None else retries
+            known, needs, threads = self._prepared
+            if known is not options:  # else they are the same, and were checked
+                needs, threads = (
+                    self.needs(call.label, options, least=LEAST_CPUS),
+                    self.threads(options.num_cpus),
+                )
+                self._prepared = options, needs, threads
+            call.needs, call.threads = needs, threads
         dispatcher = self.dispatcher
         call.future.on_cancel(partial(dispatcher.cancelled, call), partial(dispatcher.stop, call))
 
@@ -194,20 +194,15 @@ class Core:
     ) -> ActorHandle:
         """Start an actor whose constructor, with its arguments, is stored."""
         needs = self.needs(order.label, order.options, least=0.0)
-        construction = TaskCall(order.label, stored, references, CallFuture(order.label, self.store), 0)
-        construction.direct = direct
-        life = ActorLife(
-            self.dispatcher, construction, needs, self.threads(order.options.num_cpus), order.restarts
-        )
-        life.concurrency = order.concurrency or (1000 if order.is_async else 1)
-        life.said_concurrency = order.concurrency
-        holder = executor if executor is not None else CoreHolder(self)
-        handle = ActorHandle(holder, life, order.label, order.retries, order.methods, order.options.strict)
+        future: CallFuture[Any] = CallFuture(order.label, self.store)
+        construction = TaskCall(order.label, stored, references, future, direct=direct)
+        construction.threads = self.threads(order.options.num_cpus)
+        life = ActorLife(self.dispatcher, construction, order, needs)
+        handle = ActorHandle(executor, life, order.label, order.retries, order.methods, order.options.strict)
         life.handle = weakref.ref(handle)
         if order.name is not None:
             self._name_actor(order, handle)
-        life.wait_for_arguments()
-        self.dispatcher.add_actor(life)
+        self.dispatcher.post(partial(self.dispatcher.add_actor, life))
         return handle
 
     def named_actor(self, name: str) -> ActorHandle | None:

@@ -7,7 +7,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +15,11 @@ from headrace.annex.tasks.admission import Admission, BlockedRequests
 from headrace.annex.tasks.calls import TaskCall, cancelled, closed, defect, lost
 from headrace.annex.tasks.hosting.task_host import CallStopped
 from headrace.annex.tasks.hosting.worker_core import restored_error
-from headrace.annex.tasks.workers import ExecutorWorkers, WorkerKind
+from headrace.annex.tasks.workers import ExecutorWorkers
 from headrace.core.engine_ports import Seat
 from headrace.errors import (
+    ActorDied,
+    ArgumentError,
     CallLost,
     ExecutorClosed,
     HeadraceError,
@@ -52,8 +54,8 @@ class Dispatcher:
         self.admission = admission
         self.workers = workers
         self._actions = actions
-        self._calls: dict[TaskCall, None] = {}  # every call of a function that is not over
-        self._actors: dict[ActorLife, None] = {}
+        self._calls: dict[TaskCall, None] = {}  # every call that is not over
+        self.actors: dict[ActorLife, None] = {}
         self._closing = False
         self._ended = False
         self._drained = False
@@ -70,21 +72,17 @@ class Dispatcher:
         if self._drained:
             self._drain()
 
-    def submit(self, call: TaskCall) -> None:
-        """Carry out a call of a function."""
-        self.post(partial(self.accept, call))
-
     def stop(self, call: TaskCall, force: bool, recursive: bool) -> None:
         """Cancel a call, though it may have begun."""
+        if force and call.life is not None:
+            raise ArgumentError(
+                f"{call.label}: a method cannot be cancelled by force; ray.kill ends the actor."
+            )
         self.post(partial(self._stop, call, force, recursive))
 
     def cancelled(self, call: TaskCall) -> None:
         """A call's future was cancelled before it began."""
         self.post(partial(self._withdraw, call))
-
-    def add_actor(self, actor: ActorLife) -> None:
-        """Start an actor as soon as there is room for it."""
-        self.post(partial(self._add_actor, actor))
 
     def shutdown(self, *, cancel: bool, kill: bool) -> None:
         """Accept no more calls; end when all are done, or at once."""
@@ -123,94 +121,115 @@ class Dispatcher:
                 self._start(key, seat)
             else:
                 key.start(seat)  # type: ignore[attr-defined]
-        if self._closing and not self._calls and not any(actor.busy for actor in self._actors):
+        if self._closing and not self._calls:
             self._end()
             return None
         pauses = (self.workers.end_surplus(), self._blocked.advance())
         return min((pause for pause in pauses if pause is not None), default=None)
 
-    # ------------------------------------------------------------ calls of functions
-
-    def has(self, call: TaskCall) -> bool:
-        """Say whether this is a call of a function that is not over."""
-        return call in self._calls
+    # ------------------------------------------------------------ calls
 
     def accept(self, call: TaskCall) -> None:
-        """Carry out a call; in the dispatcher's thread."""
-        self._calls[call] = None
-        if self._closing and not call.depth:
-            self.remove(call)
+        """Carry out a call; an actor's, after those that were accepted before."""
+        life = call.life
+        if life is None and self._closing and not call.depth:
             call.fail(closed())
-            return
-        call.wait_for_arguments(partial(self.post, partial(self._argument_done, call)))
-        if not call.pending:
-            self._request(call)
+        elif life is not None and life.ended_by is not None:
+            call.fail(life.ended_by)
+        else:
+            self._calls[call] = None
+            self.await_arguments(call)
+            if life is not None:
+                life.add(call)
+            self._go_on(call)
+
+    def await_arguments(self, call: TaskCall) -> None:
+        """Go on with a call, or the construction of an actor, whenever one of its arguments is there."""
+        if call.direct:
+            call.wait_for_arguments(partial(self.post, partial(self._argument_done, call)))
 
     def _argument_done(self, call: TaskCall) -> None:
         call.pending -= 1
-        if not call.pending and call in self._calls:
-            self._request(call)
+        self._go_on(call)
 
-    def _request(self, call: TaskCall) -> None:
-        try:
-            call.link_arguments()
-        except BaseException as error:
-            self.remove(call)
-            call.fail(error)
-            return
-        call.requested = True
-        self.admission.request(call, call.needs, depth=call.depth)
+    def _go_on(self, call: TaskCall) -> None:
+        """Send a call of an actor, or ask for room for one of a function, if its arguments are there."""
+        if call.life is not None:
+            call.life.go_on()
+        elif not call.pending and call in self._calls:
+            try:
+                call.link_arguments()
+            except BaseException as error:
+                self.fail(call, error)
+                return
+            call.requested = True
+            self.admission.request(call, call.needs, depth=call.depth)
 
     def _withdraw(self, call: TaskCall) -> None:
-        if call in self._calls and not call.begun:
-            if call.requested:
-                self.admission.withdraw(call)
-            self.remove(call)
+        if call not in self._calls or call.begun:
+            return
+        self.remove(call)
+        if call.life is not None:
+            call.life.withdraw(call)
+        elif call.requested:
+            self.admission.withdraw(call)
 
     def _start(self, call: TaskCall, seat: Seat) -> None:
+        """A call of a function has room."""
+        call.requested = False
         if not call.begin():
             self.admission.release(call)
             self.remove(call)
             return
-        call.requested = False
-        kind = self.workers.kind(call.threads, seat)
+        call.kind = self.workers.kind(call.threads, seat)
         try:
-            self._send(call, kind, self.workers.acquire(kind))
+            self.send(call, self.workers.acquire(call.kind))
         except Exception as error:
-            self._fail(call, None, error)
+            self._give_up(call, error)
 
-    def _send(self, call: TaskCall, kind: WorkerKind, worker: LocalPool) -> None:
+    def send(self, call: TaskCall, worker: LocalPool) -> None:
+        """Have a worker carry out a call."""
         call.worker = worker
         self.requests.running[call.stored.number] = call
         try:
-            answer = worker.submit("run", call.stored, call.label, call.returns)
-            call.process = answer.worker  # type: ignore[attr-defined]
-        except WorkerDied as error:  # one after another ended before it could work
-            self._fail(call, worker, CallLost(f"{call.label} found no worker: {error}"))
+            answer = worker.submit(call.method, call.stored, call.label, *call.said)
+        except HeadraceError as error:  # such as workers that ended before they could work, one after another
+            died = isinstance(error, WorkerDied)
+            if call.life is not None:
+                call.life.end(ActorDied(f"{call.label}: {error}") if died else error)
+            else:
+                self._give_up(call, CallLost(f"{call.label} found no worker: {error}") if died else error)
             return
-        except HeadraceError as error:
-            self._fail(call, worker, error)
-            return
-        answered = partial(self._answered, call, kind, worker)
-        answer.add_done_callback(lambda done: self.post(partial(answered, done)))
+        call.process = answer.worker  # type: ignore[attr-defined]
+        answer.add_done_callback(lambda done: self.post(partial(self._answered, call, done)))
 
-    def _answered(self, call: TaskCall, kind: WorkerKind, worker: LocalPool, answer: Future[Any]) -> None:
+    def _answered(self, call: TaskCall, answer: Future[Any]) -> None:
         error = answer.exception()
-        self.admission.resume(call)
-        if isinstance(error, WorkerDied) and not self._ended:
-            self._died(call, kind, worker, error)
-            return
-        self.workers.release(kind, worker)
-        self.admission.release(call)
+        if call.life is not None:
+            self.requests.running.pop(call.stored.number, None)
+            if call.life.answered(call, error):
+                if error is None and answer.result() is not None:  # of an actor that has ended meanwhile
+                    answer.result().close()
+                return
+        else:
+            self.admission.resume(call)
+            if isinstance(error, WorkerDied) and not self._ended:
+                self._died(call, error)
+                return
+            assert call.kind is not None and call.worker is not None
+            self.workers.release(call.kind, call.worker)
+            self.admission.release(call)
         self.remove(call)
         if error is None:
             call.succeed(self.store.add_packed(answer.result()))
-        elif isinstance(error, CallStopped):
+        elif isinstance(error, (CallStopped, CancelledError)):
             call.fail(cancelled(call))
         else:
             call.fail(restored_error(error))
+        if call.life is not None:
+            call.life.go_on()
 
-    def _died(self, call: TaskCall, kind: WorkerKind, worker: LocalPool, error: WorkerDied) -> None:
+    def _died(self, call: TaskCall, error: WorkerDied) -> None:
         """The worker of a call died: it is tried again in the one that takes its place, or fails."""
         call.deaths += not isinstance(error, NeverReady)
         children, call.children = call.children, None
@@ -218,9 +237,10 @@ class Dispatcher:
             if not child.begun and not child.future.shared:
                 child.future.cancel()
         if call.may_be_tried_again:
-            self._send(call, kind, worker)
+            assert call.worker is not None
+            self.send(call, call.worker)
         else:
-            self._fail(call, worker, cancelled(call) if call.stopping else lost(call, error))
+            self._give_up(call, cancelled(call) if call.stopping else lost(call, error))
 
     def _stop(self, call: TaskCall, force: bool, recursive: bool) -> None:
         for child in list(call.children or ()) if recursive else ():
@@ -229,37 +249,45 @@ class Dispatcher:
             return
         call.stopping = True
         assert call.worker is not None
-        if force:
+        if force and call.life is None:
             call.worker.kill(call.process, "it was cancelled")
         else:
             call.worker.feed(call.process, "cancel", call.stored.number)
 
-    def _fail(self, call: TaskCall, worker: LocalPool | None, error: BaseException) -> None:
-        if worker is not None:
-            self.workers.end(worker, kill=True)
+    def _give_up(self, call: TaskCall, error: BaseException) -> None:
+        """Fail a call of a function that has room, and end its worker."""
+        if call.worker is not None:
+            self.workers.end(call.worker, kill=True)
         self.admission.release(call)
+        self.fail(call, error)
+
+    def fail(self, call: TaskCall, error: BaseException) -> None:
+        """A call ends with an error."""
         self.remove(call)
         call.fail(error)
 
     def remove(self, call: TaskCall) -> None:
-        """A call is over; in the dispatcher's thread."""
+        """A call is over."""
         self._calls.pop(call, None)
         self.requests.running.pop(call.stored.number, None)
         call.release()
 
     # ------------------------------------------------------------ actors
 
-    def _add_actor(self, actor: ActorLife) -> None:
+    def add_actor(self, actor: ActorLife) -> None:
+        """Start an actor as soon as there is room for it."""
         if self._closing:
             actor.end(closed())
             return
-        self._actors[actor] = None
+        self.actors[actor] = None
+        self.await_arguments(actor.construction)
         self.admission.request(actor, actor.needs, for_actor=True)
 
     def remove_actor(self, actor: ActorLife, *, admitted: bool) -> None:
-        """An actor has ended: release what it had. For the thread itself."""
-        if self._actors.pop(actor, _MISSING) is _MISSING:
+        """An actor has ended: release what it had."""
+        if actor not in self.actors:
             return
+        del self.actors[actor]
         if admitted:
             self.admission.release(actor)
         else:
@@ -273,8 +301,6 @@ class Dispatcher:
             for call in list(self._calls):
                 if call.future.cancel() or call.future.cancelled():
                     self._withdraw(call)
-            for actor in list(self._actors):
-                actor.cancel_waiting()
         if kill:
             self._end(closed())
 
@@ -286,10 +312,9 @@ class Dispatcher:
         failure = error if isinstance(error, ExecutorClosed) or error is None else defect(error)
         for call in list(self._calls):
             call.fail(failure or closed())
-        for actor in list(self._actors):
+        for actor in list(self.actors):
             actor.end(failure or closed())
         self._calls.clear()
-        self._actors.clear()
         self.requests.close()
         self.store.close()
         self._drain()
@@ -304,9 +329,6 @@ class Dispatcher:
             except queue.Empty:
                 return
             action()
-
-
-_MISSING: Any = object()
 
 
 def _nothing() -> None:

@@ -290,7 +290,10 @@ class ResultStream:
     used with ``async for``.
     """
 
-    _next = 0
+    def __init__(self, pieces: Any) -> None:
+        """``pieces`` are ``Pieces``, or what asks the driver for them."""
+        self._pieces = pieces
+        self._next = 0
 
     def __iter__(self) -> Iterator[Any]:
         return self
@@ -314,74 +317,23 @@ class ResultStream:
 
     def next_ready(self, timeout: float | None) -> Any:
         """Return the next future, or None at the end; ``TimedOut`` after ``timeout`` seconds."""
-        raise NotImplementedError
-
-    def cancel(self, force: bool, recursive: bool) -> None:
-        """Cancel the call."""
-        raise NotImplementedError
-
-    def has_next(self, timeout: float | None) -> bool:
-        """Wait until ``next`` would not wait; False after ``timeout`` seconds."""
-        try:
-            self._peek(timeout)
-        except TimedOut:
-            return False
-        return True
-
-    def _peek(self, timeout: float | None) -> None:
-        raise NotImplementedError
-
-
-class OuterStream(ResultStream):
-    """In the driver."""
-
-    def __init__(self, pieces: Pieces) -> None:
-        self._pieces = pieces
-
-    def next_ready(self, timeout: float | None) -> Any:
-        """See ``ResultStream``."""
         if not self._pieces.wait(self._next, timeout):
             return None
         self._next += 1
         return self._pieces.take(self._next - 1)
 
-    def completed(self) -> CallFuture[Any]:
+    def has_next(self, timeout: float | None) -> bool:
+        """Wait until ``next`` would not wait; False after ``timeout`` seconds."""
+        try:
+            self._pieces.wait(self._next, timeout)
+        except TimedOut:
+            return False
+        return True
+
+    def completed(self) -> Any:
         """Return the future of the end."""
         return self._pieces.call
 
     def cancel(self, force: bool, recursive: bool) -> None:
         """Cancel the call."""
-        self._pieces.cancel(force, recursive)
-
-    def _peek(self, timeout: float | None) -> None:
-        self._pieces.wait(self._next, timeout)
-
-
-class InnerStream(ResultStream):
-    """In a worker."""
-
-    def __init__(self, holder: Any) -> None:
-        self._holder = holder
-        self._found: list[Any] = []
-
-    def next_ready(self, timeout: float | None) -> Any:
-        """See ``ResultStream``."""
-        self._peek(timeout)
-        found = self._found.pop()
-        if found is not None:
-            self._next += 1
-        else:
-            self._found.append(None)
-        return found
-
-    def completed(self) -> Any:
-        """Return the future of the end."""
-        return self._holder.reference()
-
-    def cancel(self, force: bool, recursive: bool) -> None:
-        """Cancel the call."""
-        self._holder.reference().cancel(force, recursive)
-
-    def _peek(self, timeout: float | None) -> None:
-        if not self._found:
-            self._found.append(self._holder.core.next_of_stream(self._holder, self._next, timeout))
+        self._pieces.call.cancel(force, recursive)

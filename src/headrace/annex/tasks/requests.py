@@ -80,22 +80,18 @@ class Requests:
     ) -> None:
         call = self._call(worker, numbers, parent, order, places, packed)
         try:
-            self._core.prepare(call, order.options)
+            life = None
+            if order.actor >= 0:
+                actor = self._core.store.find(order.actor)
+                if actor is None:
+                    gone = ActorDied(f"{order.label}: the actor is not there any more.")
+                    raise self._core.refusal(order.actor) or gone
+                life = actor._life
+            self._core.prepare(call, order.options, life)
         except HeadraceError as error:
             call.fail(error)
             return
         self._core.dispatcher.accept(call)
-
-    def _method(
-        self, worker: int, numbers: Any, parent: int, order: TaskOrder, places: Any, packed: Any
-    ) -> None:
-        call = self._call(worker, numbers, parent, order, places, packed)
-        actor = self._core.store.find(order.actor)
-        if actor is None:
-            gone = ActorDied(f"{order.label}: the actor is not there any more.")
-            call.fail(self._core.refusal(order.actor) or gone)
-        else:
-            actor._life.adopt(call)
 
     def _call(
         self, worker: int, numbers: Any, parent: int, order: TaskOrder, places: Any, packed: Any
@@ -128,7 +124,7 @@ class Requests:
         stored = self._core.store.add_packed(packed)
         references = [link.reference() for link in stored.links]
         try:
-            handle = self._core.make_actor(None, order, stored, references, places)
+            handle = self._core.make_actor(self._core, order, stored, references, places)
         except HeadraceError as error:
             self._core.refuse(number, error)
             return
@@ -202,7 +198,7 @@ class Requests:
             self._go(wait, wait.done)
             return
         waiting = self.running.get(call)
-        if waiting is not None and self._core.dispatcher.has(waiting):
+        if waiting is not None and waiting.life is None:
             wait.call = waiting
             self._core.admission.pause(waiting)
         for number, future in later:
@@ -255,7 +251,7 @@ class Requests:
             found = self._core.named_actor(args[0])
         else:
             call = self.running.get(args[0])
-            found = call.actor() if call is not None and call.actor is not None else None
+            found = call.life.handle() if call is not None and call.life is not None else None
         if found is not None:
             self._keep(worker, found._name, found)
         self._go(wait, None if found is None else (found._name, *found._described))

@@ -96,8 +96,6 @@ def get_current_placement_group() -> None:
 
 # Ray's ``ray.util.scheduling_strategies``: where a call runs. There is one machine, so each of them means it.
 
-HERE = f"{0:056x}"  # ``get_node_id()`` of the one machine
-
 
 class _Strategy:
     """Keeps what it was made with, by name."""

@@ -13,7 +13,7 @@ import msgspec
 
 import headrace
 from headrace.annex.tasks import Executor
-from headrace.annex.tasks.connecting import given_cores, opened
+from headrace.annex.tasks.executor import given_cores, opened
 from headrace.annex.tasks.hosting.task_host import TaskHost
 from headrace.annex.tasks.hosting.worker_core import current_call
 from headrace.compat.ray.around import environment
@@ -30,6 +30,9 @@ _IGNORED = frozenset(
         "_plasma_directory", "_enable_object_reconstruction", "_redis_max_memory", "local_mode",
     }
 )  # fmt: skip
+
+
+_HERE = f"{0:056x}"  # the name of the one machine
 
 
 class LoggingConfig(dict[str, Any]):
@@ -153,7 +156,7 @@ def nodes() -> list[dict[str, Any]]:
     """Return the one machine, as Ray describes each of a cluster."""
     return [
         {
-            "NodeID": f"{0:056x}",
+            "NodeID": _HERE,
             "Alive": True,
             "NodeManagerAddress": "127.0.0.1",
             "Resources": cluster_resources() | {"node:127.0.0.1": 1.0},
@@ -181,7 +184,7 @@ def _begin(
         devices += tuple(map(str, range(len(devices), wanted)))
     cores = given_cores(None, num_cpus)
     _Session.executor = opened(cores, devices[:wanted], memory, dict(named_resources(resources)))
-    info = {"node_ip_address": "127.0.0.1", "address": "local", "node_id": f"{0:056x}"}
+    info = {"node_ip_address": "127.0.0.1", "address": "local", "node_id": _HERE}
     _Session.executor.__dict__.update(address_info=info, dashboard_url="")  # as what Ray returns has them
     atexit.register(shutdown)  # as in Ray, what is under way at the end of the program is not waited for
     return _Session.executor
@@ -212,11 +215,6 @@ class RuntimeContext:
         """Whether the actor whose method this is takes the place of one that died."""
         return TaskHost.current is not None and TaskHost.current.is_again
 
-    @property
-    def namespace(self) -> str:
-        """Names of actors are one namespace."""
-        return ""
-
     def is_canceled(self) -> bool:
         """Say whether the call that asks was cancelled while it runs."""
         return TaskHost.current is not None and TaskHost.current.is_cancelled(current_call.get())
@@ -226,36 +224,18 @@ class RuntimeContext:
         here = TaskHost.current
         return f"{os.getpid():032x}" if here is not None and here.is_actor else None
 
-    @property
-    def runtime_env(self) -> dict[str, Any]:
-        """What of ``init(runtime_env=)`` holds."""
-        return session_environment()
-
-    def get_job_id(self) -> str:
-        """Return the name of the program."""
-        return f"{1:08x}"
-
-    def get_accelerator_ids(self) -> dict[str, list[str]]:
-        """Return the devices that this process was given."""
-        return {"GPU": get_gpu_ids()}
-
-    def get_assigned_resources(self) -> dict[str, float]:
-        """Return the devices of this process; how many cores it has is the driver's to know."""
-        return {"GPU": float(len(get_gpu_ids()))} if get_gpu_ids() else {}
-
     def get_task_id(self) -> str | None:
         """Return the name of the task; None in the program itself."""
         return f"{current_call.get():048x}" if current_call.get() >= 0 else None
 
-    def get_worker_id(self) -> str:
-        """Return the name of the process."""
-        return f"{os.getpid():056x}"
-
-    def get_node_id(self) -> str:
-        """Return the name of the one machine."""
-        return f"{0:056x}"
-
-    node_id = property(get_node_id)
+    # Names of the program, of this process and of the one machine, and the devices that this process was given.
+    namespace, node_id = "", _HERE
+    runtime_env = property(lambda self: session_environment())
+    get_job_id = staticmethod(lambda: f"{1:08x}")
+    get_node_id = staticmethod(lambda: _HERE)
+    get_worker_id = staticmethod(lambda: f"{os.getpid():056x}")
+    get_accelerator_ids = staticmethod(lambda: {"GPU": get_gpu_ids()})
+    get_assigned_resources = staticmethod(lambda: {"GPU": float(len(get_gpu_ids()))} if get_gpu_ids() else {})
 
     def __getattr__(self, name: str) -> Any:
         known = [each for each in dir(type(self)) if not each.startswith("_")]

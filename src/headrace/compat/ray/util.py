@@ -111,8 +111,8 @@ def list_actors(filters: Sequence[tuple[str, str, Any]] = (), **_: Any) -> list[
     core = session()._core
     names = {id(actor._life): name for name, actor in core._names.items()}
     made = [
-        {"name": names.get(id(life), ""), "state": "ALIVE", "class_name": life._construction.label}
-        for life in list(core.dispatcher._actors)
+        {"name": names.get(id(life), ""), "state": "ALIVE", "class_name": life.construction.label}
+        for life in list(core.dispatcher.actors)
         if life.alive
     ]
     return [

@@ -85,8 +85,8 @@ class MemoryGuard(Policy):
         if memory.shard_too_big:
             for stage in stages:
                 idle |= {worker for worker, calls in view.loads(stage).items() if not calls}
-            idle = idle.difference(*(view.open_workers(stage) for stage in stages))
-        sample = MemorySample(self._driver_memory(), view.block_bytes, workers)
+            idle = idle.difference(*(view.scheduler.open_workers(stage) for stage in stages))
+        sample = MemorySample(self._driver_memory(), view.scheduler.blocks.held, workers)
         retirement = memory.judge(sample, idle)
         if memory.shrink is not None:
             yield Tell(*memory.shrink, ShrinkBatches())
@@ -136,18 +136,18 @@ class MemoryGuard(Policy):
 
     def on_outcome(self, outcome: Outcome, view: RunView) -> Decision:
         """Divide a shard that did not fit, now that no attempt at it is under way."""
-        if not isinstance(outcome, AttemptLost) or not view.is_current(outcome):
+        if not isinstance(outcome, AttemptLost) or not view.scheduler.is_current(outcome):
             return outcome
         found = self._oversized.pop(outcome.shard, None)
         if found is None:
             return outcome
         self._memory.progress()
         self._memory.shard_too_big = True
-        shard = view.shard(found.shard)
-        if not view.dividable:
+        shard = view.scheduler.shard_of(found.shard)
+        if not view.scheduler.dividable:
             why = "In a plan with a limit, or one that is read in order, it is not divided."
             return Failed(outcome.shard, outcome.attempt, does_not_fit(shard, found.reason, why))
-        parts = parts_of(shard, found.rows, view.shards, view.family(found.shard))
+        parts = parts_of(shard, found.rows, view.scheduler.count, view.scheduler.family(found.shard))
         if len(parts) > 1:
             return DivideShard(parts)
         if self._poison_rows.skip_only_row(shard, "OutOfMemory", found.reason):

@@ -23,7 +23,9 @@ HELPER = 1.0  # seconds of work that have to be left, so that starting another w
 
 def _divided(view: RunView, shard: int, rest: Remainder) -> DivideShard | None:
     """Return what makes a shard of a rest; None if nothing is left."""
-    parts = split_off(view.shard(shard), rest, view.shards, view.family(shard))
+    parts = split_off(
+        view.scheduler.shard_of(shard), rest, view.scheduler.count, view.scheduler.family(shard)
+    )
     return DivideShard(parts, early=True) if len(parts) > 1 else None
 
 
@@ -39,7 +41,7 @@ class EarlyCommit(Policy):
 
     def on_outcome(self, outcome: Outcome, view: RunView) -> Decision:
         """Divide a shard of which an attempt left the rest."""
-        if not isinstance(outcome, Done) or outcome.rest is None or not view.is_current(outcome):
+        if not isinstance(outcome, Done) or outcome.rest is None or not view.scheduler.is_current(outcome):
             return outcome
         return _divided(view, outcome.shard, outcome.rest) or outcome
 
@@ -105,7 +107,7 @@ class WorkSharing(Policy):
     def before_schedule(self, view: RunView) -> Iterable[Action]:
         """Make shards of what was left."""
         left, self._left = self._left, []
-        current = set(view.at_work().values()) if left else set()
+        current = set(view.scheduler.at_work.values()) if left else set()
         for each in left:
             if (each.shard, each.attempt) not in current:
                 continue  # it has ended, which said the same; or was lost, and the shard is whole
@@ -119,12 +121,12 @@ class WorkSharing(Policy):
         if view.now < self._next or view.holds:
             return
         self._next, self._asks = view.now + INTERVAL, False
-        if view.tasks_waiting(last) or view.attempts_waiting:
+        if view.scheduler.tasks_waiting(last) or view.scheduler.blocks.attempts_waiting:
             return
-        loads, open_workers = view.loads(last), view.open_workers(last)
+        loads, open_workers = view.loads(last), view.scheduler.open_workers(last)
         idle = {worker for worker, calls in loads.items() if not calls and worker not in open_workers}
         helpers = len(idle) or min(self._most - len(loads), len(loads))
-        at_work = view.at_work()
+        at_work = view.scheduler.at_work
         if helpers < 1 or not at_work:
             return
         self._asks = True
@@ -180,7 +182,11 @@ class Growth(Policy):
     def after_schedule(self, view: RunView) -> Iterable[Action]:
         """Ask for more."""
         last = view.stages - 1
-        if not self._asked and not self._over and view.tasks_waiting(last) < max(1, len(view.loads(last))):
+        if (
+            not self._asked
+            and not self._over
+            and view.scheduler.tasks_waiting(last) < max(1, len(view.loads(last)))
+        ):
             self._asked = True
             self._want()
         return ()
@@ -262,11 +268,11 @@ class LedgerCheck(Policy):
 
     def on_outcome(self, outcome: Outcome, view: RunView) -> Decision:
         """Turn an outcome with a wrong ledger into an error that ends the run."""
-        if not isinstance(outcome, Done) or not view.is_current(outcome):
+        if not isinstance(outcome, Done) or not view.scheduler.is_current(outcome):
             return outcome
-        shard = view.shard(outcome.shard)
+        shard = view.scheduler.shard_of(outcome.shard)
         if outcome.rest is not None:
-            shard = split_off(shard, outcome.rest, view.shards)[0]
+            shard = split_off(shard, outcome.rest, view.scheduler.count)[0]
         wrong = self._accounts.check(shard, outcome)
         return outcome if wrong is None else Failed(outcome.shard, outcome.attempt, wrong)
 

@@ -56,7 +56,7 @@ class StallDetector(Policy):
 
     def after_schedule(self, view: RunView) -> Iterable[Action]:
         """End the run if nothing can happen any more."""
-        if view.finished:
+        if view.scheduler.finished:
             return
         if view.messages != self._messages:
             self._messages, self._since = view.messages, view.silence
@@ -72,7 +72,7 @@ class StallDetector(Policy):
 
     def _is_working(self, view: RunView) -> bool:
         calls = sum(sum(view.loads(stage).values()) for stage in range(view.stages))
-        return calls > view.attempts_waiting
+        return calls > view.scheduler.blocks.attempts_waiting
 
 
 def _stalled(quiet: float) -> ErrorReport:
@@ -113,7 +113,7 @@ class Interruption(Policy):
         last = view.stages - 1
         if self._until < NEVER:
             yield Restrict(begin=False)
-            at_work = view.open_workers(last)
+            at_work = view.scheduler.open_workers(last)
             if not at_work or view.now >= self._until:
                 yield StopRun()
             for worker in sorted(at_work):
@@ -124,7 +124,7 @@ class Interruption(Policy):
                 yield StopRun()
         elif self._wanted.paused:
             yield Restrict(begin=False)
-            for worker, attempt in sorted(view.at_work().items()) if self._waits else ():
+            for worker, attempt in sorted(view.scheduler.at_work.items()) if self._waits else ():
                 yield from self._end(last, worker, *attempt)
             if not self._wanted.held and not any(any(view.loads(i).values()) for i in range(view.stages)):
                 yield Emit(msgspec.structs.replace(self._wanted, held=True))
@@ -272,7 +272,9 @@ class PoolScaling(Policy):
     def after_schedule(self, view: RunView) -> Iterable[Action]:
         """Resize the pools that should have another size."""
         for stage, scaler in self._scalers.items():
-            waiting = 1 if view.holds else view.tasks_waiting(stage)  # a pause is no reason to shrink
+            waiting = (
+                1 if view.holds else view.scheduler.tasks_waiting(stage)
+            )  # a pause is no reason to shrink
             size = scaler.wanted({} if view.holds else view.loads(stage), waiting=waiting, now=view.now)
             if size != self._sizes[stage]:
                 self._sizes[stage] = size

@@ -37,7 +37,7 @@ class TemplateLost(Exception):
     """A template ended before it said whether it has made a worker: that may have what it was given."""
 
 
-class Process:
+class ForkedProcess:
     """A child of this process that it has not started itself; ``returncode`` is as in ``subprocess``."""
 
     def __init__(self, pid: int) -> None:
@@ -100,7 +100,7 @@ class Template:
         self._threads = threads
         self._fixed = fixed
         self._circumstances = circumstances()
-        self._process: Process | None = None
+        self._process: ForkedProcess | None = None
         self._sets_blas = False
         self._asked = False
         self._asking = threading.Lock()
@@ -131,7 +131,7 @@ class Template:
 
     def fork(
         self, environment: Mapping[str, str], threads: int, path: list[str], pause: float, fds: list[int]
-    ) -> Process | None:
+    ) -> ForkedProcess | None:
         """Fork a worker with such descriptors: its end of the socket, stdout and stderr.
 
         Returns None if it has to be spawned; raises ``OSError`` if the kernel allows no further process, and
@@ -158,7 +158,7 @@ class Template:
             self.refused = value
             self.close()
             return None
-        return Process(value)
+        return ForkedProcess(value)
 
     def close(self) -> None:
         """End it."""
@@ -191,7 +191,7 @@ class Template:
             self.refused, self.closed = answer[1], True
             return False
         _, pid, self._sets_blas = answer
-        self._process = Process(pid)
+        self._process = ForkedProcess(pid)
         return True
 
     def _limits(self, threads: int) -> dict[str, int]:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import ExitStack
-from typing import IO, Any, Protocol
+from typing import IO, TYPE_CHECKING, Any
 
 from headrace.core.process import hold_standard_streams
 from headrace.engines.deaths import Death
@@ -24,28 +24,14 @@ from headrace.engines.local.machine import oom_kills
 from headrace.engines.local.orphans import Watcher, end_descendants
 from headrace.engines.local.wire import Relay
 from headrace.engines.pool import Message, WorkerHandle
-from headrace.errors import EngineError, HeadraceError, WorkerDied
+from headrace.errors import EngineError, WorkerDied
+
+if TYPE_CHECKING:
+    from headrace.engines.local.forks import ForkedProcess
+
+    Process = subprocess.Popen[bytes] | ForkedProcess
 
 _END_WITHIN = 10.0
-
-
-class Process(Protocol):
-    """A child of this process, as ``subprocess.Popen`` has it."""
-
-    pid: int
-    returncode: int | None
-
-    def wait(self, timeout: float | None = None) -> int | None:
-        """Wait for its end; return its exit status or, below zero, the signal. Popen raises after ``timeout``."""
-        ...
-
-    def kill(self) -> None:
-        """End it."""
-        ...
-
-    def send_signal(self, sig: int) -> None:
-        """Send a signal, if it still runs."""
-        ...
 
 
 class WorkerProcess(WorkerHandle):
@@ -179,32 +165,10 @@ def _pidfd(pid: int) -> int:
 _LOOKS = 8  # at workers that are silent, in the time after which one that is stopped is given up
 
 
-class ListeningPool(Protocol):
-    """What a listener needs of its pool."""
-
-    stall_timeout: float
-
-    def workers(self) -> list[WorkerProcess]:
-        """The live workers."""
-        ...
-
-    def on_message(self, worker: WorkerProcess, message: tuple[Any, ...]) -> None:
-        """Handle a message of a worker."""
-        ...
-
-    def remove_dead(self, worker: WorkerProcess) -> None:
-        """A worker is gone."""
-        ...
-
-    def give_up(self, error: HeadraceError) -> None:
-        """No more messages will come."""
-        ...
-
-
 class Listener:
-    """Reads what workers send and print, until stopped."""
+    """Reads what the workers of a ``LocalPool`` send and print, until stopped."""
 
-    def __init__(self, pool: ListeningPool, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, pool: Any, clock: Callable[[], float] = time.monotonic) -> None:
         self._pool = pool
         self._clock = clock
         self._looked = clock()

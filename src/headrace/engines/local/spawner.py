@@ -14,14 +14,17 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from headrace.engines.local import template, wire
 from headrace.engines.local.forks import THREADS, Template, TemplateLost
 from headrace.engines.local.orphans import Watcher
-from headrace.engines.local.process import Process, WorkerProcess
+from headrace.engines.local.process import WorkerProcess
+
+if TYPE_CHECKING:
+    from headrace.engines.local.process import Process
 
 _BOOT = (
     "import gc, sys; gc.disable(); sys.path[:] = {path!r}; from headrace.engines.local.host import main; "

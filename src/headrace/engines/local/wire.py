@@ -16,6 +16,8 @@ from typing import IO, Any, Literal
 from headrace.errors import EngineError
 
 _LENGTH = struct.Struct("<Q")
+_CHUNK = 64 << 10  # bytes to read at a time: for more, room is taken from the system and given back each time
+_CUT = int(socket.MSG_CTRUNC)  # a plain number: looking at a flag takes longer than reading the message
 
 
 def send(sock: socket.socket, message: Any, *fds: int) -> None:
@@ -93,7 +95,7 @@ def _take(sock: socket.socket, size: int, most: int) -> tuple[bytes, list[int]]:
     data, fds, flags, _ = socket.recv_fds(sock, size, most)
     for fd in fds:
         os.set_inheritable(fd, False)
-    if flags & socket.MSG_CTRUNC:
+    if flags & _CUT:
         for fd in fds:
             os.close(fd)
         raise OSError(errno.EMFILE, "a descriptor was lost, as too many files are open")
@@ -116,7 +118,7 @@ class Inbox:
         Raises ``OSError`` if the system denies what is needed for that.
         """
         try:
-            data, fds = _take(sock, 1 << 20, 16)
+            data, fds = _take(sock, _CHUNK, 16)
         except (BlockingIOError, ConnectionError):
             return False, []
         self.fds.extend(fds)
@@ -140,8 +142,6 @@ class Inbox:
 
 
 # ---------------------------------------------------------------- printed lines
-
-_CHUNK = 64 << 10
 
 
 class Relay:

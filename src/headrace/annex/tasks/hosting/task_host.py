@@ -34,7 +34,8 @@ from headrace.worker.calls import EventLoop, RunningTask
 
 # ---------------------------------------------------------------- methods side by side
 
-Answer = Callable[[Callable[[], Any]], Any]  # runs an action, and packs what it returns
+# Runs an action, and packs what it returns, if that was not sent as a stream already.
+Answer = Callable[[Callable[[], Any], bool], Any]
 
 
 class Threads:
@@ -44,8 +45,8 @@ class Threads:
         self._threads = ThreadPoolExecutor(count, thread_name_prefix="headrace-method")
 
     def submit(self, call: int, action: Callable[[], Any], answer: Answer, send_all: Any) -> Future[Any]:
-        """Have ``answer(action)`` called in a thread."""
-        return self._threads.submit(answer, action)
+        """Have ``action`` called in a thread."""
+        return self._threads.submit(answer, action, False)
 
     def cancel(self, call: int) -> bool:
         """A thread cannot be interrupted."""
@@ -78,19 +79,19 @@ class Coroutines:
         current_call.set(call)
         result: Any = None
         raised: BaseException | None = None
+        sent = False
         try:
             async with self._free:
                 result = ending_forks(action)()
                 if inspect.isasyncgen(result):
-                    result = await send_all(result)
-                    answer = _plain(answer)
+                    result, sent = await send_all(result), True
                 elif inspect.isawaitable(result):
                     result = await result
             end_fork()
         except BaseException as error:  # none may end the loop
             end_fork(error)
             raised = error
-        return answer(lambda: _again(result, raised))
+        return answer(lambda: _again(result, raised), sent)
 
 
 def _again(result: Any, raised: BaseException | None) -> Any:
@@ -99,20 +100,6 @@ def _again(result: Any, raised: BaseException | None) -> Any:
     if raised is not None:
         raise raised
     return result
-
-
-class _Sent:
-    """What was sent as a stream already."""
-
-    def __iter__(self) -> _Sent:
-        return self
-
-    def __next__(self) -> Any:
-        raise StopIteration
-
-
-def _plain(answer: Answer) -> Answer:
-    return lambda action: answer(lambda: _Sent() if action() is None else None)
 
 
 _NOT_CONSTRUCTED = object()
@@ -199,7 +186,7 @@ class TaskHost:
         future: Future[OutOfBandPickle] = self._side.submit(
             call,
             action,
-            lambda act: self._answer(call, label, act, returns, in_actor=True),
+            lambda act, sent: self._answer(call, label, act, None if sent else returns, in_actor=True),
             lambda values: self._send_all(call, label, values, stream=returns == "stream"),
         )
         return future
@@ -281,41 +268,28 @@ class TaskHost:
         return packed
 
     def _send_pieces(self, call: int, label: str, value: Any, returns: Returns) -> None:
-        """Send several results, or as many as a generator yields, each as it comes."""
-        values = value
-        if returns == "stream":
-            if not isinstance(value, Iterator):
-                raise BadReturn(
-                    f"{label} must be a generator to return a stream, but it returned a {type(value).__name__}."
-                )
-        elif returns == 0:
+        """Send several results, or as many as a generator yields, each as it comes: what it fails after is there."""
+        stream = returns == "stream"
+        if stream and not isinstance(value, Iterator):
+            raise BadReturn(
+                f"{label} must be a generator to return a stream, but it returned a {type(value).__name__}."
+            )
+        if returns == 0:
             return
-        else:
-            if not isinstance(value, Iterable):
-                raise WrongCount(
-                    f"{label} has num_returns={returns}, and returned a {type(value).__name__}: return a tuple."
-                )
-            if isinstance(value, Iterator) and isinstance(returns, int):
-                self._send_yielded(call, label, value, returns)
-                return
-            values = list(value)
-            if len(values) != returns:
-                raise WrongCount(f"{label} has num_returns={returns}, and returned {len(values)} values.")
-        for index, each in enumerate(values):
-            self._send_piece(call, label, index, each)
-
-    def _send_yielded(self, call: int, label: str, values: Iterator[Any], returns: int) -> None:
-        """Send what a generator yields as it comes: what it yields before it fails is there."""
-        sent = 0
+        if not isinstance(value, Iterable):
+            raise WrongCount(
+                f"{label} has num_returns={returns}, and returned a {type(value).__name__}: return a tuple."
+            )
+        values, sent = value if isinstance(value, Iterator) else list(value), 0
+        if isinstance(values, list) and len(values) != returns:
+            raise WrongCount(f"{label} has num_returns={returns}, and returned {len(values)} values.")
         for each in values:
-            if sent < returns:
-                self._send_piece(call, label, sent, each)
+            if not stream and sent == returns:
+                raise WrongCount(f"{label} has num_returns={returns}, and yielded more.")
+            self._send_piece(call, label, sent, each)
             sent += 1
-            if sent > returns:
-                break
-        if sent != returns:
-            found = f"{sent} values" if sent < returns else "more"
-            raise WrongCount(f"{label} has num_returns={returns}, and yielded {found}.")
+        if not stream and sent != returns:
+            raise WrongCount(f"{label} has num_returns={returns}, and yielded {sent} values.")
 
     async def _send_all(self, call: int, label: str, values: AsyncIterator[Any], *, stream: bool) -> None:
         """Send what an async generator yields."""

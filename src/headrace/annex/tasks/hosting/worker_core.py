@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 
 from headrace.annex.tasks.calls import TaskOrder, waited_for
-from headrace.annex.tasks.futures import InnerStream
+from headrace.annex.tasks.futures import ResultStream
 from headrace.core.engine_ports import WorkerContext
 from headrace.core.failures import name_of, user_traceback, words
 from headrace.engines.references import Ref, collecting_references, holder_of, taken_restored
@@ -182,6 +182,25 @@ class Pending:
         return InnerFuture(self)
 
 
+class InnerPieces:
+    """In a worker: the results of a stream, one after the other; see ``Pieces``."""
+
+    def __init__(self, holder: Pending) -> None:
+        self.call = InnerFuture(holder)
+        self._holder = holder
+        self._found: list[Any] = []
+
+    def wait(self, index: int, timeout: float | None) -> bool:
+        """Wait until it is known whether there is a result ``index``; say so."""
+        if not self._found:
+            self._found.append(self._holder.core.next_of_stream(self._holder, index, timeout))
+        return self._found[0] is not None
+
+    def take(self, index: int) -> Any:
+        """Return its future."""
+        return self._found.pop()
+
+
 class _Waiting:
     def __init__(self, holders: dict[int, Any], then: Callable[[], None] | None = None) -> None:
         self.holders = holders
@@ -246,8 +265,10 @@ class WorkerCore:
         self._send(label, value, ("put", holder.number), arguments=False)
         return holder, []
 
-    def submit(self, order: TaskOrder, what: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """Have something called; return one future, or several, or a stream, as ``order.returns`` says."""
+    def submit(
+        self, order: TaskOrder, what: Any, args: Sequence[Any], kwargs: dict[str, Any], life: Any = None
+    ) -> Any:
+        """See ``Core.submit``."""
         several = isinstance(order.returns, int)
         holders = [self._new() for _ in range(order.returns if several else 1)]  # type: ignore[arg-type]
         own = self._new() if several else holders[0]
@@ -255,11 +276,11 @@ class WorkerCore:
         self._send(
             order.label,
             (what, tuple(args), kwargs, order.options.strict),
-            (order.kind, numbers, current_call.get(), order),
+            ("submit", numbers, current_call.get(), order),
         )
         if several:
             return [InnerFuture(holder) for holder in holders]
-        return InnerStream(own) if order.returns == "stream" else InnerFuture(own)
+        return ResultStream(InnerPieces(own)) if order.returns == "stream" else InnerFuture(own)
 
     def start_actor(self, executor: Any, cls: Any, args: Any, kwargs: Any, order: Any) -> Any:
         """Have an actor made; return its handle."""
