@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -155,6 +156,24 @@ def test_chains_unions_and_numbers(tmp_path: Path) -> None:
     assert [row["x"] for row in both.take_all()] == [54, 19, 18, 17, -1]
     assert both.write_parquet(tmp_path / "out").rows == 5
     assert not (tmp_path / "out" / "_headrace" / "queries").exists()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT x, k FROM t ORDER BY k",
+        "SELECT k, sum(x) AS x FROM t GROUP BY k ORDER BY k",  # which is cast, to be written
+        "WITH u AS (SELECT * FROM t ORDER BY k) SELECT x, k FROM u WHERE x % 2 = 0",
+    ],
+)
+def test_the_order_of_a_query_is_kept_by_all_threads(tmp_path: Path, text: str) -> None:
+    keys = np.random.default_rng(0).permutation(600_000)
+    pq.write_table(
+        pa.table({"x": range(len(keys)), "k": keys}), tmp_path / "t.parquet", row_group_size=20_000
+    )
+    data = hr.sql(text, t=hr.read_parquet(tmp_path / "t.parquet"))
+    found = data.with_options(engine="inline", progress=False).to_arrow()["k"].to_numpy()
+    assert len(found) >= 300_000 and (np.diff(found) > 0).all()
 
 
 @pytest.mark.parametrize("engine", ["duckdb", "polars"])

@@ -64,7 +64,25 @@ class Aggregate:
         raise NotImplementedError
 
 
-class Count(Aggregate):
+class OfValues(Aggregate):
+    """Base of what any values have."""
+
+    def accepts(self, kind: pa.DataType) -> bool:
+        return True
+
+
+class _Values(OfValues):
+    def __init__(
+        self, on: str | None = None, ignore_nulls: bool = False, alias_name: str | None = None
+    ) -> None:
+        super().__init__(on, True, alias_name)
+        self.keeps_nulls = not ignore_nulls
+
+    def _only(self, column: str) -> str:
+        return "" if self.keeps_nulls else f" FILTER ({column} IS NOT NULL)"
+
+
+class Count(_Values):
     """The number of rows; with ``on``, and ``ignore_nulls``, of those in which it is not null.
 
     >>> Count().name, Count("fare", ignore_nulls=True).name
@@ -73,15 +91,8 @@ class Count(Aggregate):
 
     verb = "count"
 
-    def __init__(
-        self, on: str | None = None, ignore_nulls: bool = False, alias_name: str | None = None
-    ) -> None:
-        super().__init__(on, ignore_nulls, alias_name)
-
-    def text(self, schema: pa.Schema) -> str:
-        if self.on is not None and self.on not in schema.names:
-            raise unknown_column(self.name, self.on, schema.names)
-        return f"count({quoted(self.on)})" if self.on and self.ignore_nulls else "count(*)"
+    def of(self, column: str, kind: pa.DataType) -> str:
+        return "count(*)" if self.keeps_nulls or not column else f"count({column})"
 
 
 class Sum(Aggregate):
@@ -235,24 +246,6 @@ class Quantile(_Finite):
 
     def of_finite(self, value: str, only: str) -> str:
         return f"quantile_cont({value}, {self.q!r}){only}"
-
-
-class OfValues(Aggregate):
-    """Base of what any values have."""
-
-    def accepts(self, kind: pa.DataType) -> bool:
-        return True
-
-
-class _Values(OfValues):
-    def __init__(
-        self, on: str | None = None, ignore_nulls: bool = False, alias_name: str | None = None
-    ) -> None:
-        super().__init__(on, True, alias_name)
-        self.keeps_nulls = not ignore_nulls
-
-    def _only(self, column: str) -> str:
-        return "" if self.keeps_nulls else f" FILTER ({column} IS NOT NULL)"
 
 
 class Unique(_Values):

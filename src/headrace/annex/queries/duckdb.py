@@ -263,10 +263,9 @@ class DuckDB:
                 connection.execute(f"CREATE VIEW {quoted(name)} AS {_view(each, numbered=query.numbered)}")
             relation = self._bound(connection, query)
             text = written(_single(connection, query), relation)
-            connection.execute(f"SET preserve_insertion_order = {str(_is_ordered(connection, text)).lower()}")
+            connection.execute("SET preserve_insertion_order = false")  # that of ORDER BY is kept
             try:
-                counts = {name: f"SELECT count(*) FROM {quoted(name)}" for name in work.inputs}
-                read = {name: int(connection.execute(each).fetchone()[0]) for name, each in counts.items()}
+                read = {name: len(connection.table(quoted(name))) for name in work.inputs}
                 connection.execute("PRAGMA enable_profiling = 'no_output'")
                 target = f"{_text(str(work.result))} (FORMAT parquet, COMPRESSION snappy)"
                 with _shown(connection, work):
@@ -353,7 +352,7 @@ def _single(connection: Any, query: Query) -> str:
 
 def _said(error: Exception) -> str:
     """Return what DuckDB says, in one line, without the text of the query."""
-    text = str(error).partition("\n\n")[0].partition("\nLINE ")[0]
+    text = re.split("\n\n|\nLINE |\nThis limit was set", str(error))[0]
     inner = re.search(r'"exception_message":"((?:[^"\\]|\\.)*)"', text)
     text = inner[1].replace('\\"', "'") if inner else text
     return one_line(" ".join(text.split())).rstrip(".!") + "."
@@ -389,16 +388,6 @@ def _refuse_same_names(query: Query) -> None:
                     f"{query.label}: the {what} have the names {other!r} and {name!r}, which DuckDB takes for one. "
                     "Rename one of them, as with rename_columns in a step before."
                 )
-
-
-def _is_ordered(connection: Any, text: str) -> bool:
-    """Say whether rows come in an order that the query asks for."""
-    try:
-        tree = json.loads(connection.execute("SELECT json_serialize_sql(?)", [text]).fetchone()[0])
-        modifiers = tree["statements"][0]["node"]["modifiers"]
-    except Exception:  # a text that it cannot show as a tree
-        return True
-    return any(each["type"] == "ORDER_MODIFIER" for each in modifiers) or " AS headrace_result" in text
 
 
 # ---------------------------------------------------------------- text

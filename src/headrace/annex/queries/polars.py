@@ -74,8 +74,7 @@ class Polars:
                     )
                 else:
                     frame = polars.from_arrow(pa.Table.from_batches([empty_batch(each.schema)])).lazy()
-                frame = frame.select([*each.schema.names, *[ROW] * query.numbered])
-                frames[name] = frame
+                frames[name] = frame = frame.select([*each.schema.names, *[ROW] * query.numbered])
                 read[name] = int(frame.select(polars.len()).collect().item())
             self._asked(query, frames).sink_parquet(str(work.result), compression="snappy")
         except BaseException as error:

@@ -18,6 +18,8 @@ from headrace.plan.parameters import given_names, given_number
 if TYPE_CHECKING:
     from headrace.dataset.dataset import Dataset
 
+_AT_ONCE = 100_000  # best rows of groups that are in memory, for each thread
+
 
 def gathered(dataset: Dataset, keys: Any) -> Dataset:
     """Return the rows with those of the same keys one behind the other; without keys in a random order."""
@@ -61,13 +63,26 @@ def split_exactly(
 
 def order_by(label: str, schema: pa.Schema, keys: Sequence[str], descending: Any) -> str:
     """Return what rows are sorted by. Raises ``ArgumentError`` and ``UnknownColumn``."""
-    check_names(label, keys, schema)
-    each = [descending] * len(keys) if isinstance(descending, bool) else descending
-    if not isinstance(each, (list, tuple)) or len(each) != len(keys) or set(map(type, each)) != {bool}:
-        raise ArgumentError(
-            f"{label}: descending={descending!r} is neither True nor False nor a list with one for each column."
-        )
-    return ", ".join(_ordered(schema.field(key), down) for key, down in zip(keys, each, strict=True))
+    return ", ".join(map(" ".join, _terms(label, schema, keys, descending)))
+
+
+def best_of_groups(k: int, label: str, schema: pa.Schema, by: Sequence[str], per: Sequence[str]) -> str:
+    """Return the query for the first ``k`` rows of each group, as ``top_k`` says it.
+
+    If there are few groups, the numbers of their best rows are found first, without a sort of all rows. DuckDB keeps
+    those in memory and cannot spill them, so many groups, and columns of any size, are left to the sort.
+    """
+    terms, groups = [*_terms(label, schema, by, True), (ROW, "ASC NULLS LAST")], listed(per)
+    first, order = order_by(label, schema, per, False), ", ".join(map(" ".join, terms))
+    some = ""
+    if all(pt.is_primitive(plain(schema.field(name).type)) for name in by):
+        key = ", ".join(f"{column}, '{how}'" for column, how in terms)
+        many = f"(SELECT approx_count_distinct(({groups})) * {k} > {_AT_ONCE} FROM data)"
+        best = f"SELECT unnest(arg_min({ROW}, create_sort_key({key}), {k})) FROM data"
+        some = f"WHERE {ROW} IN ({best} WHERE NOT {many} GROUP BY {groups}) OR {many} "
+    place = f"row_number() OVER (PARTITION BY {groups} ORDER BY {order})"
+    rows = f"SELECT * FROM data {some}QUALIFY {place} <= {k}"
+    return f"SELECT * EXCLUDE ({ROW}) FROM ({rows}) ORDER BY {first}, {order}"
 
 
 def listed(names: Sequence[str]) -> str:
@@ -92,13 +107,21 @@ def check_names(label: str, names: Sequence[str], schema: pa.Schema) -> None:
             raise unknown_column(label, name, schema.names)
 
 
-def _ordered(field: pa.Field, descending: bool) -> str:
+def _terms(label: str, schema: pa.Schema, keys: Sequence[str], descending: Any) -> list[tuple[str, str]]:
     """Return the terms of ORDER BY: nulls are last, and NaN before them, which DuckDB takes for the biggest."""
-    name = quoted(field.name)
-    if not descending:
-        return f"{name} ASC NULLS LAST"
-    nan = f"isnan({name}) ASC NULLS LAST, " if pt.is_floating(plain(field.type)) else ""
-    return f"{nan}{name} DESC NULLS LAST"
+    check_names(label, keys, schema)
+    each = [descending] * len(keys) if isinstance(descending, bool) else descending
+    if not isinstance(each, (list, tuple)) or len(each) != len(keys) or set(map(type, each)) != {bool}:
+        raise ArgumentError(
+            f"{label}: descending={descending!r} is neither True nor False nor a list with one for each column."
+        )
+    terms = []
+    for key, down in zip(keys, each, strict=True):
+        name = quoted(key)
+        if down and pt.is_floating(plain(schema.field(key).type)):
+            terms.append((f"isnan({name})", "ASC NULLS LAST"))
+        terms.append((name, f"{'DESC' if down else 'ASC'} NULLS LAST"))
+    return terms
 
 
 def drawn_by(label: str, seed: Any) -> str:
@@ -166,15 +189,16 @@ def join(how: Any, join_type: Any, on: Any, right_on: Any, left: Side, right: Si
 
 
 def _join_kind(how: Any, join_type: Any) -> str:
-    if how is not None and join_type is not None and how != join_type:
+    said = [str(getattr(each, "value", each)) for each in (how, join_type) if each is not None] or ["inner"]
+    if said[0] != said[-1]:
         raise ArgumentError(
             f"join: how={how!r} and join_type={join_type!r} say the same thing; give one of them."
         )
-    kind = getattr(how if how is not None else join_type, "value", how if how is not None else join_type)
-    kind = "inner" if kind is None else kind
-    if kind not in _JOINS:
-        raise ArgumentError(f"join: how={kind!r} is none of {', '.join(_JOINS)}.{nearest(str(kind), _JOINS)}")
-    return str(kind)
+    if said[0] not in _JOINS:
+        raise ArgumentError(
+            f"join: how={said[0]!r} is none of {', '.join(_JOINS)}.{nearest(said[0], _JOINS)}"
+        )
+    return said[0]
 
 
 def _comparable(one: pa.DataType, other: pa.DataType) -> bool:

@@ -247,20 +247,15 @@ class QueryVerbs(DatasetBase):
         """
         if given_rows("top_k", "k", k) < 1:
             raise ArgumentError(f"top_k({k!r}): it takes a number of rows, 1 or more.")
-        from headrace.annex.queries.texts import listed, order_by
+        from headrace.annex.queries.texts import best_of_groups, order_by
 
         columns = given_names("top_k: by", by)
         groups = () if per is None else given_names("top_k: per", per)
         label = f"top_k({k}, by={list(columns)}{f', per={list(groups)}' if groups else ''})"
-        order = f"{order_by(label, self._schema(), columns, True)}, _row"
         if not groups:
-            return self._rows_of_data(label, f"ORDER BY {order} LIMIT {k}")
-        first, within = order_by(label, self._schema(), groups, False), listed(groups)
-        return self._answered(
-            label,
-            f"SELECT * EXCLUDE (_row) FROM (SELECT * FROM data QUALIFY row_number() OVER (PARTITION BY {within} "
-            f"ORDER BY {order}) <= {k}) ORDER BY {first}, {order}",
-        )
+            order = order_by(label, self._schema(), columns, True)
+            return self._rows_of_data(label, f"ORDER BY {order}, _row LIMIT {k}")
+        return self._answered(label, best_of_groups(k, label, self._schema(), columns, groups))
 
     # ------------------------------------------------------------ splits by number
 
