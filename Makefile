@@ -111,6 +111,7 @@ hosts: $(VENV)/.dev  ## run a fleet on hosts made of network namespaces; needs r
 
 soak: $(VENV)/.dev  ## kill runs at random and lose power everywhere, for hours if need be
 	$(BIN)/python -m pytest -m soak --timeout 0 -o faulthandler_timeout=0
+	HEADRACE_TEST_EXAMPLES=20 $(BIN)/python -m pytest -m "hypothesis and not soak and not ray" --timeout 0 -o faulthandler_timeout=0
 
 ##@ Measuring
 

@@ -22,15 +22,16 @@ from hypothesis import settings
 from msgspec.structs import replace
 
 import forked
-from headrace.engines.local import spawner
+from crossed import TIMES, few
+from headrace.engines.local import forks, spawner
 from headrace.engines.local.spawner import Spawner, Starting
 from headrace.errors import NotOffered
 from headrace.session.engines import _PRELOAD
 
 pytest.register_assert_rewrite("headrace.testing")
 
-# A shared machine has slow moments. Fifty examples, and more where a test says so: they are the same in each run.
-settings.register_profile("headrace", deadline=None, derandomize=True, max_examples=50)
+# A shared machine has slow moments. Examples are the same in each run, and many more, and others, in the soak.
+settings.register_profile("headrace", deadline=None, derandomize=TIMES == 1, max_examples=few(50))
 settings.load_profile("headrace")
 
 
@@ -46,6 +47,11 @@ for _number, _usual in (
 
 if importlib.util.find_spec("tensorflow") is None:  # as on the newest Python for a while
     os.environ.setdefault("KERAS_BACKEND", "torch")
+
+forks._ANSWERS_WITHIN = 300.0  # a busy machine may give it a tenth of a core
+# Tests of stores and models have their own: a fork is given them, and needs no new template.
+_OWN = ("AWS_", "AZURE_", "COLUMNS", "MLFLOW_", "OPENLINEAGE_", "OTEL_", "TRACEPARENT", "XDG_")
+forks._FREE = (*forks._FREE, *_OWN)
 
 # What budgets of days count lasts, and is the user's own.
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="headrace-state-")
@@ -166,17 +172,15 @@ def engine(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(autouse=True)
-def template_of_workers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def template_of_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run finds what workers of the runs before were forked from, unless its test looks at processes.
 
     See ``no_template`` for files that do. One template is for all, as one alone is kept: it has imported what workers
     need whatever the plan, and what most files of tests import, in which their functions lie.
     """
     kept = spawner._kept
-    if request.node.get_closest_marker("local") or (kept is not None and not kept._is_current()):
+    if kept is not None and not kept._is_current():
         Spawner.end_kept()  # the variables were other ones, of one test or before some library was imported
-    if request.node.get_closest_marker("local"):
-        return
     monkeypatch.setattr(spawner, "KEEP", 3600.0)
     monkeypatch.setattr(Spawner, "kept_or_new", _kept_or_new)
 
@@ -240,7 +244,6 @@ def script(tmp_path: Path) -> Callable[..., Ended]:
             input=stdin,
             cwd=where.get("cwd", tmp_path),
             env={**os.environ, **_USUAL, **where.get("env", {})},
-            timeout=280,  # a busy machine may give it a tenth of a core
             **usual,
         )
         return Ended(done.returncode, done.stdout, done.stderr)

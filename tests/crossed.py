@@ -1,8 +1,9 @@
-"""Parameters of which a part runs always, and all in the soak."""
+"""Parameters and examples of which a part runs always, and all in the soak."""
 
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Iterable
 from typing import Any
 
@@ -22,6 +23,15 @@ def crossed(*parameters: Iterable[Any]) -> list[Any]:
         values = [each[place] for each, place in zip(listed, places, strict=True)]
         found.append(pytest.param(*values, marks=[] if sum(places) % step == 0 else [pytest.mark.soak]))
     return found
+
+
+TIMES = int(os.environ.get("HEADRACE_TEST_EXAMPLES", "1"))
+"""How many times as many examples of properties are tried as usual: many in the soak, and others each time."""
+
+
+def few(examples: int) -> int:
+    """Return how many examples of a property are tried."""
+    return examples * TIMES
 
 
 def sampled(first: Any, *others: Any) -> list[Any]:

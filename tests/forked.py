@@ -114,7 +114,9 @@ class Forked(subprocess.Popen):  # type: ignore[type-arg]
         self._close_pipe_fds(*(asked[name] for name in pipes))  # type: ignore[attr-defined]
 
 
-def run(args: Sequence[Any], *, timeout: float, **more: Any) -> subprocess.CompletedProcess[str]:
+def run(
+    args: Sequence[Any], *, timeout: float | None = None, **more: Any
+) -> subprocess.CompletedProcess[str]:
     """As ``subprocess.run`` with ``text=True`` and ``capture_output=True``, by a fork."""
     more = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True} | more
     given = more.pop("input", None)
@@ -137,7 +139,7 @@ def killed(at: str, work: str, *arguments: object, also: str = "") -> bool:
         f"import sys; from headrace.core import failpoints; failpoints.activate({kill}); argv = sys.argv[1:]"
     )
     words = [sys.executable, "-c", f"{begin}\n{work}", *map(str, arguments)]
-    ended = run(words, cwd=Path(__file__).parent, timeout=120, also=also)
+    ended = run(words, cwd=Path(__file__).parent, also=also)
     assert ended.returncode in (0, -signal.SIGKILL), ended.stderr
     return ended.returncode != 0
 

@@ -27,5 +27,5 @@ def server() -> Iterator[str]:
         pytest.skip(f"PostgreSQL does not start here: {error}")
     yield started.get_uri()
     os.kill(started.get_pid(), signal.SIGQUIT)  # at once: connections are open that hold snapshots
-    psutil.wait_procs([psutil.Process(started.get_pid())] if psutil.pid_exists(started.get_pid()) else [], 10)
+    psutil.wait_procs([psutil.Process(started.get_pid())] if psutil.pid_exists(started.get_pid()) else [])
     shutil.rmtree(folder, ignore_errors=True)

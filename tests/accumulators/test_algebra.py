@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headrace as hr
+from crossed import few
 from headrace.accumulators.exact import ExactSum, ExactSums, fixed, fixed_by
 
 METRICS: list[Any] = [
@@ -149,7 +150,7 @@ def test_merging(metric: Any, data: tuple[list[Any], list[Any], list[Any]]) -> N
     assert metric.empty().to_bytes() == metric.to_bytes(), "the metric itself is as it was"
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=few(60), deadline=None)
 @given(st.lists(wild, max_size=50))
 def test_sums_are_exact(values: list[float]) -> None:
     total = ExactSum()
@@ -161,7 +162,7 @@ def test_sums_are_exact(values: list[float]) -> None:
     assert total.value() == expected
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=few(40), deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 4), wild), max_size=50))
 def test_sums_by_key_are_exact(pairs: list[tuple[int, float]]) -> None:
     keys = np.array([key for key, _ in pairs], np.int64)

@@ -320,7 +320,7 @@ def test_no_line_of_ours_stands_in_a_traceback(tmp_path: Path) -> None:
         "    except BaseException:\n        print('>>>', line)\n        traceback.print_exc(file=sys.stdout)\n"
     )
     script.write_text("import sys\n" + script.read_text())
-    done = forked.run([sys.executable, script], timeout=280, workers=True)
+    done = forked.run([sys.executable, script], workers=True)
     assert done.stderr == "" and done.stdout.count(">>>") == len(MISTAKES)
     for shown in done.stdout.split(">>> ")[1:]:
         assert "headrace/" not in shown and "noqa" not in shown and "# type" not in shown, shown

@@ -143,19 +143,22 @@ def test_rows_that_fail_in_shared_blocks_are_told_once(at: int, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("at", [0, *sampled(None, 1, 2)])
-def test_declared_workers_share_a_few_batches(at: int | None) -> None:
-    def slow(batch: Batch) -> Batch:
-        time.sleep(0.3)
+def test_declared_workers_share_a_few_batches(at: int | None, tmp_path: Path) -> None:
+    def together(batch: Batch) -> Batch:
+        """Wait until all four are at it."""
+        (tmp_path / str(os.getpid())).touch()
+        while len(list(tmp_path.iterdir())) < 4:
+            time.sleep(0.01)
         return {**batch, "pid": np.full(len(batch["id"]), os.getpid())}
 
     data = hr.from_items([{"id": i} for i in range(60)])
     for i in range(3 if at is not None else 0):
         chosen = i == at
         data = data.map_batches(
-            slow if chosen else same, concurrency=4 if chosen else 1, batch_size=5 if chosen else "auto"
+            together if chosen else same, concurrency=4 if chosen else 1, batch_size=5 if chosen else "auto"
         )
     if at is None:
-        data = data.map_batches(slow, concurrency=4, batch_size=5)
+        data = data.map_batches(together, concurrency=4, batch_size=5)
     pids = set(data.to_arrow().column("pid").to_pylist())
     assert len(pids) == 4 and os.getpid() not in pids
 

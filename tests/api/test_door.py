@@ -249,20 +249,9 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def with_pip(project: Path) -> Path:
     """Build the wheel of a project, install it into a folder of its own, and return that."""
-    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "--no-input"]
-    alone = ["--no-deps", "--no-index"]
-    wheel = [
-        *pip,
-        "wheel",
-        *alone,
-        "--no-build-isolation",
-        "--wheel-dir",
-        str(project / "dist"),
-        str(project),
-    ]
-    subprocess.run(wheel, check=True, capture_output=True)
-    (made,) = (project / "dist").glob("*.whl")
-    subprocess.run([*pip, "install", *alone, "--target", str(project / "site"), str(made)], check=True)
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "--no-input", "install"]
+    alone = ["--no-deps", "--no-index", "--no-build-isolation"]
+    subprocess.run([*pip, *alone, "--target", str(project / "site"), str(project)], check=True)
     return project / "site"
 
 

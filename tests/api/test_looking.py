@@ -11,10 +11,11 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headrace as hr
+from crossed import few
 from headrace.core.tables import card, rows_table
 from headrace.core.terminal import visible, width
 from headrace.errors import ArgumentError
@@ -94,6 +95,7 @@ def test_many_columns_are_shown_from_both_ends_and_of_one_row_downwards(
     )
 
 
+@settings(max_examples=few(25))
 @given(
     st.lists(
         st.dictionaries(st.text(), st.one_of(st.none(), st.text(), st.binary(), st.floats())), max_size=4

@@ -84,11 +84,8 @@ MISTAKES: list[tuple[Any, str]] = [
         "batch_format='pandas' makes it a DataFrame",
     ),
     (lambda ds: ds.map_batches(lambda b: b.to_pandas()).take(1), "'pyarrow' a Table"),
-    (lambda ds: ds.map_batches(lambda b: {"m": b["id"].mean()}).take(1), r"`\[0\.0\] \* n`"),
     (lambda ds: ds.map_batches(len, batch_format="np"), "Did you mean 'numpy'"),
-    (lambda ds: ds.with_options(engine="local").map_batches(len, num_gpus=99).count(), r"needs 99 GPUs?"),
     (lambda ds: ds.write_parquet(), r"write_parquet\(\) missing 1 required positional argument: 'path'"),
-    (lambda ds: ds.map_batches(lambda b: None).take(1), r"returned None \(is a `return` missing\?\)"),
 ]
 
 
@@ -212,7 +209,6 @@ def test_without_pandas_the_message_names_it() -> None:
         [sys.executable, "-c", script],
         capture_output=True,
         text=True,
-        timeout=60,
     )
     lines = done.stdout.splitlines()
     assert len(lines) == 3 and all("pip install" in line and "pandas" in line for line in lines), (

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import headrace as hr
-from crossed import crossed
+from crossed import crossed, few
 from headrace.core.failures import MESSAGE_CHARS
 from headrace.core.terminal import encodable, visible
 from headrace.errors import BadReturn, StepError
@@ -220,7 +220,7 @@ TEXTS = st.one_of(
 )
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=few(20), suppress_health_check=list(HealthCheck))
 @given(
     kind=KINDS,
     text=TEXTS,
@@ -246,7 +246,7 @@ def test_no_error_ends_a_run_that_sets_rows_aside(kind: str, text: str, verb: st
         assert row["id"] == 1 and len(row["_error"]) < 2 * MESSAGE_CHARS
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=few(15), suppress_health_check=list(HealthCheck))
 @given(kind=KINDS, text=TEXTS)
 def test_every_error_names_its_row(kind: str, text: str) -> None:
     make = MAKERS[kind]

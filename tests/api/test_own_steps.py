@@ -330,6 +330,6 @@ def test_workers_get_a_running_step_from_wherever_it_is(apart: bool, tmp_path: P
     script = f"from plan_part import Plus\nimport work_part\n{JOB}" if apart else PLAN + WORK + JOB
     (tmp_path / "job.py").write_text(script)
     done = subprocess.run(
-        [sys.executable, "job.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "job.py"], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert done.stdout.strip() == "[{'id': 1}, {'id': 2}, {'id': 3}]", done.stderr

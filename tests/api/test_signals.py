@@ -142,7 +142,7 @@ def test_the_first_interrupt_commits_what_is_done(tmp_path: Path) -> None:
     kept = sum(each.count_rows() for each in map(pq_file, (tmp_path / "out").glob("*.parquet")))
     assert kept >= 200 * 16 // 2
     assert not (tmp_path / "out" / "_SUCCESS").exists()
-    done = forked.run(command, timeout=280, env=shown, workers=True)
+    done = forked.run(command, env=shown, workers=True)
     assert "read before, by an earlier run" in done.stderr
     rows = hr.read_parquet(str(tmp_path / "out")).take_all()
     assert sorted(row["id"] for row in rows) == list(range(12_000))

@@ -451,11 +451,9 @@ def test_blocks_in_flight_stay_within_the_budget(monkeypatch: pytest.MonkeyPatch
 def test_a_pool_with_bounds_grows_with_its_work(tmp_path: Path) -> None:
     def works_until_it_has_company(batch: Batch) -> Batch:
         (company / str(os.getpid())).touch()
-        deadline = time.monotonic() + 60
         while (
             batch["id"][0] >= 5_000 and len(list(company.iterdir())) < 2
         ):  # the first rows settle the schema
-            assert time.monotonic() < deadline, "nobody came to help"
             np.sort(np.random.default_rng(0).random(100_000))
         return batch
 

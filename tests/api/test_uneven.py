@@ -29,8 +29,7 @@ class Together:
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
         (self.folder / str(os.getpid())).touch()
-        patience = time.monotonic() + 60
-        while row["id"] >= 20 and len(list(self.folder.iterdir())) < 2 and time.monotonic() < patience:
+        while row["id"] >= 20 and len(list(self.folder.iterdir())) < 2:
             time.sleep(0.01)
         return {"id": row["id"], "worker": os.getpid()}
 

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 import headrace as hr
 from api.test_union_steps import QUIET, Picky, Row, doubled, twice
+from crossed import few
 from headrace.errors import (
     ArgumentError,
     BadReturn,
@@ -126,7 +127,7 @@ def tree(draw: random.Random, n: int, depth: int) -> tuple[hr.Dataset, Model]:
 
 
 @pytest.mark.filterwarnings("ignore:.* rows? failed and (are|is) left out")
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=few(15))
 @given(st.integers(0, 10**9))
 def test_any_tree_of_zips_is_the_plain_program(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
     draw = random.Random(seed)

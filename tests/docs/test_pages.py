@@ -102,7 +102,6 @@ def ended(folder: Path, given: Given, text: str, names: str) -> list[str]:
         workers=workers,
         cwd=folder,
         env=env,
-        timeout=280,  # importing a library takes its time on a busy machine; a test may take 300
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
     )

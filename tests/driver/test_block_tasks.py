@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from crossed import few
 from headrace.driver.block_tasks import INITIAL_BYTES
 
 from .world import Path, Plan, World
@@ -45,15 +46,15 @@ def world_of(draw: random.Random, *, deaths: int, steady: bool, reading: bool, j
         plan.units = [draw.choice([0, 2, 5]) for _ in range(stages)]
     if not steady:
         plan.rows = lambda split: random.Random(hash((split, salt, 2))).randrange(0, 5)
-        few = draw.choice([0.0, 0.0, 0.3])
-        plan.rejects = lambda row: random.Random(hash((row, salt, 3))).random() < few
+        share = draw.choice([0.0, 0.0, 0.3])
+        plan.rejects = lambda row: random.Random(hash((row, salt, 3))).random() < share
         plan.cut = draw.choice([1, 3])
         plan.units = [draw.choice([0, 0, 1, 2, 5, 40]) for _ in range(stages)]
         plan.whole = draw.random() < 0.1
     return World(plan, draw.randrange(1 << 30))
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=few(60), suppress_health_check=[HealthCheck.too_slow])
 @given(seed=st.integers(0, 1 << 40), deaths=st.sampled_from([0, 0, 1, 3, 8]), reading=st.booleans())
 def test_it_ends_with_every_block_in_order(seed: int, deaths: int, reading: bool) -> None:
     world = world_of(random.Random(seed), deaths=deaths, steady=False, reading=reading)
@@ -67,7 +68,7 @@ def test_it_ends_with_every_block_in_order(seed: int, deaths: int, reading: bool
     assert world.scheduler.finished and world.scheduler.error is None
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=few(60), suppress_health_check=[HealthCheck.too_slow])
 @given(seed=st.integers(0, 1 << 40), deaths=st.sampled_from([0, 0, 2]), reading=st.booleans())
 def test_the_budget_is_exceeded_by_one_block_of_each_open_shard_at_most(
     seed: int, deaths: int, reading: bool
@@ -79,7 +80,7 @@ def test_the_budget_is_exceeded_by_one_block_of_each_open_shard_at_most(
     assert world.worst <= world.plan.budget + opened * INITIAL_BYTES + unread
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=few(60), suppress_health_check=[HealthCheck.too_slow])
 @given(seed=st.integers(0, 1 << 40), deaths=st.sampled_from([0, 0, 2]), reading=st.booleans())
 def test_where_blocks_are_joined_it_is_exceeded_by_the_blocks_of_one_task_at_most(
     seed: int, deaths: int, reading: bool

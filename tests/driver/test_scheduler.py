@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from crossed import few
 from headrace.core.work import (
     AttemptLost,
     CommitRecord,
@@ -160,7 +161,7 @@ class World:
 
 
 contents = st.builds(Content, st.integers(0, 6), st.booleans(), st.integers(1, 3))
-FEW = settings(max_examples=250)
+FEW = settings(max_examples=few(80))
 
 
 def play(world: World, workers: int, data: st.DataObject) -> None:

@@ -34,7 +34,7 @@ def start() -> Iterator[Start]:
 
 
 def process(pool: Pool) -> int:
-    found: int = pool.submit("about").result(60)[2]
+    found: int = pool.submit("about").result()[2]
     return found
 
 

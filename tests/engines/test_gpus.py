@@ -70,7 +70,7 @@ def seen(pool: LocalPool) -> list[str]:
     """Return what each worker sees, in the order of their numbers."""
     found = []
     for worker in sorted(pool.loads()):
-        before, now, told = pool.submit("sees", worker=worker).result(30)
+        before, now, told = pool.submit("sees", worker=worker).result()
         assert before == now == (",".join(told) if told is not None else None)
         found.append(str(now))
     return found
@@ -123,13 +123,13 @@ def test_what_a_pool_may_grow_to_is_kept_free(start: Callable[..., LocalPool]) -
 def test_a_replacement_sees_what_the_dead_worker_saw(start: Callable[..., LocalPool]) -> None:
     pool = start(1, 2)
     for _ in range(2):
-        victim, other = sorted(pool.loads(), key=lambda each: pool.submit("sees", worker=each).result(30)[1])
+        victim, other = sorted(pool.loads(), key=lambda each: pool.submit("sees", worker=each).result()[1])
         with pytest.raises(WorkerDied):
-            pool.submit("die", worker=victim).result(30)
+            pool.submit("die", worker=victim).result()
         while len(pool.loads()) < 2 or victim in pool.loads():
             time.sleep(0.01)
         (new,) = set(pool.loads()) - {other}
-        assert pool.submit("sees", worker=new).result(30)[1] == "3"
+        assert pool.submit("sees", worker=new).result()[1] == "3"
 
 
 # ---------------------------------------------------------------- what the machine has

@@ -56,9 +56,8 @@ def test_workers_that_are_killed_as_they_start(engine: LocalEngine, tmp_path: Pa
         PoolSpec("stage 1", partial(starts_forever, str(tmp_path / "fifo")), 2), lambda *note: None
     )
     lost = pool.submit("anything")
-    deadline = time.monotonic() + 60
     with pytest.raises(WorkerDied) as caught:
-        while time.monotonic() < deadline:
+        while True:
             for worker in pool.workers():
                 worker.process.kill()
             pool.loads()
@@ -69,7 +68,7 @@ def test_workers_that_are_killed_as_they_start(engine: LocalEngine, tmp_path: Pa
     assert "while starting" in said or "while importing" in said
     assert "see `dmesg`" in said and said.endswith(".")
     with pytest.raises(NeverReady, match="killed by SIGKILL while"):
-        lost.result(30)
+        lost.result()
 
 
 # ---------------------------------------------------------------- who started a worker
@@ -88,7 +87,7 @@ def in_a_thread_that_ends(act: Callable[[], Any]) -> Any:
 
 def processes(pool: LocalPool) -> dict[int, int]:
     """Return the process of each worker, as it says itself."""
-    return {worker: pool.submit("about", worker=worker).result(30)[2] for worker in pool.loads()}
+    return {worker: pool.submit("about", worker=worker).result()[2] for worker in pool.loads()}
 
 
 def test_workers_outlive_the_thread_that_asked_for_them(engine: LocalEngine) -> None:
@@ -123,10 +122,10 @@ def test_what_a_worker_had_is_closed_by_the_thread_that_waits_on_it(
     for _ in range(3):
         pool.resize(3)
         pool.resize(1)
-        assert {closed.get(timeout=30), closed.get(timeout=30)} == {"headrace-pool"}
-    assert pool.submit("echo", 1).result(30) == 1
+        assert {closed.get(), closed.get()} == {"headrace-pool"}
+    assert pool.submit("echo", 1).result() == 1
     engine.close()
-    assert closed.get(timeout=30) != "headrace-pool" and closed.empty()
+    assert closed.get() != "headrace-pool" and closed.empty()
 
 
 def test_a_reader_may_go_on_in_another_thread() -> None:
@@ -142,7 +141,7 @@ def test_nothing_is_left_of_a_closed_engine() -> None:
     before = set(active_threads())
     engine = LocalEngine(1)
     pool = engine.start(PoolSpec("stage 1", partial(Hosted, ""), 2), lambda *note: None)
-    assert pool.submit("echo", 1).result(30) == 1
+    assert pool.submit("echo", 1).result() == 1
     engine.close()
     engine.close()
     assert set(active_threads()) == before
@@ -175,11 +174,11 @@ def lay_and_keep(pools: tuple[LocalPool, LocalPool], count: int, size: int) -> i
     makers, readers = pools
     refs: list[BlockRef] = []
     for value in range(count):
-        refs.append(makers.submit("share", value, size // 8).result(30))
-        assert readers.submit("total", refs[-1], True).result(30) == value * (size // 8)
-    assert makers.submit("echo", "all is told").result(30)
-    assert readers.submit("held_total").result(30) == sum(range(count)) * (size // 8)
-    assert readers.submit("echo", "all is told").result(30)
+        refs.append(makers.submit("share", value, size // 8).result())
+        assert readers.submit("total", refs[-1], True).result() == value * (size // 8)
+    assert makers.submit("echo", "all is told").result()
+    assert readers.submit("held_total").result() == sum(range(count)) * (size // 8)
+    assert readers.submit("echo", "all is told").result()
     return sum(ref.size for ref in refs)
 
 
@@ -201,14 +200,14 @@ def test_slots_that_nobody_uses_are_given_back(pools: tuple[LocalPool, LocalPool
 def test_a_block_counts_with_all_the_memory_that_it_keeps_in_use(pools: tuple[LocalPool, LocalPool]) -> None:
     makers, readers = pools
     before = shared_memory()
-    big = makers.submit("share", 1, 500_000).result(30)
-    readers.submit("total", big).result(30)
-    small = makers.submit("share", 2, 400_000).result(30)
+    big = makers.submit("share", 1, 500_000).result()
+    readers.submit("total", big).result()
+    small = makers.submit("share", 2, 400_000).result()
     assert small.slot == big.slot and small.size == big.size > 4_000_000
     assert shared_memory() - before == pytest.approx(small.size, abs=8192)
-    tiny = makers.submit("share", 3, 1000).result(30)
-    assert readers.submit("total", small).result(30) == 800_000
-    again = makers.submit("share", 4, 1000).result(30)
+    tiny = makers.submit("share", 3, 1000).result()
+    assert readers.submit("total", small).result() == 800_000
+    again = makers.submit("share", 4, 1000).result()
     assert tiny.size == again.size < 10_000, "a small block does not keep a big slot from others"
 
 
@@ -307,7 +306,7 @@ def stopped(pool: LocalPool, preparing: bool = False) -> WorkerProcess:
     """Stop the one worker of a pool while it is at work."""
     worker = pool.workers()[0]
     if not preparing:
-        pool.submit("about").result(60)
+        pool.submit("about").result()
         pool.submit("next_fed")
     process = psutil.Process(worker.process.pid)
     process.suspend()
@@ -334,7 +333,7 @@ def test_a_stopped_worker_is_given_up_when_its_time_is_over(
         listener.end_suspended()
         assert now[0] - worker.heard_at <= timeout * 9 / 8
     assert now[0] - worker.heard_at >= timeout
-    assert worker.process.wait(60) == -signal.SIGKILL
+    assert worker.process.wait() == -signal.SIGKILL
 
 
 def test_a_worker_that_goes_on_a_moment_after_its_driver_is_kept(engine: LocalEngine) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
+import sys
 from collections.abc import Iterator
 from html import unescape
 from pathlib import Path
@@ -69,13 +71,16 @@ hr.from_items([{"<i>": "<script>document.title = 'run'</script>", "a": np.full((
 def executed(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The notebook, executed by a kernel, by the names of its cells; and its folder."""
     client = pytest.importorskip("nbclient")
-    pytest.importorskip("ipykernel")
+    if importlib.util.find_spec("ipykernel") is None:
+        pytest.skip("there is no ipykernel")
     from nbformat.v4 import new_code_cell, new_notebook
 
     folder = tmp_path_factory.mktemp("notebook")
     book = new_notebook(cells=[new_code_cell(text, id=name) for name, text in CELLS.items()])
-    settings = {"timeout": 120, "allow_errors": True, "resources": {"metadata": {"path": str(folder)}}}
+    settings = {"allow_errors": True, "resources": {"metadata": {"path": str(folder)}}}
     client.NotebookClient(book, kernel_name="python3", **settings).execute()
+    for name in [name for name in sys.modules if name.partition(".")[0] == "ipykernel"]:
+        del sys.modules[name]  # a program that has imported it is a notebook: this one is none
     outputs = {name: cell.outputs for name, cell in zip(CELLS, book.cells, strict=True)}
     assert outputs["begin"] == [], outputs["begin"]
     return SimpleNamespace(book=book, outputs=outputs, folder=folder)

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headrace as hr
+from crossed import few
 from headrace.core.events import RowsRead, RunStarted, WorkerReady
 from headrace.core.work import Shard, Split
 from headrace.observers.pace import sized, time_of_the_last
@@ -28,7 +29,7 @@ def streams(draw: st.DrawFn) -> Stream:
     return drawn(draw(st.randoms(use_true_random=False)))
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=few(30))
 @given(run=streams())
 def test_the_share_never_falls_and_the_time_left_is_right_from_a_third_on(run: Stream) -> None:
     whole = run.events()[-1][0]

@@ -25,6 +25,7 @@ import torch
 from safetensors.torch import save_file, save_model
 from torch import nn
 
+from crossed import crossed
 from headrace.errors import (
     ArgumentError,
     BadInput,
@@ -331,7 +332,7 @@ TorchPredictor({files[0]!r}, dtype="float16", device="cpu", compile={{"mode": "d
 TorchPredictor({files[1]!r}, architecture=list)
 print("torch" in sys.modules)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.split("\n")[:2] == ["['export', 'safetensors']", "False"], done.stderr
 
 
@@ -604,7 +605,7 @@ def test_embeddings_say_what_they_take() -> None:
         once(TorchPredictor(model), {"x": np.zeros(2)})
 
 
-@pytest.mark.parametrize("rows", [1, 3, 4, 30])
+@pytest.mark.parametrize("rows", [1, 5, 30])
 def test_a_program_for_a_fixed_number_of_rows_is_run_in_pieces(rows: int, tmp_path: Path) -> None:
     class Pair(nn.Module):
         def forward(self, a: torch.Tensor, b: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -870,8 +871,10 @@ class Noisy(torch.nn.Module):
         return self.norm(hidden)
 
 
-@pytest.mark.parametrize("kind", ["dropout", "norm", "attention", "norm of the batch", "lstm"])
-@pytest.mark.parametrize("how", ["export", "trace"])
+@pytest.mark.parametrize(
+    ("kind", "how"),
+    crossed(["dropout", "norm", "attention", "norm of the batch", "lstm"], ["export", "trace"]),
+)
 def test_a_program_that_was_recorded_in_training_mode_is_refused(how: str, kind: str) -> None:
     rows = torch.randn(8, 2)
 

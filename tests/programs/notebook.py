@@ -12,7 +12,7 @@ CELLS = [
 
 if __name__ == "__main__":
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in CELLS])
-    NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
+    NotebookClient(notebook, kernel_name="python3").execute()
     shown = ["".join(str(output) for output in cell["outputs"]) for cell in notebook.cells]
     assert "2,000" in shown[2], shown[2]
     assert "2000 [{'id': 0, 'fare': 3.0}]" in shown[3], shown[3]

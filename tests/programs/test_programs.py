@@ -34,7 +34,7 @@ def test_program(name: str, run: int, tmp_path: Path) -> None:
     environment = {key: value for key, value in os.environ.items() if not key.startswith("HEADRACE_")}
     command = [sys.executable, script, *words]
     if RUNS == 1 and name != "killed":  # a fork of what has imported the library, as that costs less
-        done = forked.run(command, timeout=280, cwd=tmp_path, env=environment, workers=True)
+        done = forked.run(command, cwd=tmp_path, env=environment, workers=True)
     else:
         done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr

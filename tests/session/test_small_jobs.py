@@ -91,6 +91,24 @@ class Started:
 # ---------------------------------------------------------------- what begins here
 
 
+def with_patience(seconds: float, made: list[DriverFirstEngine]) -> type[DriverFirstEngine]:
+    """The engine that begins here, with other patience than is usual; those that were made are listed."""
+
+    class Patient(DriverFirstEngine):
+        def __init__(self, open_local: Any) -> None:
+            super().__init__(open_local, patience=seconds)
+            made.append(self)
+
+    return Patient
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine takes longer than the usual patience for a small job."""
+    monkeypatch.setattr(context, "DriverFirstEngine", with_patience(1e6, []))
+
+
+@pytest.mark.usefixtures("patient")
 def test_a_small_job_starts_no_worker(source: str, model: Any, tmp_path: Path) -> None:
     started = Started()
     data = predicted(source, model, observers=(started,))
@@ -102,6 +120,7 @@ def test_a_small_job_starts_no_worker(source: str, model: Any, tmp_path: Path) -
     assert "starts in this process" in str(data.explain())
 
 
+@pytest.mark.usefixtures("patient")
 def test_rows_that_fail_are_rejected_one_by_one(source: str, tmp_path: Path) -> None:
     path = tmp_path / "holes.parquet"
     holes = pq.read_table(source).to_pandas()
@@ -135,12 +154,7 @@ def test_what_takes_long_goes_to_workers(
 ) -> None:
     engines: list[DriverFirstEngine] = []
 
-    class Hurried(DriverFirstEngine):
-        def __init__(self, open_local: Any) -> None:
-            super().__init__(open_local, patience=0.0)
-            engines.append(self)
-
-    monkeypatch.setattr(context, "DriverFirstEngine", Hurried)
+    monkeypatch.setattr(context, "DriverFirstEngine", with_patience(0.0, engines))
     monkeypatch.setattr(attempt, "REPORT_SECONDS", 0.0)
     watch = WaitsForWorkers(engines)
     data = predicted(source, model, observers=(watch,), shard_rows=500)
@@ -287,7 +301,7 @@ def test_a_run_whose_process_was_killed_goes_on_in_workers(source: str, model: A
 
     def run(how: str) -> subprocess.CompletedProcess[str]:
         also = "joblib sklearn.linear_model sklearn.pipeline"
-        return forked.run([sys.executable, str(program), how], also=also, timeout=280, cwd=tmp_path)
+        return forked.run([sys.executable, str(program), how], also=also, cwd=tmp_path)
 
     assert run("die").returncode == -signal.SIGKILL
     again = run("live")

@@ -13,11 +13,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from crossed import few
 from headrace.errors import UnreadableFile
 from headrace.sources.csv.source import CsvSource
 from headrace.testing.sources import read_all, read_sound, read_told
 
-QUICK = settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+QUICK = settings(max_examples=few(50), deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress])

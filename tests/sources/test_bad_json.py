@@ -15,13 +15,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from crossed import crossed
+from crossed import crossed, few
 from headrace.errors import UnreadableFile
 from headrace.sources.json.layout import DEEPEST, TooDeep, refuse_deep
 from headrace.sources.json.source import JsonSource
 from headrace.testing.sources import read_all, read_sound, read_told
 
-QUICK = settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+QUICK = settings(max_examples=few(50), deadline=None, suppress_health_check=list(HealthCheck))
 SCHEMA = pa.schema([("a", pa.int64()), ("s", pa.string())])
 
 

@@ -439,7 +439,7 @@ from headrace.errors import SourceError
 from headrace.sources.parquet.source import ParquetSource
 whole = Path({str(tmp_path)!r}, "whole.parquet").read_bytes()
 path = Path({str(tmp_path)!r}, "spoilt.parquet")
-for seed in range(400):
+for seed in range(100):
     chance = random.Random(seed)
     data = bytearray(whole)
     for _ in range(chance.choice((1, 3, 30))):
@@ -462,7 +462,7 @@ for seed in range(400):
         "d": pa.array([f"d{n % 5}" for n in range(500)]).dictionary_encode(),
     }
     pq.write_table(pa.table(columns), tmp_path / "whole.parquet", row_group_size=200)
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=100)
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_a_file_is_kept_open_between_its_splits(tmp_path: Path) -> None:

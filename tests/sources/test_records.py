@@ -15,13 +15,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from crossed import few
 from headrace.errors import UnreadableFile
 from headrace.sources.csv.source import CsvSource
 from headrace.sources.json.source import JsonSource
 from headrace.sources.text import QuoteNeverClosed, RecordScanner, newline_cuts, quoted_cuts
 from headrace.testing.sources import read_all, read_sound
 
-QUICK = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+QUICK = settings(max_examples=few(50), deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def record_ends(data: bytes) -> tuple[list[int], bool]:

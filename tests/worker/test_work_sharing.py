@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import headrace as hr
+from crossed import few
 from headrace.core.messages import LeaveRest
 from headrace.core.work import Fault, Reject, Remainder, Shard, Split
 from headrace.driver.policies.shards import EarlyCommit, WorkSharing
@@ -94,7 +95,7 @@ def shards(draw: st.DrawFn) -> Shard:
     )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=few(50), deadline=None)
 @given(shards(), st.data())
 def test_each_row_is_done_once_however_often_others_ask(shard: Shard, data: st.DataObject) -> None:
     bad = data.draw(st.frozensets(st.integers(0, 29), max_size=8))
@@ -228,7 +229,7 @@ def blocks_of(shard: Shard, *, without: int | None = None, size: int = 10) -> It
 STAGED = Shard(0, (Split(0, 0, 60, 60), Split(1, 0, 40, 40)))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=few(40), deadline=None)
 @given(
     st.lists(st.integers(1, 99), min_size=1, max_size=4),
     st.integers(1, 70),

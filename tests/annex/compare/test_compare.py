@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headrace as hr
+from crossed import few
 from headrace.accumulators.differences import Differences
 from headrace.annex.compare.measure import Judged, Measure
 from headrace.core.arrow.batch import column_taken
@@ -110,7 +111,7 @@ def plain(column: pa.Array) -> list[Any]:
     return [float(value) if isinstance(value, np.floating) else value for value in column.to_pylist()]
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=few(100))
 @given(columns(), st.integers(1, 5))
 def test_any_two_columns_as_a_naive_implementation_compares_them(
     pair: tuple[pa.Array, pa.Array], size: int

@@ -99,8 +99,11 @@ def in_a_circle(tmp_path: Path) -> Path:
 
 
 def test_a_tree_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(artifacts, "TRIAL_SECONDS", 5)
-    with pytest.raises(ModelUnreadable, match=r"did not end within 5 seconds|was ended by|cannot be read"):
+    monkeypatch.setattr(artifacts, "TRIAL_SECONDS", 2)
+    with pytest.raises(
+        ModelUnreadable,
+        match=r"did not end within (2 seconds of CPU time|8 seconds)|was ended by|cannot be read",
+    ):
         XGBoostPredictor(in_a_circle(tmp_path)).load()
 
 

@@ -22,6 +22,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The address of an empty tracking store."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    monkeypatch.setattr(annex, "_PATIENCE", 300)
     yield f"{tmp_path}/mlruns"
     while mlflow.active_run() is not None:
         mlflow.end_run()

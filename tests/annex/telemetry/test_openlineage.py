@@ -59,6 +59,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     thread.start()
     monkeypatch.setenv("OPENLINEAGE_URL", found.url)
     monkeypatch.setenv("OPENLINEAGE_API_KEY", KEY)
+    monkeypatch.setattr(openlineage, "_PATIENCE", 300)
     yield found
     found.shutdown()
     thread.join()

@@ -14,6 +14,7 @@ import pytest
 
 import headrace as hr
 from headrace.annex.cli import main
+from headrace.annex.telemetry import opentelemetry
 from headrace.errors import ArgumentError, RequirementNotMet, StepError
 
 pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
@@ -73,6 +74,7 @@ def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
     thread = threading.Thread(target=found.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", found.url)
+    monkeypatch.setattr(opentelemetry, "_PATIENCE", 300)
     yield found
     found.shutdown()
     thread.join()

@@ -77,7 +77,7 @@ class Waits:
         self.go = threading.Event()
 
     def sit_here(self) -> bool:
-        return self.go.wait(30)
+        return self.go.wait()
 
     def feed(self) -> None:
         self.go.set()
@@ -90,7 +90,7 @@ def test_workers_print_their_stacks(capfd: pytest.CaptureFixture[str]) -> None:
     engine = LocalEngine()
     pool = engine.start(PoolSpec("stage 1", partial(Waits)), lambda worker, note: None)
     try:
-        pool.submit("close").result(30)
+        pool.submit("close").result()
         (worker,) = pool.loads()
         sitting = pool.submit("sit_here")
         seen = ""
@@ -98,6 +98,6 @@ def test_workers_print_their_stacks(capfd: pytest.CaptureFixture[str]) -> None:
             pool.dump()
             seen += capfd.readouterr().err
         pool.feed(worker)
-        assert sitting.result(30) is True
+        assert sitting.result() is True
     finally:
         engine.close(kill=True)
