@@ -17,7 +17,7 @@ from headrace.annex.llm.refusals import BadRow
 from headrace.annex.llm.spending import most_tokens
 from headrace.annex.llm.store import AnswerStore, Caps, Spent
 from headrace.core.waiting import when_free
-from headrace.errors import PlanError
+from headrace.errors import OutputWriteFailed, PlanError
 from headrace.testing import FakeLLMServer
 
 JOB = """
@@ -200,3 +200,45 @@ def test_a_request_costs_at_most_what_its_bytes_and_its_answer_may():
     assert most_tokens({"messages": []}, 4096)[1] == 4096
     with pytest.raises(BadRow, match="a budget needs max_tokens"):
         most_tokens({"messages": []})
+
+
+COUNTS = """
+import sys
+from headrace.annex.llm.store import AnswerStore
+store = AnswerStore(sys.argv[1])
+store.count(sent=1)
+store.settle()
+print(store.spent().sent)
+store.close()
+"""
+
+
+def test_what_one_process_counts_twice_over_another_does_not_lose(tmp_path):
+    """A second account of a process ended the locks of its first; another process then took its file away."""
+    one, other = (AnswerStore(str(tmp_path), what=what) for what in ("one", "other"))
+
+    def elsewhere():
+        return int(
+            Forked([sys.executable, "-c", COUNTS, str(tmp_path)], stdout=subprocess.PIPE).communicate()[0]
+        )
+
+    for turn in range(3):
+        for store in (one, other):
+            store.count(sent=1)
+            store.settle()
+        assert elsewhere() == 3 * (turn + 1) == one.spent().sent == other.spent().sent
+    one.close()
+    other.close()
+    assert elsewhere() == 10
+
+
+@pytest.mark.parametrize("ending", ["", "-wal", "-shm"])
+def test_a_link_in_the_place_of_a_database_is_not_followed(tmp_path, ending):
+    AnswerStore(str(tmp_path), host="here").close()
+    (tmp_path / "theirs").write_bytes(b"theirs")
+    path = tmp_path / f"answers-here.sqlite{ending}"
+    path.unlink(missing_ok=True)
+    path.symlink_to(tmp_path / "theirs")
+    with pytest.raises(OutputWriteFailed, match="it is a link, which no run puts there"):
+        AnswerStore(str(tmp_path), host="here")
+    assert (tmp_path / "theirs").read_bytes() == b"theirs"

@@ -172,8 +172,7 @@ class AnswerStore:
             try:
                 safe_files.make_folder(folder, 0o700)
                 for ending in ("", "-wal", "-shm"):
-                    if os.path.lexists(self._path + ending):
-                        os.close(safe_files.opened(self._path + ending, os.O_RDWR))
+                    safe_files.check(self._path + ending)
             except OSError as error:
                 raise _failed(self._path, error) from error
         try:

@@ -70,6 +70,21 @@ def opened(path: AnyPath, flags: int, mode: int = 0o600) -> int:
     return fd
 
 
+def check(path: AnyPath) -> None:
+    """Raise ``NotOurs`` for anything but a regular file under its only name, or nothing: before a library opens it.
+
+    It is not opened for that. To close it would end the locks that this process has there, such as those of SQLite.
+    """
+    try:
+        status = os.lstat(path)
+    except FileNotFoundError:
+        return
+    if not stat.S_ISREG(status.st_mode):
+        raise NotOurs(path, _KINDS.get(stat.S_IFMT(status.st_mode), "no regular file"))
+    if status.st_nlink > 1:
+        raise NotOurs(path, "a file with a second name (a hard link)")
+
+
 def file(path: AnyPath) -> IO[bytes]:
     """Open a file for reading."""
     return open(opened(path, os.O_RDONLY), "rb")
