@@ -280,6 +280,8 @@ def _cell(value: Any, types: Collection[pa.DataType]) -> Words:
         return value if is_plain else value_text(value)
     if isinstance(value, float) and all(str(each) in ("float", "halffloat") for each in types):
         return str(np.float32(value) if "float" in map(str, types) else np.float16(value))
+    if isinstance(value, float):
+        return _six_digits(value)
     if isinstance(value, np.ndarray):
         first = ", ".join(map(_item, value.reshape(-1)[:_NUMBERS]))
         text = f"[{first}{', …' if value.size > _NUMBERS else ''}]"
@@ -293,10 +295,19 @@ def _cell(value: Any, types: Collection[pa.DataType]) -> Words:
 
 
 def _item(item: Any) -> str:
-    """Return a number of an array; six digits say what it is like."""
+    """Return a number of an array."""
     import numpy as np
 
-    return str(float(f"{item:.6g}")) if isinstance(item, np.floating) else str(item)
+    return _six_digits(float(item)) if isinstance(item, np.floating) else str(item)
+
+
+def _six_digits(number: float) -> str:
+    """Return a number with six digits, which say what it is like; a big one with all of them, as they may be needed.
+
+    >>> _six_digits(0.6369616873214543), _six_digits(1732716000.125), _six_digits(0.25), _six_digits(float("nan"))
+    ('0.636962', '1732716000.125', '0.25', 'nan')
+    """
+    return repr(float(f"{number:.6g}")) if abs(number) < 1e6 else repr(number)
 
 
 # ---------------------------------------------------------------- images

@@ -21,7 +21,8 @@ from headrace.observers.words import summary_lines
 # What the workers did with their time: one computation, for terminal, status, report and advice.
 
 Kind = Literal[
-    "starting", "loading", "reading", "decoding", "step", "metrics", "writing", "waiting", "lost", "other", "idle"
+    "starting", "loading", "reading", "decoding", "step", "metrics", "writing", "waiting", "lost", "under way",
+    "other", "idle",
 ]  # fmt: skip
 
 _LEAST = 0.005  # a smaller share of the time is not told
@@ -69,7 +70,7 @@ def stage_times(state: RunState, now: float) -> list[StageTime]:
             (kind, words, took) for kind, words, took in _parts(state, i, stage, len(names)) if took > 0
         ]
         if under_way:
-            seconds.append(("other", "work under way", sum(end - since for since, end in under_way)))
+            seconds.append(("under way", "work under way", sum(end - since for since, end in under_way)))
         idle = capacity - sum(took for *_, took in seconds)
         seconds.append(("idle", "idle", max(0.0, idle)))
         parts = tuple(Part(kind, words, took, took / capacity, i) for kind, words, took in seconds)

@@ -210,17 +210,24 @@ def _table(rows: Iterable[tuple[str, str | None]], *, column: int = _COLUMN) -> 
 
 
 def _examples(text: str | None) -> Iterator[str]:
-    """Yield the lines at the end: those that stand at the margin are headings; long commands go on behind a \\."""
+    """Yield the lines at the end: those that stand at the margin are headings; long commands go on behind a \\.
+
+    What a command does, some spaces behind it, stands below where a line is too long.
+    """
     for line in (text or "").rstrip().splitlines():
         if line and not line.startswith(" "):
             yield _heading(line)
             continue
-        parts = textwrap.wrap(line.strip(), _width() - 6, break_long_words=False, break_on_hyphens=False)
-        if len(line) <= _width() or len(parts) < 2:
+        if len(line) <= _width():
             yield line
-        else:
-            yield from (f"{'    ' if i else ''}  {part} \\" for i, part in enumerate(parts[:-1]))
-            yield f"      {parts[-1]}"
+            continue
+        command, _, does = line.strip().partition("   ")
+        parts = textwrap.wrap(command, _width() - 6, break_long_words=False, break_on_hyphens=False) or [""]
+        yield from (f"{'    ' if i else ''}  {part} \\" for i, part in enumerate(parts[:-1]))
+        yield f"{'    ' if len(parts) > 1 else ''}  {parts[-1]}"
+        yield from (
+            f"      {part}" for part in textwrap.wrap(f"# {does.strip()}" if does else "", _width() - 6)
+        )
 
 
 def _heading(text: str) -> str:

@@ -257,7 +257,7 @@ def _look(history: History, facts: Facts, typed: _Typed) -> Iterator[Advice]:
     ledger = facts.ledger
     if ledger.rejected and ledger.read:
         share = percent(ledger.rejected / ledger.read, 2)
-        why = f"{count(ledger.rejected)} of {count(ledger.read)} rows ({share}) failed, and were set aside."
+        why = f"{ledger.rejected:,} of {ledger.read:,} rows ({share}) failed, and were set aside."
         output = facts.output
         option = (
             f"headrace rejected {shlex.quote(output)}"

@@ -11,7 +11,7 @@ from headrace.annex.report.facts import Facts, History
 from headrace.annex.report.template import Value, tile
 from headrace.core.human import clock, count, duration, per_second, percent, plural, size
 from headrace.observers.summary import Part, StageTime, all_parts, stage_times
-from headrace.observers.words import begun_text, rows_text
+from headrace.observers.words import begun_text, phase_words, rows_text
 
 _FIRST = 3  # pieces of advice in the head; more of them stand below
 _KEPT = r" What was finished before is kept in [^\n]*$"  # as the verdict says
@@ -32,11 +32,12 @@ def head(history: History, facts: Facts) -> Value:
     worked = (
         f"{duration(sum(part.seconds for part in parts))} of {plural(sum(history.stage_workers), 'worker')}"
     )
+    sentence = verdict(history, facts).removeprefix(word)
     return {
         "status": facts.status.replace(" ", "-"),
         "sign": _SIGNS.get(facts.status, "‖"),
         "word": word,
-        "sentence": verdict(history, facts).removeprefix(word).replace(" %", "\u00a0%"),
+        "sentence": re.sub(r"(?<=\d) (?=%|s\b|min\b|h\b)", "\u00a0", sentence),
         "slow": slow,
         "progress": _progress(history) if facts.status == "under way" else None,
         "output": facts.output,
@@ -54,6 +55,8 @@ def head(history: History, facts: Facts) -> Value:
 
 def _progress(history: History) -> Value:
     """Return how far a run is that goes on."""
+    if history.phase in ("starting", "loading"):
+        return {"share": "0.0", "words": phase_words(history)}
     speed, left = history.speed(history.at), history.time_left(history.at)
     words = [" ".join(rows_text(history).split()), *filter(None, [begun_text(history)])]
     words += [per_second(speed)] if speed > 0 else []
@@ -87,7 +90,7 @@ def _word(history: History, facts: Facts) -> str:
 
 
 def _key_numbers(history: History, facts: Facts) -> list[Value]:
-    ledger, seconds = facts.ledger, history.seconds
+    ledger, seconds = facts.ledger, history.elapsed(history.at)
     rate = history.average(history.at)
     found = [tile("Rows per second", count(rate))] if rate > 0 else []
     found += [tile("Time", duration(seconds)), tile("Rows written", f"{ledger.written:,}")]
@@ -95,7 +98,7 @@ def _key_numbers(history: History, facts: Facts) -> list[Value]:
         found.append(tile("Rows that failed", f"{failed:,}", warn=True))
     done, whole = facts.shards
     if done < whole:
-        found.append(tile("Shards done", f"{done:,} of {whole:,}"))
+        found.append(tile("Parts of the input", f"{done:,} of {whole:,}", "are done"))
     if facts.files:
         found.append(tile("Output", size(facts.bytes), f"in {plural(facts.files, 'file')}"))
     if history.memory_peak:
@@ -148,10 +151,14 @@ def slow_part(history: History) -> str:
     if slowest is not None:
         return _of_stage(stages, slowest)
     first = all_parts(stages)[0]
+    if first.kind == "under way":  # what it is, is known when it is done
+        return ""
     share = percent(first.share)
     if first.kind == "idle":
         return f"Workers were idle {share} of the time{_why_idle(history)}."
     if first.kind in ("starting", "loading"):
+        if history.last is None or history.last.finished is None:  # it is not over
+            return ""
         return f"{share} of worker time was {_gerund(first)}: the run is short beside its start-up."
     return f"{share} of worker time was {_gerund(first)}{_model(stages, first)}."
 
@@ -197,20 +204,22 @@ def _why_idle(history: History) -> str:
 
 _COLORS = {
     "starting": "starting", "loading": "loading", "reading": "c3", "decoding": "c2", "step": "", "metrics": "c6",
-    "writing": "c4", "waiting": "wait", "lost": "bad", "other": "other", "idle": "idle",
+    "writing": "c4", "waiting": "wait", "lost": "bad", "under way": "under", "other": "other",
+    "idle": "idle",
 }  # fmt: skip
 _STEPS = ("c1", "c5", "s3", "s4")
 _LEAST = 0.004  # of the time: a thinner part cannot be seen
 _ORDER = tuple(_COLORS)
 
 
-def strip(parts: Sequence[Part], *, most: int = 6) -> Value:
+def strip(parts: Sequence[Part], *, all_: Sequence[Part] = (), most: int = 6) -> Value:
     """Return a bar of what took the time, and below it the biggest parts with their shares.
 
-    A kind of work has always the same colour, and steps have some of their own.
+    A kind of work has always the same colour, and steps have some of their own: the same in all bars of a page that
+    get ``all_`` its parts.
     """
+    steps = list(dict.fromkeys(part.name for part in all_ or parts if part.kind == "step"))
     parts = [part for part in parts if part.share >= _LEAST]
-    steps = list(dict.fromkeys(part.name for part in parts if part.kind == "step"))
 
     def color(part: Part) -> str:
         return _COLORS[part.kind] or _STEPS[steps.index(part.name) % len(_STEPS)]

@@ -324,13 +324,16 @@ def _left_out(names: list[str]) -> str:
 
 
 def _worst(columns: dict[str, Any], keys: list[str]) -> Value | None:
-    head = (", ".join(keys) or "Row", "Old", "New", "Difference", "Its other columns")
-    words = (0, 1, 2, 4) if keys else (1, 2, 4)
-    tables = [
-        table(name, head, [_cells(row, keys) for row in each["worst"][:_ROWS]], words=words)
-        for name, each in columns.items()
-        if each["worst"]
-    ]
+    head = (", ".join(keys) or "Row", "Old", "New", "Its other columns", "Difference")
+    tables = []
+    for name, each in columns.items():
+        rows = each["worst"][:_ROWS]
+        numbers = all(isinstance(row[side], (int, float)) for row in rows for side in ("old", "new"))
+        words = [*([0] if keys else []), *([] if numbers else [1, 2]), 3]
+        shown = len(head) if any(row.get("difference") is not None for row in rows) else len(head) - 1
+        if rows:
+            lines = [_cells(row, keys)[:shown] for row in rows]
+            tables.append(table(name, head[:shown], lines, words=words))
     return plain(tables=tables) if tables else None
 
 
@@ -340,9 +343,10 @@ def _cells(row: dict[str, Any], keys: list[str]) -> tuple[Any, ...]:
     which = known if keys else f"{row['row']:,}"
     by = number(row["difference"]) if row.get("difference") is not None else "–"
     old, new = row["old"], row["new"]
-    if isinstance(old, str) and isinstance(new, str):
-        return which, *_side_by_side(old, new), by, row_text(others)
-    return which, _short(old), _short(new), by, row_text(others)
+    beside = (
+        _side_by_side(old, new) if isinstance(old, str) and isinstance(new, str) else map(_short, (old, new))
+    )
+    return which, *beside, _values(others), by
 
 
 def _side_by_side(old: str, new: str) -> tuple[Value, Value]:
@@ -367,12 +371,19 @@ def _side_by_side(old: str, new: str) -> tuple[Value, Value]:
 
 def _lone(rows: dict[str, Any]) -> Value | None:
     tables = [
-        table(f"Only in {side}", ("Row",), [(row_text(row),) for row in some[:_ROWS]])
+        table(f"Only in {side}", ("Row",), [(_values(row),) for row in some[:_ROWS]])
         for side, some in rows.items()
         if some
     ]
     return plain("Some of them:", tables=tables) if tables else None
 
 
+def _values(row: Mapping[str, Any]) -> str:
+    """Return the values of a row, each behind the name of its column."""
+    return "; ".join(f"{name}: {_short(value)}" for name, value in row.items())
+
+
 def _short(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
     return row_text({"": value})[5:-1]

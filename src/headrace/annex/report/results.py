@@ -268,7 +268,7 @@ def failed(facts: Facts) -> Value | None:
         (step or "–", kind, message, share_bar(rows, most, bad=True), f"{rows:,}")
         for step, kind, message, rows in facts.faults
     ]
-    head = ("Step", "Error", "In words, of one of them", "Share", "Rows")
+    head = ("Step", "Error", "Message of one of them", "Share", "Rows")
     tables = [table("Rows that failed, by step and error", head, made, words=(0, 1, 2, 3))] if made else []
     shown = any(sample.values for sample in facts.samples)
     if facts.samples:

@@ -13,9 +13,10 @@ from headrace.annex.report.facts import Facts, History, WorkerSpan
 from headrace.annex.report.head import moment, strip
 from headrace.annex.report.template import Value, chart, plain, table
 from headrace.core.human import clock, count, duration, per_second, percent, plural, size
+from headrace.core.terminal import cut
 from headrace.observers.pace import WINDOW, done_by
 from headrace.observers.run_parts import Driver
-from headrace.observers.summary import StageTime, stage_times
+from headrace.observers.summary import StageTime, all_parts, stage_times
 
 # ----------------------------------------------------------------
 # The data of each chart: plain values, and no more points than can be seen.
@@ -217,7 +218,8 @@ def speed(history: History, figures: Value) -> Value | None:
         for start, end, rate, twice in points
     ]
     best = per_second(max(rate + twice for *_, rate, twice in points))
-    words = f"At best {best}, {per_second(history.average(history.at))} on average."
+    average = history.average(history.at)
+    words = f"At best {best}" + (f", {per_second(average)} on average." if average else ".")
     if figure["resumed"]:
         lines = plural(len(figure["resumed"]), "dashed line")
         words += f" {lines}: another driver went on from there. Time between two drivers is left out."
@@ -248,7 +250,7 @@ def workers(history: History, figures: Value, *, under_way: bool = False) -> Val
             {
                 "name": f"{i}. {stage.name}",
                 "workers": plural(stage.workers, "worker"),
-                "time": strip(stage.parts, most=12),
+                "time": strip(stage.parts, all_=all_parts(stages), most=12),
             }
             for i, stage in enumerate(stages, 1)
         ],
@@ -293,7 +295,7 @@ def _timeline(history: History, timeline: Value) -> Value:
     names, shown = history.stage_names, len(timeline["workers"])
     few = f"{shown} workers out of {timeline['all']:,}"
     all_ = few if shown < timeline["all"] else plural(timeline["all"], "worker")
-    words = f"Each line is one of {all_}; the paler, the more it waited."
+    words = f"{all_}, a line for each; the paler, the more it waited."
     if len(history.drivers) > 1:
         words += " 2.0 is worker 0 of driver 2."
     label = f"When each worker was at work. {words}"
@@ -430,7 +432,7 @@ def _machines(history: History) -> Value | None:
 
 def _driver(driver: Driver) -> tuple[Any, ...]:
     described, error = driver.described, driver.error
-    end = "killed, or at work" if error is None else (error.strip().split("\n")[0][:80] or "complete")
+    end = "killed, or at work" if error is None else (cut(error.strip().split("\n")[0], 80) or "complete")
     machine, versions, system = "–", "–, –", "–"
     if described is not None:
         parts = [described.host or "–"]

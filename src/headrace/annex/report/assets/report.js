@@ -191,7 +191,7 @@
     runs: (d, width) => {
       const times = d.points.map((p) => p[0]);
       const [from, to] = [least(times), most(times)];
-      const day = (at) => new Date(1000 * at).toISOString().slice(...(to - from > 2 * 86400 ? [0, 10] : [11, 16]));
+      const day = (at) => new Date(1000 * at).toISOString().slice(...(to - from > 2 * 86400 ? [0, 10] : [11, to - from < 600 && to > from ? 19 : 16]));
       const wide = to > from ? [from, to] : [from - 3600, to + 3600];
       const values = d.points.map((p) => p[1]);
       const f = frame(width, { height: 180, right: 36, x: { domain: wide, ticks: range(Math.max(2, Math.floor(width / 140))).map((i, _, all) => wide[0] + ((wide[1] - wide[0]) * i) / (all.length - 1)), format: day }, y: { domain: fitted(values) } });
