@@ -221,7 +221,7 @@ class VLLMEngine(Engine):
         return prompt, {**request.sampling, "max_tokens": limit or self.room - tokens}
 
     def _has_stopped(self, error: Exception) -> bool:
-        return bool(self.inner.errored)
+        return self.inner is None or bool(self.inner.errored)
 
 
 def rank_of(model: EngineModel) -> int:
@@ -271,15 +271,16 @@ class SGLangEngine(Engine):
         super().__init__(model, engine, processes, room, model.max_num_seqs or RUNNING)
 
     async def _generated(self, name: str, request: EngineRequest) -> Generated:
+        engine = self.inner  # which may be closed before a request that is given up
         try:
-            said = await self.inner.async_generate(
+            said = await engine.async_generate(
                 input_ids=request.tokens,
                 sampling_params=sampling_of(request),
                 lora_path=request.lora or None,
                 rid=name,
             )
         except asyncio.CancelledError:
-            self.inner.tokenizer_manager.abort_request(name)
+            engine.tokenizer_manager.abort_request(name)
             raise
         about = said["meta_info"]
         reason = about.get("finish_reason")
