@@ -150,3 +150,16 @@ def test_what_a_model_thinks_is_counted_where_only_the_total_has_it():
         capped = model.with_options(sampling={"max_tokens": 100}, budget=hr.llm.Budget(run=2.5))
         with pytest.raises(SpendingCapReached, match="2 answers have used 40 tokens in and 200 out"):
             inline(ROWS.prompt("{text}", capped)).take_all()
+
+
+@pytest.mark.parametrize("counted", [2**70, 10**30, -5, "7", 3.5, True, None])
+def test_a_count_that_makes_no_sense_is_none(counted, tmp_path):
+    """What nobody knows is counted at its most, and the run goes on."""
+    usage = {"prompt_tokens": counted, "completion_tokens": counted, "total_tokens": counted}
+    with serving({**WHOLE, "usage": usage}) as (url, _):
+        model = hr.llm.Endpoint(url, "m", prices={"input": 0.0, "output": 1e4}, max_in_flight=1)
+        capped = model.with_options(sampling={"max_tokens": 100}, budget=hr.llm.Budget(run=100.0))
+        assert inline(ROWS.limit(2).prompt("{text}", capped)).write_parquet(tmp_path / "out").rows == 2
+        with pytest.raises(SpendingCapReached, match="1 answers have used"):
+            least = model.with_options(sampling={"max_tokens": 100}, budget=hr.llm.Budget(run=1.5))
+            inline(ROWS.prompt("{text}", least)).take_all()

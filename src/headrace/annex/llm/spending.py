@@ -23,6 +23,8 @@ BYTES_PER_TOKEN = 3
 """So many bytes a token of a text has, where nobody has counted."""
 MEDIA_TOKENS = 50_000
 """No image or sound is taken for more tokens: its bytes say little of them. A large photograph has some thousands."""
+MOST_COUNTED = 1 << 40
+"""A server that says that so many tokens were used has not counted."""
 LOOK_SECONDS = 0.05
 """So often who waits for others looks whether they need less than they have reserved."""
 
@@ -448,7 +450,7 @@ def usage_of(data: Mapping[str, Any]) -> tuple[int | None, int | None, int]:
 
 
 def _count(value: Any) -> int | None:
-    return value if type(value) is int and value >= 0 else None
+    return value if type(value) is int and 0 <= value < MOST_COUNTED else None
 
 
 def first_choice(data: Mapping[str, Any]) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
