@@ -693,6 +693,8 @@ def test_what_anthropics_form_has_its_own_words_for():
     assert choice["finish_reason"] == "tool_calls" and choice["message"]["reasoning_content"] == "hm"
     assert choice["message"]["tool_calls"][0]["function"] == {"name": "f", "arguments": '{"a":1}'}
     assert data["usage"]["prompt_tokens"] == 7
+    for wrong in ({**usage, "input_tokens": "7"}, {**usage, "output_tokens": [1]}, {}, "none"):
+        assert "usage" not in chat_of({"content": blocks, "stop_reason": "end_turn", "usage": wrong})
 
 
 def test_anthropics_service_without_max_tokens_is_refused(out):

@@ -98,10 +98,11 @@ def chat_of(message: Mapping[str, Any]) -> dict[str, Any]:
         "choices": [{"message": answer, "finish_reason": reason}],
     }
     usage = message.get("usage")
-    if isinstance(usage, dict):
-        cached = usage.get("cache_read_input_tokens") or 0
-        read = (usage.get("input_tokens") or 0) + cached + (usage.get("cache_creation_input_tokens") or 0)
-        written = usage.get("output_tokens") or 0
+    usage = usage if isinstance(usage, dict) else {}
+    names = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "output_tokens")
+    counts = [usage.get(name) or 0 for name in names]
+    if usage and all(type(each) is int for each in counts):  # else nobody has counted
+        read, written = sum(counts[:3]), counts[3]
         found["usage"] = {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
-        found["usage"]["prompt_tokens_details"] = {"cached_tokens": cached}
+        found["usage"]["prompt_tokens_details"] = {"cached_tokens": counts[1]}
     return found
