@@ -167,9 +167,9 @@ class DeltaInAStore(Delta):
 class Iceberg(Target):
     imports, points = "pyiceberg.catalog.sql", ("table.filled",)
 
-    def __init__(self, place: Any) -> None:
+    def __init__(self, place: Any, **more: str) -> None:
         super().__init__(place)
-        self.lake = lake(place)
+        self.lake = lake(place, **more)
         self.told = {"catalog": self.lake}
 
     @property

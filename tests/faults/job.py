@@ -145,11 +145,14 @@ class Job:
     combined: str = ""  # "union" or "zip", of two datasets with steps of their own
     meets: str = ""  # a folder; the two workers meet, so one has to leave a part of its shard to the other
     required: int = 0  # so many rows, or none is published
+    copied: int = 0  # a column is copied as it is stored, by workers of so many stages; the row ``bad`` fails
     elsewhere: bool = False  # workers do not see where the driver stages, as if they were on other machines
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def dataset(self, **options: Any) -> Dataset:
         """Build the plan."""
+        if self.copied:
+            return self._copied(options)
         making: dict[str, Any] = {"num_cpus": 1} if self.staged else {}
         dataset = Dataset.from_source(ParquetSource(self.source)).map_batches(
             times, fn_args=[self.factor], batch_size=30, **making
@@ -189,6 +192,15 @@ class Job:
         if self.metrics:
             dataset = dataset.accumulate(rows=hr.Count(), tenths=hr.Sum("tenth")).drop_columns(["tenth"])
         return dataset.with_options(**{"progress": False, "shard_rows": ROWS, **self.options, **options})
+
+    def _copied(self, options: dict[str, Any]) -> Dataset:
+        made: dict[str, Any] = {"fn_args": [self.bad], "num_cpus": 1 if self.copied == 2 else None}
+        dataset = Dataset.from_source(ParquetSource(self.source))
+        dataset = dataset.predict(tripled, inputs=["id"], output="product", **made)
+        if self.copied == 2:
+            dataset = dataset.predict(tripled, inputs=["id"], output="again", fn_args=[-1], concurrency=1)
+            dataset = dataset.drop_columns("again")
+        return dataset.with_options(**{"progress": False, "on_error": "reject", **self.options, **options})
 
     def _counted(self, dataset: Dataset) -> Dataset:
         """With metrics before the border of the stages, of columns that change later."""
@@ -232,7 +244,7 @@ class Job:
 
     def fails(self, number: int) -> bool:
         """Say whether a row fails."""
-        return bool(self.bad) and number % self.bad == 7
+        return bool(self.bad) and (number == self.bad if self.copied else number % self.bad == 7)
 
 
 def workers_elsewhere() -> contextlib.AbstractContextManager[Any]:

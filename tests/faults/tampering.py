@@ -16,6 +16,7 @@ import pytest
 from headrace.errors import HeadraceError
 from headrace.output.journal import HEAD, MAGIC
 from headrace.session.invocation import COMMAND
+from predictors import fuzzing
 
 from .job import Job, make_input
 
@@ -91,69 +92,6 @@ def _keep_command(output: Path) -> None:
         )
 
 
-# ---------------------------------------------------------------- bytes
-
-
-def flip(data: bytearray, dice: Random) -> None:
-    for _ in range(dice.choice([1, 1, 2, 16])):
-        data[dice.randrange(len(data))] ^= 1 << dice.randrange(8)
-
-
-def cut(data: bytearray, dice: Random) -> None:
-    del data[dice.randrange(len(data)) :]
-
-
-def extend(data: bytearray, dice: Random) -> None:
-    length = dice.choice([1, 7, 100, 5000])
-    data += dice.choice([bytes(length), dice.randbytes(length), bytes(data[:length])])
-
-
-def overwrite(data: bytearray, dice: Random) -> None:
-    start = dice.randrange(len(data))
-    length = min(len(data) - start, dice.choice([1, 8, 64, 4096]))
-    data[start : start + length] = dice.choice([bytes(length), b"\xff" * length, dice.randbytes(length)])
-
-
-def swap(data: bytearray, dice: Random) -> None:
-    length = dice.randint(1, max(1, len(data) // 3))
-    a, b = (dice.randrange(max(1, len(data) - length)) for _ in range(2))
-    data[a : a + length], data[b : b + length] = data[b : b + length], data[a : a + length]
-
-
-def repeat(data: bytearray, dice: Random) -> None:
-    a, b = sorted(dice.randrange(len(data) + 1) for _ in range(2))
-    data[b:b] = data[a:b]
-
-
-def remove(data: bytearray, dice: Random) -> None:
-    a, b = sorted(dice.randrange(len(data) + 1) for _ in range(2))
-    del data[a:b]
-
-
-def empty(data: bytearray, dice: Random) -> None:
-    data.clear()
-
-
-def number(data: bytearray, dice: Random) -> None:
-    """Put another number in the place of one, where there is text."""
-    digits = [i for i, byte in enumerate(data) if 48 <= byte <= 57]
-    if digits:
-        at = dice.choice(digits)
-        data[at : at + 1] = dice.choice(
-            [b"0", b"9", b"-1", b"1e400", b"NaN", b'"1"', b"99999999999999999999", b"null"]
-        )
-
-
-def nest(data: bytearray, dice: Random) -> None:
-    """Put a deep value in some place of a text."""
-    data[(at := dice.randrange(len(data))) : at + 1] = b"[" * 100_000
-
-
-BYTES: tuple[Callable[[bytearray, Random], None], ...] = (
-    flip, flip, flip, cut, cut, extend, extend, overwrite, swap, repeat, remove, empty, number, number, nest,
-)  # fmt: skip
-
-
 # ---------------------------------------------------------------- frames of a journal
 
 
@@ -195,9 +133,7 @@ def drop_frame(frames: list[bytes], dice: Random) -> None:
 def forge_frame(frames: list[bytes], dice: Random) -> None:
     """Change what a frame says; its checksum will be right."""
     at = dice.randrange(len(frames))
-    payload = bytearray(frames[at][HEAD.size :])
-    dice.choice([flip, flip, flip, cut, overwrite])(payload, dice)
-    frames[at] = frames[at][: HEAD.size] + bytes(payload or b"\x00")
+    frames[at] = frames[at][: HEAD.size] + (fuzzing.damaged(frames[at][HEAD.size :], dice) or b"\x00")
 
 
 FRAMES: tuple[Callable[[list[bytes], Random], None], ...] = (
@@ -242,11 +178,9 @@ def _one(
         act = dice.choice(FILES_ACTS)
         act(path, output, others, beside, dice)
         done.done.append(f"{act.__name__} {path.relative_to(output)}")
-    elif data := bytearray(path.read_bytes()):
-        change = dice.choice(BYTES)
-        change(data, dice)
-        path.write_bytes(data)
-        done.done.append(f"{change.__name__} {path.relative_to(output)}")
+    elif data := path.read_bytes():
+        path.write_bytes(fuzzing.damaged(data, dice))
+        done.done.append(f"other bytes in {path.relative_to(output)}")
 
 
 def _harm_journal(path: Path, others: Sequence[Path], dice: Random, done: Harm) -> None:

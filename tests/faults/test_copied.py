@@ -3,22 +3,36 @@
 from __future__ import annotations
 
 import signal
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from headrace.worker.copy_choice import LEAST_ROWS
 
-from .copied import BAD, CopiedJob, make_files
 from .invariants import check, parts
-from .job import Driver
+from .job import Job
+
+PER_FILE = 3 * LEAST_ROWS
+BAD = 2 * PER_FILE + 5
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> CopiedJob:
-    return CopiedJob(str(make_files(tmp_path / "in", 3)), str(tmp_path / "out"))
+def job(tmp_path: Path) -> Job:
+    """Of files of three row groups, gzipped: nothing that is encoded anew is."""
+    (tmp_path / "in").mkdir()
+    for number in range(3):
+        ids = pa.array(range(number * PER_FILE, (number + 1) * PER_FILE), pa.int64())
+        path = tmp_path / "in" / f"in-{number}.parquet"
+        pq.write_table(pa.table({"id": ids}), path, row_group_size=LEAST_ROWS, compression="gzip")
+    return Job(
+        str(tmp_path / "in"),
+        str(tmp_path / "out"),
+        bad=BAD,
+        options={"shard_rows": PER_FILE, "commit_every": 3600},
+    )
 
 
 @pytest.mark.parametrize(
@@ -34,11 +48,9 @@ def job(tmp_path: Path) -> CopiedJob:
         ("stage.write", "kill-driver@3", -signal.SIGKILL, 2),
     ],
 )
-def test_killed(job: CopiedJob, tmp_path: Path, point: str, action: str, code: int, stages: int) -> None:
-    job = replace(job, stages=stages)
-    faults = {point: action.format(tmp_path / "fired")}
-    driver = Driver({**asdict(job), "options": {"workers": 2}}, faults, module="faults.copied")
-    ended, _, err = driver.wait()
+def test_killed(job: Job, tmp_path: Path, point: str, action: str, code: int, stages: int) -> None:
+    job = replace(job, copied=stages)
+    ended, _, err = job.start({point: action.format(tmp_path / "fired")}).wait()
     assert ended == code, err
     job.here()
     check(Path(job.output), job.expected(), job.here, [BAD])

@@ -7,12 +7,10 @@ output is compared with what a few lines of Python say that it has to be.
 from __future__ import annotations
 
 import json
-import multiprocessing
 import random
 import re
 import shutil
-import signal
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import forked
 import headrace as hr
 from headrace.core import failpoints
 from headrace.errors import ArgumentError, HeadraceError, InputChanged, PlanChanged
@@ -51,23 +50,14 @@ POINTS = (
     *("swap.pointed", "finish.manifest", "finish.success", "finish.closed"),
 )
 NEW = {"incremental": True}
-_processes = multiprocessing.get_context("forkserver")
-_processes.set_forkserver_preload(
-    [
-        *("faults.job", "faults.test_keys", "pyarrow.parquet", "pyarrow.compute", "headrace.output.resume"),
-        *("headrace.sinks.parquet", "headrace.worker.schema_inference", "headrace.driver.loop"),
-        *("headrace.annex.report.page", "headrace.engines.inline", "headrace.worker.stage_worker"),
-        "headrace.session.metric_results",
-    ]
-)
+LIFE = """
+import json
+from faults.job import Job
 
-
+job, how = json.loads(argv[0])
+Job(**job).write(Job(**job).dataset(engine="inline", **how))
+"""
 AGAIN = {**NEW, "refresh": "changed"}
-
-
-def ran(job: Job, faults: dict[str, str], how: dict[str, Any]) -> None:
-    """What a driver process does."""
-    job.here(faults, **how)
 
 
 @dataclass
@@ -114,14 +104,11 @@ class History:
 
     def kill(self) -> None:
         """A run is killed at some point, if it comes so far."""
-        point, how = f"kill@{self.dice.choice([1, 1, 2, 3, 5])}", self.dice.choice([NEW, AGAIN])
+        passage, how = self.dice.choice([1, 1, 2, 3, 5]), self.dice.choice([NEW, AGAIN])
         self.factors.add(self.job.factor)
         self.refreshing = self.refreshing or how == AGAIN
         self.kills += 1
-        driver = _processes.Process(target=ran, args=(self.job, {self.dice.choice(POINTS): point}, how))
-        driver.start()
-        driver.join(60)
-        assert driver.exitcode in (0, -signal.SIGKILL), driver.exitcode
+        forked.killed(f"{self.dice.choice(POINTS)}@{passage}", LIFE, json.dumps([asdict(self.job), how]))
         self.see()
 
     def see(self) -> None:
@@ -238,9 +225,15 @@ def more(job: Job, number: int, rows: int = MORE) -> None:
     write_input(Path(job.source), number, range(number * 1_000, number * 1_000 + rows))
 
 
+def made(job: Job, factors: dict[int, int], *numbers: int) -> list[dict[str, int]]:
+    """The rows of the first two files and of some later ones, each by a factor: 3 unless ``factors`` says another."""
+    files = {0: range(ROWS), 1: range(ROWS, 2 * ROWS)}
+    files |= {number: range(number * 1_000, number * 1_000 + MORE) for number in numbers}
+    return [{"id": i, "product": i * factors.get(n, 3)} for n, ids in files.items() for i in ids]
+
+
 def expected(job: Job, *numbers: int, factor: int = 3) -> list[dict[str, int]]:
-    ids = [*range(2 * ROWS), *(i for number in numbers for i in range(number * 1_000, number * 1_000 + MORE))]
-    return [{"id": i, "product": i * (3 if i < 2 * ROWS else factor)} for i in ids]
+    return made(job, dict.fromkeys(numbers, factor), *numbers)
 
 
 def run_folder(job: Job) -> Path:
@@ -422,13 +415,6 @@ def test_other_formats_with_rows_that_are_set_aside(job: Job, tmp_path: Path, ki
 
 
 # ---------------------------------------------------------------- refresh="changed"
-
-
-def made(job: Job, factors: dict[int, int], *numbers: int) -> list[dict[str, int]]:
-    """The rows of the first two files and of some later ones, each by a factor: 3 unless ``factors`` says another."""
-    files = {0: range(ROWS), 1: range(ROWS, 2 * ROWS)}
-    files |= {number: range(number * 1_000, number * 1_000 + MORE) for number in numbers}
-    return [{"id": i, "product": i * factors.get(n, 3)} for n, ids in files.items() for i in ids]
 
 
 def test_rows_of_other_functions_are_made_again(job: Job, capsys: pytest.CaptureFixture[str]) -> None:

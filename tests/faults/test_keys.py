@@ -1,13 +1,9 @@
-"""``key=``: files are written again, runs are killed, and each key is processed once; and each promise by itself."""
+"""``key=``: each key is processed once, also of files that are written again."""
 
 from __future__ import annotations
 
 import datetime as dt
 import json
-import random
-import shutil
-import signal
-from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -30,8 +26,6 @@ from headrace.errors import (
     UnknownColumn,
 )
 
-from .test_incremental import POINTS, SOAK_SEEDS, _processes
-
 QUIET: dict[str, Any] = {"engine": "inline", "progress": False, "shard_rows": 100}
 
 
@@ -52,94 +46,6 @@ def run(source: Path, output: Path, faults: dict[str, str] | None = None) -> hr.
 def rows_of(output: Path) -> list[tuple[int, int]]:
     found = [row for path in sorted(output.glob("part-*")) for row in pq.read_table(path).to_pylist()]
     return [(row["twice"] // 2, row["version"]) for row in found]
-
-
-@dataclass
-class History:
-    """One output; ``files`` has the ids in each input file as it is now, ``ever`` those that were in some."""
-
-    folder: Path
-    dice: random.Random
-    files: dict[Path, list[int]] = field(default_factory=dict)
-    ever: set[int] = field(default_factory=set)
-    kept: list[tuple[int, int]] = field(default_factory=list)
-    version: int = 0
-
-    def write(self, path: Path, old: list[int]) -> None:
-        """Write a file, with new rows behind old ones."""
-        self.version += 1
-        first = max(self.ever, default=-1) + 1
-        ids = [*old, *range(first, first + self.dice.choice([0, 1, 40, 130]))]
-        self.dice.shuffle(ids)
-        versions = pa.array([self.version] * len(ids), pa.int64())
-        pq.write_table(pa.table({"id": pa.array(ids, pa.int64()), "version": versions}), path)
-        self.files[path] = ids
-        self.ever.update(ids)
-
-    def add(self) -> None:
-        self.write(self.folder / "in" / f"{self.dice.choice('abc')}-{len(self.files):03d}.parquet", [])
-
-    def rewrite(self) -> None:
-        """A file is written again: with all of its rows, or some, and new ones."""
-        path = self.dice.choice(list(self.files))
-        ids = self.files[path]
-        self.write(path, ids[self.dice.choice([0, 0, len(ids) // 2]) :])
-
-    def kill(self) -> None:
-        """A run is killed at some point; what is complete is as it was, or what ended since comes behind it."""
-        faults = {self.dice.choice(POINTS): f"kill@{self.dice.choice([1, 1, 2, 3])}"}
-        driver = _processes.Process(target=run, args=(self.folder / "in", self.folder / "out", faults))
-        driver.start()
-        driver.join(60)
-        assert driver.exitcode in (0, -signal.SIGKILL), driver.exitcode
-        if (self.folder / "out" / "_SUCCESS").exists():
-            self.see()
-
-    def see(self) -> None:
-        found = rows_of(self.folder / "out")
-        assert found[: len(self.kept)] == self.kept
-        ids = [row[0] for row in found]
-        assert len(ids) == len(set(ids)) and set(ids) <= self.ever
-        self.kept = found
-
-    def run(self) -> None:
-        """A run ends in peace; one that was killed may have had an older version of a file, which takes one more."""
-        result = run(self.folder / "in", self.folder / "out")
-        self.see()
-        if result.left_out:
-            assert set(result.left_out) <= set(map(str, self.files))
-            result = run(self.folder / "in", self.folder / "out")
-            self.see()
-        assert {i for ids in self.files.values() for i in ids} <= {i for i, _ in self.kept}
-        assert result.rows == len(self.kept) and not result.left_out
-        assert hr.verify(self.folder / "out").good
-
-
-def play(folder: Path, seed: int, steps: int = 12) -> None:
-    (folder / "in").mkdir(parents=True)
-    history = History(folder, random.Random(seed))
-    history.add()
-    for _ in range(steps):
-        step = history.dice.choice(
-            ["add", "add", "rewrite", "rewrite", "rewrite", "kill", "kill", "kill", "run"]
-        )
-        getattr(history, step)()
-    history.run()
-
-
-def test_a_history(tmp_path: Path) -> None:
-    play(tmp_path / "one", 0)
-
-
-@pytest.mark.soak
-def test_many_histories(tmp_path: Path) -> None:
-    for seed in range(1, 1 + SOAK_SEEDS):
-        print(f"seed {seed}")
-        play(tmp_path / "one", seed, steps=40)
-        shutil.rmtree(tmp_path / "one")
-
-
-# ---------------------------------------------------------------- one promise each
 
 
 def test_keys_of_several_columns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

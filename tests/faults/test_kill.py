@@ -283,9 +283,13 @@ def test_killed_again_during_recovery(job: Job, point: str) -> None:
     check(Path(job.output), job.expected(), job.here)
 
 
-@pytest.mark.parametrize(("point", "passage"), SWAP)
-def test_overwrite_killed(job: Job, point: str, passage: int) -> None:
-    output = Path(job.output)
+@pytest.mark.parametrize(
+    ("point", "passage", "shelves"),
+    [*((*at, False) for at in SWAP), ("swap.removed", 1, True), ("publish.rename", 1, True)],
+)
+def test_overwrite_killed(job: Job, point: str, passage: int, shelves: bool) -> None:
+    """``shelves``: what is replaced has its parts in folders."""
+    output, job = Path(job.output), replace(job, shelves=shelves)
     job.here()
     before = stamps(output)
     new = Job(job.source, job.output, factor=5)
@@ -297,6 +301,7 @@ def test_overwrite_killed(job: Job, point: str, passage: int) -> None:
     result = new.here(mode="overwrite" if not finished else "resume")
     assert result.rows == len(new.expected()) and result.resumed
     check(output, new.expected(), new.here)
+    assert not list(output.glob("shelf=*"))
 
 
 @pytest.mark.parametrize(

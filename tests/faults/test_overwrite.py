@@ -184,14 +184,6 @@ def test_only_parts_of_the_old_run_are_removed(job: Job, new: Job, tmp_path: Pat
     assert hidden.read_text() == "mine"
 
 
-def test_restart_makes_everything_anew(job: Job, new: Job) -> None:
-    assert job.start({"publish.renamed": "kill@3"}).wait()[0] == -signal.SIGKILL
-    with pytest.raises(PlanChanged, match="on_change='restart'"):
-        new.here()
-    new.here(on_change="restart")
-    check(Path(job.output), new.expected(), new.here)
-
-
 @pytest.mark.parametrize("point", ["plan.written", "run.opened", "journal.synced"])
 def test_restart_killed(job: Job, new: Job, point: str) -> None:
     job.here()

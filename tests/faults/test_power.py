@@ -20,7 +20,12 @@ from .power import Recorder, build, distinct
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="it watches the calls of this system")
 
 FILES, ROWS = 3, 600  # a shard holds whole batches of each size that a step says
-SHORT = {"an overwrite": 20, "a new output": 10}  # losses in the ordinary tests
+SHORT: list[tuple[str, int, dict[str, object]]] = [  # losses in the ordinary tests
+    ("an overwrite", 20, {"bad": 20}),
+    ("a new output", 10, {"bad": 20}),
+    ("a new output", 8, {"shelves": True}),
+    ("an overwrite", 8, {"shelves": True}),
+]
 
 
 def fresh(job: Job) -> None:
@@ -118,14 +123,16 @@ def a_job(few: Path, top: Path, **more: object) -> Job:
     return Job(str(few), str(top / "out"), options={"shard_rows": ROWS}, **more)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("case", SHORT)
-def test_power_is_lost(few: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
-    top, most = tmp_path / "disk", SHORT[case]
-    assert play(case, a_job(few, top, bad=20), top, monkeypatch, most=most, seed=1) == most + 1
+@pytest.mark.parametrize(("case", "most", "more"), SHORT)
+def test_power_is_lost(
+    few: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str, most: int, more: dict[str, object]
+) -> None:
+    top = tmp_path / "disk"
+    assert play(case, a_job(few, top, **more), top, monkeypatch, most=most, seed=1) == most + 1
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("more", [{}, {"bad": 20}, {"metrics": True}], ids=str)
+@pytest.mark.parametrize("more", [{}, {"bad": 20}, {"metrics": True}, {"shelves": True}], ids=str)
 @pytest.mark.parametrize("case", CASES)
 def test_soak(
     few: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str, more: dict[str, object]

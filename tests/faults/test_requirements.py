@@ -100,18 +100,6 @@ def test_what_was_decided_stays_decided(job: Job, point: str) -> None:
     check(Path(job.output), job.expected(), lambda: gated(job, 801))
 
 
-@pytest.mark.parametrize("point", ["swap.recorded", "swap.pointed", "finish.success"])
-def test_a_run_that_meets_them_goes_on_at_its_end(job: Job, point: str) -> None:
-    failpoints.activate({point: "EIO"})
-    try:
-        with pytest.raises((OSError, hr.errors.HeadraceError)):
-            gated(job, 800)
-    finally:
-        failpoints.activate({})
-    assert gated(job, 800).rows == 800
-    check(Path(job.output), job.expected(), lambda: gated(job, 800))
-
-
 def test_a_further_run(job: Job, tmp_path: Path) -> None:
     """The figures are those of all rows; readers have the old ones until it is published."""
     source = tmp_path / "in"
@@ -153,14 +141,6 @@ def test_what_was_seen_cannot_be_hidden(job: Job) -> None:
         gated(job, 801, mode="overwrite")
     assert gated(job, 1, mode="overwrite").rows == 800
     check(Path(job.output), job.expected(), job.here)
-
-
-def test_a_run_that_has_shown_nothing_begins_again(job: Job) -> None:
-    with pytest.raises(hr.errors.HeadraceError):
-        job.here({"attempt.started": "EIO"})
-    with pytest.raises(RequirementNotMet):
-        gated(job, 801)
-    assert not list(Path(job.output).glob("part-*"))
 
 
 def test_other_code_is_refused_as_ever(job: Job) -> None:

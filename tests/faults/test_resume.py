@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import headrace as hr
 from headrace.errors import (
     ForeignOutput,
     HeadraceError,
     JournalDamaged,
-    OutputSchemaChanged,
     PlanChanged,
     StepError,
 )
@@ -83,6 +84,23 @@ def test_a_lost_part_is_made_again(job: Job, harm: str) -> None:
     assert second.run == first.run and second.rows == first.rows and second.ledger == first.ledger
     assert (Path(job.output) / "_SUCCESS").stat().st_mtime_ns > success
     check(Path(job.output), job.expected(), job.here)
+
+
+def test_a_shard_with_a_lost_file_is_revoked_whole(job: Job) -> None:
+    job, output = replace(job, shelves=True), Path(job.output)
+    job.here()
+    before = stamps(output)
+    lost = sorted(output.glob("shelf=1/part-*"))[2]
+    lost.unlink()
+    job.here()
+    check(output, job.expected(), job.here)
+    after = stamps(output)
+    others = [name for name in before if not name.endswith((lost.name, "_SUCCESS"))]
+    assert after.keys() == before.keys() and len(others) == 3 * (FILES - 1)
+    assert all(after[name] == before[name] for name in others)
+    shutil.rmtree(output / "shelf=2")  # a folder that is lost
+    job.here()
+    check(output, job.expected(), job.here)
 
 
 def test_success_is_withdrawn_before_a_lost_part_is_made_again(job: Job) -> None:
@@ -215,71 +233,22 @@ def test_damage_to_what_is_known_is_refused(job: Job, name: str, harm: str) -> N
 # ---------------------------------------------------------------- the schema
 
 
-def _table(path: Path, number: int, values: pa.Array) -> None:
-    pq.write_table(
-        pa.table({"id": pa.array([number] * len(values)), "v": values}), path / f"{number}.parquet"
-    )
+@pytest.mark.parametrize("values", [[None, None, 2.5, None], [None, None]])
+def test_a_null_column_waits_for_a_type(tmp_path: Path, values: list[Any]) -> None:
+    def run() -> hr.Result:
+        data = hr.read_parquet(str(tmp_path / "in")).map_batches(items, version="1")
+        data = data.with_options(progress=False, engine="inline", shard_rows=3)
+        return data.write_parquet(tmp_path / "out")
 
+    def items(batch: dict[str, Any]) -> dict[str, Any]:
+        return {"id": batch["id"], "v": [values[i] for i in batch["id"]]}
 
-def _as_items(batch: dict[str, Any]) -> dict[str, Any]:
-    return {"id": batch["id"], "v": [KINDS[int(i)] for i in batch["id"]]}
-
-
-KINDS: dict[int, Any] = {0: None, 1: 2, 2: 3.0}
-
-
-def _run_kinds(job: Job, tmp_path: Path, kinds: dict[int, Any], fn: Any = _as_items) -> list[dict[str, Any]]:
-    source = tmp_path / "kinds"
-    source.mkdir(exist_ok=True)
-    for number in kinds:
-        _table(source, number, pa.array([0] * 3))
-    KINDS.clear()
-    KINDS.update(kinds)
-    from headrace.dataset.dataset import Dataset
-    from headrace.sources.parquet.source import ParquetSource
-
-    dataset = Dataset.from_source(ParquetSource(str(source))).map_batches(fn, version="1")
-    dataset = dataset.with_options(progress=False, engine="inline", shard_rows=3)
-    dataset.write_parquet(job.output)
-    rows = rows_of(Path(job.output))
-    check(Path(job.output), rows, lambda: dataset.write_parquet(job.output))
-    return rows
-
-
-def test_a_null_column_waits_for_a_type(job: Job, tmp_path: Path) -> None:
-    rows = _run_kinds(job, tmp_path, {0: None, 1: None, 2: 2.5, 3: None})
-    assert [row["v"] for row in rows] == [None] * 6 + [2.5] * 3 + [None] * 3
-
-
-def test_only_nulls(job: Job, tmp_path: Path) -> None:
-    rows = _run_kinds(job, tmp_path, {0: None, 1: None})
-    assert [row["v"] for row in rows] == [None] * 6
-
-
-def test_int_then_integral_float_is_cast(job: Job, tmp_path: Path) -> None:
-    rows = _run_kinds(job, tmp_path, {0: 1, 1: 2.0})
-    assert [row["v"] for row in rows] == [1, 1, 1, 2, 2, 2]
-
-
-@pytest.mark.parametrize("second", [2.5, "text"])
-def test_a_type_that_does_not_fit_names_the_function(job: Job, tmp_path: Path, second: Any) -> None:
-    with pytest.raises(OutputSchemaChanged, match=r"map_batches\(_as_items\).*'v'"):
-        _run_kinds(job, tmp_path, {0: 1, 1: second})
-    assert len(parts(Path(job.output))) == 1  # what was committed is kept
-
-
-def _fewer(batch: dict[str, Any]) -> dict[str, Any]:
-    return {"id": batch["id"]} if batch["id"][0] else dict(batch)
-
-
-def _more(batch: dict[str, Any]) -> dict[str, Any]:
-    return {**batch, "w": batch["id"]} if batch["id"][0] else dict(batch)
-
-
-@pytest.mark.parametrize(("fn", "match"), [(_fewer, "v is missing"), (_more, "w is new")])
-def test_other_columns_name_the_function(job: Job, tmp_path: Path, fn: Any, match: str) -> None:
-    with pytest.raises(OutputSchemaChanged, match=match):
-        _run_kinds(job, tmp_path, {0: 1, 1: 1}, fn)
+    (tmp_path / "in").mkdir()
+    for number in range(len(values)):
+        pq.write_table(pa.table({"id": [number] * 3}), tmp_path / f"in/{number}.parquet")
+    run()
+    rows = [{"id": number, "v": value} for number, value in enumerate(values) for _ in range(3)]
+    check(tmp_path / "out", rows, run)
 
 
 def test_a_foreign_file_that_came_meanwhile(job: Job) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-import struct
 from pathlib import Path
 
 import msgspec
@@ -12,12 +11,12 @@ import pytest
 
 import headrace as hr
 from headrace.errors import HeadraceError, JournalDamaged
-from headrace.output.journal import MAGIC, Journal
+from headrace.output.journal import Journal
 
 from .invariants import check, stamps
 from .job import Job, make_input
 
-PIECES = 24
+PIECES = 8
 
 
 @pytest.fixture(scope="module")
@@ -62,14 +61,6 @@ def test_a_record_of_a_newer_version_refuses_the_run(interrupted: tuple[Job, Pat
     assert (found.state, found.findings[0].kind) == ("damaged", "journal")
 
 
-def start_of_the_last_group(journal: bytes) -> int:
-    at, synced = len(MAGIC), 0
-    while at < len(journal):
-        length, _, synced = struct.unpack_from("<IIQ", journal, at)
-        at += 16 + length
-    return synced
-
-
 @pytest.mark.parametrize("piece", range(PIECES + 1))
 def test_torn(interrupted: tuple[Job, Path], tmp_path: Path, piece: int) -> None:
     job, journal = copy(interrupted[0], tmp_path), interrupted[1]
@@ -78,27 +69,6 @@ def test_torn(interrupted: tuple[Job, Path], tmp_path: Path, piece: int) -> None
         file.truncate(path.stat().st_size * piece // PIECES)
     job.here()
     check(Path(job.output), job.expected(), job.here)
-
-
-@pytest.mark.parametrize("piece", range(1, 16))
-def test_flipped(interrupted: tuple[Job, Path], tmp_path: Path, piece: int) -> None:
-    job, journal = copy(interrupted[0], tmp_path), interrupted[1]
-    path = Path(job.output) / journal
-    data = bytearray(path.read_bytes())
-    at = len(data) * piece // 16
-    is_last = at >= start_of_the_last_group(data)
-    data[at] ^= 16
-    path.write_bytes(data)
-    before = {path: path.stat().st_mtime_ns for path in Path(job.output).rglob("*.parquet")}
-    try:
-        job.here()
-    except JournalDamaged:
-        assert {path: path.stat().st_mtime_ns for path in Path(job.output).rglob("*.parquet")} == before
-        assert path.read_bytes() == data
-        assert not is_last
-    else:
-        assert is_last  # only there is it a torn tail
-        check(Path(job.output), job.expected(), job.here)
 
 
 def test_flipped_in_the_last_record_of_a_finished_run(interrupted: tuple[Job, Path], tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from headrace.core import failpoints
 from headrace.core.work import SUCCESS
 from headrace.errors import OutputWriteFailed
 from headrace.output import publishing
@@ -33,11 +32,6 @@ class TestFolder(PlaceContract):
         place.close(forget=True)
         assert not self.path.parent.exists()
 
-    @pytest.fixture(autouse=True)
-    def no_faults_left(self) -> object:
-        yield
-        failpoints.activate({})
-
     def test_a_file_that_is_cut_or_gone_is_not_published(self, place: Place, run: str) -> None:
         publisher, record = self.publisher(place, run), self.record(place, run, 0)
         (file,) = record.files
@@ -48,15 +42,6 @@ class TestFolder(PlaceContract):
         assert publisher.state(file) == "missing"
         with pytest.raises(OutputWriteFailed, match=f"publish .*{file.name}"):
             publisher.publish([record])
-
-    @pytest.mark.parametrize("point", ["publish.rename", "publish.renamed"])
-    def test_a_fault_in_publishing_can_be_repeated(self, place: Place, run: str, point: str) -> None:
-        publisher, record = self.publisher(place, run), self.record(place, run, 0)
-        failpoints.activate({point: "EROFS"})
-        with pytest.raises(OutputWriteFailed, match="read-only"):
-            publisher.publish([record])
-        publisher.publish([record])
-        assert self.where(publisher, record) == ["published"]
 
     def test_the_name_of_success_lasts(self, place: Place, run: str, monkeypatch: pytest.MonkeyPatch) -> None:
         synced: list[tuple[Path, bool]] = []
@@ -72,12 +57,3 @@ class TestFolder(PlaceContract):
         monkeypatch.setattr(os, "fsync", synced.append)
         publisher.finish(b"{}", lasting=False)
         assert (place.root / SUCCESS).read_bytes() == b"{}" and not synced
-
-    def test_a_fault_before_success_leaves_none(self, place: Place, run: str) -> None:
-        publisher = self.publisher(place, run)
-        failpoints.activate({"finish.success": "ENOSPC"})
-        with pytest.raises(OutputWriteFailed, match="Free some space"):
-            publisher.finish(b"{}")
-        assert not (place.root / SUCCESS).exists()
-        publisher.finish(b"{}")
-        assert (place.root / SUCCESS).read_bytes() == b"{}"

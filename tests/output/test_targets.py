@@ -15,8 +15,8 @@ from targets import TARGETS, Target
 
 KINDS = [kind for kind in TARGETS if kind == "sqlite, upsert" or not kind.endswith(("upsert", "overwrite"))]
 AT_ONCE = ("delta", "delta, s3", "iceberg", "lance", "sqlite, upsert")
-ALIKE = ("duckdb", "postgresql")
-"""What a driver does is the same for every database, and SQLite's tests have a fault at each point of that."""
+ALIKE = ("duckdb", "postgresql", "s3", "delta, s3")
+"""What a driver does is the same for every database, place and table, and cheaper ones have a fault at each point."""
 
 
 def needed(kind: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,19 +36,19 @@ def needed(kind: str, request: pytest.FixtureRequest, monkeypatch: pytest.Monkey
 class TestTargets(TargetContract):
     @pytest.fixture(autouse=True, params=KINDS)
     def target(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.kind = request.param
+        self.kind, self.prepared = request.param, set[Path]()
         needed(self.kind, request, monkeypatch)
         self.at_once, self.points = self.kind in AT_ONCE, self.at("").points
         if self.kind in ALIKE:
             monkeypatch.setattr(sinks, "POINTS", ("journal.synced", "finish.success"))
-        elif request.node.callspec.params.get("passage") == 3 and "s3" in self.kind:  # 30 ms for each request
-            monkeypatch.setattr(sinks, "POINTS", ())
 
     def at(self, place: Path | str) -> Target:
         return TARGETS[self.kind](place)
 
     def write(self, data: hr.Dataset, place: Path, **options: Any) -> hr.Result:
-        self.at(place).prepare()
+        if place not in self.prepared:
+            self.at(place).prepare()
+            self.prepared.add(place)
         return self.at(place).write(data, **options)
 
     def read(self, place: Path) -> list[dict[str, Any]]:

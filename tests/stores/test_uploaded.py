@@ -7,7 +7,6 @@ import importlib.util
 import os
 import re
 import shutil
-import signal
 import tempfile
 from pathlib import Path
 
@@ -29,12 +28,7 @@ from headrace.output.places import lease
 from headrace.output.places.place import looked_at
 from stores import outputs
 from stores.conftest import KEY, SECRET
-from stores.proxy import at_first
-
-LIVES = [
-    [("worker.upload", 1), ("worker.uploaded", 4), ("store.uploaded", 3), ("publish.rename", 2)],
-    [("publish.renamed", 3), ("store.append", 1), ("recover.opened", 1), ("finish.success", 1)],
-]
+from stores.test_killed import killed
 
 
 @pytest.fixture
@@ -45,12 +39,6 @@ def job(bucket, tmp_path):
 
 def inline(data):
     return data.with_options(engine="inline", progress=False)
-
-
-def killed(job, point, passage, **options):
-    code, _, err = job.start({point: f"kill@{passage}"}, **options).wait()
-    assert code in (-signal.SIGKILL, 0), err
-    return code != 0
 
 
 def aside(bucket):
@@ -149,15 +137,6 @@ def test_a_copy_of_such_an_output_in_a_folder(job, bucket, tmp_path):
 # ---------------------------------------------------------------- killed
 
 
-@pytest.mark.parametrize("points", LIVES, ids=lambda points: points[0][0])
-def test_killed_again_and_again(job, bucket, tmp_path, points):
-    died = [killed(job, point, passage) for point, passage in points]
-    assert died[0] and sum(died) > 1
-    assert job.here().rows == FILES * ROWS
-    assert not aside(bucket)
-    outputs.check(bucket, job.expected(), job.here, tmp_path)
-
-
 def test_what_a_record_names_is_there_whoever_goes_on(job, bucket, tmp_path):
     """Killed between the record and the copy; the next driver has workers that see its folder."""
     assert killed(job, "publish.rename", 3)
@@ -175,20 +154,6 @@ def test_a_worker_that_is_killed_when_it_has_uploaded(job, bucket, tmp_path):
     result = job.here({"worker.uploaded": f"once:{tmp_path}/once:kill@2"}, engine="local")
     assert result.rows == FILES * ROWS and not aside(bucket)
     outputs.check(bucket, job.expected(), job.here, tmp_path)
-
-
-def test_an_overwrite(job, bucket, tmp_path):
-    old = dataclasses.replace(job, elsewhere=False)
-    old.here()
-    before = outputs.tags(bucket)
-    new = dataclasses.replace(job, factor=5)
-    for point, passage in [("worker.uploaded", 3), ("store.appended", 2), ("swap.recorded", 1)]:
-        assert killed(new, point, passage, mode="overwrite")
-        assert outputs.tags(bucket) == before
-    assert killed(new, "publish.renamed", 3, mode="overwrite")
-    assert new.here(mode="overwrite").rows == FILES * ROWS
-    assert not aside(bucket)
-    outputs.check(bucket, new.expected(), new.here, tmp_path)
 
 
 # ---------------------------------------------------------------- others who write
@@ -301,15 +266,6 @@ def test_an_upload_that_is_not_what_it_says_is_not_committed(job, bucket, proxy,
 
 
 # ---------------------------------------------------------------- what the store answers
-
-
-@pytest.mark.parametrize("fault", ["lost"])
-def test_exact_whatever_is_answered_to_workers(job, bucket, proxy, tmp_path, fault):
-    proxy.fault = at_first(fault)
-    assert job.here().rows == FILES * ROWS
-    proxy.fault = lambda asked: None
-    assert not aside(bucket)
-    outputs.check(bucket, job.expected(), job.here, tmp_path)
 
 
 def test_a_machine_that_may_not_write_or_comes_to_another_store_is_refused_before_any_work(bucket, proxy):

@@ -1,5 +1,6 @@
 """What writing to addresses promises: every format, few requests, exact rows whatever the store answers."""
 
+import dataclasses
 import html
 import json
 import os
@@ -159,9 +160,12 @@ def test_a_plan_that_is_refused_leaves_nothing(bucket):
 # ---------------------------------------------------------------- what a store may answer
 
 
-@pytest.mark.parametrize("fault", ["lost", "drop", 503, 409, "cut"])
-def test_exact_whatever_the_store_answers(job, bucket, proxy, tmp_path, fault):
-    """Each object is asked for with a fault first, and without one then."""
+@pytest.mark.parametrize(
+    ("fault", "elsewhere"), [("lost", True), *((each, False) for each in ("lost", "drop", 503, 409, "cut"))]
+)
+def test_exact_whatever_the_store_answers(job, bucket, proxy, tmp_path, fault, elsewhere):
+    """Each object is asked for with a fault first, and without one then; also by workers that upload themselves."""
+    job = dataclasses.replace(job, elsewhere=elsewhere)
     proxy.fault = at_first(fault)
     assert job.here().rows == FILES * ROWS
     proxy.fault = lambda asked: None

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 import forked
 import headrace as hr
+import targets
 from headrace.core import failpoints
 from headrace.sources.range import RangeSource
 
@@ -78,15 +79,16 @@ def pair(batch: dict[str, Any]) -> Any:
     return np.stack([batch["id"], -batch["id"]], axis=1).astype(np.float32)
 
 
-class Table:
+class Table(targets.Target):
     """A table of the column ``id``, what its own library does to it, and an output of its rows."""
 
     imports = ""  # what processes that read it are forked with
+    output: Any = None  # of rows that are read from the table
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, **more: str) -> None:
+        super().__init__(folder, **more)
         self.folder, self.output = folder, folder / "out"
         self.next = 0
-        self.reached: dict[str, Any] = {}  # what ``verify`` has to be told
 
     def append(self, rows: int = 2) -> None:
         self.add(pa.table({"id": pa.array(range(self.next, self.next + rows), pa.int64())}))
@@ -111,8 +113,9 @@ class Table:
         assert all(row["twice"] == 2 * row["id"] for row in rows)
         return sorted(row["id"] for row in rows)
 
-    write: Callable[..., hr.Result]
-    commits: Callable[[], int]
+    def ids(self) -> list[int]:
+        return sorted(row["id"] for row in self.rows())
+
     runs: Callable[[], list[str]]  # which the commits name
     add: Callable[..., None]
     compact: Callable[[], None]
@@ -121,17 +124,11 @@ class Table:
     drop: Callable[[], None]
     overwrite: Callable[[pa.Table], None]
     restore: Callable[[], None]  # the first version
-    ids: Callable[[], list[int]]
     read: Callable[..., hr.Dataset]
     version: Callable[[], int]
 
 
-class Delta(Table):
-    def table(self) -> Any:
-        import deltalake
-
-        return deltalake.DeltaTable(self.folder / "t")
-
+class Delta(Table, targets.Delta):
     def add(self, rows: pa.Table) -> None:
         import deltalake
 
@@ -157,15 +154,6 @@ class Delta(Table):
     def restore(self) -> None:
         self.table().restore(0)
 
-    def ids(self) -> list[int]:
-        return sorted(self.table().to_pyarrow_table()["id"].to_pylist())
-
-    def write(self, data: hr.Dataset, **options: Any) -> hr.Result:
-        return data.write_delta(self.folder / "t", **options)
-
-    def commits(self) -> int:
-        return self.version() + 1
-
     def runs(self) -> list[str]:
         told = [each.get("headrace", {}).get("run") for each in self.table().history()]
         return [each for each in reversed(told) if each]
@@ -177,23 +165,11 @@ class Delta(Table):
         return int(self.table().version())
 
 
-class Iceberg(Table):
+class Iceberg(Table, targets.Iceberg):
     imports = "pyiceberg.catalog.sql"
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self.lake = {
-            "name": "lake",
-            "type": "sql",
-            "uri": f"sqlite:///{folder}/lake.db",
-            "warehouse": str(folder),
-        }
-        self.reached = {"catalog": self.lake}
-
     def table(self, schema: pa.Schema | None = None) -> Any:
-        from pyiceberg.catalog import load_catalog
-
-        catalog = load_catalog(**self.lake)
+        catalog = self.catalog
         catalog.create_namespace_if_not_exists("shop")
         columns = schema or pa.schema([("id", pa.int64())])
         return catalog.create_table_if_not_exists("shop.t", schema=columns)
@@ -235,9 +211,7 @@ class Iceberg(Table):
         self.table().delete(*filter(None, [which]))
 
     def drop(self) -> None:
-        from pyiceberg.catalog import load_catalog
-
-        load_catalog(**self.lake).drop_table("shop.t")
+        self.catalog.drop_table("shop.t")
 
     def overwrite(self, rows: pa.Table) -> None:
         self.table().overwrite(rows)
@@ -246,15 +220,6 @@ class Iceberg(Table):
         table = self.table()
         with table.manage_snapshots() as snapshots:
             snapshots.set_current_snapshot(table.metadata.snapshots[0].snapshot_id)
-
-    def ids(self) -> list[int]:
-        return sorted(self.table().scan().to_arrow()["id"].to_pylist())
-
-    def write(self, data: hr.Dataset, **options: Any) -> hr.Result:
-        return data.write_iceberg("shop.t", catalog=self.lake, **options)
-
-    def commits(self) -> int:
-        return len(self.table().metadata.snapshots)
 
     def runs(self) -> list[str]:
         told = [each.summary.additional_properties for each in self.table().metadata.snapshots]
@@ -267,12 +232,7 @@ class Iceberg(Table):
         return int(self.table().current_snapshot().snapshot_id)
 
 
-class Lance(Table):
-    def table(self) -> Any:
-        import lance
-
-        return lance.dataset(str(self.folder / "t"))
-
+class Lance(Table, targets.Lance):
     def add(self, rows: pa.Table) -> None:
         import lance
 
@@ -301,20 +261,11 @@ class Lance(Table):
 
         lance.dataset(str(self.folder / "t"), version=1).restore()
 
-    def ids(self) -> list[int]:
-        return sorted(self.table().to_table()["id"].to_pylist())
-
-    def write(self, data: hr.Dataset, **options: Any) -> hr.Result:
-        return data.write_lance(self.folder / "t", **options)
-
-    def commits(self) -> int:
-        return self.version()
-
     def read(self, version: int | None = None, columns: Any = None) -> hr.Dataset:
         return hr.read_lance(str(self.folder / "t"), version=version, columns=columns)
 
     def version(self) -> int:
-        return int(self.table().version)
+        return self.commits()
 
 
 class Sqlite(Table):
@@ -342,4 +293,42 @@ class Sqlite(Table):
         return hr.read_sql("SELECT id FROM t", address, partition_column="id", partitions=5)
 
 
-TABLES: dict[str, type[Any]] = {"Delta": Delta, "Iceberg": Iceberg, "Lance": Lance, "Sqlite": Sqlite}
+class InFiles(Table):
+    """A folder of files, which are written again, with rows that were in them and others."""
+
+    def paths(self) -> list[Path]:
+        return sorted((self.folder / "in").iterdir())
+
+    def add(self, rows: pa.Table) -> None:
+        (self.folder / "in").mkdir(exist_ok=True)
+        pq.write_table(rows, self.folder / f"in/{len(self.paths()):03}.parquet")
+
+    def compact(self) -> None:
+        """The last file is written again, with its rows behind new ones."""
+        path = self.paths()[-1]
+        new = pa.table({"id": pa.array(range(self.next, self.next + 2), pa.int64())})
+        pq.write_table(pa.concat_tables([new, pq.read_table(path)]), path)
+        self.next += 2
+
+    def delete(self, which: str) -> None:
+        gone = int(which.rpartition(" ")[2])
+        for path in self.paths():
+            ids = pq.read_table(path)["id"].to_pylist()
+            if gone in ids:
+                ids.remove(gone)
+                pq.write_table(pa.table({"id": pa.array(ids, pa.int64())}), path)
+
+    def ids(self) -> list[int]:
+        return sorted(i for path in self.paths() for i in pq.read_table(path)["id"].to_pylist())
+
+    def read(self) -> hr.Dataset:
+        return hr.read_parquet(self.folder / "in")
+
+
+TABLES: dict[str, type[Any]] = {
+    "Delta": Delta,
+    "Iceberg": Iceberg,
+    "Lance": Lance,
+    "Sqlite": Sqlite,
+    "InFiles": InFiles,
+}

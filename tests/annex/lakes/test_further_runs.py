@@ -33,6 +33,7 @@ POINTS = (
         "finish.closed",
     ),
 )
+KEYED = ["Sqlite", "InFiles"]  # their rows are known by keys only
 every_table = pytest.mark.parametrize("kind", ["Delta", "Iceberg", "Lance"])
 
 
@@ -101,13 +102,14 @@ def test_histories(tmp_path: Path, kind: str, key: str) -> None:
     play(kind, tmp_path, 5, key=key)
 
 
-def test_history_of_a_query(tmp_path: Path) -> None:
-    play("Sqlite", tmp_path, 3, steps=16, key="id")
+@pytest.mark.parametrize("kind", KEYED)
+def test_history_of_keys(tmp_path: Path, kind: str) -> None:
+    play(kind, tmp_path, 3, steps=16, key="id")
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize(
-    ("kind", "key"), [(kind, key) for kind in TABLES for key in ("", "id") if key or kind != "Sqlite"]
+    ("kind", "key"), [(kind, key) for kind in TABLES for key in ("", "id") if key or kind not in KEYED]
 )
 def test_many_histories(tmp_path: Path, kind: str, key: str) -> None:
     for seed in range(SOAK_SEEDS):
@@ -203,6 +205,20 @@ def test_other_versions_and_other_tables(tmp_path: Path, kind: str) -> None:
     with pytest.raises(InputChanged, match="is another table than the one"):
         table.run()
     assert table.written() == [*range(6)]
+
+
+@every_table
+def test_a_run_that_goes_on_reads_the_version_that_it_began_with(tmp_path: Path, kind: str) -> None:
+    table = of(kind, tmp_path)
+    table.append()
+    table.append()
+    with pytest.raises((HeadraceError, OSError)):
+        table.run({"attempt.started": "EIO@2"}, incremental=False)
+    table.append()
+    with pytest.warns(UserWarning, match="a newer (version|snapshot), .*; this run began with"):
+        assert table.run(incremental=False).rows == 4
+    assert table.written() == [*range(4)]
+    assert table.run(incremental=False, mode="overwrite").rows == 6
 
 
 @every_table
@@ -409,7 +425,7 @@ def test_what_is_refused_of_a_query(tmp_path: Path) -> None:
     assert not table.output.exists()
 
 
-@pytest.mark.parametrize("kind", TABLES)
+@pytest.mark.parametrize("kind", ["Delta", "Iceberg", "Lance", "Sqlite"])
 def test_what_is_said_of_versions(tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     """The result, the status and the report of a run name what it has read of its input."""
     table = of(kind, tmp_path)

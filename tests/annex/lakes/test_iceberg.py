@@ -10,7 +10,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyiceberg.catalog import load_catalog
 from pyiceberg.types import LongType
 
 import headrace as hr
@@ -27,48 +26,23 @@ from headrace.errors import (
 )
 from headrace.testing import SourceContract
 
-from .growing import PLAIN, hundred, rows, typed
-
-
-def lake(folder: Any) -> dict[str, str]:
-    return {"name": "lake", "type": "sql", "uri": f"sqlite:///{folder}/lake.db", "warehouse": str(folder)}
-
-
-class Lake:
-    """A catalogue, and what the library itself does there."""
-
-    def __init__(self, folder: Path, **more: str) -> None:
-        self.where = {**lake(folder), **more}
-        self.catalog = load_catalog(**self.where)
-
-    def make(self, table: pa.Table, name: str = "shop.t") -> None:
-        self.catalog.create_namespace_if_not_exists("shop")
-        self.catalog.create_table(name, schema=table.schema).append(table)
-
-    def table(self, name: str = "shop.t") -> Any:
-        return self.catalog.load_table(name)
-
-    def ids(self, name: str = "shop.t") -> list[int]:
-        return sorted(self.table(name).scan().to_arrow()["id"].to_pylist())
-
-    def snapshots(self) -> int:
-        return len(self.table().metadata.snapshots)
+from .growing import PLAIN, Iceberg, hundred, rows, typed
 
 
 @pytest.fixture
-def shop(tmp_path: Path) -> Lake:
-    return Lake(tmp_path)
+def shop(tmp_path: Path) -> Iceberg:
+    return Iceberg(tmp_path)
 
 
 # ------------------------------------------------------------ columns
 
 
-def test_types_are_those_of_the_table(shop: Lake) -> None:
+def test_types_are_those_of_the_table(shop: Iceberg) -> None:
     given = typed()
-    rows(given).write_iceberg("shop.t", catalog=shop.where)
+    rows(given).write_iceberg("shop.t", catalog=shop.lake)
     expected = [{k: list(v) if k == "vector" else v for k, v in row.items()} for row in given.to_pylist()]
     assert shop.table().scan().to_arrow().to_pylist() == expected
-    assert hr.read_iceberg("shop.t", catalog=shop.where).take_all() == expected
+    assert hr.read_iceberg("shop.t", catalog=shop.lake).take_all() == expected
     (file,) = shop.table().inspect.files()["file_path"].to_pylist()
     numbers = {f.name: f.metadata[b"PARQUET:field_id"] for f in pq.read_schema(file)}
     assert numbers == {f.name: str(f.field_id).encode() for f in shop.table().schema().fields}
@@ -76,7 +50,7 @@ def test_types_are_those_of_the_table(shop: Lake) -> None:
     assert duckdb.sql(f"SELECT sum(id), max(price) FROM '{file}'").fetchall() == [(3, Decimal("1.50"))]
 
 
-def test_tables_that_parts_do_not_fit(shop: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tables_that_parts_do_not_fit(shop: Iceberg, monkeypatch: pytest.MonkeyPatch) -> None:
     required = pa.schema([pa.field("id", pa.int32(), nullable=False), pa.field("x", pa.string())])
     shop.catalog.create_namespace("shop")
     table = shop.catalog.create_table("shop.t", schema=required)
@@ -91,10 +65,10 @@ def test_tables_that_parts_do_not_fit(shop: Lake, monkeypatch: pytest.MonkeyPatc
         (rows({"id": pa.array([1], pa.uint64())}), "uint64, which no Iceberg table has"),
     ):
         with pytest.raises(hr.errors.HeadraceError, match=words):
-            data.write_iceberg("shop.t", catalog=shop.where, output="wrong")
+            data.write_iceberg("shop.t", catalog=shop.lake, output="wrong")
     good = rows({"id": pa.array([1, 2], pa.int32())})
-    good.write_iceberg("shop.t", catalog=shop.where)
-    assert hr.read_iceberg("shop.t", catalog=shop.where).take_all() == [
+    good.write_iceberg("shop.t", catalog=shop.lake)
+    assert hr.read_iceberg("shop.t", catalog=shop.lake).take_all() == [
         {"id": 1, "x": None},
         {"id": 2, "x": None},
     ]
@@ -107,17 +81,17 @@ def test_tables_that_parts_do_not_fit(shop: Lake, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(IcebergTable, "compare", changed)
     with pytest.raises(SinkError, match="has no column 'id'; it has key, x"):
-        good.write_iceberg("shop.t", catalog=shop.where, output="late")
+        good.write_iceberg("shop.t", catalog=shop.lake, output="late")
     assert len(table.refresh().metadata.snapshots) == 1
     with pytest.raises(OutputExists):
-        good.write_iceberg("shop.t", catalog=shop.where, mode="error", output="e")
+        good.write_iceberg("shop.t", catalog=shop.lake, mode="error", output="e")
 
 
 # ------------------------------------------------------------ reading
 
 
-def test_deleted_rows_and_changed_columns(shop: Lake) -> None:
-    shop.make(pa.table({"id": pa.array([1, 2, 3], pa.int32()), "word": ["a", "b", "c"]}))
+def test_deleted_rows_and_changed_columns(shop: Iceberg) -> None:
+    shop.add(pa.table({"id": pa.array([1, 2, 3], pa.int32()), "word": ["a", "b", "c"]}))
     with shop.table().update_schema() as update:
         update.rename_column("word", "text")
         update.update_column("id", LongType())
@@ -125,43 +99,19 @@ def test_deleted_rows_and_changed_columns(shop: Lake) -> None:
         update.add_column("word", LongType())
     shop.table().append(pa.table({"id": [4], "text": ["d"], "word": [40]}))
     shop.table().delete("id = 2")
-    found = hr.read_iceberg("shop.t", catalog=shop.where).with_options(**PLAIN)
+    found = hr.read_iceberg("shop.t", catalog=shop.lake).with_options(**PLAIN)
     assert sorted(map(str, found.take_all())) == sorted(map(str, shop.table().scan().to_arrow().to_pylist()))
     assert {"id": 4, "text": "d", "word": 40} in found.take_all() and found.count() == 3
-    some = hr.read_iceberg("shop.t", catalog=shop.where, row_filter="id >= 3", selected_fields=["word", "id"])
+    some = hr.read_iceberg("shop.t", catalog=shop.lake, row_filter="id >= 3", selected_fields=["word", "id"])
     assert sorted(some.take_all(), key=str) == [{"word": 40, "id": 4}, {"word": None, "id": 3}]
     first = shop.table().metadata.snapshots[0]
-    assert hr.read_iceberg("shop.t", catalog=shop.where, snapshot_id=first.snapshot_id).count() == 3
+    assert hr.read_iceberg("shop.t", catalog=shop.lake, snapshot_id=first.snapshot_id).count() == 3
     when = dt.datetime.fromtimestamp(first.timestamp_ms / 1000, dt.UTC)
-    assert hr.read_iceberg("shop.t", catalog=shop.where, as_of=when).schema().names == ["id", "word"]
+    assert hr.read_iceberg("shop.t", catalog=shop.lake, as_of=when).schema().names == ["id", "word"]
 
 
-def test_a_run_that_goes_on_reads_the_snapshot_that_it_was_planned_with(shop: Lake, tmp_path: Path) -> None:
-    shop.make(pa.table({"id": [*range(10)]}))
-    shop.table().append(pa.table({"id": [*range(10, 20)]}))
-    stop = [True]
-
-    def fails(batch: dict[str, Any]) -> dict[str, Any]:
-        if stop and 5 in batch["id"]:
-            raise ValueError("not now")
-        return batch
-
-    def run(**how: Any) -> hr.Result:
-        data = hr.read_iceberg("shop.t", catalog=shop.where).with_options(shard_rows=10, **PLAIN)
-        return data.map_batches(fails, version="1").write_parquet(tmp_path / "out", **how)
-
-    with pytest.raises(hr.errors.StepError):
-        run()
-    stop.clear()
-    shop.table().append(pa.table({"id": [99]}))
-    with pytest.warns(UserWarning, match="newer snapshot"):
-        assert run().rows == 20
-    assert sorted(row["id"] for row in hr.read_parquet(tmp_path / "out").take_all()) == [*range(20)]
-    assert run(mode="overwrite").rows == 21
-
-
-def test_columns_that_changed_since_the_last_snapshot(shop: Lake, tmp_path: Path) -> None:
-    shop.make(pa.table({"id": [1, 2], "word": ["a", "b"], "n": [5, 6]}))
+def test_columns_that_changed_since_the_last_snapshot(shop: Iceberg, tmp_path: Path) -> None:
+    shop.add(pa.table({"id": [1, 2], "word": ["a", "b"], "n": [5, 6]}))
     stop = [True]
 
     def fails(batch: dict[str, Any]) -> dict[str, Any]:
@@ -170,7 +120,7 @@ def test_columns_that_changed_since_the_last_snapshot(shop: Lake, tmp_path: Path
         return batch
 
     def data() -> hr.Dataset:
-        return hr.read_iceberg("shop.t", catalog=shop.where).with_options(shard_rows=1, **PLAIN)
+        return hr.read_iceberg("shop.t", catalog=shop.lake).with_options(shard_rows=1, **PLAIN)
 
     def run() -> hr.Result:
         first = data().map_batches(fails, version="1")
@@ -187,11 +137,11 @@ def test_columns_that_changed_since_the_last_snapshot(shop: Lake, tmp_path: Path
     now = [{"id": 1, "text": "a", "n": None}, {"id": 2, "text": "b", "n": None}]
     assert shop.table().scan().to_arrow().to_pylist() == now == data().take_all()
     some = hr.read_iceberg(
-        "shop.t", catalog=shop.where, row_filter="text == 'b'", selected_fields=["n", "text"]
+        "shop.t", catalog=shop.lake, row_filter="text == 'b'", selected_fields=["n", "text"]
     )
     assert some.take_all() == [{"n": None, "text": "b"}]
     then = shop.table().metadata.snapshots[-1].snapshot_id
-    past = hr.read_iceberg("shop.t", catalog=shop.where, snapshot_id=then, row_filter="n == 6")
+    past = hr.read_iceberg("shop.t", catalog=shop.lake, snapshot_id=then, row_filter="n == 6")
     assert past.take_all() == [{"id": 2, "word": "b", "n": 6}]
     with pytest.warns(UserWarning, match="other columns now"):
         assert data().write_parquet(tmp_path / "done").resumed
@@ -201,11 +151,11 @@ def test_columns_that_changed_since_the_last_snapshot(shop: Lake, tmp_path: Path
     assert hr.read_parquet(tmp_path / "out").schema().names == ["id", "word", "n"]
 
 
-def test_wrong_input(shop: Lake) -> None:
-    shop.make(pa.table({"id": [1]}))
+def test_wrong_input(shop: Iceberg) -> None:
+    shop.add(pa.table({"id": [1]}))
 
     def read(**how: Any) -> int:
-        return hr.read_iceberg(how.pop("table", "shop.t"), **{"catalog": shop.where, **how}).count()
+        return hr.read_iceberg(how.pop("table", "shop.t"), **{"catalog": shop.lake, **how}).count()
 
     for how, error, words in (
         ({"table": "shop.nope"}, NothingMatched, "no Iceberg table shop.nope"),
@@ -224,7 +174,7 @@ def test_wrong_input(shop: Lake) -> None:
             read(**how)
         assert "secret" not in str(raised.value)
     with pytest.raises(ArgumentError, match="mode="):
-        hundred().write_iceberg("shop.t", catalog=shop.where, mode="upsert")  # type: ignore[arg-type]
+        hundred().write_iceberg("shop.t", catalog=shop.lake, mode="upsert")  # type: ignore[arg-type]
     assert read() == 1
 
 
@@ -232,8 +182,8 @@ class TestSource(SourceContract):
     folder: Path
 
     def make(self) -> Source:
-        made = Lake(self.folder)
+        made = Iceberg(self.folder)
         if not made.catalog.namespace_exists("shop"):
-            made.make(pa.table({"id": [*range(10)], "word": [str(i) for i in range(10)]}))
+            made.add(pa.table({"id": [*range(10)], "word": [str(i) for i in range(10)]}))
             made.table().append(pa.table({"id": [*range(10, 20)], "word": ["w"] * 10}))
-        return IcebergSource("shop.t", Catalog.given(made.where, None, "test"))
+        return IcebergSource("shop.t", Catalog.given(made.lake, None, "test"))

@@ -26,22 +26,14 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
-import forked
 import headrace as hr
 from headrace.annex.lakes.iceberg.partitions import PartitionField, Partitions, text_of, transformed
 from headrace.annex.lakes.iceberg.sink import IcebergTable
 from headrace.errors import SinkError
 from headrace.sinks import dividing
 
-from .growing import hundred, rows
-from .test_iceberg import Lake
+from .growing import Iceberg, hundred, rows
 
-JOB = """
-from annex.lakes.growing import hundred
-from annex.lakes.test_iceberg import lake
-
-hundred().write_iceberg("shop.t", catalog=lake(argv[0]), mode=argv[1])
-"""
 UTC = dt.UTC
 MADE = {
     "int": (pa.int32(), IntegerType(), st.integers(-(2**31) + 999, 2**31 - 1)),
@@ -124,7 +116,7 @@ def test_no_two_texts_share_a_folder() -> None:
 # ------------------------------------------------------------ tables
 
 
-def make(shop: Lake, schema: pa.Schema, **fields: str) -> Any:
+def make(shop: Iceberg, schema: pa.Schema, **fields: str) -> Any:
     """A table partitioned by ``column__2="bucket[3]"``."""
     shop.catalog.create_namespace_if_not_exists("shop")
     table = shop.catalog.create_table("shop.t", schema=schema)
@@ -135,8 +127,8 @@ def make(shop: Lake, schema: pa.Schema, **fields: str) -> Any:
 
 
 @pytest.fixture
-def shop(tmp_path: Path) -> Lake:
-    return Lake(tmp_path)
+def shop(tmp_path: Path) -> Iceberg:
+    return Iceberg(tmp_path)
 
 
 WHEN = [
@@ -177,12 +169,14 @@ SPECS = [
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=str)
-def test_every_row_is_found_by_filters_on_what_it_is_partitioned_by(shop: Lake, spec: dict[str, str]) -> None:
+def test_every_row_is_found_by_filters_on_what_it_is_partitioned_by(
+    shop: Iceberg, spec: dict[str, str]
+) -> None:
     given_ = pa.table({name: pa.array(values, kind) for name, (kind, values) in VALUES.items()})
     given_ = given_.append_column("row", pa.array(range(8)))
     zoned = given_.set_column(6, "when", given_["when"].cast(pa.timestamp("us", "Asia/Kolkata")))
     table = make(shop, given_.schema, **spec)
-    assert rows(zoned).write_iceberg("shop.t", catalog=shop.where).rows == 8
+    assert rows(zoned).write_iceberg("shop.t", catalog=shop.lake).rows == 8
     table.refresh()
     assert table.scan().to_arrow().sort_by("row").to_pylist() == given_.to_pylist()
     records = table.inspect.files()
@@ -208,7 +202,7 @@ def test_every_row_is_found_by_filters_on_what_it_is_partitioned_by(shop: Lake, 
 
 
 def test_rows_of_many_partitions_and_shards(
-    shop: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shop: Iceberg, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Memory and open files are bounded, columns are not copied past the division, and overwrite replaces all."""
     table = make(shop, pa.schema([("id", pa.int64()), ("w", pa.string())]), id="bucket[8]", w="identity")
@@ -222,11 +216,11 @@ def test_rows_of_many_partitions_and_shards(
     data = hr.read_parquet(str(tmp_path / "in")).with_options(
         engine="inline", progress=False, shard_rows=5000, durability="process"
     )
-    assert data.write_iceberg("shop.t", catalog=shop.where).rows == 10_000
-    assert shop.ids() == [*range(10_000)] and shop.snapshots() == 1
+    assert data.write_iceberg("shop.t", catalog=shop.lake).rows == 10_000
+    assert shop.ids() == [*range(10_000)] and shop.commits() == 1
     assert hr.verify(tmp_path / "shop/t/data/headrace-output").good
     few = data.map_batches(lambda batch: batch, batch_size=1000)
-    few.write_iceberg("shop.t", catalog=shop.where, mode="overwrite")
+    few.write_iceberg("shop.t", catalog=shop.lake, mode="overwrite")
     assert shop.ids() == [*range(10_000)]
     for value in (0, 17, 9_999):
         assert table.refresh().scan(f"id = {value}").to_arrow()["id"].to_pylist() == [value]
@@ -238,35 +232,15 @@ def test_rows_of_many_partitions_and_shards(
         assert len(set(transformed("bucket", 8, ids).to_pylist())) == 1
     with table.update_spec() as update:
         update.remove_field("p_w")
-    data.filter(expr="id < 50").write_iceberg("shop.t", catalog=shop.where, mode="overwrite")
-    assert shop.ids() == [*range(50)] and shop.snapshots() == 3
+    data.filter(expr="id < 50").write_iceberg("shop.t", catalog=shop.lake, mode="overwrite")
+    assert shop.ids() == [*range(50)] and shop.commits() == 3
     monkeypatch.setattr(dividing, "MOST_FOLDERS", 7)
     with pytest.raises(SinkError, match=r"partitioned by bucket\(8, id\).*more than 7 different"):
-        data.write_iceberg("shop.t", catalog=shop.where, output="more")
+        data.write_iceberg("shop.t", catalog=shop.lake, output="more")
     assert len(shop.ids()) == 50
 
 
-@pytest.mark.parametrize(
-    ("point", "mode"),
-    [("publish.rename", "append"), ("table.filled", "overwrite"), ("finish.success", "append")],
-)
-def test_killed_anywhere_the_rows_are_added_once(shop: Lake, tmp_path: Path, point: str, mode: Any) -> None:
-    shop.make(pa.table({"id": [-1]}))
-    table = shop.table()
-    with table.update_spec() as update:  # the file that is there has an older spec
-        update.add_field("id", "truncate[30]", "p_id")
-    at = f"{point}@{2 if point == 'publish.rename' else 1}"
-    assert forked.killed(at, JOB, tmp_path, mode, also="pyiceberg.catalog.sql")
-    kept = [-1] if mode == "append" else []
-    added = point == "finish.success"
-    assert shop.ids() == ([*kept, *range(100)] if added else [-1]) and shop.snapshots() == 1 + added
-    assert hundred().write_iceberg("shop.t", catalog=shop.where, mode=mode).rows == 100
-    assert shop.ids() == [*kept, *range(100)] and shop.snapshots() == 2
-    assert table.refresh().scan("id >= 30 and id < 60").to_arrow().num_rows == 30
-    assert len(list(table.scan("id >= 30 and id < 60").plan_files())) == 2  # of two shards
-
-
-def test_a_spec_that_changes_meanwhile(shop: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_spec_that_changes_meanwhile(shop: Iceberg, monkeypatch: pytest.MonkeyPatch) -> None:
     table = make(shop, pa.schema([("id", pa.int64())]), id="bucket[4]")
     begun, changes = IcebergTable._begun, ["rename", "bucket[5]", "none"]
 
@@ -282,20 +256,20 @@ def test_a_spec_that_changes_meanwhile(shop: Lake, monkeypatch: pytest.MonkeyPat
         return begun(self, shop.table(), *args[1:])
 
     monkeypatch.setattr(IcebergTable, "_begun", changed)
-    hundred().write_iceberg("shop.t", catalog=shop.where)  # a name makes no difference
+    hundred().write_iceberg("shop.t", catalog=shop.lake)  # a name makes no difference
     for change in changes[1:]:
         changes[0] = change
         with pytest.raises(SinkError, match=r"was changed during.*its partitions are .* now, and were"):
-            hundred().write_iceberg("shop.t", catalog=shop.where, output=f"to-{change[:4]}")
+            hundred().write_iceberg("shop.t", catalog=shop.lake, output=f"to-{change[:4]}")
     monkeypatch.setattr(IcebergTable, "_begun", begun)
     with pytest.raises(
         SinkError, match=r"its partitions are none now, and were"
     ):  # the parts are the old ones
-        hundred().write_iceberg("shop.t", catalog=shop.where, output="to-buck")
+        hundred().write_iceberg("shop.t", catalog=shop.lake, output="to-buck")
     assert shop.ids() == [*range(100)] and table.refresh().spec().is_unpartitioned()
 
 
-def test_what_cannot_be_divided(shop: Lake) -> None:
+def test_what_cannot_be_divided(shop: Iceberg) -> None:
     inner = pa.struct([("x", pa.int64())])
     schema = pa.schema([("id", pa.int64()), ("f", pa.float64()), ("day", pa.date32()), ("s", inner)])
     table = make(shop, schema, f="identity")
@@ -307,7 +281,7 @@ def test_what_cannot_be_divided(shop: Lake) -> None:
         table.refresh()
 
     def write(output: str = "run", **columns: Any) -> None:
-        rows({"id": [1, 2], **columns}).write_iceberg("shop.t", catalog=shop.where, output=output)
+        rows({"id": [1, 2], **columns}).write_iceberg("shop.t", catalog=shop.lake, output=output)
 
     with pytest.raises(SinkError, match="by the field 'p_f', and its column 'f' is of type double"):
         write()
@@ -321,11 +295,11 @@ def test_what_cannot_be_divided(shop: Lake) -> None:
         write(day=pa.array([3_000_000, 1], pa.int32()).cast(pa.date32()))
     divide_by("id", "truncate[10]")
     with pytest.raises(SinkError, match=r"truncate\(10, id\).*-9223372036854775808 cannot be truncated"):
-        rows({"id": [-(2**63)]}).write_iceberg("shop.t", catalog=shop.where, output="low")
+        rows({"id": [-(2**63)]}).write_iceberg("shop.t", catalog=shop.lake, output="low")
     assert not table.refresh().metadata.snapshots
     divide_by("day", "year")
     write("left-out")  # a column that is not written is null
     assert table.refresh().scan(IsNull("day")).to_arrow()["id"].to_pylist() == [1, 2]
     assert [task.file.partition[0] for task in table.scan().plan_files()] == [None]
-    hundred().filter(expr="id < 0").write_iceberg("shop.t", catalog=shop.where, output="none")
+    hundred().filter(expr="id < 0").write_iceberg("shop.t", catalog=shop.lake, output="none")
     assert shop.ids() == [1, 2]

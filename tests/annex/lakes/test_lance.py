@@ -87,28 +87,6 @@ def test_rows_are_those_of_the_library(tmp_path: Path) -> None:
     assert read_all(LanceSource(place), columns=["text"]).equals(whole.to_table(columns=["text"]))
 
 
-def test_a_run_that_goes_on_reads_the_version_that_it_began_with(tmp_path: Path) -> None:
-    place = table(tmp_path)
-    data = hr.read_lance(place).with_options(progress=False, workers=1)
-
-    def fails(batch: Any) -> Any:
-        if (tmp_path / "broken").exists():
-            raise RuntimeError("broken")
-        return batch
-
-    job = data.map_batches(fails)
-    (tmp_path / "broken").touch()
-    with pytest.raises(hr.errors.HeadraceError):
-        job.write_parquet(tmp_path / "out")
-    lance.write_dataset(rows(23, 30), place, mode="append")
-    (tmp_path / "broken").unlink()
-    again = hr.read_lance(place).with_options(progress=False, workers=1).map_batches(fails)
-    with pytest.warns(UserWarning, match="has a newer version, 4; this run began with 3"):
-        assert again.write_parquet(tmp_path / "out").rows == 22
-    ids = hr.read_parquet(tmp_path / "out").with_options(**QUIET).to_arrow()["id"].to_pylist()
-    assert sorted(ids) == [i for i in range(23) if i != 9]
-
-
 def test_what_cannot_be_read_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(NothingMatched, match=r"There is no Lance table at .*/none\."):
         hr.read_lance(tmp_path / "none").schema()

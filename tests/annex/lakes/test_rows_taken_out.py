@@ -41,7 +41,7 @@ def out(lake: Table) -> Path:
 
 
 def checked(lake: Table) -> hr.Verification:
-    return hr.verify(out(lake), **lake.reached)
+    return hr.verify(out(lake), **lake.told)
 
 
 def remade(lake: Table) -> None:
@@ -79,7 +79,7 @@ def test_a_table_without_the_rows_is_refused_and_found(
     ):
         write(lake)
     assert {each.kind for each in checked(lake).findings} & {"table", "missing"}
-    if lake.reached:
+    if lake.told:
         assert "give catalog= (--catalog on a command line)" in hr.verify(out(lake)).note
 
 

@@ -8,7 +8,7 @@ import pytest
 
 import forked
 import headrace as hr
-from annex.lakes.growing import WRITTEN, hundred
+from annex.lakes.growing import WRITTEN, Iceberg, hundred
 from headrace.annex.report.follow import Follower
 from headrace.errors import NothingMatched, SinkError
 
@@ -17,20 +17,6 @@ HTTP = {"allow_http": "true"}
 
 def ids(url):
     return sorted(deltalake.DeltaTable(url, storage_options=HTTP).to_pyarrow_table()["id"].to_pylist())
-
-
-def test_killed_before_and_after_the_commit(bucket):
-    url = f"{bucket.url}/t"
-    deltalake.write_deltalake(url, pa.table({"id": [-1]}), storage_options=HTTP)
-    assert forked.killed("table.filled", WRITTEN, "write_delta", url, "append")
-    assert ids(url) == [-1]
-    assert forked.killed("finish.success", WRITTEN, "write_delta", url, "append")
-    assert ids(url) == [-1, *range(100)]
-    assert hundred().write_delta(url).resumed and ids(url) == [-1, *range(100)]
-    table = hr.read_delta(url, columns=["id"], filter=hr.col("id") >= 98).with_options(engine="inline")
-    assert sorted(row["id"] for row in table.take_all()) == [98, 99]
-    hundred().write_delta(url, mode="overwrite")
-    assert ids(url) == [*range(100)] and hr.read_delta(url, 0).count() == 1
 
 
 @pytest.mark.parametrize("what", ["rows deleted", "overwritten", "a file removed", "table removed"])
@@ -93,20 +79,18 @@ def test_secrets_and_wrong_places(bucket, monkeypatch):
 
 
 def test_an_iceberg_table(bucket, tmp_path, port):
-    from annex.lakes.test_iceberg import Lake
-
     server = {"s3.endpoint": f"http://127.0.0.1:{port}", "s3.region": "us-east-1"}
-    shop = Lake(tmp_path, warehouse=bucket.url, **server)
-    assert hundred().write_iceberg("shop.t", catalog=shop.where).rows == 100
-    assert shop.ids() == [*range(100)] and shop.snapshots() == 1
-    assert hundred().write_iceberg("shop.t", catalog=shop.where).resumed
-    hundred().limit(3).write_iceberg("shop.t", catalog=shop.where, mode="overwrite")
-    assert shop.ids() == [0, 1, 2] and shop.snapshots() == 2
-    found = hr.read_iceberg("shop.t", catalog=shop.where, row_filter="id > 0").with_options(engine="inline")
+    shop = Iceberg(tmp_path, warehouse=bucket.url, **server)
+    assert hundred().write_iceberg("shop.t", catalog=shop.lake).rows == 100
+    assert shop.ids() == [*range(100)] and shop.commits() == 1
+    assert hundred().write_iceberg("shop.t", catalog=shop.lake).resumed
+    hundred().limit(3).write_iceberg("shop.t", catalog=shop.lake, mode="overwrite")
+    assert shop.ids() == [0, 1, 2] and shop.commits() == 2
+    found = hr.read_iceberg("shop.t", catalog=shop.lake, row_filter="id > 0").with_options(engine="inline")
     assert found.take_all() == [{"id": 1}, {"id": 2}]
     with shop.table().update_spec() as update:
         update.add_field("id", "bucket[4]", "a/b")
-    hundred().write_iceberg("shop.t", catalog=shop.where, output="divided")
+    hundred().write_iceberg("shop.t", catalog=shop.lake, output="divided")
     scan = shop.table().scan("id = 77")
     assert scan.to_arrow()["id"].to_pylist() == [77] and len(list(scan.plan_files())) == 1
     assert "/data/divided/a-b=" in next(iter(scan.plan_files())).file.file_path

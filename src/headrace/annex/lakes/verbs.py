@@ -122,7 +122,8 @@ class LakeWriteVerbs(WriteVerbs):
             )
 
         def table() -> LakeTable:
-            from headrace.annex.lakes.delta.sink import DeltaNewColumns, DeltaTable
+            from headrace.annex.lakes.delta.columns import DeltaNewColumns
+            from headrace.annex.lakes.delta.sink import DeltaTable
             from headrace.annex.lakes.sink import free_folder
             from headrace.sinks.files import FileSink
             from headrace.sinks.parquet import Parquet
@@ -223,7 +224,8 @@ class LakeWriteVerbs(WriteVerbs):
         _check_where("write_iceberg", where, mode)
 
         def table() -> LakeTable:
-            from headrace.annex.lakes.iceberg.sink import IcebergNewColumns, IcebergTable, location_of
+            from headrace.annex.lakes.iceberg.columns import IcebergNewColumns
+            from headrace.annex.lakes.iceberg.sink import IcebergTable, location_of
             from headrace.annex.lakes.sink import free_folder
             from headrace.sinks.files import FileSink
             from headrace.sinks.parquet import Parquet
@@ -411,7 +413,8 @@ def saved(
     adds = about["mode"] == ADD_COLUMNS
     how |= {"where": about.get("where")} if adds else {}
     if about["kind"] == "Iceberg table":
-        from headrace.annex.lakes.iceberg.sink import IcebergNewColumns, IcebergTable, location_of
+        from headrace.annex.lakes.iceberg.columns import IcebergNewColumns
+        from headrace.annex.lakes.iceberg.sink import IcebergTable, location_of
         from headrace.annex.lakes.iceberg.source import Catalog
 
         if reached.catalog is None:
@@ -422,7 +425,8 @@ def saved(
         parts = replace(parts, storage_options={**known, **dict(options)})
         kind = IcebergNewColumns if adds else IcebergTable
         return kind(parts, identifier=identifier, catalog=catalog, location=location, **how)
-    from headrace.annex.lakes.delta.sink import DeltaNewColumns, DeltaTable
+    from headrace.annex.lakes.delta.columns import DeltaNewColumns
+    from headrace.annex.lakes.delta.sink import DeltaTable
     from headrace.annex.lakes.lance.columns import LanceNewColumns
     from headrace.annex.lakes.lance.sink import LanceTable
 

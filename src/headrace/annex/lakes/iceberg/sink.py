@@ -1,11 +1,9 @@
-"""What a run commits to an Iceberg table: parts that are added, or new columns in place of files that were read."""
+"""What a run commits to an Iceberg table: parts that are added to its rows, or take their place."""
 
 from __future__ import annotations
 
 import itertools
-import json
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
@@ -13,9 +11,8 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pyarrow.types as pt
 
-from headrace.annex.lakes.columns import AddsColumns, check_new
 from headrace.annex.lakes.iceberg.partitions import PartitionField, Partitions, data_file, fields_of
-from headrace.annex.lakes.iceberg.source import Catalog, IcebergSource, opened, store_options, told
+from headrace.annex.lakes.iceberg.source import Catalog, opened, store_options, told
 from headrace.annex.lakes.places import place_of, within
 from headrace.annex.lakes.sink import Columns, LakeTable
 from headrace.annex.lakes.tables import footers, stored
@@ -287,120 +284,3 @@ def _numbered_type(kind: pa.DataType, like: pa.DataType) -> pa.DataType:
     if pt.is_map(kind):
         return pa.map_(numbered(kind.key_field, like.key_field), numbered(kind.item_field, like.item_field))
     return kind
-
-
-# ---------------- new columns: files with them take the places of those that were read, in one snapshot
-
-_NAMES = "headrace.columns"
-_SHARD = re.compile(r"(?:.*/)?part-(\d+)")
-
-
-@dataclass(frozen=True)
-class IcebergNewColumns(AddsColumns, IcebergTable):
-    """Parts with all columns of one file each, in whose partition they are.
-
-    The new columns get the next numbers of the table when the run begins; the commit is refused if they are taken.
-    """
-
-    def sink(self) -> Sink:
-        """Return a sink that does not divide rows: each part has those of one file."""
-        return self.files.in_format(self.format(), self, empty_folders=False)
-
-    def at_base(self) -> Any:
-        """Return the table as the run reads it."""
-        table = self.open_table()
-        if table is None or (self.base is not None and table.snapshot_by_id(self.base) is None):
-            raise self.changed(f"its snapshot {self.base}, which is read, is gone")
-        schema = self.files.source.get("schema", table.metadata.current_schema_id)
-        update = {"current_snapshot_id": self.base, "current_schema_id": schema}
-        table.metadata = table.metadata.model_copy(update=update)
-        return table
-
-    def added_by(self, table: Any, run: str) -> Sequence[str]:
-        """Return the columns that the snapshot of a run names."""
-        told = (each.summary.additional_properties for each in table.metadata.snapshots if each.summary)
-        found: list[str] = json.loads(next((each[_NAMES] for each in told if each.get(RUN) == run), "[]"))
-        return found
-
-    def written(self, schema: pa.Schema) -> pa.Schema:
-        """Return columns with the numbers that they have, or will have, in the table."""
-        assert isinstance(self.columns, IcebergColumns)
-        there, numbers = self.columns.schema, itertools.count(self.columns.last + 1)
-        return pa.schema(
-            [
-                numbered(column, there.field(column.name))
-                if column.name in there.names
-                else fresh(pa.schema([column.with_nullable(True)]), numbers).field(0)
-                for column in schema
-            ]
-        )
-
-    def source(self) -> IcebergSource:
-        """Return what reads all rows of the snapshot that the run has read."""
-        source = IcebergSource(self.identifier, self.catalog)
-        return source.for_new_columns(None, self.files.source)
-
-    def compare(self, table: Any, parts: Placed, schema: pa.Schema | None) -> None:
-        """Refuse if others have changed what was read, or have made such a column; new rows of theirs are kept."""
-        base, now = _tasks(self.at_base()), _tasks(table)
-        for path in dict.fromkeys(place_of(like.file_path) for _, like in parts):
-            if path not in now or _deletions(now[path]) != _deletions(base[path]):
-                raise self.changed(f"its file {path} was replaced, or rows of it were deleted")
-        super().compare(table, parts, schema)
-        there = self.columns_of(table)
-        made = self._made(schema)
-        if made.names or self.where is None:
-            check_new(f"{self.what} {self.place}", made.names, there.schema)
-        others = [now[path].file.record_count for path in now if path not in base]
-        others += [-base[path].file.record_count for path in base if path not in now]
-        self.warn_of_rows(sum(others), made.names or (schema.names if schema is not None else []))
-
-    def _made(self, schema: pa.Schema | None) -> pa.Schema:
-        wanted = schema if schema is not None else pa.schema([])
-        return pa.schema([column for column in self.stored(wanted, part=True) if self._is_new(column.name)])
-
-    def _begun(self, table: Any | None, schema: pa.Schema | None) -> Any:
-        """Begin with the new columns."""
-        transaction = super()._begun(table, schema)
-        with transaction.update_schema() as update:
-            for column in iceberg_schema(self._made(schema)).fields:
-                update.add_column(column.name, column.field_type)
-        return transaction
-
-    def _is_new(self, name: str) -> bool:
-        assert self.columns is not None
-        return name not in self.columns.schema.names
-
-    def _told(self, schema: pa.Schema | None) -> dict[str, str]:
-        names = [] if schema is None else schema.names
-        return {_NAMES: json.dumps([name for name in names if self.where is not None or self._is_new(name)])}
-
-    def _check_numbers(self, transaction: Any, footers: Sequence[Any]) -> None:
-        schema = transaction.table_metadata.schema()
-        for column in (column for footer in footers for column in footer.schema.to_arrow_schema()):
-            if int(column.metadata[NUMBER.encode()]) != schema.find_field(column.name).field_id:
-                raise self.changed(f"others added columns, and {column.name!r} has another number now")
-
-    def _placed(self, files: Sequence[StagedFile]) -> Placed:
-        """Return files with those whose rows they have; without ``where=``, by the numbers of shards."""
-        read = list(_tasks(self.at_base()).values())
-        if self.where is not None:
-            return [(file, read[number].file) for number, file in self.filled(files)]
-        found = [read[int(each.group(1))] for each in (_SHARD.match(file.name) for file in files) if each]
-        counted = {id(task): 0 for task in read}
-        for task, file in zip(found, files, strict=True):
-            counted[id(task)] += file.rows
-        if any(counted[id(task)] != task.file.record_count for task in read if not task.delete_files):
-            raise self.changed("its files have not the rows that were read")
-        return [(file, task.file) for file, task in zip(files, found, strict=True)]
-
-
-def _tasks(table: Any) -> Mapping[str, Any]:
-    """Return how the files of a table are read, in the order in which they are."""
-    if table.current_snapshot() is None:
-        return {}
-    return dict(sorted((place_of(task.file.file_path), task) for task in table.scan().plan_files()))
-
-
-def _deletions(task: Any) -> set[str]:
-    return {each.file_path for each in task.delete_files}
