@@ -10,13 +10,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from headrace.annex.cli import texts
 from headrace.annex.cli.answer import DONE, Answer, UsageMistake
 from headrace.annex.cli.flags import Flags
 from headrace.annex.cli.prediction import Prediction
 from headrace.annex.cli.scripts import script_at
+from headrace.annex.cli.texts import argument, flag
 from headrace.core.files.formats import FORMATS
 from headrace.core.tables import Table, columns_table, rows_table
 from headrace.core.terminal import say, size_of
@@ -55,25 +54,20 @@ def explain(what: Prediction, *, flags: Flags) -> Answer:
 
 
 def inspect(
-    paths: Annotated[
-        list[str],
-        typer.Argument(metavar="PATH", help="Files, folders or quoted patterns.", show_default=False),
-    ],
+    paths: Annotated[list[str], argument("PATH", "Files, folders or quoted patterns.")],
     *,
     format: Annotated[
         str | None,
-        typer.Option(
-            "--format",
-            metavar="NAME",
-            help=f"What the files are: {', '.join(FORMATS.ours)}. Default: by their names.",
-            autocompletion=FORMATS.names,
+        flag(
+            "--format NAME",
+            f"What the files are: {', '.join(FORMATS.ours)}. Default: by their names.",
+            one_of=FORMATS.names,
         ),
     ] = None,
     read: Annotated[
-        list[str] | None,
-        typer.Option("--read", metavar="NAME=VALUE", help="An option of the reader: --read 'delimiter=;'."),
+        list[str] | None, flag("--read NAME=VALUE", "An option of the reader: --read 'delimiter=;'.")
     ] = None,
-    rows: Annotated[int, typer.Option("--rows", metavar="N", min=0, help="Show the first N rows, too.")] = 0,
+    rows: Annotated[int, flag("--rows N", "Show the first N rows, too.", least=0)] = 0,
 ) -> Answer:
     """Show what files hold: their schema, rows, size, and how they would be cut."""
     data, lines = _files(paths, format, read, rows)
@@ -144,14 +138,10 @@ def estimate(
     what: Prediction,
     *,
     seconds: Annotated[
-        float,
-        typer.Option("--seconds", metavar="N", min=0.1, help="How long the sample runs, start-up left out."),
+        float, flag("--seconds N", "How long the sample runs, start-up left out.", least=0.1)
     ] = 10.0,
     price: Annotated[
-        str | None,
-        typer.Option(
-            "--price-per-hour", metavar="PRICE", help="What this machine costs: 3.20, or '3.20 EUR'."
-        ),
+        str | None, flag("--price-per-hour PRICE", "What this machine costs: 3.20, or '3.20 EUR'.")
     ] = None,
     flags: Flags,
 ) -> Answer:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headrace.annex.cli.answer import DONE, REJECTS, Answer, UsageMistake, answer_of, in_flags, wants_json
-from headrace.annex.cli.texts import in_shell
+from headrace.annex.cli.texts import argument, flag, in_shell
 from headrace.core.terminal import say, size_of
 from headrace.session import invocation
 
@@ -54,12 +54,10 @@ class Fare:
 
 def demo(
     context: typer.Context,
-    folder: Annotated[
-        Path, typer.Argument(metavar="FOLDER", help="Where it is made.", show_default=False)
-    ] = Path("headrace-demo"),
+    folder: Annotated[Path, argument("FOLDER", "Where it is made.")] = Path("headrace-demo"),
     *,
     rows: Annotated[
-        int, typer.Option("--rows", metavar="N", min=100, help="Rows of the data set. Default: 1,000,000.")
+        int, flag("--rows N", "Rows of the data set. Default: 1,000,000.", least=100)
     ] = 1_000_000,
 ) -> Answer:
     """Make a small data set and a model in FOLDER, and run the model over the data.

@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
-import typer
-
 from headrace.annex.cli import texts
 from headrace.annex.cli.answer import Answer, UsageMistake
 from headrace.annex.cli.help import HelpAll
+from headrace.annex.cli.texts import flag
 from headrace.core.engine_ports import ENGINES
 from headrace.core.files.formats import FORMATS, WRITTEN
 from headrace.errors import ArgumentError, UnknownArgument, nearest
@@ -33,14 +32,6 @@ _ROWS = "Rows that fail"
 Text = str | None
 
 
-def flag(*names: str, metavar: str | None = None, help: str, panel: str = _RUN, one_of: Any = None) -> Any:
-    """Return an option of a command; ``one_of``: the words that it may be, or a function that lists them."""
-    complete = texts.choices(*one_of.split()) if isinstance(one_of, str) else one_of
-    return typer.Option(
-        *names, metavar=metavar, help=help, rich_help_panel=panel, show_default=False, autocompletion=complete
-    )
-
-
 @dataclass(frozen=True, kw_only=True)
 class Flags:
     """Options of a run, as a command line gives them."""
@@ -48,106 +39,74 @@ class Flags:
     engine: Annotated[
         Text,
         flag(
-            "--engine",
-            metavar="NAME",
-            help="local (processes, the default), inline (this process), ray.",
+            "--engine NAME",
+            "local (processes, the default), inline (this process), ray.",
+            panel=_RUN,
             one_of=ENGINES.names,
         ),
     ] = None
-    workers: Annotated[Text, flag("--workers", "-w", metavar="N", help="Workers. Default: a core each.")] = (
-        None
-    )
+    workers: Annotated[Text, flag("--workers -w N", "Workers. Default: a core each.", panel=_RUN)] = None
     fleet: Annotated[
         bool | None,
         flag(
-            "--fleet", help="Share the work with other machines that are given this command, and one output."
+            "--fleet",
+            "Share the work with other machines that are given this command, and one output.",
+            panel=_RUN,
         ),
     ] = None
     memory_limit: Annotated[
         Text,
-        flag("--memory-limit", metavar="SIZE", help="Memory for the whole run: 16GiB. Default: 80 % of all."),
+        flag("--memory-limit SIZE", "Memory for the whole run: 16GiB. Default: 80 % of all.", panel=_RUN),
     ] = None
     durability: Annotated[
-        Text,
-        flag(
-            "--durability",
-            metavar="NAME",
-            help=OF_RUNS["durability"],
-            one_of="power process",
-        ),
+        Text, flag("--durability NAME", OF_RUNS["durability"], panel=_RUN, one_of="power process")
     ] = None
     shard_rows: Annotated[
-        Text, flag("--shard-rows", metavar="N", help="Rows per output file, about. Default: by size.")
+        Text, flag("--shard-rows N", "Rows per output file, about. Default: by size.", panel=_RUN)
     ] = None
     progress: Annotated[
-        bool | None, flag("--progress/--no-progress", help="Show progress and a summary. Default: yes.")
+        bool | None,
+        flag("--progress/--no-progress", "Show progress and a summary. Default: yes.", panel=_RUN),
     ] = None
     log: Annotated[
-        Text,
-        flag("--log", metavar="FILE", help="Append the run's events to FILE, as JSON lines."),
+        Text, flag("--log FILE", "Append the run's events to FILE, as JSON lines.", panel=_RUN)
     ] = None
     metrics_port: Annotated[
-        Text,
-        flag("--metrics-port", metavar="PORT", help="Serve the run's numbers to Prometheus at this port."),
+        Text, flag("--metrics-port PORT", "Serve the run's numbers to Prometheus at this port.", panel=_RUN)
     ] = None
     option: Annotated[
         list[str] | None,
-        flag(
-            "--option",
-            "-O",
-            metavar="NAME=VALUE",
-            help="Any other option of hr.RunOptions: -O stall_timeout=60.",
-        ),
+        flag("--option -O NAME=VALUE", "Any other option of hr.RunOptions: -O stall_timeout=60.", panel=_RUN),
     ] = None
     on_error: Annotated[
         Text,
         flag(
-            "--on-error",
-            metavar="WHAT",
-            help="raise (default) ends the run, reject sets the row aside, null writes it without a result.",
+            "--on-error WHAT",
+            "raise (default) ends the run, reject sets the row aside, null writes it without a result.",
             panel=_ROWS,
             one_of="raise reject null",
         ),
     ] = None
     max_errors: Annotated[
-        Text, flag("--max-errors", metavar="N", help="Rows that may fail, or a share: 0.001.", panel=_ROWS)
+        Text, flag("--max-errors N", "Rows that may fail, or a share: 0.001.", panel=_ROWS)
     ] = None
     max_retries: Annotated[
         Text,
-        flag(
-            "--max-retries",
-            metavar="N",
-            help="How often a call is tried again after an error of --retry-on.",
-            panel=_ROWS,
-        ),
+        flag("--max-retries N", "How often a call is tried again after an error of --retry-on.", panel=_ROWS),
     ] = None
     retry_on: Annotated[
         Text,
-        flag(
-            "--retry-on",
-            metavar="ERRORS",
-            help="Errors that are temporary: TimeoutError,ConnectionError.",
-            panel=_ROWS,
-        ),
+        flag("--retry-on ERRORS", "Errors that are temporary: TimeoutError,ConnectionError.", panel=_ROWS),
     ] = None
     batch_timeout: Annotated[
-        Text,
-        flag(
-            "--batch-timeout", metavar="SECONDS", help="How long one call of the model may take.", panel=_ROWS
-        ),
+        Text, flag("--batch-timeout SECONDS", "How long one call of the model may take.", panel=_ROWS)
     ] = None
     commit_every: Annotated[
         Text,
-        flag(
-            "--commit-every",
-            metavar="SECONDS",
-            help="Seconds of work after which results are saved: 30.",
-            panel=_ROWS,
-        ),
+        flag("--commit-every SECONDS", "Seconds of work after which results are saved: 30.", panel=_ROWS),
     ] = None
     show_data: Annotated[
-        bool | None,
-        flag("--show-data/--hide-data", help="Show values of rows in messages.", panel=_ROWS),
+        bool | None, flag("--show-data/--hide-data", "Show values of rows in messages.", panel=_ROWS)
     ] = None
 
     def options(self) -> dict[str, Any]:
@@ -235,10 +194,7 @@ def _refuse(name: str, text: str) -> None:
         raise ArgumentError(f"-O {name}={text}: there is no such option.{hint}") from None
 
 
-Json = Annotated[
-    bool,
-    typer.Option("--json", help="Print one JSON object; all else goes to standard error."),
-]
+Json = Annotated[bool, flag("--json", "Print one JSON object; all else goes to standard error.")]
 
 
 def flat(function: Callable[..., Answer | int]) -> Callable[..., Answer | int]:
@@ -311,9 +267,8 @@ class Output:
     output_format: Annotated[
         str,
         flag(
-            "--output-format",
-            metavar="NAME",
-            help=f"{', '.join(WRITTEN)}. Default: parquet.",
+            "--output-format NAME",
+            f"{', '.join(WRITTEN)}. Default: parquet.",
             panel=_PANEL,
             one_of=lambda: list(_written()),
         ),
@@ -321,49 +276,28 @@ class Output:
     write: Annotated[
         list[str] | None,
         flag(
-            "--write",
-            metavar="NAME=VALUE",
-            help="An option of the writer, such as Dataset.write_parquet: --write compression=zstd.",
+            "--write NAME=VALUE",
+            "An option of the writer, such as Dataset.write_parquet: --write compression=zstd.",
             panel=_PANEL,
         ),
     ] = None
     mode: Annotated[
-        Text,
-        flag(
-            "--mode",
-            metavar="NAME",
-            help=OF_RUNS["mode"],
-            panel=_PANEL,
-            one_of="resume overwrite ignore error",
-        ),
+        Text, flag("--mode NAME", OF_RUNS["mode"], panel=_PANEL, one_of="resume overwrite ignore error")
     ] = None
     on_change: Annotated[
-        Text,
-        flag(
-            "--on-change",
-            metavar="WHAT",
-            help=OF_RUNS["on_change"],
-            panel=_PANEL,
-            one_of="refuse continue restart",
-        ),
+        Text, flag("--on-change WHAT", OF_RUNS["on_change"], panel=_PANEL, one_of="refuse continue restart")
     ] = None
-    incremental: Annotated[bool | None, flag("--incremental", help=OF_RUNS["incremental"], panel=_PANEL)] = (
-        None
-    )
+    incremental: Annotated[bool | None, flag("--incremental", OF_RUNS["incremental"], panel=_PANEL)] = None
     refresh: Annotated[
-        Text,
-        flag("--refresh", metavar="WHAT", help=OF_RUNS["refresh"], panel=_PANEL, one_of="changed rejected"),
+        Text, flag("--refresh WHAT", OF_RUNS["refresh"], panel=_PANEL, one_of="changed rejected")
     ] = None
-    fix: Annotated[Text, flag("--fix", metavar="FILE", help=OF_RUNS["fix"], panel=_PANEL)] = None
-    incremental_key: Annotated[
-        Text, flag("--incremental-key", metavar="COLUMNS", help=OF_RUNS["key"], panel=_PANEL)
-    ] = None
+    fix: Annotated[Text, flag("--fix FILE", OF_RUNS["fix"], panel=_PANEL)] = None
+    incremental_key: Annotated[Text, flag("--incremental-key COLUMNS", OF_RUNS["key"], panel=_PANEL)] = None
     stats: Annotated[
         Path | None,
         flag(
-            "--stats",
-            metavar="FILE",
-            help="Leave a JSON file with the counts of rows done, failed and left, however the run ends.",
+            "--stats FILE",
+            "Leave a JSON file with the counts of rows done, failed and left, however the run ends.",
             panel=_PANEL,
         ),
     ] = None

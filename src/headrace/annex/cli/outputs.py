@@ -14,7 +14,7 @@ import typer
 from headrace.annex.cli import texts
 from headrace.annex.cli.answer import DONE, FAILED, UNPUBLISHED, Answer, UsageMistake, wants_json
 from headrace.annex.cli.predict import code_for, of_result
-from headrace.annex.cli.texts import in_shell, output_of
+from headrace.annex.cli.texts import argument, flag, in_shell, output_of
 from headrace.core.tables import Table
 from headrace.core.terminal import say, size_of
 
@@ -33,38 +33,21 @@ VERIFY_EXAMPLES = """\
 """
 
 
-Out = Annotated[Path, typer.Argument(metavar="OUT", help="An output folder or address.", show_default=False)]
-Catalog = Annotated[
-    str | None,
-    typer.Option(
-        "--catalog",
-        metavar="NAME",
-        help="The catalogue of the Iceberg table that OUT is in.",
-        show_default=False,
-    ),
-]
+Out = Annotated[Path, argument("OUT", "An output folder or address.")]
+Catalog = Annotated[str | None, flag("--catalog NAME", "The catalogue of the Iceberg table that OUT is in.")]
 Uri = Annotated[
     str | None,
-    typer.Option(
-        "--uri",
-        metavar="ADDRESS",
-        help="The PostgreSQL database with OUT's rows: env:NAME for a variable that holds it.",
-        show_default=False,
-    ),
+    flag("--uri ADDRESS", "The PostgreSQL database with OUT's rows: env:NAME for a variable that holds it."),
 ]
 
 
 def verify(
     out: Out,
     *,
-    threads: Annotated[
-        int, typer.Option("--threads", metavar="N", min=1, help="Files that are read at a time.")
-    ] = 4,
+    threads: Annotated[int, flag("--threads N", "Files that are read at a time.", least=1)] = 4,
     catalog: Catalog = None,
     uri: Uri = None,
-    progress: Annotated[
-        bool, typer.Option("--progress/--no-progress", help="Show a bar on a terminal.")
-    ] = True,
+    progress: Annotated[bool, flag("--progress/--no-progress", "Show a bar on a terminal.")] = True,
 ) -> Answer:
     """Check an output again: every file, the record of finished work, the totals and the metrics. Nothing is
     changed.
@@ -133,13 +116,8 @@ REJECTED_EXAMPLES = """\
 def rejected(
     out: Out,
     *,
-    to: Annotated[
-        str | None,
-        typer.Option(
-            "--to", metavar="FILE", help="Write all of them into a new .csv or .parquet.", show_default=False
-        ),
-    ] = None,
-    rows: Annotated[int, typer.Option("--rows", metavar="N", min=0, help="Show the first N rows.")] = 10,
+    to: Annotated[str | None, flag("--to FILE", "Write all of them into a new .csv or .parquet.")] = None,
+    rows: Annotated[int, flag("--rows N", "Show the first N rows.", least=0)] = 10,
 ) -> Answer:
     """Show the rows that a run has set aside: where each stood, why it was rejected, and its columns.
 
@@ -201,9 +179,7 @@ DISCARD_EXAMPLES = """\
   headrace discard fares/ --because "half of the input was missing"
 """
 
-Because = Annotated[
-    str, typer.Option("--because", metavar="TEXT", help="Why, for the record.", show_default=False)
-]
+Because = Annotated[str, flag("--because TEXT", "Why, for the record.")]
 
 
 def publish(out: Out, *, because: Because, catalog: Catalog = None, uri: Uri = None) -> Answer:
@@ -239,31 +215,21 @@ COMPARE_EXAMPLES = """\
 
 
 def compare(
-    old: Annotated[str, typer.Argument(metavar="OLD", help="An output, a table, files.", show_default=False)],
-    new: Annotated[str, typer.Argument(metavar="NEW", help="What to compare with it.", show_default=False)],
+    old: Annotated[str, argument("OLD", "An output, a table, files.")],
+    new: Annotated[str, argument("NEW", "What to compare with it.")],
     *,
     on: Annotated[
         list[str] | None,
-        typer.Option(
-            "--on", metavar="COLUMN", help="What tells a row: --on id, --on day,shop. Default: its position."
-        ),
+        flag("--on COLUMN", "What tells a row: --on id, --on day,shop. Default: its position."),
     ] = None,
     columns: Annotated[
-        list[str] | None,
-        typer.Option("--columns", metavar="COLUMN", help="What to compare. Default: all that both have."),
+        list[str] | None, flag("--columns COLUMN", "What to compare. Default: all that both have.")
     ] = None,
-    label: Annotated[
-        str | None, typer.Option("--label", metavar="COLUMN", help="The truth, by which both are judged.")
-    ] = None,
+    label: Annotated[str | None, flag("--label COLUMN", "The truth, by which both are judged.")] = None,
     sample: Annotated[
-        int,
-        typer.Option(
-            "--sample", metavar="N", min=0, help="Rows to keep of each column, for --report and --json."
-        ),
+        int, flag("--sample N", "Rows to keep of each column, for --report and --json.", least=0)
     ] = 20,
-    report: Annotated[
-        Path | None, typer.Option("--report", metavar="FILE", help="Write a page with charts and rows there.")
-    ] = None,
+    report: Annotated[Path | None, flag("--report FILE", "Write a page with charts and rows there.")] = None,
 ) -> Answer:
     """Compare two outputs, tables or files: which rows are the same, which changed, and how each column differs.
 
@@ -297,15 +263,12 @@ CLEAN_EXAMPLES = """\
 def clean(
     out: Out,
     *,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Remove it, without asking.")] = False,
+    yes: Annotated[bool, flag("--yes -y", "Remove it, without asking.")] = False,
     unfinished: Annotated[
-        bool,
-        typer.Option(
-            "--unfinished", help="Runs that are not complete, too, with the parts that they have written."
-        ),
+        bool, flag("--unfinished", "Runs that are not complete, too, with the parts that they have written.")
     ] = False,
     all: Annotated[
-        bool, typer.Option("--all", help="All that Headrace has written here, the complete output included.")
+        bool, flag("--all", "All that Headrace has written here, the complete output included.")
     ] = False,
 ) -> Answer:
     """Remove what is left over in an output: abandoned attempts, runs that were given up or replaced.

@@ -25,7 +25,7 @@ from headrace.annex.cli.answer import (
 from headrace.annex.cli.flags import Flags, Output
 from headrace.annex.cli.prediction import Prediction
 from headrace.annex.cli.scripts import Script, check_outside_output, script_at
-from headrace.annex.cli.texts import output_of
+from headrace.annex.cli.texts import argument, flag, output_of
 from headrace.core.terminal import size_of
 from headrace.errors import HeadraceError
 from headrace.readers import by_name
@@ -52,19 +52,9 @@ RUN_EXAMPLES = """\
   headrace run job.py -- --day 2026-11-21
 """
 
-Target = Annotated[
-    Path,
-    typer.Option("--out", "-o", metavar="OUT", help="The folder or address to write to.", show_default=False),
-]
+Target = Annotated[Path, flag("--out -o OUT", "The folder or address to write to.")]
 MaybeTarget = Annotated[
-    Path | None,
-    typer.Option(
-        "--out",
-        "-o",
-        metavar="OUT",
-        help="The folder that the script's dataset is written to.",
-        show_default=False,
-    ),
+    Path | None, flag("--out -o OUT", "The folder that the script's dataset is written to.")
 ]
 
 
@@ -83,10 +73,8 @@ def predict(what: Prediction, *, out: Target, output: Output, flags: Flags) -> A
 
 
 def run(
-    script: Annotated[Path, typer.Argument(metavar="JOB.PY", help="The script.", show_default=False)],
-    args: Annotated[
-        list[str] | None, typer.Argument(metavar="[-- ARGS]", help="What the script finds in sys.argv.")
-    ] = None,
+    script: Annotated[Path, argument("JOB.PY", "The script.")],
+    args: Annotated[list[str] | None, argument("[-- ARGS]", "What the script finds in sys.argv.")] = None,
     *,
     out: MaybeTarget = None,
     output: Output,
@@ -167,17 +155,12 @@ SQL_NAMES = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 def sql(
     context: typer.Context,
-    query: Annotated[str, typer.Argument(metavar="QUERY", help="One SELECT.", show_default=False)],
+    query: Annotated[str, argument("QUERY", "One SELECT.")],
     *,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out", "-o", metavar="OUT", help="The folder or address to write to.", show_default=False
-        ),
-    ] = None,
-    rows: Annotated[int, typer.Option("--rows", metavar="N", min=1, help="Without OUT: show N rows.")] = 20,
+    out: Annotated[Path | None, flag("--out -o OUT", "The folder or address to write to.")] = None,
+    rows: Annotated[int, flag("--rows N", "Without OUT: show N rows.", least=1)] = 20,
     query_engine: Annotated[
-        str, typer.Option("--query-engine", metavar="NAME", help="duckdb or polars. Default: duckdb.")
+        str, flag("--query-engine NAME", "duckdb or polars. Default: duckdb.")
     ] = "duckdb",
     output: Output,
     flags: Flags,

@@ -7,12 +7,10 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from headrace.annex.cli import texts
 from headrace.annex.cli.answer import UsageMistake
 from headrace.annex.cli.scripts import model_of
-from headrace.annex.cli.texts import paths_in
+from headrace.annex.cli.texts import argument, flag, paths_in
 from headrace.core.files.formats import FORMATS
 from headrace.plan.logical import COMPARED, from_text
 from headrace.readers import by_name
@@ -35,230 +33,161 @@ class Prediction:
 
     model: Annotated[
         str,
-        typer.Argument(
-            metavar="MODEL",
-            help="A model file or folder (ONNX, torch.export, safetensors, XGBoost, Hugging Face, …), or "
+        argument(
+            "MODEL",
+            "A model file or folder (ONNX, torch.export, safetensors, XGBoost, Hugging Face, …), or "
             "module:name, a class or function that can be imported here.",
-            show_default=False,
         ),
     ]
-    paths: Annotated[
-        Texts,
-        typer.Argument(
-            metavar="INPUT",
-            help="Files, folders or quoted patterns such as 'data/*.csv'.",
-            show_default=False,
-        ),
-    ] = None
+    paths: Annotated[Texts, argument("INPUT", "Files, folders or quoted patterns such as 'data/*.csv'.")] = (
+        None
+    )
     format: Annotated[
         Text,
-        typer.Option(
-            "--format",
-            metavar="NAME",
-            help=f"What the inputs are: {', '.join(FORMATS.ours)}. Default: by their names.",
-            autocompletion=FORMATS.names,
-            rich_help_panel=_INPUT,
+        flag(
+            "--format NAME",
+            f"What the inputs are: {', '.join(FORMATS.ours)}. Default: by their names.",
+            panel=_INPUT,
+            one_of=FORMATS.names,
         ),
     ] = None
     read: Annotated[
         Texts,
-        typer.Option(
-            "--read",
-            metavar="NAME=VALUE",
-            help="An option of the reader, such as hr.read_csv: --read 'delimiter=;'. Repeatable.",
-            rich_help_panel=_INPUT,
+        flag(
+            "--read NAME=VALUE",
+            "An option of the reader, such as hr.read_csv: --read 'delimiter=;'. Repeatable.",
+            panel=_INPUT,
         ),
     ] = None
     manifest: Annotated[
         Path | None,
-        typer.Option(
-            "--manifest",
-            metavar="FILE",
-            help="A file that lists the inputs (a path per line, JSON, JSON lines or CSV), relative to its folder.",
-            rich_help_panel=_INPUT,
+        flag(
+            "--manifest FILE",
+            "A file that lists the inputs (a path per line, JSON, JSON lines or CSV), relative to its folder.",
+            panel=_INPUT,
         ),
     ] = None
-    limit: Annotated[
-        int | None,
-        typer.Option("--limit", metavar="N", min=0, help="Only the first N rows.", rich_help_panel=_INPUT),
-    ] = None
+    limit: Annotated[int | None, flag("--limit N", "Only the first N rows.", panel=_INPUT, least=0)] = None
     inputs: Annotated[
         Texts,
-        typer.Option(
-            "--inputs",
-            "--include",
-            "-i",
-            metavar="A,B",
-            help="Columns that the model reads, in its order. Default: all.",
-            rich_help_panel=_COLUMNS,
+        flag(
+            "--inputs --include -i A,B",
+            "Columns that the model reads, in its order. Default: all.",
+            panel=_COLUMNS,
         ),
     ] = None
     exclude: Annotated[
         Texts,
-        typer.Option(
-            "--exclude",
-            metavar="A,B",
-            help="Columns that the model does not read; it reads all others.",
-            rich_help_panel=_COLUMNS,
-        ),
+        flag("--exclude A,B", "Columns that the model does not read; it reads all others.", panel=_COLUMNS),
     ] = None
     key: Annotated[
         Texts,
-        typer.Option(
-            "--key",
-            metavar="A,B",
-            help="Columns that identify rows: the model does not read them, and only they are carried over.",
-            rich_help_panel=_COLUMNS,
+        flag(
+            "--key A,B",
+            "Columns that identify rows: the model does not read them, and only they are carried over.",
+            panel=_COLUMNS,
         ),
     ] = None
     column: Annotated[
-        str | None,
-        typer.Option(
-            "--output",
-            metavar="NAME",
-            help="The new column, or a prefix. Default: prediction.",
-            rich_help_panel=_COLUMNS,
-        ),
+        str | None, flag("--output NAME", "The new column, or a prefix. Default: prediction.", panel=_COLUMNS)
     ] = None
     keep: Annotated[
         Texts,
-        typer.Option(
-            "--keep",
-            metavar="A,B",
-            help="The columns that are carried over: names, all or none. Default: all, or those of --key.",
-            rich_help_panel=_COLUMNS,
+        flag(
+            "--keep A,B",
+            "The columns that are carried over: names, all or none. Default: all, or those of --key.",
+            panel=_COLUMNS,
         ),
     ] = None
-    replace: Annotated[
-        bool,
-        typer.Option("--replace", help="The new column may replace one.", rich_help_panel=_COLUMNS),
-    ] = False
+    replace: Annotated[bool, flag("--replace", "The new column may replace one.", panel=_COLUMNS)] = False
     metric: Annotated[
         Texts,
-        typer.Option(
-            "--metric",
-            metavar="NAME=METRIC",
-            help="Count a metric over the output: 'auc=AUROC(label=y, score=s)'. Repeatable.",
-            rich_help_panel=_COLUMNS,
+        flag(
+            "--metric NAME=METRIC",
+            "Count a metric over the output: 'auc=AUROC(label=y, score=s)'. Repeatable.",
+            panel=_COLUMNS,
         ),
     ] = None
     require: Annotated[
         Texts,
-        typer.Option(
-            "--require",
-            metavar="'NAME>=N'",
-            help="Publish only if a metric, or rows, rejected, nulled, seconds or cost, is so: 'auc>=0.9', "
+        flag(
+            "--require 'NAME>=N'",
+            "Publish only if a metric, or rows, rejected, nulled, seconds or cost, is so: 'auc>=0.9', "
             "'rejected<=0.001'. Repeatable.",
-            rich_help_panel=_COLUMNS,
+            panel=_COLUMNS,
         ),
     ] = None
     against: Annotated[
         Text,
-        typer.Option(
-            "--against",
-            metavar="OUTPUT",
-            help="Compare the new rows with this output before publishing: --require 'changed<=0.05'.",
-            rich_help_panel=_COLUMNS,
+        flag(
+            "--against OUTPUT",
+            "Compare the new rows with this output before publishing: --require 'changed<=0.05'.",
+            panel=_COLUMNS,
         ),
     ] = None
     on: Annotated[
         Texts,
-        typer.Option(
-            "--on",
-            metavar="COLUMN",
-            help="The columns that tell a row, for --against. Default: its position.",
-            rich_help_panel=_COLUMNS,
+        flag(
+            "--on COLUMN",
+            "The columns that tell a row, for --against. Default: its position.",
+            panel=_COLUMNS,
         ),
     ] = None
     model_option: Annotated[
         Texts,
-        typer.Option(
-            "--model-option",
-            "-M",
-            metavar="NAME=VALUE",
-            help="An argument of the model: device=cuda, architecture=module:Class. Repeatable.",
-            rich_help_panel=_MODEL,
+        flag(
+            "--model-option -M NAME=VALUE",
+            "An argument of the model: device=cuda, architecture=module:Class. Repeatable.",
+            panel=_MODEL,
         ),
     ] = None
     sha256: Annotated[
-        Text,
-        typer.Option(
-            "--sha256",
-            metavar="HEX",
-            help="The checksum that the model file must have.",
-            rich_help_panel=_MODEL,
-        ),
+        Text, flag("--sha256 HEX", "The checksum that the model file must have.", panel=_MODEL)
     ] = None
     trust_pickle: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--trust-pickle",
-            help="Read a model file that can run any code. Only if you trust it as your own code.",
-            rich_help_panel=_MODEL,
+            "Read a model file that can run any code. Only if you trust it as your own code.",
+            panel=_MODEL,
         ),
     ] = False
     version: Annotated[
         Text,
-        typer.Option(
-            "--model-version",
-            metavar="TEXT",
-            help="A text by which the model is recognised when the command is run again, instead of its content.",
-            rich_help_panel=_MODEL,
+        flag(
+            "--model-version TEXT",
+            "A text by which the model is recognised when the command is run again, instead of its content.",
+            panel=_MODEL,
         ),
     ] = None
-    batch_size: Annotated[
-        str,
-        typer.Option("--batch-size", metavar="ROWS", help="Rows per batch.", rich_help_panel=_WORKERS),
-    ] = "auto"
+    batch_size: Annotated[str, flag("--batch-size ROWS", "Rows per batch.", panel=_WORKERS)] = "auto"
     batch_size_bytes: Annotated[
-        Text,
-        typer.Option(
-            "--batch-size-bytes", metavar="SIZE", help="Bytes per batch: 16MiB.", rich_help_panel=_WORKERS
-        ),
+        Text, flag("--batch-size-bytes SIZE", "Bytes per batch: 16MiB.", panel=_WORKERS)
     ] = None
     batch_format: Annotated[
         str,
-        typer.Option(
-            "--batch-format",
-            metavar="NAME",
-            help="What a class or function gets: numpy, pandas or pyarrow.",
-            autocompletion=texts.choices("numpy", "pandas", "pyarrow"),
-            rich_help_panel=_WORKERS,
+        flag(
+            "--batch-format NAME",
+            "What a class or function gets: numpy, pandas or pyarrow.",
+            panel=_WORKERS,
+            one_of="numpy pandas pyarrow",
         ),
     ] = "numpy"
     concurrency: Annotated[
         Text,
-        typer.Option(
-            "--concurrency",
-            metavar="N",
-            help="Workers for the model: a number, or from-to such as 1-8.",
-            rich_help_panel=_WORKERS,
-        ),
+        flag("--concurrency N", "Workers for the model: a number, or from-to such as 1-8.", panel=_WORKERS),
     ] = None
-    num_cpus: Annotated[
-        float | None,
-        typer.Option("--num-cpus", metavar="N", help="Cores per worker.", rich_help_panel=_WORKERS),
-    ] = None
+    num_cpus: Annotated[float | None, flag("--num-cpus N", "Cores per worker.", panel=_WORKERS)] = None
     num_gpus: Annotated[
-        float | None,
-        typer.Option(
-            "--num-gpus",
-            metavar="N",
-            help="GPUs per worker; parts such as 0.5, too.",
-            rich_help_panel=_WORKERS,
-        ),
+        float | None, flag("--num-gpus N", "GPUs per worker; parts such as 0.5, too.", panel=_WORKERS)
     ] = None
-    memory: Annotated[
-        Text,
-        typer.Option("--memory", metavar="SIZE", help="Memory per worker: 4GiB.", rich_help_panel=_WORKERS),
-    ] = None
+    memory: Annotated[Text, flag("--memory SIZE", "Memory per worker: 4GiB.", panel=_WORKERS)] = None
     max_in_flight: Annotated[
         int | None,
-        typer.Option(
-            "--max-in-flight",
-            metavar="N",
-            help="Batches in flight per worker, for a model that waits for a server.",
-            rich_help_panel=_WORKERS,
+        flag(
+            "--max-in-flight N",
+            "Batches in flight per worker, for a model that waits for a server.",
+            panel=_WORKERS,
         ),
     ] = None
 

@@ -11,7 +11,7 @@ import typer
 
 from headrace.annex.cli.answer import DONE, REJECTS, Answer, UsageMistake, answer_of, in_flags
 from headrace.annex.cli.scripts import check_outside_output
-from headrace.annex.cli.texts import in_shell, output_of
+from headrace.annex.cli.texts import argument, flag, in_shell, output_of
 from headrace.core.files.storage import absolute, output_at
 from headrace.core.terminal import say
 from headrace.core.work import FLEET, HOME
@@ -41,24 +41,11 @@ RETRY_REJECTED_EXAMPLES = """\
 
 _MAY = ("predict", "run", "sql")
 
-Folder = Annotated[Path, typer.Argument(metavar="OUT", help="An output folder.", show_default=False)]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the command, and do nothing.")]
-Workers = Annotated[
-    str | None,
-    typer.Option("--workers", "-w", metavar="N", help="Another number of workers than before."),
-]
-OnChange = Annotated[
-    str,
-    typer.Option(
-        "--on-change",
-        metavar="WHAT",
-        help=OF_RUNS["on_change"],
-        show_default=False,
-    ),
-]
-JsonAgain = Annotated[
-    bool, typer.Option("--json", help="As for the command that is carried out: one JSON object.")
-]
+Folder = Annotated[Path, argument("OUT", "An output folder.")]
+DryRun = Annotated[bool, flag("--dry-run", "Show the command, and do nothing.")]
+Workers = Annotated[str | None, flag("--workers -w N", "Another number of workers than before.")]
+OnChange = Annotated[str, flag("--on-change WHAT", OF_RUNS["on_change"])]
+JsonAgain = Annotated[bool, flag("--json", "As for the command that is carried out: one JSON object.")]
 
 
 def retry_rejected(
@@ -67,12 +54,7 @@ def retry_rejected(
     *,
     fix: Annotated[
         Path | None,
-        typer.Option(
-            "--fix",
-            metavar="FILE",
-            help="What `headrace rejected OUT --to FILE` wrote, with other values in it.",
-            show_default=False,
-        ),
+        flag("--fix FILE", "What `headrace rejected OUT --to FILE` wrote, with other values in it."),
     ] = None,
     dry_run: DryRun = False,
     workers: Workers = None,

@@ -10,11 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from headrace.annex.cli.answer import DONE, FAILED, UNPUBLISHED, Answer, UsageMistake, in_flags, wants_json
 from headrace.annex.cli.outputs import Out
-from headrace.annex.cli.texts import output_of
+from headrace.annex.cli.texts import argument, flag, output_of
 from headrace.core.human import duration, plural
 from headrace.core.tables import Table
 from headrace.core.terminal import one_line, say, size_of
@@ -38,16 +36,9 @@ RUNS_EXAMPLES = """\
 
 
 def runs(
-    place: Annotated[
-        Path, typer.Argument(metavar="PLACE", help="A folder or an address with outputs, or an output.")
-    ],
+    place: Annotated[Path, argument("PLACE", "A folder or an address with outputs, or an output.")],
     *,
-    report: Annotated[
-        Path | None,
-        typer.Option(
-            "--report", metavar="FILE", help="Write a page, with metrics over time.", show_default=False
-        ),
-    ] = None,
+    report: Annotated[Path | None, flag("--report FILE", "Write a page, with metrics over time.")] = None,
 ) -> Answer:
     """Show how all outputs below a place are: rows, rejected rows, metrics, cost, requirements, age.
 
@@ -89,7 +80,7 @@ _LINES = 10.0  # seconds between two looks where there is no terminal
 def status(
     out: Out,
     *,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on until the run has ended.")] = False,
+    watch: Annotated[bool, flag("--watch -w", "Go on until the run has ended.")] = False,
 ) -> Answer:
     """Say how the run in an output is: rows, speed, time left, workers, memory, failed rows.
 
@@ -233,11 +224,8 @@ WATCH_EXAMPLES = """\
 def watch(
     out: Out,
     *,
-    port: Annotated[
-        int,
-        typer.Option("--port", metavar="N", min=0, max=65535, help="Serve it there. Default: a free port."),
-    ] = 0,
-    open_browser: Annotated[bool, typer.Option("--open", help="Open it in a browser.")] = False,
+    port: Annotated[int, flag("--port N", "Serve it there. Default: a free port.", least=0, most=65535)] = 0,
+    open_browser: Annotated[bool, flag("--open", "Open it in a browser.")] = False,
 ) -> Answer:
     """Serve the page of a run while it goes on, until it has ended.
 
@@ -283,19 +271,11 @@ REPORT_EXAMPLES = """\
 
 def report(
     out: Out,
-    other: Annotated[
-        Path | None,
-        typer.Argument(metavar="[OUT2]", help="Another, to compare the first with.", show_default=False),
-    ] = None,
+    other: Annotated[Path | None, argument("[OUT2]", "Another, to compare the first with.")] = None,
     *,
-    to: Annotated[
-        Path | None,
-        typer.Option("--to", metavar="FILE", help="Put it there instead of beside the run's record."),
-    ] = None,
-    values: Annotated[
-        bool, typer.Option("--values", help="Show some of the rejected rows, with their values.")
-    ] = False,
-    open_browser: Annotated[bool, typer.Option("--open", help="Open it in a browser.")] = False,
+    to: Annotated[Path | None, flag("--to FILE", "Put it there instead of beside the run's record.")] = None,
+    values: Annotated[bool, flag("--values", "Show some of the rejected rows, with their values.")] = False,
+    open_browser: Annotated[bool, flag("--open", "Open it in a browser.")] = False,
 ) -> Answer:
     """Make the report of a run again, and print where it is: one page, which needs no network.
 

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import typer
+
 from headrace.annex.cli.answer import UsageMistake
 from headrace.core.files.artifacts import from_json
 from headrace.errors import nearest
@@ -69,17 +71,42 @@ def _spelled(char: str) -> str:
     return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
 
 
-def choices(*words: str) -> Callable[[], list[str]]:
-    """Return the completion of an option that is one of these words.
+def argument(name: str, help: str) -> Any:
+    """Return an argument of a command: what its help calls it, and says of it."""
+    return typer.Argument(metavar=name, help=help, show_default=False)
 
-    >>> choices("resume", "overwrite")()
-    ['resume', 'overwrite']
+
+def flag(
+    named: str,
+    help: str,
+    *,
+    panel: str | None = None,
+    one_of: str | Callable[[], Iterable[str]] = "",
+    least: float | None = None,
+    most: float | None = None,
+) -> Any:
+    """Return an option of a command, ``named`` as one types it: ``--workers -w N``; a switch takes nothing.
+
+    ``panel``: the heading that it stands under. ``one_of``: the words that it may be, or a function that lists them,
+    as a shell completes it. ``least`` and ``most``: of a number.
     """
+    names = [word for word in named.split() if word.startswith("-")]
+    takes = named.split()[len(names) :]
 
-    def listed() -> list[str]:
-        return list(words)
+    def complete(incomplete: str) -> list[str]:
+        words = one_of.split() if isinstance(one_of, str) else one_of()
+        return [word for word in words if word.startswith(incomplete)]
 
-    return listed
+    return typer.Option(
+        *names,
+        metavar=takes[0] if takes else None,
+        help=help,
+        rich_help_panel=panel,
+        show_default=False,
+        min=least,
+        max=most,
+        autocompletion=complete if one_of else None,
+    )
 
 
 def assignments(option: str, texts: Iterable[str] | None) -> dict[str, str]:
