@@ -14,10 +14,11 @@ from typing import Any, TextIO
 
 from headrace.core.events import BatchShrunk, Event, PoolWaits, RunFinished, RunStarted, WorkerRetired
 from headrace.core.tables import rendered
-from headrace.core.terminal import in_notebook, one_line, say
+from headrace.core.terminal import in_notebook, one_line, say, visible, wrapped
 from headrace.observers.live_lines import ForgivingStream, LiveLines, text_stream
 from headrace.observers.run_state import RunState
 from headrace.observers.words import (
+    MOST_BAR,
     SteadyTimeLeft,
     fields,
     fitting,
@@ -214,14 +215,18 @@ class TerminalView:
         self._plain = os.environ.get("NO_COLOR", "") != ""
         self._bar = ("━", "─") if (stream.encoding or "").lower().replace("-", "") == "utf8" else ("#", ".")
 
-    def draw(self, state: RunState, now: float, left: float | None) -> None:
-        """Show how far the run is at ``now``; it still takes ``left`` seconds."""
+    def draw(self, state: RunState, now: float, left: float | None, more: str = "") -> None:
+        """Show how far the run is at ``now``; it still takes ``left`` seconds. ``more`` stands below."""
         columns, rows = self._live.size()
         lines = [self._first(state, now, left, columns)]
-        stages = stage_texts(state, now, columns)
+        stages = wrapped(visible(more), columns).split("\n") if more else stage_texts(state, now, columns)
         if len(stages) < rows - 1:
             lines += [self._styled(line, "2") for line in stages]
         self._live.draw(lines)
+
+    def draw_share(self, words: str, share: float) -> None:
+        """Show how much is done of something that is no run."""
+        self._live.draw([f"{words}  {self._drawn_bar(share, MOST_BAR)}"])
 
     def _first(self, state: RunState, now: float, left: float | None, width: int) -> str:
         found, bar = fitting(fields(state, now, left), width)

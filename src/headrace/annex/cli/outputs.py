@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +15,7 @@ from headrace.annex.cli import texts
 from headrace.annex.cli.answer import DONE, FAILED, UNPUBLISHED, Answer, UsageMistake, wants_json
 from headrace.annex.cli.predict import code_for, of_result
 from headrace.annex.cli.texts import argument, flag, in_shell, output_of
+from headrace.core.human import plural
 from headrace.core.tables import Table
 from headrace.core.terminal import say, size_of
 
@@ -81,30 +82,25 @@ def verify(
     return Answer(code, data, str(found))
 
 
-@contextmanager
+@contextlib.contextmanager
 def _bar(*, shown: bool) -> Iterator[OnFile]:
     """Show how many files are done, if standard error is a terminal, after half a second."""
     import time
 
-    bars: list[Any] = []
+    from headrace.observers.live_lines import ForgivingStream
+    from headrace.observers.progress import TerminalView
+
+    if not (shown and sys.stderr.isatty()):
+        yield lambda files, of, size: None
+        return
     begun = time.monotonic()
+    with contextlib.closing(TerminalView(ForgivingStream(sys.stderr))) as view:
 
-    def draw(files: int, of: int, size: int) -> None:
-        if not bars and time.monotonic() - begun > _PATIENCE and files < of:
-            from rich.console import Console
-            from rich.progress import Progress
+        def draw(files: int, of: int, size: int) -> None:
+            if time.monotonic() - begun > _PATIENCE:
+                view.draw_share(f"checking, {files:,} of {plural(of, 'file')}", files / max(of, 1))
 
-            bar = Progress(console=Console(stderr=True), transient=True)
-            bars.extend([bar, bar.add_task("checking", total=of)])
-            bar.start()
-        if bars:
-            bars[0].update(bars[1], completed=files, total=of)
-
-    try:
-        yield draw if shown and sys.stderr.isatty() else lambda files, of, size: None
-    finally:
-        if bars:
-            bars[0].stop()
+        yield draw
 
 
 REJECTED_EXAMPLES = """\
@@ -124,7 +120,6 @@ def rejected(
     With --to, all of them are written into a file, which can be edited. CSV has no place for nested and binary
     columns; Parquet has.
     """
-    from headrace.core.human import plural
     from headrace.output.runs import rejected_rows
     from headrace.session.rejected_file import save
 

@@ -15,12 +15,10 @@ from headrace.annex.cli.outputs import Out
 from headrace.annex.cli.texts import argument, flag, output_of
 from headrace.core.human import duration, plural
 from headrace.core.tables import Table
-from headrace.core.terminal import one_line, say, size_of
+from headrace.core.terminal import say, size_of
 from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
-    from rich.console import Group
-
     from headrace.annex.fleet.board import FleetView
     from headrace.annex.report.facts import Facts, History
     from headrace.annex.report.follow import Follower, RunStatus
@@ -189,28 +187,15 @@ def _watched(follower: Follower, found: RunStatus, *, shown: bool) -> RunStatus:
 
 
 def _live(follower: Follower, found: RunStatus) -> RunStatus:
-    from rich.live import Live
+    from headrace.observers.live_lines import ForgivingStream
+    from headrace.observers.progress import TerminalView
 
-    with Live(_drawn(found), refresh_per_second=4, transient=True) as live:
+    with contextlib.closing(TerminalView(ForgivingStream(sys.stdout))) as view:
         while not found.ended:
-            live.update(_drawn(found))
+            view.draw(found.state, found.now, found.seconds_left, _status_text(found))
             time.sleep(follower.pause)
             found = follower.poll()
     return found
-
-
-def _drawn(found: RunStatus) -> Group:
-    from rich.console import Group
-    from rich.progress_bar import ProgressBar
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table.grid(padding=(0, 2))
-    for name, words in found.lines():
-        table.add_row(Text(name, style="dim"), Text(one_line(words)))
-    bar = Table.grid()
-    bar.add_row(ProgressBar(total=1.0, completed=found.state.share or 0.0, width=60))
-    return Group(Text(one_line(found.facts.output), style="bold"), bar, table)
 
 
 WATCH_EXAMPLES = """\

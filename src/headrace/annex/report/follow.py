@@ -286,7 +286,7 @@ class RunStatus:
             found.append(("run", f"number {number_in(state)} of this output"))
         rows = f"{self.rows:,}"
         if (whole := rows_in_all(state)) and not self.ended:
-            share = math.floor(100 * (state.share or 0.0)) / 100
+            share = math.floor(100 * (state.share or 0.0) + 1e-9) / 100
             rows += f" of {whole} ({percent(share)})"
         left = self.seconds_left
         half = [] if self.ended else [begun_text(state)]
