@@ -10,7 +10,7 @@ import shlex
 import sys
 import traceback
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TextIO
 
 from headrace import version
@@ -101,6 +101,11 @@ class Answer:
     code: int = DONE
     data: dict[str, Any] = field(default_factory=dict)
     text: str = ""
+
+    def of(self, command: str) -> Answer:
+        """Return the answer with what all of them have first: the command, its status ("done"), its exit code."""
+        first = {"command": command, "status": "done", "exit_code": self.code}
+        return replace(self, data={**first, **self.data})
 
 
 class OutputWriter:

@@ -46,11 +46,7 @@ def explain(what: Prediction, *, flags: Flags) -> Answer:
     with dataset_of(what, flags, "explain") as data:
         text = in_words(data._plan, data._options)
         columns = data._plan.source.schema().names
-    return Answer(
-        DONE,
-        {"command": "explain", "status": "done", "exit_code": DONE, "text": text, "columns": columns},
-        text,
-    )
+    return Answer(DONE, {"text": text, "columns": columns}, text)
 
 
 def inspect(
@@ -71,9 +67,7 @@ def inspect(
 ) -> Answer:
     """Show what files hold: their schema, rows, size, and how they would be cut."""
     data, lines = _files(paths, format, read, rows)
-    return Answer(
-        DONE, {"command": "inspect", "status": "done", "exit_code": DONE, **data}, "\n".join(lines).rstrip()
-    )
+    return Answer(DONE, data, "\n".join(lines).rstrip())
 
 
 def _files(
@@ -173,9 +167,6 @@ def _price(text: str | None) -> tuple[float, str] | None:
 
 def _estimate_data(found: Estimate, price: tuple[float, str] | None) -> dict[str, Any]:
     data: dict[str, Any] = {
-        "command": "estimate",
-        "status": "done",
-        "exit_code": DONE,
         "rows": _numbers(found.rows, 0),
         "rows_per_second": _numbers(found.rate, 1),
         "startup_seconds": round(found.startup, 3),

@@ -232,7 +232,8 @@ def flat(function: Callable[..., Answer | int]) -> Callable[..., Answer | int]:
             del given["json"]
         for name, (kind, names) in groups.items():
             given[name] = kind(**{each: given.pop(each) for each in names})
-        return function(**given)
+        answer = function(**given)
+        return answer.of(function.__name__.replace("_", "-")) if isinstance(answer, Answer) else answer
 
     del spread.__wrapped__  # typer would read the signature of that
     spread.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]

@@ -63,9 +63,7 @@ def verify(
         found = look(texts.output_of(out), threads=threads, on_file=on_file, catalog=catalog, uri=uri)
     code = DONE if found.good else UNPUBLISHED if found.state == "unpublished" else FAILED
     data = {
-        "command": "verify",
         "status": found.state,
-        "exit_code": code,
         "output": str(found.path),
         "run": found.run,
         "files": found.files,
@@ -125,8 +123,7 @@ def rejected(
 
     root = output_of(out)
     table = rejected_rows(root)
-    data: dict[str, Any] = {"command": "rejected", "status": "done", "exit_code": DONE, "output": root}
-    data |= {"rejected": table.num_rows, "to": to}
+    data: dict[str, Any] = {"output": root, "rejected": table.num_rows, "to": to}
     lines = [f"{root}: {plural(table.num_rows, 'rejected row')}"]
     if to is not None:
         left_out = save(table, to)
@@ -186,7 +183,7 @@ def publish(out: Out, *, because: Because, catalog: Catalog = None, uri: Uri = N
     from headrace.session.publishing import publish
 
     result = publish(output_of(out), because=because, catalog=catalog, uri=uri)
-    return Answer(code_for(result), {"command": "publish", **of_result(result)}, str(result))
+    return Answer(code_for(result), of_result(result), str(result))
 
 
 def discard(out: Out, *, because: Because = "") -> Answer:
@@ -197,8 +194,7 @@ def discard(out: Out, *, because: Because = "") -> Answer:
     from headrace.session.publishing import discard
 
     discard(output_of(out), because=because)
-    data = {"command": "discard", "status": "done", "exit_code": DONE, "output": output_of(out)}
-    return Answer(DONE, data, f"{out}: the rows that were kept back are dropped.")
+    return Answer(DONE, {"output": output_of(out)}, f"{out}: the rows that were kept back are dropped.")
 
 
 COMPARE_EXAMPLES = """\
@@ -240,7 +236,7 @@ def compare(
         sample=sample,
         label=label,
     )
-    text, data = str(found), {"command": "compare", "status": "done", "exit_code": DONE, **found.data()}
+    text, data = str(found), found.data()
     if report is not None:
         data["report"] = str(found.write_report(report))
         text += f"\nreport: {data['report']}"
@@ -282,9 +278,7 @@ def clean(
     found = cleaning.leftovers(given, unfinished=unfinished, everything=all)
     size = sum(each.bytes for each in found)
     data = {
-        "command": "clean",
         "status": "nothing to do" if not found else "dry run",
-        "exit_code": DONE,
         "output": place_at(given).name,
         "bytes": size,
         "items": [{"path": each.path, "bytes": each.bytes, "why": each.why} for each in found],

@@ -185,8 +185,7 @@ def sql(
 
         sample, schemas = data()._first(rows)
         text = rows_table(sample, schemas).text(size_of(sys.stdout)[0])
-        told = {"sample": sample}
-        return Answer(DONE, {"command": "sql", "status": "done", "exit_code": DONE, **told}, text)
+        return Answer(DONE, {"sample": sample}, text)
 
     return answered("sql", lambda: output.write_dataset(data(), out), out, output)
 

@@ -76,7 +76,7 @@ def retry_rejected(
     end = _end(known["argv"])
     argv = [word for i, word in enumerate(known["argv"]) if word != "--incremental" or i > end]
     argv = _with(argv, [*more, "--on-change", on_change])
-    return _carry_out(context, "retry-rejected", root, known, argv, dry_run=dry_run)
+    return _carry_out(context, root, known, argv, dry_run=dry_run)
 
 
 def resume(
@@ -101,18 +101,12 @@ def resume(
     run = _last_run(root)
     if run.finished and run.standing(root) and not gone(place_at(root), run):
         code = REJECTS if run.state.ledger.rejected else DONE
-        data = {
-            "command": "resume",
-            "status": "complete",
-            "exit_code": code,
-            "output": str(root),
-            "run": run.name,
-        }
+        data = {"status": "complete", "output": str(root), "run": run.name}
         return Answer(code, data, f"{out} is complete: there is nothing left to do.")
     known = _known(run.folder, root, "run that program again, and it goes on where it stopped")
     more = _more(known, json=json, workers=workers)
     argv = _with(known["argv"], [*more, "--on-change", on_change])
-    return _carry_out(context, "resume", root, known, argv, dry_run=dry_run)
+    return _carry_out(context, root, known, argv, dry_run=dry_run)
 
 
 def join(
@@ -136,7 +130,7 @@ def join(
         )
     known = _known(folder, root, "run that program here, and it joins the others")
     argv = _with(known["argv"], _more(known, json=json, workers=workers))
-    return _carry_out(context, "join", root, known, argv, dry_run=dry_run)
+    return _carry_out(context, root, known, argv, dry_run=dry_run)
 
 
 def _more(known: dict[str, Any], *, json: bool, workers: str | None) -> list[str]:
@@ -145,19 +139,12 @@ def _more(known: dict[str, Any], *, json: bool, workers: str | None) -> list[str
 
 
 def _carry_out(
-    context: typer.Context, command: str, root: Path, known: dict[str, Any], argv: list[str], *, dry_run: bool
+    context: typer.Context, root: Path, known: dict[str, Any], argv: list[str], *, dry_run: bool
 ) -> Answer | int:
     """Show a command line, and carry it out where the known one was given."""
     say(f"cd {in_shell([known['cwd']])} && headrace {in_shell(argv)}", sys.stderr)
     if dry_run:
-        data = {
-            "command": command,
-            "status": "dry run",
-            "exit_code": DONE,
-            "argv": argv,
-            "cwd": known["cwd"],
-        }
-        return Answer(DONE, data)
+        return Answer(DONE, {"status": "dry run", "argv": argv, "cwd": known["cwd"]})
     with invocation.running(known["argv"], origin=root, words=in_flags):
         check_outside_output(Path(known["cwd"]), None)
         _enter(known["cwd"])

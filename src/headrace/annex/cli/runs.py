@@ -8,7 +8,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from headrace.annex.cli.answer import DONE, FAILED, UNPUBLISHED, Answer, UsageMistake, in_flags, wants_json
 from headrace.annex.cli.outputs import Out
@@ -46,13 +46,7 @@ def runs(
     from headrace.annex.report.catalogue import runs as found_in
 
     found = found_in(output_of(place))
-    data = {
-        "command": "runs",
-        "status": "done",
-        "exit_code": DONE,
-        "place": found.place,
-        "history": found.history,
-    }
+    data: dict[str, Any] = {"place": found.place, "history": found.history}
     text = found.text(shutil.get_terminal_size().columns)
     if report is not None:
         path = report.expanduser().absolute()
@@ -96,16 +90,14 @@ def status(
     found = follower.poll()
     if watch and not found.ended:
         found = _watched(follower, found, shown=not wants_json())
-    return answer_of_status("status", found)
+    return _answer(found)
 
 
-def answer_of_status(command: str, found: RunStatus) -> Answer:
+def _answer(found: RunStatus) -> Answer:
     """Return how a run is, as the answer of a command."""
     code = DONE if found.facts.status in ("complete", "under way") and not found.gone else FAILED
     code = UNPUBLISHED if found.facts.status == "unpublished" else code
-    data = found.data()
-    first = {"command": command, "status": data["status"], "exit_code": code}
-    return Answer(code, {**first, **data}, _status_text(found))
+    return Answer(code, found.data(), _status_text(found))
 
 
 def _of_fleet(out: str, fleet: FleetView) -> Answer:
@@ -149,9 +141,7 @@ def _of_fleet(out: str, fleet: FleetView) -> Answer:
     code = DONE if workers or fleet.completes else FAILED
     names = ("machine", "state", "rows", "rows_per_second")
     data = {
-        "command": "status",
         "status": "under way" if code == DONE else "not complete",
-        "exit_code": code,
         "slices": {"all": fleet.slices, "taken": fleet.taken},
         "rows": rows,
         "rows_per_second": speed,
@@ -241,7 +231,7 @@ def watch(
             while not server.pages.page()[1]:
                 time.sleep(server.pages.pause)
         found = follower.poll()
-    return answer_of_status("watch", found)
+    return _answer(found)
 
 
 _REJECTED_FILES = 5  # files of rejected rows that are looked into
@@ -298,14 +288,8 @@ def report(
 
         if not webbrowser.open(place.as_uri()):
             text += "\nNo browser was found to open it."
-    data = {
-        "command": "report",
-        "status": facts.status,
-        "exit_code": DONE,
-        "output": root,
-        "run": facts.run,
-    }
-    return Answer(DONE, {**data, "report": str(place)}, text)
+    data = {"status": facts.status, "output": root, "run": facts.run, "report": str(place)}
+    return Answer(DONE, data, text)
 
 
 def _read_run(out: Path, *, values: bool) -> tuple[str, Path | None, tuple[History, Facts]]:
