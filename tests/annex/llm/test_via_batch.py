@@ -416,6 +416,22 @@ def test_a_cap_divides_the_work_and_is_never_exceeded(out):
     assert (paid["answers"], paid["cost"]) == (20, 30.0)
 
 
+def test_a_cap_of_a_run_holds_for_requests_and_batches_together(out):
+    """Rows are looked at for batches, and the prompt before asks its requests then."""
+    budget = hr.llm.Budget(run=190)
+    with FakeLLMServer(lambda prompt: "a b c d") as server:
+
+        def capped(written):
+            prices = {"input": 1_000_000, "output": written * 1_000_000}
+            return model(server, prices=prices, sampling={"max_tokens": 4}, budget=budget)
+
+        first = rows_of(20).prompt("{i}", capped(1), output="first")
+        with pytest.raises(SpendingCapReached):
+            first.prompt("{i}!", capped(10), via="batch").write_parquet(out)
+        billed = 5 * len(server.requests) + 20.5 * sum(sent(server).values())
+        assert len(server.requests) == 20 and billed <= 190
+
+
 def test_days_and_outputs_count_batches_at_what_they_cost(out, tmp_path):
     prices = {"input": 1_000_000, "output": 1_000_000}
     with FakeLLMServer(lambda prompt: "a b") as server:

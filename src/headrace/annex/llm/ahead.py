@@ -251,6 +251,7 @@ class Ahead:
 
     def _chosen(self) -> list[Part]:
         """Return new parts with what is noted, as far as the caps allow."""
+        self._accounts = self._accounts.looked_again()  # rows were looked at since, which others may ask for
         chosen, left = self._ledger.choose(self._accounts, self._service.most_lines, self._service.most_bytes)
         if not chosen and left:
             raise SpendingCapReached(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import msgspec
@@ -149,6 +149,15 @@ class Accounts:
         """Add to the columns of each."""
         for account in self.all:
             account.store.count(**more)
+
+    def looked_again(self) -> Accounts:
+        """Return the same by what others have used until now, such as another prompt of the run."""
+        return Accounts(
+            *(
+                each if each.scope == "day" else replace(each, elsewhere=each.store.spent_elsewhere())
+                for each in self.all
+            )
+        )
 
     def room(self) -> tuple[float, float]:
         """Return how many tokens, and how much money, all of them have left."""
