@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 from typing import Any, ClassVar
@@ -35,6 +36,9 @@ class LakeContract:
 
     remembers: ClassVar[bool] = True
     """What commits say outlasts a clean-up."""
+
+    lasting: ClassVar[tuple[str, ...]] = ()
+    """Folders whose newest files are synced; a catalogue keeps commits by itself."""
 
     refusing: ClassVar[tuple[str, ...]] = ("error",)
     """Modes that refuse a table that is there."""
@@ -194,6 +198,23 @@ class LakeContract:
         if self.remembers:
             assert self.table.runs() == [first.run, *(f"{first.run}-{n}" for n in range(2, 5))]
 
+    @pytest.mark.skipif(
+        not Path("/proc/self/fd").exists(), reason="it asks the system for names of open files"
+    )
+    def test_a_commit_lasts_before_it_is_said_to_be_there(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        seen: list[tuple[str, bool]] = []
+
+        def sync(fd: int) -> None:
+            path = os.readlink(f"/proc/self/fd/{fd}")
+            seen.append((Path(path).parent.name, (self.outputs[0] / "_SUCCESS").exists()))
+
+        monkeypatch.setattr("headrace.annex.lakes.tables.sync_fd", sync)
+        self.table.write(hundred())
+        assert {folder for folder, _ in seen} == {*self.lasting} and not any(late for _, late in seen)
+        seen.clear()
+        self.table.write(hundred().with_options(durability="process"), output="b")
+        assert not seen
+
     def test_an_overwrite_leaves_older_versions_readable(self) -> None:
         found = []
         for number in range(3):
@@ -208,6 +229,7 @@ class LakeContract:
 
 class TestDelta(LakeContract):
     library, sink = "deltalake", "headrace.annex.lakes.delta.sink:DeltaTable"
+    lasting = ("_delta_log",)
 
 
 class TestIceberg(LakeContract):
@@ -217,3 +239,4 @@ class TestIceberg(LakeContract):
 class TestLance(LakeContract):
     library, sink = "lance", "headrace.annex.lakes.lance.sink:LanceTable"
     appends_meet, remembers, refusing = False, False, ("error", "create")
+    lasting = ("data", "_transactions", "_versions")

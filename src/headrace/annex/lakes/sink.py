@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from headrace.annex.lakes.places import within
 from headrace.annex.lakes.remaining import rows_lost
-from headrace.annex.lakes.tables import fits, stored
+from headrace.annex.lakes.tables import fits, stored, sync_newest
 from headrace.core import failpoints
 from headrace.core.files.hive import folder_name, hive_values
 from headrace.core.files.staged import StagedStream
@@ -62,6 +62,8 @@ class LakeTable(TableOfFiles):
     what: ClassVar[str] = "table"
     adds: ClassVar[str] = "rows"
     adding: ClassVar[str] = "schema_mode='merge' adds columns"
+    logs: ClassVar[tuple[str, ...]] = ()
+    """Folders of the table in which a commit leaves files."""
 
     def format(self) -> Format:
         """Return Parquet with the types of the table."""
@@ -293,7 +295,8 @@ class LakeTable(TableOfFiles):
                     raise
                 if not isinstance(error, self.faster()) and (table is not None or now is None):
                     raise self._failed(error) from None
-        self.sync()
+        if self.files.syncs and self.logs:  # before ``_SUCCESS`` says that it is there
+            sync_newest(self.place, self.logs)
 
     def mark_of(self, files: Sequence[StagedFile]) -> Any:
         """Return what the commit of a run says of its parts, which tells them from others of the same run."""
@@ -318,9 +321,6 @@ class LakeTable(TableOfFiles):
     def told(self, doing: str) -> AbstractContextManager[None]:
         """Raise our own errors for those of the library: what was done with this table."""
         raise NotImplementedError
-
-    def sync(self) -> None:
-        """Make the commit survive a loss of power, before ``_SUCCESS`` says that it is there."""
 
     def _is_done(self, table: Any, mark: Any) -> bool:
         return self.is_done(self.parts_of(table, self.files.run), mark)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
+import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -11,6 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
+from headrace.annex.lakes.places import within
+from headrace.core.files import safe_files
+from headrace.core.files.safe_files import sync_fd, sync_folder
 from headrace.core.target_ports import Sink
 
 _SAME = (
@@ -163,6 +168,28 @@ def statistics(footer: pq.FileMetaData) -> dict[str, Any]:
         "maxValues": {name: value for name, value in high.items() if _exact(value)},
         "nullCount": nulls,
     }
+
+
+_SYNCED = 10
+
+
+def sync_newest(table: str, names: Sequence[str]) -> None:
+    """Make what was written last in folders of a table survive a loss of power, and all names there.
+
+    Another writer may remove a file of its own meanwhile.
+    """
+    for folder in filter(safe_files.is_folder, [within(table, name) for name in names]):
+        found = []
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                with contextlib.suppress(FileNotFoundError):
+                    if entry.is_file():
+                        found.append((entry.stat().st_mtime_ns, entry.path))
+        for _, path in sorted(found)[-_SYNCED:]:
+            with contextlib.suppress(FileNotFoundError), safe_files.file(path) as file:
+                sync_fd(file.fileno())
+        sync_folder(folder)
+    sync_folder(table)
 
 
 def _exact(value: Any) -> bool:

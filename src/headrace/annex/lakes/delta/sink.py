@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -13,15 +12,11 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from headrace.annex.lakes.delta.table import library, opened, storage, told
-from headrace.annex.lakes.places import within
 from headrace.annex.lakes.sink import Columns, LakeTable, digest_of
 from headrace.annex.lakes.tables import footers, statistics
-from headrace.core.files import safe_files
-from headrace.core.files.safe_files import sync_fd, sync_folder
 from headrace.core.work import StagedFile
 from headrace.errors import OutputWriteFailed, SinkError
 
-_SYNCED = 10  # versions
 _KEPT = {
     "appendOnly",
     "changeDataFeed",
@@ -53,6 +48,7 @@ class DeltaTable(LakeTable):
     """
 
     what: ClassVar[str] = "Delta table"
+    logs: ClassVar[tuple[str, ...]] = ("_delta_log",)
 
     def stored(self, schema: pa.Schema, *, folders: bool = False, part: bool = False) -> pa.Schema:
         """Return the columns as they are written; refuse names that differ in capitals only."""
@@ -167,18 +163,6 @@ class DeltaTable(LakeTable):
                 "them."
             )
         return Columns(schema, tuple(about.partition_columns))
-
-    def sync(self) -> None:
-        """Make the commit survive a loss of power, before ``_SUCCESS`` says that it is there."""
-        if not self.files.syncs:
-            return
-        log = within(self.place, "_delta_log")
-        names = sorted(name for name in os.listdir(log) if name.endswith(".json"))
-        for name in names[-_SYNCED:]:
-            with safe_files.file(within(log, name)) as file:
-                sync_fd(file.fileno())
-        sync_folder(log)
-        sync_folder(self.place)
 
 
 @dataclass(frozen=True)

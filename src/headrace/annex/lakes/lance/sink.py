@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -31,8 +30,6 @@ from headrace.annex.lakes.lance.table import (
 )
 from headrace.annex.lakes.places import within
 from headrace.annex.lakes.sink import Columns, LakeTable
-from headrace.core.files import safe_files
-from headrace.core.files.safe_files import sync_fd, sync_folder
 from headrace.core.files.staged import StagedStream
 from headrace.core.files.storage import storage_at
 from headrace.core.table_changes import Lost
@@ -42,7 +39,6 @@ from headrace.errors import NothingMatched, OutputWriteFailed, SinkError
 from headrace.sinks.files import cannot_hold
 
 _AT_ONCE = 16
-_SYNCED = 10  # versions
 RUN, PARTS = "headrace.run", "headrace.parts"
 
 
@@ -62,6 +58,7 @@ class LanceTable(LakeTable):
     """
 
     what: ClassVar[str] = "Lance table"
+    logs: ClassVar[tuple[str, ...]] = (DATA, "_transactions", "_versions")
 
     def format(self) -> Format:
         """Return what a part is: it names a file of the table."""
@@ -244,33 +241,6 @@ class LanceTable(LakeTable):
         with told(self.place, "add columns to"):
             table.add_columns(new)
         return self.open_table()
-
-    # ------------------------------------------------------------ its files
-
-    def sync(self) -> None:
-        """Make files and commit survive a loss of power, before ``_SUCCESS`` says that they are there."""
-        if not self.files.syncs:
-            return
-        for name in (DATA, "_transactions", "_versions"):
-            folder = within(self.place, name)
-            if not safe_files.is_folder(folder):
-                continue
-            for each in () if name == DATA else _newest(folder):  # the others are synced by workers
-                with contextlib.suppress(FileNotFoundError), safe_files.file(each) as file:
-                    sync_fd(file.fileno())
-            sync_folder(folder)
-        sync_folder(self.place)
-
-
-def _newest(folder: str) -> list[str]:
-    """Return the files that were written last. Another writer may remove one of its own meanwhile."""
-    found = []
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            with contextlib.suppress(FileNotFoundError):
-                if entry.is_file():
-                    found.append((entry.stat().st_mtime_ns, entry.path))
-    return [path for _, path in sorted(found)[-_SYNCED:]]
 
 
 @dataclass(frozen=True)
