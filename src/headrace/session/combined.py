@@ -193,7 +193,7 @@ def _exact_types(steps: Sequence[Step], schema: pa.Schema) -> Mapping[str, pa.Da
     types, _ = known_columns(steps, schema)
     if any(innermost(step).functions() for step in steps):
         return types
-    from headrace.worker.schema_inference import schema_by_trying
+    from headrace.worker.steps.base import schema_by_trying
 
     made = schema_by_trying(steps, schema)
     return types if made is None else {field.name: field.type for field in made}

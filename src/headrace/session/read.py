@@ -332,7 +332,7 @@ def head(plan: Plan, rows: int, options: RunOptions) -> Iterator[pa.RecordBatch]
 def static_schema(plan: Plan) -> pa.Schema:
     """Return the output schema without reading a row; the source's where only rows show it."""
     from headrace.core.arrow.forms import unmarked
-    from headrace.worker.schema_inference import schema_by_trying
+    from headrace.worker.steps.base import schema_by_trying
 
     schema = plan.source.schema()
     return unmarked(schema_by_trying(plan.steps, schema) or schema)

@@ -461,7 +461,7 @@ def _schema_without_rows(plan: Plan) -> tuple[bytes | None, list[str]]:
     For a table, which would keep such columns, nothing is guessed.
     """
     from headrace.core.arrow.batch import schema_bytes
-    from headrace.worker.schema_inference import schema_by_trying
+    from headrace.worker.steps.base import schema_by_trying
 
     sink, guessed = plan.sink, list[str]()
     kept = sink is not None and sink.target is not None

@@ -106,9 +106,9 @@ def test_a_method_that_is_cancelled_before_its_first_step_ends() -> None:
         begun.set()
         go_on.wait(WITHIN)
 
-    first = side.submit(1, hold, lambda action: action(), None)
+    first = side.submit(1, hold, lambda action, sent: action(), None)
     assert begun.wait(WITHIN)
-    second = side.submit(2, Scorer().later, lambda action: action(), None)
+    second = side.submit(2, Scorer().later, lambda action, sent: action(), None)
     side.cancel(2)
     go_on.set()
     assert first.result(WITHIN) is None

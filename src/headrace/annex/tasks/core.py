@@ -12,8 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from headrace.annex.tasks.actor_life import ActorLife
-from headrace.annex.tasks.actors import ActorHandle
+from headrace.annex.tasks.actors import ActorHandle, ActorLife
 from headrace.annex.tasks.admission import CALL_RETRIES, LEAST_CPUS, Admission, CallOptions, Needs
 from headrace.annex.tasks.calls import (
     ActorOrder,
@@ -24,11 +23,10 @@ from headrace.annex.tasks.calls import (
     results_of,
     waited_for,
 )
-from headrace.annex.tasks.dispatcher import Dispatcher
+from headrace.annex.tasks.dispatcher import Dispatcher, ExecutorWorkers
 from headrace.annex.tasks.futures import CallFuture, Pieces
 from headrace.annex.tasks.hosting.worker_core import not_picklable
 from headrace.annex.tasks.requests import Requests, WorkerLine
-from headrace.annex.tasks.workers import ExecutorWorkers
 from headrace.core.terminal import warn
 from headrace.engines.local import machine
 from headrace.engines.local.pool import LocalEngine

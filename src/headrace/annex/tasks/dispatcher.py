@@ -6,17 +6,17 @@ import contextlib
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headrace.annex.tasks.admission import Admission, BlockedRequests
 from headrace.annex.tasks.calls import TaskCall, cancelled, closed, defect, lost
-from headrace.annex.tasks.hosting.task_host import CallStopped
+from headrace.annex.tasks.hosting.task_host import CallStopped, TaskHost
 from headrace.annex.tasks.hosting.worker_core import restored_error
-from headrace.annex.tasks.workers import ExecutorWorkers
-from headrace.core.engine_ports import Seat
+from headrace.core.engine_ports import PoolSpec, Seat
 from headrace.errors import (
     ActorDied,
     ArgumentError,
@@ -28,7 +28,7 @@ from headrace.errors import (
 )
 
 if TYPE_CHECKING:
-    from headrace.annex.tasks.actor_life import ActorLife
+    from headrace.annex.tasks.actors import ActorLife
     from headrace.annex.tasks.requests import Requests
     from headrace.engines.local.pool import LocalEngine, LocalPool
     from headrace.engines.object_store import ObjectStore
@@ -257,7 +257,7 @@ class Dispatcher:
     def _give_up(self, call: TaskCall, error: BaseException) -> None:
         """Fail a call of a function that has room, and end its worker."""
         if call.worker is not None:
-            self.workers.end(call.worker, kill=True)
+            call.worker.close(kill=True)
         self.admission.release(call)
         self.fail(call, error)
 
@@ -333,3 +333,84 @@ class Dispatcher:
 
 def _nothing() -> None:
     """Nothing was posted."""
+
+
+# ---------------------------------------------------------------- workers
+
+MAX_IDLE = 5.0  # seconds after which idle workers beyond the machine's cores end
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerKind:
+    """What makes a worker fit for a call: threads, and the devices that it sees (None: whatever there is)."""
+
+    threads: int
+    devices: tuple[str, ...] | None = None
+
+
+class ExecutorWorkers:
+    """Starts workers, assigns them to calls, and ends idle ones beyond ``most``.
+
+    ``devices``: those of the executor, which decides what each worker sees.
+    """
+
+    def __init__(
+        self, engine: LocalEngine, devices: Sequence[str], most: int, clock: Callable[[], float]
+    ) -> None:
+        self._engine = engine
+        self._devices = devices
+        self._most = most
+        self._clock = clock
+        self._idle: list[tuple[WorkerKind, LocalPool, float]] = []  # the longest idle is the first
+        self.line: Callable[[], Any]  # what a worker asks of the driver; set before the first call
+
+    def kind(self, threads: int, seat: Seat) -> WorkerKind:
+        """Return the kind of worker for a call that has ``seat``."""
+        return WorkerKind(threads, tuple(self._devices[i] for i in seat) if self._devices else None)
+
+    def acquire(self, kind: WorkerKind) -> LocalPool:
+        """Return an idle worker, or a new one."""
+        for i in range(len(self._idle) - 1, -1, -1):
+            if self._idle[i][0] == kind:
+                return self._idle.pop(i)[1]
+        if len(self._idle) >= self._most:
+            self._end_idle()
+        return self.start("calls", kind)
+
+    def start(self, name: str, kind: WorkerKind) -> LocalPool:
+        """Start a worker. Idle ones that may hold memory of its devices end."""
+        for place in range(len(self._idle) - 1, -1, -1):
+            if set(self._idle[place][0].devices or ()) & set(kind.devices or ()):
+                self._end_idle(place)
+        line = self.line()
+        spec = PoolSpec(
+            name,
+            TaskHost,
+            1,
+            kind.threads,
+            devices=kind.devices,
+            on_packed=line.on_packed,
+            on_end=line.on_end,
+        )
+        worker = line.pool = self._engine.start(spec, line.on_note)
+        return worker
+
+    def release(self, kind: WorkerKind, worker: LocalPool) -> None:
+        """A worker is idle again."""
+        self._idle.append((kind, worker, self._clock()))
+
+    def end_surplus(self) -> float | None:
+        """End idle workers that are too many; return in how many seconds to do so again, if at all."""
+        while len(self._idle) > self._most:
+            left = MAX_IDLE - (self._clock() - self._idle[0][2])
+            if left > 0:
+                return left
+            self._end_idle()
+        return None
+
+    def close(self) -> None:
+        """Forget the idle workers: the engine ends them."""
+        self._idle.clear()
+
+    def _end_idle(self, place: int = 0) -> None:
+        self._idle.pop(place)[1].close(kill=False)

@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 import pyarrow as pa
 
+from headrace.core.arrow.batch import empty_batch
 from headrace.core.arrow.values import a
 from headrace.core.failures import first_line, is_interrupt, name_of, without_message, words
 from headrace.core.process import ending_forks
@@ -26,12 +27,13 @@ from headrace.errors import (
     ModelError,
     PlanError,
     StepError,
+    UnknownColumn,
     unknown_column,
 )
 from headrace.plan.functions import Built, Function
 from headrace.plan.physical import BranchColumns, ErrorPolicy
 from headrace.plan.steps.base import DatasetStep, Step, innermost, is_of_headrace, running_module
-from headrace.plan.steps.combined import OnBranch, goes_through
+from headrace.plan.steps.combined import OnBranch, goes_through, union_in
 from headrace.worker.calls import Caller, EventLoop, make_caller
 from headrace.worker.meter import Meter, StepCounts
 from headrace.worker.rows import Rows
@@ -403,3 +405,31 @@ class OwnStep:
         )
         located.__cause__ = error if show else without_message(error)
         return located
+
+
+# ---------------------------------------------------------------- the output schema
+
+
+def schema_by_trying(
+    steps: Sequence[Step], schema: pa.Schema, *, guessed: list[str] | None = None
+) -> pa.Schema | None:
+    """Send a batch of no rows through the steps, in the driver; None if a function cannot do without rows.
+
+    With ``guessed``, such a step is taken to leave the columns as they are, and its label is added there.
+
+    Raises ``UnknownColumn`` and ``StepError`` for an expression that cannot work on such columns.
+    """
+    if union_in(steps) is not None:
+        return None  # each dataset has a schema of its own
+    batch = empty_batch(schema)
+    for step in steps:
+        try:
+            batch = running(step).on_no_rows(batch)
+        except BaseException as error:
+            # Rows would fail as well.
+            if is_interrupt(error) or (type(error) in (StepError, UnknownColumn) and not step.functions()):
+                raise
+            if guessed is None:
+                return None
+            guessed.append(step.label())
+    return batch.schema

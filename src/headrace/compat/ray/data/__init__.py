@@ -21,9 +21,11 @@ from headrace.compat.ray.data.arguments import (
     ITERATORS,
     PLACED,
     WRITERS,
+    FileShuffleConfig,
     adding,
     iterating,
     placed,
+    reading,
     write_sql,
 )
 from headrace.compat.ray.data.block import Schema
@@ -36,7 +38,6 @@ from headrace.compat.ray.data.datasource import Datasink as Datasink
 from headrace.compat.ray.data.datasource import Datasource as Datasource
 from headrace.compat.ray.data.datasource import ReadTask as ReadTask
 from headrace.compat.ray.data.datasource import RowBasedFileDatasink as RowBasedFileDatasink
-from headrace.compat.ray.data.reading import FileShuffleConfig, adapted
 from headrace.compat.ray.offered import names_of_headrace, parts_of
 from headrace.compat.ray.predictors import Preprocessor as Preprocessor
 from headrace.compat.ray.session import without_counted_gpus
@@ -424,7 +425,7 @@ def _adapted(found: Any) -> Any:
     """Return a reader of Headrace as one that makes datasets of this module; all else as it is."""
     if isinstance(found, type):
         return found
-    return adapted(found, lambda name: MaterializedDataset if name.startswith("from_") else Dataset)
+    return reading(found, lambda name: MaterializedDataset if name.startswith("from_") else Dataset)
 
 
 read_datasource = _adapted(datasource.read_datasource)
