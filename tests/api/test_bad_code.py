@@ -195,7 +195,6 @@ ROWS: list[tuple[str, Callable[..., Any], type[HeadraceError], str]] = [
         r"It was working on range, row 99: id=99\.$",
     ),
     ("filter", lambda row: row["id"] < 120 or 1 / 0, StepError, r"range, row 120: id=120\.$"),
-    ("filter", lambda row: np.array([True, False]), BadReturn, "not True or False: .* returned an ndarray"),
 ]
 
 

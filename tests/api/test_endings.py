@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pty
 import signal
@@ -66,10 +67,14 @@ def workers(folder: Path, count: int = 2) -> list[psutil.Process]:
     return [psutil.Process(int(file.name.partition("-")[2])) for file in files]
 
 
-def shared_memory() -> set[str]:
-    """Return what lies in shared memory, but for what PostgreSQL and Daft have there in tests beside these."""
-    there = os.listdir("/dev/shm") if os.path.isdir("/dev/shm") else []
-    return {name for name in there if not name.startswith(("PostgreSQL.", "psm_"))}
+def shared_memory(*processes: psutil.Process) -> set[str]:
+    """Return the files of shared memory that processes have open or mapped; others here have some of their own."""
+    found: set[str] = set()
+    for each in (Path(f"/proc/{process.pid}") for process in processes):
+        with contextlib.suppress(OSError):  # there is no /proc
+            found |= {line.split()[-1] for line in (each / "maps").read_text().splitlines()}
+            found |= {os.readlink(link) for link in (each / "fd").iterdir()}
+    return {name for name in found if name.startswith("/dev/shm/")}
 
 
 def screen(terminal: int) -> str:
@@ -95,14 +100,14 @@ def gone(processes: list[psutil.Process]) -> bool:
 
 @pytest.mark.parametrize("verb", list(VERBS))
 def test_ctrl_c(tmp_path: Path, verb: str) -> None:
-    before = shared_memory()
     process, terminal = start(tmp_path, verb)
     children = workers(tmp_path)
+    shared = shared_memory(psutil.Process(process.pid), *children)
     os.write(terminal, b"\x03")
     shown = screen(terminal)
     assert process.wait() == -signal.SIGINT
     assert gone(children)
-    assert shared_memory() <= before
+    assert not any(map(os.path.exists, shared))
     assert shown.rstrip().endswith("KeyboardInterrupt")
     assert shown.count("Traceback") == 1 and shown.count("  File ") <= 2, shown
 
@@ -121,13 +126,13 @@ def test_ctrl_c_where_the_driver_works_itself(tmp_path: Path, verb: str) -> None
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_a_killed_driver(tmp_path: Path, how: signal.Signals) -> None:
-    before = shared_memory()
     process, terminal = start(tmp_path, "write")
     children = workers(tmp_path)
+    shared = shared_memory(psutil.Process(process.pid), *children)
     process.send_signal(how)
     assert process.wait() == -how
     assert gone(children)
-    assert shared_memory() <= before
+    assert not any(map(os.path.exists, shared))
     os.close(terminal)
 
 

@@ -132,10 +132,6 @@ def test_what_is_wrong_is_said(data: hr.Dataset) -> None:
         data.with_column("z", x.str.upper()).schema()
     with pytest.raises(ArgumentError, match=r"& \| ~"):
         data.filter(expr=x > 1 and y > 1)
-    with pytest.raises(ArgumentError, match=r"with_column\('z', 5\)"):
-        data.with_column("z", 5)  # type: ignore[arg-type]
-    with pytest.raises(ArgumentError, match="name of a column"):
-        data.with_column("", x)
     with pytest.raises(NotOffered, match="Did you mean 'is_null'"):
         x.isnull()  # type: ignore[attr-defined]
     with pytest.raises(NotOffered, match="Did you mean 'upper'"):

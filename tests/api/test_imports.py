@@ -118,14 +118,6 @@ def test_a_job_without_pandas_never_imports_it(script: Callable[..., Any]) -> No
     assert ended.out == "fine False\n"
 
 
-@pytest.mark.parametrize("name", ["read_paquet", "Datasets"])
-def test_a_name_that_is_not_there(name: str) -> None:
-    import headrace as hr
-
-    with pytest.raises(AttributeError, match=name):
-        getattr(hr, name)
-
-
 def test_every_public_name_is_there() -> None:
     import headrace as hr
 

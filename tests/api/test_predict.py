@@ -231,17 +231,6 @@ def test_batches_have_the_size_asked_for_whatever_was_read(engine: str, size: An
         assert sizes == [min(size, 500 - at // size * size) for at in range(500)]
 
 
-def test_inputs_are_read_only(rides: hr.Dataset) -> None:
-    def write(batch: Batch) -> Any:
-        batch["km"] += 1
-        return batch["km"]
-
-    with pytest.raises(
-        StepError, match=r"predict\(.*write\) raised ValueError.*copy an array before writing"
-    ):
-        rides.predict(write, inputs=["km"]).take()
-
-
 # ---------------------------------------------------------------- what it gives back
 
 
@@ -410,36 +399,6 @@ def test_what_is_not_kept_may_be_named_again(rides: hr.Dataset) -> None:
 def test_columns_that_are_not_there(rides: hr.Dataset, chain: Any, message: str) -> None:
     with pytest.raises(UnknownColumn, match=message):
         chain(rides).take()
-
-
-def test_row_steps_limits_and_filters_around_it(engine: str) -> None:
-    done = (
-        hr.range(1000)
-        .filter(lambda row: row["id"] % 3 == 0)
-        .predict(lambda b: b["id"] * 2, inputs=["id"], batch_size=64)
-        .map(lambda row: {**row, "half": row["prediction"] / 4})
-        .limit(100)
-        .with_options(engine=engine, workers=2, shard_rows=100)
-        .to_arrow()
-    )
-    assert done.column("id").to_pylist() == list(range(0, 300, 3))
-    assert done.column("half").to_pylist() == [i / 2 for i in range(0, 300, 3)]
-
-
-def test_results_of_changing_type_become_one_column(engine: str) -> None:
-    def whole_at_first(batch: Batch) -> Any:
-        values = batch["id"]
-        return values if values[-1] < 50 else values + 0.5
-
-    data = hr.range(100).predict(whole_at_first, inputs=["id"], batch_size=10)
-    widened = data.with_options(engine=engine, workers=1, shard_rows=1000).to_arrow()
-    assert widened.schema.field("prediction").type == pa.float64()
-    assert widened.column("prediction").to_pylist() == [i if i < 50 else i + 0.5 for i in range(100)]
-    nulls = hr.range(100).predict(
-        lambda b: [None if i < 50 else i for i in b["id"].tolist()], inputs=["id"], batch_size=10
-    )
-    done = nulls.with_options(engine=engine, workers=1, shard_rows=1000).to_arrow()
-    assert done.column("prediction").to_pylist() == [None] * 50 + list(range(50, 100))
 
 
 # ---------------------------------------------------------------- several models

@@ -18,7 +18,6 @@ from PIL import Image
 import headrace as hr
 from crossed import sampled
 from headrace.core.engine_ports import Capacity, Devices
-from headrace.engines.local.machine import private_memory
 from headrace.errors import (
     ArgumentError,
     BadReturn,
@@ -28,6 +27,7 @@ from headrace.errors import (
 )
 from headrace.plan.logical import Plan
 from headrace.plan.physical import stages_of
+from headrace.session import execution_plan
 
 Batch = dict[str, np.ndarray[Any, Any]]
 MACHINE = Capacity(8, 64 << 30, 2)
@@ -437,12 +437,11 @@ def test_blocks_in_flight_stay_within_the_budget(monkeypatch: pytest.MonkeyPatch
     def slow(batch: Batch) -> Any:
         return np.sort(np.sin(batch["x"]), axis=1)[:, 0]
 
-    data = hr.range(20_000).map_batches(expand, num_cpus=1, batch_size=128)
+    budget = 32 << 20  # all blocks together would take 98 MB
+    monkeypatch.setattr(execution_plan, "block_budget", lambda options, memory: budget)
+    data = hr.range(3_000).map_batches(expand, num_cpus=1, batch_size=128)
     data = data.predict(slow, inputs=["x"], concurrency=1, batch_size=128)
-    budget = (private_memory(os.getpid()) + (600 << 20)) // 4  # all blocks together would take 655 MB
-    data.drop_columns("x").with_options(memory_limit=4 * budget, shard_rows=2500).write_parquet(
-        tmp_path / "out"
-    )
+    data.drop_columns("x").with_options(shard_rows=1_000).write_parquet(tmp_path / "out")
     (watched,) = made
     assert watched.peak <= budget + 3 * (9 << 20), "one block for each open shard at most beside the budget"
     assert watched.held == 0, "every block is dropped"

@@ -75,7 +75,7 @@ def test_a_shard_is_one_part_where_that_is_asked_for(tmp_path: Path) -> None:
 
 
 def slow(row: dict[str, Any]) -> dict[str, Any]:
-    time.sleep(0.03)
+    time.sleep(0.01)
     return row
 
 

@@ -623,10 +623,6 @@ ALIKE: dict[str, tuple[str, str]] = {
         "@functools.cache\ndef g(x): return 1\ndef f(x): return g(x)",
         "@functools.cache\ndef g(x): return 1\ng(3)\ndef f(x): return g(x)",
     ),
-    "a set in another order": (
-        "S = {'a', 'b', 'c'}\ndef f(x): return S",
-        "S = {'c', 'b', 'a'}\ndef f(x): return S",
-    ),
 }
 
 _IMPORTS = "import re, collections, functools, dataclasses, enum, types\n"
