@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import sys
 import time
@@ -74,6 +75,7 @@ class Kind:
     act: Callable[[Any, Any], Any]
     error: str
     deadly: bool = False
+    says: str = ""
 
 
 KINDS = {
@@ -82,10 +84,10 @@ KINDS = {
     "nan": Kind(lambda ids, bad: np.where(bad, np.nan, ids * 2.0), ""),
     "memory": Kind(raising(MemoryError), "MemoryError"),
     "cuda memory": Kind(raising(lambda: OutOfMemoryError("CUDA out of memory")), "OutOfMemoryError"),
-    "exit": Kind(dying(lambda: os._exit(3)), "WorkerDied", deadly=True),
+    "exit": Kind(dying(lambda: os._exit(3)), "WorkerDied", True, "exited with status 3"),
     "SIGSEGV": Kind(dying(lambda: os.kill(os.getpid(), signal.SIGSEGV)), "WorkerDied", deadly=True),
     "SIGKILL": Kind(dying(lambda: os.kill(os.getpid(), signal.SIGKILL)), "WorkerDied", deadly=True),
-    "loop": Kind(dying(hanging), "BatchTimeout", deadly=True),
+    "loop": Kind(dying(hanging), "BatchTimeout", True, "more than batch_timeout=1"),
     "leak": Kind(leaking, "", deadly=True),
 }
 MILD = [name for name, kind in KINDS.items() if not kind.deadly]
@@ -100,6 +102,7 @@ class Case:
     place: str
     on_error: str
     workers: int = 0  # none: in this process
+    staged: bool = False  # rows come from another stage
 
     @property
     def rows(self) -> int:
@@ -135,24 +138,23 @@ class Case:
             options |= {"memory_limit": private_memory(os.getpid()) + ROOM}
         if self.rows < 100:
             options |= {"max_attempts": 10}
-        return (
-            hr.range(self.rows)
-            .with_options(**options)
-            .predict(
-                Model,
-                inputs=["id"],
-                output="y",
-                fn_constructor_args=[self.kind, self.bad],
-                batch_size=self.batch,
-                version="1",
-            )
+        data = hr.range(self.rows).with_options(**options)
+        data = data.map_batches(lambda batch: batch, num_cpus=1, version="1") if self.staged else data
+        return data.predict(
+            Model,
+            inputs=["id"],
+            output="y",
+            fn_constructor_args=[self.kind, self.bad],
+            batch_size=self.batch,
+            version="1",
+            concurrency=1 if self.staged else None,
         )
 
     def run(self, output: Path) -> None:
         """Run it, and see that nothing is lost, nothing comes twice, and what failed is told."""
         kind, bad = KINDS[self.kind], set(self.bad)
         if self.on_error == "raise" and kind.error:
-            with pytest.raises(StepError, match=r"range, rows? \d+"):
+            with pytest.raises(StepError, match=rf"range, rows? \d+.*{kind.says}"):
                 self.data().write_parquet(output)
             return
         result = self.data().write_parquet(output)
@@ -173,6 +175,10 @@ class Case:
         if aside:
             assert rejected.column("id").to_pylist() == sorted(aside)
             assert set(rejected.column("_error_type").to_pylist()) == {kind.error}
+            assert all(re.search(kind.says, text) for text in rejected.column("_error").to_pylist())
+            assert all("predict" in text for text in rejected.column("_step").to_pylist())
+        if aside and kind.deadly:
+            assert rejected.column("_row").to_pylist() == sorted(aside)
 
     def run_killed(self, output: Path, kill: str) -> None:
         """Have the driver die in the middle; then run it again."""
@@ -221,6 +227,23 @@ def test_mild(kind: str, place: str, on_error: str, tmp_path: Path) -> None:
 def test_mild_with_workers(kind: str, policy: tuple[str, str], tmp_path: Path) -> None:
     on_error, place = policy
     Case(kind, place, on_error, workers=2).run(tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("kind", "place", "on_error", "staged"),
+    [
+        ("exit", "first", "reject", False),
+        ("SIGSEGV", "last", "reject", False),
+        ("SIGKILL", "first", "reject", True),
+        ("loop", "random", "reject", False),
+        ("exit", "random", "raise", False),
+        ("loop", "last", "raise", False),
+    ],
+)
+def test_rows_that_end_their_worker(
+    kind: str, place: str, on_error: str, staged: bool, tmp_path: Path
+) -> None:
+    Case(kind, place, on_error, workers=2, staged=staged).run(tmp_path / "out")
 
 
 @pytest.mark.parametrize(("on_error", "place"), [("reject", "every"), ("null", "random")])
