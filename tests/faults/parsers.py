@@ -11,7 +11,6 @@ import random
 import resource
 import sys
 import time
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import Any
 
 from headrace.errors import HeadraceError
 from headrace.output.journal import HEAD
-from predictors import fuzzing, seeds
+from predictors import fuzzing
 
 from . import tampering
 
@@ -91,12 +90,9 @@ def _memory() -> int:
 # ---------------------------------------------------------------- the parsers
 
 
-def parsers(folder: Path, *, all_libraries: bool) -> dict[str, Parser]:
-    """Make outputs and models, and return the parsers of their files; without TensorFlow and PyTorch if not all."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of libraries that save models
-        found = {**_of_outputs(folder / "outputs"), **_of_onnx(folder / "models"), **_of_lists(folder)}
-        return found | _of_models(folder / "models") if all_libraries else found
+def parsers(folder: Path) -> dict[str, Parser]:
+    """Make outputs, and return the parsers of their files."""
+    return {**_of_outputs(folder / "outputs"), **_of_lists(folder)}
 
 
 def _written(path: Path, then: Callable[[], Any]) -> Callable[[bytes], Any]:
@@ -181,50 +177,6 @@ def _with_its_hash(data: bytes, dice: random.Random) -> bytes:
         return fuzzing.damaged(data, dice)
     body = fuzzing.damaged(data[32:], dice)
     return hashlib.sha256(body).digest() + body
-
-
-def _of_onnx(folder: Path) -> dict[str, Parser]:
-    from headrace.predictors import onnx_files
-
-    return {
-        "onnx": Parser(
-            onnx_files.external_names,
-            _made(folder, "onnx") + _made(folder, "onnx-weights", file="m.onnx"),
-            _MODEL_ERRORS,
-            share=4.0,
-        ),
-    }
-
-
-_MODEL_ERRORS = (OSError, ValueError)  # each predictor says where, and what it is
-
-
-def _made(folder: Path, *names: str, file: str = "") -> list[bytes]:
-    places = [Path(seeds.make(name, folder)) for name in names]
-    return [(place / file if file else place).read_bytes() for place in places]
-
-
-def _of_models(folder: Path) -> dict[str, Parser]:
-    from headrace.annex.models.keras_models import _why_code
-    from headrace.annex.models.mlflow import read_mlmodel, signature_inputs
-    from headrace.core.files.artifacts import from_json
-
-    def of_mlmodel() -> None:
-        signature_inputs(str(folder), read_mlmodel(str(folder)))
-
-    layers = [{"class_name": "Lambda", "config": {"function": {"class_name": "__lambda__"}}}]
-    config = json.dumps({"class_name": "Sequential", "config": {"layers": layers}}).encode()
-    signature = (
-        '[{"name": "a", "type": "float"}, {"type": "tensor", "tensor-spec": {"dtype": "f4", "shape": [3]}}]'
-    )
-    mlmodel = (
-        "flavors:\n  python_function:\n    loader_module: mlflow.sklearn\n    data: model.skops\n"
-        f"  sklearn:\n    serialization_format: skops\nsignature:\n  inputs: '{signature}'\n"
-    )
-    return {
-        "keras config": Parser(lambda data: _why_code(from_json(data)), [config], (ValueError,), share=2.0),
-        "MLmodel": Parser(_written(folder / "MLmodel", of_mlmodel), [mlmodel.encode()], share=0.2),
-    }
 
 
 def _of_lists(folder: Path) -> dict[str, Parser]:

@@ -34,7 +34,7 @@ def played(known: dict[str, parsers.Parser], cases: int, scratch: Path) -> int:
 
 
 def test_damaged_bytes(tmp_path: Path) -> None:
-    known = parsers.parsers(tmp_path, all_libraries=False)
+    known = parsers.parsers(tmp_path)
     check_whole(known)
     assert played(known, FEW, tmp_path) > FEW
 
@@ -57,6 +57,6 @@ def in_memory(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.soak
 def test_soak(in_memory: Path, tmp_path: Path) -> None:
-    known = parsers.parsers(in_memory, all_libraries=True)
+    known = parsers.parsers(in_memory)
     check_whole(known)
     print(played(known, CASES, tmp_path), "cases")

@@ -35,8 +35,7 @@ class RunDescribed(msgspec.Struct, frozen=True):
     ``plan`` is what ``explain`` says. ``source`` is what is read, in a
     word; ``inputs`` are the first paths it was given, of ``input_files`` files in all; ``command`` is what this
     process was started with, ``resume`` what to type to go on; ``models`` are steps with the digests of their models,
-    ``packages`` versions of libraries, ``commit`` that of the program's repository. ``every_row``: none may be set
-    aside.
+    ``packages`` versions of libraries. ``every_row``: none may be set aside.
     """
 
     run: str
@@ -61,7 +60,6 @@ class RunDescribed(msgspec.Struct, frozen=True):
     folder: str = ""
     models: tuple[tuple[str, str], ...] = ()
     packages: dict[str, str] = {}
-    commit: str = ""
     every_row: bool = False
 
 

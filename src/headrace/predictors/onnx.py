@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import mmap
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -11,20 +12,11 @@ from typing import Any
 import numpy as np
 
 from headrace.core.arguments import known_arguments
-from headrace.core.arrow.model_columns import (
-    cast,
-    check_texts,
-    features,
-    kind_of_column,
-    no_such_inputs,
-    pieces,
-    shapes,
-)
-from headrace.core.files.artifacts import Artifact, require, shortened, threads
+from headrace.core.arrow.model_columns import ModelInput, fed, pieces, shapes
+from headrace.core.files.artifacts import Artifact, inside, open_regular, require, shortened, threads
 from headrace.core.files.formats import model_format
 from headrace.errors import ArgumentError, BadInput, BadReturn, ModelUnreadable, nearest
 from headrace.predictors import Direct, directly
-from headrace.predictors.onnx_files import external_files, external_names, looks_like_onnx
 
 # ---------------------------------------------------------------- what goes in and comes out, as arrays
 
@@ -32,7 +24,7 @@ _DTYPES = {
     "float": "float32",
     "double": "float64",
     "float16": "float16",
-    "string": "object",
+    "string": "text",
     **{
         name: name
         for name in ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
@@ -40,59 +32,17 @@ _DTYPES = {
 }
 
 
-class OnnxInput:
-    """One input of a model: what may go into it."""
-
-    def __init__(self, described: Any) -> None:
-        self.type: str = described.type
-        self.shape: list[Any] = list(described.shape)
-        self.dtype = _DTYPES.get(_element(described.type))
-
-    def __str__(self) -> str:
-        dtype = "text" if self.dtype == "object" else self.dtype
-        return f"{dtype} ({', '.join('any' if not isinstance(n, int) else str(n) for n in self.shape)})"
-
-    def array(self, name: str, array: Array, batch: Mapping[str, Array]) -> Array:
-        """Return ``array`` as this input takes it, or raise ``BadInput``."""
-        result = _as_strings(name, array) if self.dtype == "object" else cast(name, array, self.dtype)
-        if (
-            result.ndim == 1
-            and len(self.shape) == 2
-            and (self.shape[1] == 1 or not isinstance(self.shape[1], int))
-        ):
-            result = result.reshape(-1, 1)
-        if self.shape and not self._fits(result.shape):
-            choose = ". Choose columns with inputs=[…]" if len(batch) > 1 else ""
-            raise BadInput(
-                f"the model takes {self}, but it was given {kind_of_column(result)} {result.shape} "
-                f"({shapes(batch)}){choose}"
-            )
-        return np.ascontiguousarray(result)
-
-    def is_whole(self, array: Array) -> bool:
-        """Say whether a column is the whole input, rather than a feature of a matrix."""
-        if array.ndim == 1 and len(self.shape) == 2:
-            return self.shape[1] == 1 or self.dtype == "object"
-        return self._fits(array.shape)
-
-    def _fits(self, shape: tuple[int, ...]) -> bool:
-        """Compare all dimensions but the first; names of dimensions are free."""
-        return len(shape) == len(self.shape) and all(
-            not isinstance(wanted, int) or wanted == given
-            for wanted, given in zip(self.shape[1:], shape[1:], strict=True)
-        )
+def _input(described: Any) -> ModelInput:
+    """Return what may go into an input. Names of dimensions are free, and so is all where there are none."""
+    shape = tuple(size if isinstance(size, int) else None for size in described.shape)
+    return ModelInput(_DTYPES.get(_element(described.type), ""), shape or None)
 
 
-def fixed_rows(inputs: Mapping[str, OnnxInput]) -> int | None:
+def fixed_rows(inputs: Mapping[str, ModelInput]) -> int | None:
     """Return the number of rows that a model was exported for, None if it takes any."""
     firsts = {each.shape[0] for each in inputs.values() if each.shape}
     first = firsts.pop() if len(firsts) == 1 else None
-    return first if isinstance(first, int) and first > 0 else None
-
-
-def _as_strings(name: str, array: Array) -> Array:
-    check_texts(name, array)
-    return array.astype(object, copy=False)
+    return first or None
 
 
 def joined(parts: Sequence[Any]) -> Any:
@@ -128,15 +78,17 @@ def _element(kind: str) -> str:
 Array = np.ndarray[Any, Any]
 Provider = str | tuple[str, Mapping[str, Any]]
 
+# A key and the begin of its value in TensorProto.external_data: https://github.com/onnx/onnx/blob/main/onnx/onnx.proto
+_LOCATION = b"\n\x08location\x12"
 _FATAL = 4  # its exceptions have the messages that ONNX Runtime would print
 _CUDA, _CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
 
 
 def kind_of(path: str) -> str | None:
-    """Return ``"onnx"`` if an ONNX model is at ``path``, by its suffix or its content; None if not."""
+    """Return ``"onnx"`` if an ONNX model is at ``path``, by its name; None if not."""
     if os.path.isdir(path):
         return "onnx" if len(_models_in(path)) == 1 else None
-    return "onnx" if model_format(path, "onnx") or looks_like_onnx(path) else None
+    return "onnx" if model_format(path, "onnx") else None
 
 
 class OnnxPredictor(Direct):
@@ -232,17 +184,17 @@ class OnnxPredictor(Direct):
         session.disable_fallback()
         self._check_providers(session, providers)
         self._session = session
-        self._inputs = {each.name: OnnxInput(each) for each in session.get_inputs()}
+        self._inputs = {each.name: _input(each) for each in session.get_inputs()}
         self._fixed = fixed_rows(self._inputs)
         self._names = self._chosen([each.name for each in session.get_outputs()])
         kinds = {each.name: each.type for each in session.get_outputs()}
-        self._check_kinds({name: each.type for name, each in self._inputs.items()}, kinds)
+        self._check_kinds({each.name: each.type for each in session.get_inputs()}, kinds)
 
     def predict(self, batch: Mapping[str, Array]) -> Any:
         """Return the output, or the outputs by name; one row per row of the batch."""
         if self._session is None:
             return directly(self, batch)
-        feed = self._feed(batch)
+        feed = {name: np.ascontiguousarray(array) for name, array in fed(self._inputs, batch).items()}
         rows = len(next(iter(batch.values())))
         if self._fixed is None:
             results = self._run(feed, rows)
@@ -263,7 +215,7 @@ class OnnxPredictor(Direct):
         else:
             file = self._file()
             folder = os.path.dirname(file)
-            beside = [os.path.join(folder, name) for name in external_files(file)]
+            beside = [os.path.join(folder, name) for name in _files_beside(file)]
             self._files = [Artifact(path) for path in (file, *beside)]
             digests = [each.digest() for each in self._files]
         return ("onnx", tuple(digests), self._outputs, tuple(sorted(self._options.items())))
@@ -284,7 +236,7 @@ class OnnxPredictor(Direct):
             raise ModelUnreadable(
                 f"The folder {path} should hold one .onnx file, but {found}. Name the file."
             )
-        external_files(self._file())
+        _files_beside(self._file())
 
     def _wanted_providers(self, onnxruntime: Any) -> tuple[Provider, ...]:
         available = onnxruntime.get_available_providers()
@@ -338,21 +290,6 @@ class OnnxPredictor(Direct):
 
     # ---------------------------------------------------------------- predicting
 
-    def _feed(self, batch: Mapping[str, Array]) -> dict[str, Array]:
-        """Give each of the model's inputs its array."""
-        inputs = self._inputs
-        if len(inputs) == 1:
-            ((name, wanted),) = inputs.items()
-            if len(batch) == 1:
-                ((column, array),) = batch.items()
-                return {name: wanted.array(column, array, batch)}
-            if name in batch and wanted.is_whole(batch[name]):  # or it is one of several features
-                return {name: wanted.array(name, batch[name], batch)}
-            return {name: wanted.array(name, features(batch, wanted.dtype), batch)}
-        if inputs.keys() <= batch.keys():
-            return {name: each.array(name, batch[name], batch) for name, each in inputs.items()}
-        raise no_such_inputs(inputs, batch)
-
     def _run(self, feed: dict[str, Array], rows: int) -> list[Any]:
         try:
             results: list[Any] = self._session.run(self._names, feed)
@@ -397,11 +334,7 @@ def _serialized(model: Any, sha256: str | None) -> Array:
             f"An ONNX model is a path, an onnx.ModelProto or its bytes, not {type(model).__name__}."
         )
     data = bytes(model)
-    try:
-        beside = external_names(data)
-    except ValueError as error:
-        raise ModelUnreadable(f"These {len(data):,} bytes are not a whole ONNX model: {error}.") from error
-    if beside:
+    if beside := _names_in(data):
         raise ArgumentError(f"The model keeps weights in files ({', '.join(beside)}): give its path.")
     return np.frombuffer(data, np.uint8)
 
@@ -423,6 +356,51 @@ def _set_options(options: Any, wanted: Mapping[str, Any], onnxruntime: Any) -> N
             raise ArgumentError(
                 f"session_options= cannot set {name} to {value!r}: {_said(error)}."
             ) from error
+
+
+def _names_in(model: bytes | mmap.mmap) -> list[str]:
+    """Return the names of the files that a model, as ONNX and PyTorch write it, wants beside it."""
+    names = set()
+    at = 0
+    while (at := model.find(_LOCATION, at)) >= 0:
+        at += len(_LOCATION)
+        size = int.from_bytes(model[at : at + 1], "little")
+        if size > 127:
+            size += 128 * (int.from_bytes(model[at + 1 : at + 2], "little") - 1)
+            at += 1
+        names.add(model[at + 1 : at + 1 + size].decode(errors="replace"))
+    return sorted(names)
+
+
+def _files_beside(path: str) -> list[str]:
+    """Return the names of the files beside a model that hold weights of it; all are there.
+
+    Raises ``ModelUnreadable`` for weights that are elsewhere, or are no files.
+    """
+    try:
+        with open_regular(path) as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as model:
+            names = _names_in(model)
+    except (OSError, ValueError) as error:
+        raise ModelUnreadable(
+            f"The model at {path} cannot be read: {error}. Copy or export it again."
+        ) from error
+    for name in names:
+        if not inside(name):
+            raise ModelUnreadable(
+                f"The model {path} keeps its weights in {name!r}, which is outside of its folder. Export it again, "
+                "with its weights beside it; from people whom you do not know, do not read it at all."
+            )
+        weights = os.path.join(os.path.dirname(path), name)
+        if not os.path.exists(weights):
+            raise ModelUnreadable(
+                f"The model {path} keeps its weights in {name!r} beside it, and that file is not there. Copy it to "
+                f"{os.path.dirname(path)}."
+            )
+        if not os.path.isfile(weights):
+            raise ModelUnreadable(
+                f"The model {path} keeps its weights in {name!r}, which is not a regular file."
+            )
+    return names
 
 
 def _models_in(folder: str) -> list[str]:

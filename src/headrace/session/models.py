@@ -62,14 +62,13 @@ def load_model(
     ----------
     path
         A file (``.onnx``, ``.pt2``, TorchScript, ``.safetensors``, ``.skops``, ``.keras``, XGBoost's ``.json`` and
-        ``.ubj``, LightGBM's ``.txt``), a folder (Hugging Face, sentence-transformers, MLflow, TensorFlow SavedModel),
-        or an MLflow URI (``models:/fare/3``, ``runs:/…/model``).
+        ``.ubj``, LightGBM's ``.txt``), a folder (Hugging Face, sentence-transformers, MLflow), or an
+        MLflow URI (``models:/fare/3``, ``runs:/…/model``).
     sha256
         What the content must be, in hex: of a folder, as ``Artifact.digest`` computes it.
     trust_pickle
         Trust the code that a file brings, and run it: pickles (``.pkl``, ``.joblib``, ``.pt``), Lambda layers of
-        Keras, SavedModels whose graph reaches files, MLflow models with code. Only for files that you trust as you
-        trust your own code.
+        Keras, all models that MLflow logged. Only for files that you trust as you trust your own code.
     options
         What the library's predictor takes beside: ``device=``, ``method=``, ``architecture=``, …
 
@@ -165,7 +164,7 @@ def _library_at(place: str) -> str:
         return library
     raise ModelUnreadable(
         f"{place} is not a model of a known kind. The known kinds are ONNX, torch.export and TorchScript, "
-        "safetensors, skops, XGBoost, LightGBM, Keras and SavedModel files, and folders of Hugging Face, "
+        "safetensors, skops, XGBoost, LightGBM and Keras files, and folders of Hugging Face, "
         "sentence-transformers and MLflow. For any other model, write a class that loads it in its constructor."
         f"{MODELS.unusable()}"
     )

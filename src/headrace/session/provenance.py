@@ -1,4 +1,4 @@
-"""What a run was made with: command, inputs, models, packages, the code's commit; and the event that says so."""
+"""What a run was made with: command, inputs, models, packages; and the event that says so."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from headrace.core.events import RunDescribed, StageDescribed
-from headrace.core.files import safe_files
 from headrace.core.files.artifacts import Artifact
 from headrace.core.table_changes import position_text
 from headrace.options import RunOptions
@@ -43,7 +41,6 @@ _PACKAGES = (
 )
 _SECRET = re.compile(r"(?i)(pass(word|wd)?|secret|token|credential|api[-_]?key|access[-_]?key)")
 _USERINFO = re.compile(r"(://[^/@\s:]*):[^/\s]*@")  # of an address: user and password
-_GIT_BYTES = 1 << 20
 _COMMAND = 2_000  # characters
 
 
@@ -133,64 +130,6 @@ def packages() -> dict[str, str]:
     return found
 
 
-def git_commit() -> str:
-    """Return the commit that is checked out where the user's program lies; empty if it lies in no repository.
-
-    Code without a file, as of a notebook, belongs to the working directory, but never to the repository that Headrace
-    itself is run from. An installed program has no commit. No program is called; whether files differ from the commit
-    is not looked at.
-    """
-    ours = Path(os.path.realpath(__file__)).parents[1]
-    script = sys.argv[0] if sys.argv and sys.argv[0] not in ("", "-c", "-m") else ""
-    try:
-        path = Path(os.path.realpath(script)) if script else None
-        if path is not None and not (_is_installed(path) or path.is_relative_to(ours)):
-            repository = _repository(path.parent)
-        elif path is None or invocation.current() is not None or "ipykernel" in sys.modules:
-            repository = _repository(Path.cwd())
-            if not _is_installed(ours) and repository == _repository(ours):
-                return ""
-        else:
-            return ""
-        return "" if repository is None else _head(repository / ".git")
-    except (OSError, ValueError):
-        return ""
-
-
-def _is_installed(path: Path) -> bool:
-    packages = {"site-packages", "dist-packages"}.intersection(path.parts)
-    return bool(packages) or path.parent == Path(os.path.realpath(sys.prefix)) / "bin"
-
-
-def _repository(place: Path) -> Path | None:
-    return next((folder for folder in (place, *place.parents) if (folder / ".git").exists()), None)
-
-
-def _head(git: Path) -> str:
-    if git.is_file():  # of a worktree: its own folder lies elsewhere
-        git = (git.parent / _content(git).partition("gitdir:")[2].strip()).resolve()
-    head = _content(git / "HEAD").strip()
-    name = head.partition("ref:")[2].strip()
-    if not name:
-        return head[:40]
-    common = git
-    if (git / "commondir").is_file():
-        common = (git / _content(git / "commondir").strip()).resolve()
-    branch = name.removeprefix("refs/heads/")
-    for place in (git / name, common / name):
-        if place.is_file():
-            return f"{_content(place).strip()[:40]} ({branch})"
-    for line in _content(common / "packed-refs").splitlines():
-        commit, _, ref = line.partition(" ")
-        if ref == name:
-            return f"{commit[:40]} ({branch})"
-    return ""
-
-
-def _content(path: Path) -> str:
-    return safe_files.content(path, _GIT_BYTES).decode("utf-8", "replace")
-
-
 # ---------------------------------------------------------------- the event that describes a run before it begins
 
 _ABOUT_REPORTING = ("progress", "observers", "report", "watch")
@@ -238,8 +177,7 @@ def describe(
         provenance.working_folder(),
         provenance.models(plan.steps, code),
         provenance.packages(),
-        provenance.git_commit(),
-        needs_every_row(plan),
+        every_row=needs_every_row(plan),
     )
 
 

@@ -5,7 +5,6 @@ import json
 import os
 import subprocess
 import sys
-import warnings
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -64,15 +63,9 @@ def direct(model: Any, inputs: Any) -> Any:
 
 @pytest.fixture(scope="session")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Save one model in each format."""
+    """Save a model."""
     folder = tmp_path_factory.mktemp("keras")
-    model = dense()
-    model.save(folder / "dense.keras")
-    with warnings.catch_warnings():  # HDF5 is called legacy at every save
-        warnings.simplefilter("ignore")
-        model.save(folder / "dense.h5")
-        model.export(folder / "exported", verbose=False)
-        two_inputs().export(folder / "exported_two", verbose=False)
+    dense().save(folder / "dense.keras")
     return folder
 
 
@@ -109,30 +102,13 @@ class TestColumnsSideBySide(TestModelObject):
         return {name: ROWS[:, place] for place, name in enumerate(("a", "b", "c", "d"))}
 
 
-class Files(TestModelObject):
-    name = ""
-
+class TestArchive(TestModelObject):
     @pytest.fixture(autouse=True)
     def _models(self, models: Path) -> None:
         self.models = models
 
     def make(self) -> Any:
-        return KerasPredictor(self.models / self.name, trust_pickle=self.name == "exported")
-
-
-class TestArchive(Files):
-    name = "dense.keras"
-
-
-class TestHdf5(Files):
-    name = "dense.h5"
-
-
-class TestSavedModel(Files):
-    name = "exported"
-
-
-del Files
+        return KerasPredictor(self.models / "dense.keras")
 
 
 class TestImages(PredictorContract):
@@ -178,19 +154,6 @@ class TestInputsByName(PredictorContract):
         yield {"words": batch["word"], "numbers": batch["numbers"]}, "no 'word'. Did you mean 'words'?"
         yield {**batch, "word": batch["word"] + 0.5}, "'word' should be int32"
         yield {**batch, "numbers": batch["word"]}, "takes float32 (any, 2)"
-
-
-class TestSavedModelByName(TestInputsByName):
-    @pytest.fixture(autouse=True)
-    def _models(self, models: Path) -> None:
-        self.models = models
-
-    def make(self) -> Any:
-        return KerasPredictor(self.models / "exported_two", trust_pickle=True)
-
-    def expected(self) -> Any:
-        named = super().expected()
-        return {"output_0": named["price"], "output_1": named["kind"]}
 
 
 class TestSubclass(PredictorContract):
@@ -298,25 +261,12 @@ def test_a_fresh_process_and_another_backend(tmp_path: Path, by_value: None, bac
 # ---------------------------------------------------------------- files and arguments
 
 
-def lambdas(folder: Path) -> list[Path]:
-    model = keras.Sequential([keras.Input((4,)), keras.layers.Lambda(lambda x: x * 2)])
-    model.save(folder / "code.keras")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        model.save(folder / "code.h5")
-    return [folder / "code.keras", folder / "code.h5"]
-
-
 def test_python_code_in_a_file_is_refused_unless_trusted(tmp_path: Path) -> None:
-    for path in lambdas(tmp_path):
-        with pytest.raises(UntrustedPickle, match=r"Lambda layer.*trust_pickle=True"):
-            loaded(path)
-        assert np.array_equal(loaded(path, trust_pickle=True).predict({"x": ROWS}), ROWS * 2)
-
-
-def test_code_in_an_archive_is_refused_in_the_driver(tmp_path: Path) -> None:
-    with pytest.raises(UntrustedPickle):
-        KerasPredictor(lambdas(tmp_path)[0])
+    path = tmp_path / "code.keras"
+    keras.Sequential([keras.Input((4,)), keras.layers.Lambda(lambda x: x * 2)]).save(path)
+    with pytest.raises(UntrustedPickle, match=r"Lambda layer.*trust_pickle=True"):
+        KerasPredictor(path)
+    assert np.array_equal(loaded(path, trust_pickle=True).predict({"x": ROWS}), ROWS * 2)
 
 
 def test_code_as_keras_2_wrote_it_is_refused(tmp_path: Path) -> None:
@@ -345,12 +295,11 @@ def test_custom_classes_of_a_file_are_named(tmp_path: Path) -> None:
     assert np.array_equal(made, ROWS * 2)
 
 
-@pytest.mark.parametrize("name", ["dense.keras", "dense.h5"])
 @pytest.mark.parametrize("keep", [0, 5, 2000, -100])
-def test_a_file_that_is_cut_off(models: Path, tmp_path: Path, name: str, keep: int) -> None:
-    (tmp_path / name).write_bytes((models / name).read_bytes()[:keep])
-    with pytest.raises(ModelUnreadable, match=f"{name}.*again"):
-        loaded(tmp_path / name)
+def test_a_file_that_is_cut_off(models: Path, tmp_path: Path, keep: int) -> None:
+    (tmp_path / "cut.keras").write_bytes((models / "dense.keras").read_bytes()[:keep])
+    with pytest.raises(ModelUnreadable, match=r"cut.keras.*again"):
+        loaded(tmp_path / "cut.keras")
 
 
 def test_a_damaged_archive(models: Path, tmp_path: Path) -> None:
@@ -362,63 +311,35 @@ def test_a_damaged_archive(models: Path, tmp_path: Path) -> None:
         loaded(path)
 
 
-def test_weights_alone_are_no_model(tmp_path: Path) -> None:
-    dense().save_weights(tmp_path / "dense.weights.h5")
-    with pytest.raises(ModelUnreadable, match="weights only"):
-        loaded(tmp_path / "dense.weights.h5")
-
-
-def test_a_damaged_saved_model(tmp_path: Path) -> None:
-    (tmp_path / "saved_model.pb").write_bytes(b"hello")
-    with pytest.raises(ModelUnreadable, match="cannot read the model"):
-        loaded(tmp_path, trust_pickle=True)
-
-
-def test_another_signature(models: Path) -> None:
-    assert np.array_equal(
-        loaded(models / "exported", signature="serve", trust_pickle=True).predict({"x": ROWS}),
-        loaded(models / "exported", trust_pickle=True).predict({"x": ROWS}),
-    )
-    with pytest.raises(ArgumentError, match=r"has no signature 'server'.*Did you mean 'serve'"):
-        loaded(models / "exported", signature="server", trust_pickle=True)
-
-
-def test_a_file_with_another_suffix(models: Path, tmp_path: Path) -> None:
-    os.symlink(models / "dense.keras", tmp_path / "model.zip")
-    assert np.array_equal(loaded(tmp_path / "model.zip").predict({"x": ROWS}), direct(dense(), ROWS))
-
-
-def test_other_objects_and_paths_are_refused(tmp_path: Path) -> None:
+def test_other_objects_and_paths_are_refused(models: Path, tmp_path: Path) -> None:
     import tensorflow
 
     with pytest.raises(ArgumentError, match="not Dense"):
         KerasPredictor(keras.layers.Dense(2))
-    with pytest.raises(ArgumentError, match="give the folder"):
+    with pytest.raises(ArgumentError, match="class of your own"):
         KerasPredictor(tensorflow.Module())
     with pytest.raises(ArgumentError, match="sha256= pins a file"):
         KerasPredictor(dense(), sha256="ab")
     with pytest.raises(ModelUnreadable, match="There is no model"):
         KerasPredictor(tmp_path / "nope.keras")
-    with pytest.raises(ModelUnreadable, match="not a whole Keras model"):
-        KerasPredictor(tmp_path)
+    os.symlink(models / "dense.keras", tmp_path / "model.zip")
+    for path in (tmp_path, tmp_path / "model.zip"):
+        with pytest.raises(ModelUnreadable, match=r"not a whole model of Keras 3, .* \.h5 .* SavedModel"):
+            KerasPredictor(path)
 
 
 def test_the_pin_is_checked(models: Path) -> None:
-    for name in ("dense.keras", "exported"):
-        KerasPredictor(models / name, sha256=Artifact(str(models / name)).digest(), trust_pickle=True)
-        with pytest.raises(ModelChanged):
-            KerasPredictor(models / name, sha256="0" * 64, trust_pickle=True)
+    path = models / "dense.keras"
+    KerasPredictor(path, sha256=Artifact(str(path)).digest())
+    with pytest.raises(ModelChanged):
+        KerasPredictor(path, sha256="0" * 64)
 
 
 def test_a_missing_library_is_named(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = importlib.util.find_spec
-    for missing, name in (("keras", "dense.keras"), ("tensorflow", "exported")):
-        with monkeypatch.context() as patch:
-            patch.setattr(
-                importlib.util, "find_spec", lambda name, m=missing: None if name == m else found(name)
-            )
-            with pytest.raises(MissingLibrary, match=rf"needs {missing}.*\.\[keras\]"):
-                KerasPredictor(models / name, trust_pickle=True)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "keras" else found(name))
+    with pytest.raises(MissingLibrary, match=r"needs keras.*\.\[keras\]"):
+        KerasPredictor(models / "dense.keras")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name == "keras" or None)
     with pytest.raises(MissingLibrary, match="needs a backend"):
         KerasPredictor(models / "dense.keras")
@@ -454,15 +375,8 @@ def test_identity_is_the_weights_and_not_the_time() -> None:
 
 
 def test_kinds_are_found_by_content(models: Path, tmp_path: Path) -> None:
-    for name in ("dense.keras", "dense.h5", "exported"):
-        assert kind_of(str(models / name)) == "keras"
-    for name, content in (
-        ("a.h5", b"text"),
-        ("b.keras", b"PK\x03\x04"),
-        ("c.bin", b"\x89HDF\r\n\x1a\n"),
-        ("d", b""),
-    ):
-        (tmp_path / name).write_bytes(content)
-        assert kind_of(str(tmp_path / name)) is None
+    assert kind_of(str(models / "dense.keras")) == "keras"
+    (tmp_path / "b.keras").write_bytes(b"PK\x03\x04")
+    assert kind_of(str(tmp_path / "b.keras")) is None
     assert kind_of(str(tmp_path)) is None
     assert kind_of(str(tmp_path / "nope")) is None

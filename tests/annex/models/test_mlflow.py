@@ -83,14 +83,14 @@ def line() -> Any:
 
 class FromFolder(PredictorContract):
     name = ""
-    options: dict[str, Any] = {}  # noqa: RUF012 - only read
+    params: dict[str, Any] | None = None
 
     @pytest.fixture(autouse=True)
     def _models(self, models: Path) -> None:
         self.models = models
 
     def make(self) -> MLflowPredictor:
-        return MLflowPredictor(self.models / self.name, **self.options)
+        return MLflowPredictor(self.models / self.name, params=self.params, trust_pickle=True)
 
 
 class TestColumns(FromFolder):
@@ -114,9 +114,8 @@ class TestColumns(FromFolder):
         yield far, "Incompatible input types for column distance. Can not safely convert"
 
 
-class TestTrustedPickle(TestColumns):
+class TestPickle(TestColumns):
     name = "pickled"
-    options = {"trust_pickle": True}  # noqa: RUF012
 
 
 class TestWithoutSignature(TestColumns):
@@ -152,7 +151,7 @@ class TestTensor(FromFolder):
 
 class TestPythonModel(FromFolder):
     name = "object"
-    options = {"trust_pickle": True, "params": {"rate": 3.0}}  # noqa: RUF012
+    params = {"rate": 3.0}  # noqa: RUF012 - only read
 
     def batch(self) -> Any:
         return rides()[[*NUMBERS]][:20]
@@ -170,7 +169,7 @@ class TestBooster(FromFolder):
         quietly(mlflow.xgboost.save_model, self.booster, tmp_path / "model")
 
     def make(self) -> MLflowPredictor:
-        return MLflowPredictor(self.folder / "model")
+        return MLflowPredictor(self.folder / "model", trust_pickle=True)
 
     def batch(self) -> Any:
         return rides()[NUMBERS][:20]
@@ -206,7 +205,7 @@ class TestRegistered(TestColumns):
         self.registry = registry
 
     def make(self) -> MLflowPredictor:
-        return MLflowPredictor("models:/fare/1", tracking_uri=self.registry[0])
+        return MLflowPredictor("models:/fare/1", tracking_uri=self.registry[0], trust_pickle=True)
 
 
 def test_uris_of_aliases_runs_and_files(
@@ -219,16 +218,17 @@ def test_uris_of_aliases_runs_and_files(
     frame, wanted = rides()[NUMBERS][:20], line().predict(rides()[NUMBERS][:20])
     monkeypatch.setenv("MLFLOW_TRACKING_URI", where)
     for uri in ("models:/fare@champion", f"runs:/{run}/fare", f"file://{models}/columns"):
-        predictor = MLflowPredictor(uri)
+        predictor = MLflowPredictor(uri, trust_pickle=True)
         predictor.load()
         np.testing.assert_allclose(predictor.predict(frame), wanted)
         predictor.close()
     assert capfd.readouterr() == ("", "")
-    assert MLflowPredictor("models:/fare/1").identity() == ("mlflow", "models:/fare/1", where, None, None)
+    registered = MLflowPredictor("models:/fare/1", trust_pickle=True)
+    assert registered.identity() == ("mlflow", "models:/fare/1", where, None, None)
 
 
 def test_what_was_downloaded_is_deleted(registry: tuple[str, str]) -> None:
-    predictor = MLflowPredictor("models:/fare/1", tracking_uri=registry[0])
+    predictor = MLflowPredictor("models:/fare/1", tracking_uri=registry[0], trust_pickle=True)
     predictor.load()
     folder = predictor._downloaded.name
     assert os.listdir(folder)
@@ -239,7 +239,7 @@ def test_what_was_downloaded_is_deleted(registry: tuple[str, str]) -> None:
 @pytest.mark.parametrize("uri", ["models:/none/1", "models:/fare/9", "models:/fare@none", "runs:/abc/fare"])
 def test_a_model_that_nobody_registered(registry: tuple[str, str], uri: str) -> None:
     with pytest.raises(ModelUnreadable, match=f"MLflow cannot read the model {uri}: .*not found") as refused:
-        MLflowPredictor(uri, tracking_uri=registry[0]).load()
+        MLflowPredictor(uri, tracking_uri=registry[0], trust_pickle=True).load()
     assert "\n" not in str(refused.value)
 
 
@@ -248,7 +248,7 @@ def test_without_a_signature_all_columns_are_given(models: Path, tmp_path: Path)
     described = yaml.safe_load((tmp_path / "m" / "MLmodel").read_text())
     del described["signature"]
     (tmp_path / "m" / "MLmodel").write_text(yaml.safe_dump(described))
-    predictor = MLflowPredictor(tmp_path / "m")
+    predictor = MLflowPredictor(tmp_path / "m", trust_pickle=True)
     predictor.load()
     batch = pd.DataFrame({name: [1.0, 2.0] for name in (*NUMBERS, "id")})
     assert len(predictor.predict(batch[NUMBERS])) == 2
@@ -258,58 +258,19 @@ def test_without_a_signature_all_columns_are_given(models: Path, tmp_path: Path)
         predictor.predict(batch)
 
 
-def test_pickles_are_refused_in_the_driver(models: Path) -> None:
+@pytest.mark.parametrize("place", ["columns", "models:/fare/1"])
+def test_a_model_has_to_be_trusted(models: Path, place: str) -> None:
     with pytest.raises(
-        UntrustedPickle,
-        match=r"flavour sklearn, in the format cloudpickle: .*='skops'.*hr\.load_model\('.*', trust_pickle=True\)",
+        UntrustedPickle, match=r"may bring pickles and code.*\.load_model\('.*', trust_pickle=True\)"
     ):
-        MLflowPredictor(models / "pickled")
-    with pytest.raises(UntrustedPickle, match="flavour python_function, with a Python object"):
-        MLflowPredictor(models / "object")
-
-
-@pytest.mark.parametrize(
-    ("changes", "flavour", "words"),
-    [
-        ({"code": "code"}, {}, "brings code of its own"),
-        ({"loader_module": "os"}, {}, "flavour sklearn, read by os"),
-        ({"data": "inner/model.skops"}, {}, r"a place of its own \(inner/model.skops\)"),
-        ({"data": "."}, {}, "a place of its own"),
-        ({}, {"skops_trusted_types": ["os.system"]}, "vouches itself for 'os.system'"),
-        (
-            {"loader_module": "mlflow.xgboost"},
-            {"model_class": "subprocess.Popen"},
-            "of the class subprocess.Popen",
-        ),
-        (
-            {"loader_module": "mlflow.lightgbm"},
-            {"model_class": "lightgbm.sklearn.LGBMModel"},
-            "pickled model",
-        ),
-        ({"loader_module": "mlflow.pytorch"}, {}, "read by mlflow.pytorch"),
-    ],
-)
-def test_what_could_run_code_is_refused(
-    models: Path, tmp_path: Path, changes: dict[str, Any], flavour: dict[str, Any], words: str
-) -> None:
-    described = yaml.safe_load((models / "columns" / "MLmodel").read_text())
-    described["flavors"]["python_function"] |= changes
-    for name in ("sklearn", "xgboost", "lightgbm"):
-        described["flavors"].setdefault(name, {}).update(flavour)
-    if "mlflow.xgboost" not in changes.values():
-        described["flavors"].pop("xgboost")
-    if "mlflow.lightgbm" not in changes.values():
-        described["flavors"].pop("lightgbm")
-    (tmp_path / "MLmodel").write_text(yaml.safe_dump(described))
-    with pytest.raises(UntrustedPickle, match=words):
-        MLflowPredictor(tmp_path)
+        MLflowPredictor(models / place if place == "columns" else place)
 
 
 def test_parameters_that_the_signature_does_not_have(models: Path) -> None:
     with pytest.raises(ArgumentError, match=r"no parameter 'rates'. Did you mean 'rate'"):
         MLflowPredictor(models / "object", params={"rates": 1.0}, trust_pickle=True).load()
     with pytest.raises(ArgumentError, match="There are: none"):
-        MLflowPredictor(models / "columns", params={"x": 1.0}).load()
+        MLflowPredictor(models / "columns", params={"x": 1.0}, trust_pickle=True).load()
     with pytest.raises(ArgumentError, match="should be a dict"):
         MLflowPredictor(models / "columns", params=[1])  # type: ignore[arg-type]
 
@@ -319,7 +280,7 @@ def test_folders_that_are_no_model(models: Path, tmp_path: Path) -> None:
         if text is not None:
             (tmp_path / "MLmodel").write_text(text)
         with pytest.raises(ModelUnreadable, match=words):
-            MLflowPredictor(tmp_path).load()
+            MLflowPredictor(tmp_path, trust_pickle=True).load()
 
     refused(None, "there is no file MLmodel in it")
     refused("flavors: [", "cannot be read: ")

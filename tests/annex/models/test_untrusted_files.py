@@ -1,4 +1,4 @@
-"""Model files that a stranger made: programs, weights elsewhere, what inflates or never ends."""
+"""Model files that a stranger made: weights elsewhere, what inflates or never ends."""
 
 from __future__ import annotations
 
@@ -13,37 +13,11 @@ import numpy as np
 import pytest
 
 from headrace.annex.models.keras import KerasPredictor
-from headrace.annex.models.mlflow import MLflowPredictor
-from headrace.errors import ModelError, ModelUnreadable, UntrustedPickle
+from headrace.errors import ModelUnreadable, UntrustedPickle
 from headrace.predictors.onnx import OnnxPredictor
-from later import Later, needs_tensorflow
+from later import Later
 
-onnx, tensorflow = Later("onnx"), Later("tensorflow")
-
-ROWS = {"x": np.arange(3, dtype=np.float32)}
-
-
-# ---------------------------------------------------------------- SavedModels
-
-
-@needs_tensorflow
-def test_a_saved_model_is_a_program_and_has_to_be_trusted(tmp_path: Path) -> None:
-    def writes(x: Any) -> Any:
-        tensorflow.io.write_file(str(tmp_path / "file"), "it ran")
-        return {"y": x * 2}
-
-    module = tensorflow.Module()
-    spec = tensorflow.TensorSpec((None,), tensorflow.float32, name="x")
-    module.serving = tensorflow.function(writes, input_signature=[spec])
-    tensorflow.saved_model.save(module, str(tmp_path / "m"), signatures={"serving_default": module.serving})
-    with pytest.raises(UntrustedPickle, match=r"SavedModel, whose graph is a program.*trust_pickle=True"):
-        KerasPredictor(tmp_path / "m")
-    assert not (tmp_path / "file").exists()
-    predictor = KerasPredictor(tmp_path / "m", trust_pickle=True)
-    predictor.load()
-    assert predictor.predict(ROWS).tolist() == [0.0, 2.0, 4.0]
-    assert (tmp_path / "file").read_text() == "it ran"
-
+onnx = Later("onnx")
 
 # ---------------------------------------------------------------- Keras' own files
 
@@ -164,45 +138,3 @@ def test_the_identity_holds_weights_of_branches_too(tmp_path: Path) -> None:
         np.array([value], np.float32).tofile(tmp_path / "w")
         digests.append(OnnxPredictor(tmp_path / "m.onnx").identity())
     assert digests[0] != digests[1]
-
-
-# ---------------------------------------------------------------- MLflow
-
-
-FLAVOUR = "flavors:\n  python_function:\n    loader_module: mlflow.onnx\n    data: model.onnx\n"
-
-
-@pytest.mark.timeout(30)
-@pytest.mark.parametrize(
-    "content",
-    [
-        "a: &a [x, x, x, x, x, x, x, x, x, x]\n"
-        + "".join(
-            f"{b}: &{b} [{', '.join([f'*{a}'] * 10)}]\n" for a, b in zip("abcdefgh", "bcdefghi", strict=True)
-        )
-        + FLAVOUR.replace("model.onnx", "*i"),
-        "a: &a [*a, *a]\n" + FLAVOUR.replace("model.onnx", "*a"),
-        "a: " + "[" * 100_000,
-        FLAVOUR + "signature:\n  inputs: '" + "[" * 100_000 + "'\n",
-        FLAVOUR + 'signature:\n  inputs: \'[{"type": "tensor"}]\'\n',
-        FLAVOUR + "signature: 3\n",
-        "flavors: 3",
-        "flavors:\n  python_function: 3\n",
-        FLAVOUR + "  onnx: 3\n",
-        "#" * (5 << 20) + "\n" + FLAVOUR,
-    ],
-)
-def test_an_mlmodel_file_without_end_is_unreadable(tmp_path: Path, content: str) -> None:
-    (tmp_path / "MLmodel").write_text(content)
-    with pytest.raises(ModelError, match="MLmodel"):
-        MLflowPredictor(tmp_path)
-
-
-@pytest.mark.parametrize(
-    "more",
-    ["providers: [[TensorrtExecutionProvider, {}]]", "onnx_session_options: {extra_session_config: {a: b}}"],
-)
-def test_options_of_an_mlmodel_file_that_reach_further_are_refused(tmp_path: Path, more: str) -> None:
-    (tmp_path / "MLmodel").write_text(f"{FLAVOUR}  onnx:\n    {more}\n")
-    with pytest.raises(UntrustedPickle, match="flavour onnx"):
-        MLflowPredictor(tmp_path)

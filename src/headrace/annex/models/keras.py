@@ -1,52 +1,55 @@
-"""Keras models and TensorFlow SavedModels."""
+"""Models of Keras: objects, and archives as Keras 3 writes them."""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import importlib
 import importlib.util
+import io
+import json
 import os
 import sys
 import tempfile
 import warnings
+import zipfile
+import zlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
-from headrace.annex.models.keras_models import (
-    Format,
-    Layers,
-    Signature,
-    checked_format,
-    content_digest,
-    format_of,
-    refuse_code,
-)
 from headrace.core.arguments import known_arguments
+from headrace.core.arrow.model_columns import ModelInput, features, fed
 from headrace.core.door import install_hint
 from headrace.core.files.artifacts import (
     Artifact,
     NotReadable,
+    check_inflated,
     from_json,
+    limited,
+    loading_call,
+    names_in_zip,
     require,
     shortened,
     threads,
     try_elsewhere,
 )
-from headrace.core.files.formats import MODELS
-from headrace.errors import ArgumentError, MissingLibrary, ModelError, ModelUnreadable
+from headrace.errors import ArgumentError, MissingLibrary, ModelUnreadable, UntrustedPickle
 from headrace.predictors import Direct, directly
 
 Array = np.ndarray[Any, Any]
 
 _CHATTER = (b"I0000 ", b"WARNING: All log messages before absl", b"To enable the following instructions")
 _BACKENDS = ("tensorflow", "torch", "jax")
+_ARCHIVE = {"config.json", "metadata.json"}
+_FOREIGN = ("TFSMLayer", "TorchModuleWrapper", "JaxLayer", "FlaxLayer")
 
 
 def kind_of(path: str) -> str | None:
-    """Return ``"keras"`` if a Keras model or a SavedModel is at ``path``, by its content; None if not."""
-    return None if format_of(path) is None else "keras"
+    """Return ``"keras"`` if a model of Keras 3 is at ``path``, by its content; None if not."""
+    names = names_in_zip(path) if os.path.isfile(path) else None
+    return "keras" if names is not None and set(names) >= _ARCHIVE else None
 
 
 class KerasPredictor(Direct):
@@ -61,18 +64,14 @@ class KerasPredictor(Direct):
     Parameters
     ----------
     model
-        A ``keras.Model``, or the path of a ``.keras`` or HDF5 file, or of a TensorFlow SavedModel folder (as
-        ``model.export`` and Keras 2 write them), for which TensorFlow is needed and Keras is not.
-    signature
-        Which signature of a SavedModel to call. Default: ``"serving_default"``.
+        A ``keras.Model``, or the path of a ``.keras`` file.
     custom_objects
         Classes and functions of your own that a file names, as for ``keras.saving.load_model``. Those of a model
         object are found, and travel with it.
     trust_pickle
-        Allows a model that brings code, which is run: Lambda layers, and every SavedModel, whose graph may write and
-        read files.
+        Allows a model that brings code, which is run, such as Lambda layers.
     sha256
-        Pins the content of the file or folder.
+        Pins the content of the file.
 
     Raises ``ModelUnreadable``, ``ModelChanged`` and ``UntrustedPickle`` for the file, ``BadInput`` for columns that
     do not fit.
@@ -92,26 +91,21 @@ class KerasPredictor(Direct):
         self,
         model: Any,
         *,
-        signature: str = "serving_default",
         custom_objects: Mapping[str, Any] | None = None,
         trust_pickle: bool = False,
         sha256: str | None = None,
     ) -> None:
         self._artifact: Artifact | None = None
-        self._format: Format | None = None
         self._model: Any = None
         self._archive: Array | None = None
-        self._signature = signature
         self._custom = dict(custom_objects or {})
         self._trust_pickle = trust_pickle
         self._loaded: Any = None
         if isinstance(model, str | os.PathLike):
             self._artifact = Artifact(os.fspath(model), sha256).checked()
-            self._format = checked_format(self._artifact, trust_pickle=trust_pickle)
+            _check_archive(self._artifact, trust_pickle=trust_pickle)
             self.label = self._artifact.name
-            require(
-                "tensorflow" if self._format == "saved_model" else "keras", "keras", f"The model {self.label}"
-            )
+            require("keras", "keras", f"The model {self.label}")
             self._check_backend()
         else:
             _check_model(model)
@@ -126,15 +120,13 @@ class KerasPredictor(Direct):
         _prepare_tensorflow()
         if self._artifact is not None:
             self._artifact.verify()
-        if self._format == "saved_model":
-            self._loaded = self._load_signature(self._path())
-        elif self._model is not None:
-            self._loaded = Layers(self._model)
+        if self._model is not None:
+            self._loaded = _Layers(self._model)
         elif self._archive is not None:
             with _as_file(self._archive) as path:
-                self._loaded = Layers(self._load_layers(path, safe=False))
+                self._loaded = _Layers(self._load_layers(path, safe=False))
         else:
-            self._loaded = Layers(self._load_file(self._path()))
+            self._loaded = _Layers(self._load_file())
 
     def predict(self, batch: Mapping[str, Array]) -> Any:
         """Return the output, or the outputs by name; one row per row of the batch."""
@@ -146,15 +138,14 @@ class KerasPredictor(Direct):
         """Loading a model of Keras reads all its weights; more is not tried."""
 
     def identity(self) -> Any:
-        """Return the digest of the model's files, or of its config and weights, and the classes of its own."""
+        """Return the digest of the model's file, or of its config and weights, and the classes of its own."""
         if self._artifact is not None:
             content = self._artifact.digest()
         else:
-            content = content_digest(self._packed().tobytes())
+            content = _content_digest(self._packed().tobytes())
         return (
             "keras",
             content,
-            self._signature,
             tuple(sorted(self._custom.items(), key=lambda item: item[0])),
         )
 
@@ -173,54 +164,23 @@ class KerasPredictor(Direct):
             self._model.save(path)
             return np.fromfile(path, np.uint8)
 
-    def _path(self) -> str:
-        assert self._artifact is not None
-        return self._artifact.path
-
     # ---------------------------------------------------------------- loading
 
     def _check_backend(self) -> None:
-        if self._format != "saved_model" and not any(map(_is_installed, _BACKENDS)):
+        if not any(map(_is_installed, _BACKENDS)):
             raise MissingLibrary(
                 f"The model {self.label} needs a backend for Keras, and none is installed here: "
                 f"{install_hint('keras')}."
             )
 
-    def _load_file(self, path: str) -> Any:
-        """Load from a file whose suffix may be another than Keras goes by."""
-        suffixes = MODELS["keras"]["archive" if self._format == "archive" else "hdf5"]
-        if self._artifact is not None and not self._trust_pickle:
+    def _load_file(self) -> Any:
+        assert self._artifact is not None
+        if not self._trust_pickle:
             try:
                 try_elsewhere(self, self._artifact, errors_count=False)
             except NotReadable as error:
                 raise self._unreadable(error) from error
-        if self._format == "hdf5":
-            self._check_hdf5(path)
-        if path.endswith(suffixes):
-            return self._load_layers(path, safe=not self._trust_pickle)
-        with tempfile.TemporaryDirectory(prefix="headrace-") as folder:
-            link = os.path.join(folder, "model" + suffixes[0])
-            os.symlink(path, link)
-            return self._load_layers(link, safe=not self._trust_pickle)
-
-    def _check_hdf5(self, path: str) -> None:
-        """Look for code ourselves: older versions of Keras load it from HDF5, safe mode or not."""
-        h5py: Any = importlib.import_module("h5py")  # comes with Keras; has no types
-        try:
-            with h5py.File(path, "r") as file:
-                config = file.attrs.get("model_config")
-        except (OSError, RuntimeError, ValueError, KeyError) as error:
-            raise self._unreadable(error) from error
-        if config is None:
-            raise ModelUnreadable(
-                f"{path} holds no whole Keras model; if it holds weights only, load them into their model, and save "
-                f"that with model.save('model.keras')."
-            )
-        if not self._trust_pickle and self._artifact is not None:
-            try:
-                refuse_code(self._artifact, from_json(config))
-            except (NotReadable, TypeError) as error:
-                raise self._unreadable(error) from error
+        return self._load_layers(self._artifact.path, safe=not self._trust_pickle)
 
     def _load_layers(self, path: str, *, safe: bool) -> Any:
         with _library("keras", self.label):
@@ -234,19 +194,6 @@ class KerasPredictor(Direct):
                     path, custom_objects=self._custom, compile=False, safe_mode=safe
                 )
         except MemoryError:
-            raise
-        except Exception as error:
-            raise self._unreadable(error) from error
-
-    def _load_signature(self, path: str) -> Signature:
-        with _library("tensorflow", self.label):
-            import tensorflow
-
-            _set_threads()
-        try:
-            loaded = tensorflow.saved_model.load(path)
-            return Signature(loaded, self._signature, tensorflow)
-        except (MemoryError, ModelError, ArgumentError):
             raise
         except Exception as error:
             raise self._unreadable(error) from error
@@ -280,16 +227,13 @@ def _prepare_tensorflow() -> None:
 
 
 def _check_model(model: Any) -> None:
-    bases = [(each.__module__.partition(".")[0], each.__name__) for each in type(model).__mro__]
-    packages = {package for package, _ in bases}
-    if ("keras", "Model") in bases:
-        return
-    if packages & {"tensorflow", "tf_keras"} and "keras" not in packages:
+    if ("keras", "Model") not in [
+        (each.__module__.partition(".")[0], each.__name__) for each in type(model).__mro__
+    ]:
         raise ArgumentError(
-            f"A {type(model).__name__} of TensorFlow cannot travel to the workers. Save it with "
-            f"tf.saved_model.save(model, folder), and give the folder."
+            f"A Keras model is a keras.Model or the path of a .keras file, not {type(model).__name__}. A model of "
+            "TensorFlow alone is saved by tf.saved_model.save, and called in a class of your own, which loads it."
         )
-    raise ArgumentError(f"A Keras model is a keras.Model or a path, not {type(model).__name__}.")
 
 
 def _classes_of(model: Any) -> dict[str, Any]:
@@ -365,3 +309,177 @@ def _as_file(archive: Array) -> Iterator[str]:
         path = os.path.join(folder, "model.keras")
         archive.tofile(path)
         yield path
+
+
+# ---------------------------------------------------------------- an archive, seen without Keras
+
+
+def _check_archive(artifact: Artifact, *, trust_pickle: bool) -> None:
+    """Raise ``ModelUnreadable`` for what is no whole archive of Keras 3, ``UntrustedPickle`` for code in one.
+
+    Keras' safe mode refuses the same code, in the versions that know of it.
+    """
+    path = artifact.path
+    if kind_of(path) is None or not path.endswith(".keras"):
+        raise ModelUnreadable(
+            f"{path} is not a whole model of Keras 3, a file that ends in .keras. Copy it again, or save it again "
+            "with model.save('model.keras'); keras.saving.load_model reads .h5 files of older versions. A SavedModel "
+            "is called in a class of your own, by tensorflow.saved_model.load(folder).signatures."
+        )
+    try:
+        check_inflated(path)
+        with zipfile.ZipFile(path) as archive, archive.open("config.json") as file:
+            why = None if trust_pickle else _why_code(from_json(limited(file)))
+    except (OSError, ValueError, RuntimeError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
+        raise ModelUnreadable(
+            f"{path} is a damaged .keras archive: {error}. Copy or save it again."
+        ) from error
+    if why is not None:
+        raise UntrustedPickle(
+            f"{path} {why}: whoever made it can run code, or reach files, on the machine that reads it. Save the "
+            "model with a layer class of its own instead. If you trust it as you trust your own code, "
+            f"{loading_call(path, 'trust_pickle=True')} reads it; sha256= pins it."
+        )
+
+
+def _why_code(config: Any) -> str | None:
+    waiting = [config]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, list):
+            waiting += each
+        elif isinstance(each, dict):
+            inner = each.get("config")
+            kind = each.get("class_name")
+            if kind == "__lambda__" or (kind == "Lambda" and isinstance(inner, dict) and _is_code(inner)):
+                return "has a Lambda layer whose Python code is in the file"
+            if kind in _FOREIGN:
+                return f"has a {kind}, which runs what is in another file or a pickle"
+            if isinstance(each.get("vocabulary"), str) and each["vocabulary"]:
+                return f"has a layer that reads its vocabulary from the file {each['vocabulary']!r}"
+            waiting += each.values()
+    return None
+
+
+def _is_code(layer: dict[str, Any]) -> bool:
+    """Say whether a Lambda layer is one as Keras 2 wrote it, with bytes of Python."""
+    return layer.get("function_type") == "lambda" or isinstance(layer.get("function"), list)
+
+
+def _content_digest(archive: bytes) -> str:
+    """Return the SHA-256 of a ``.keras`` archive's content: the same model, made and saved twice, has the same.
+
+    Left out are the time of saving, the ids by which layers share objects (memory addresses), and the numbers in
+    names like ``dense_7``, which count the layers that the process has made before.
+    """
+    digest = hashlib.sha256()
+    with zipfile.ZipFile(io.BytesIO(archive)) as opened:
+        for name in sorted(set(opened.namelist()) - {"metadata.json"}):
+            content = opened.read(name)
+            if name == "config.json":
+                content = json.dumps(_steady(json.loads(content)), sort_keys=True).encode()
+            elif name.endswith(".h5"):
+                content = _arrays(content)
+            digest.update(f"{name}\n{hashlib.sha256(content).hexdigest()}\n".encode())
+    return digest.hexdigest()
+
+
+def _steady(config: Any) -> Any:
+    names: dict[str, str] = {}
+    _number_anew(config, names)
+    return _without_ids(config, names)
+
+
+def _number_anew(config: Any, names: dict[str, str]) -> None:
+    """Find the names of layers that end in a number, or could, and number them in order of appearance."""
+    if isinstance(config, dict):
+        inner = config.get("config")
+        if isinstance(config.get("class_name"), str) and isinstance(inner, dict):
+            name = inner.get("name")
+            if isinstance(name, str) and name not in names:
+                names[name] = f"{name.rstrip('0123456789').rstrip('_')}#{len(names)}"
+    for each in config.values() if isinstance(config, dict) else config if isinstance(config, list) else ():
+        _number_anew(each, names)
+
+
+def _without_ids(config: Any, names: dict[str, str]) -> Any:
+    if isinstance(config, dict):
+        return {key: _without_ids(value, names) for key, value in config.items() if key != "shared_object_id"}
+    if isinstance(config, list):
+        return [_without_ids(each, names) for each in config]
+    return names.get(config, config) if isinstance(config, str) else config
+
+
+def _arrays(content: bytes) -> bytes:
+    """Return the paths, dtypes, shapes and digests of all arrays in an HDF5 file."""
+    h5py: Any = importlib.import_module("h5py")  # comes with Keras; has no types
+    lines: list[str] = []
+
+    def note(path: str, each: Any) -> None:
+        if isinstance(each, h5py.Dataset):
+            array = np.ascontiguousarray(each[()])
+            lines.append(f"{path} {array.dtype} {array.shape} {hashlib.sha256(array.data).hexdigest()}")
+
+    with h5py.File(io.BytesIO(content), "r") as file:
+        file.visititems(note)
+    return "\n".join(sorted(lines)).encode()
+
+
+# ---------------------------------------------------------------- a model at work
+
+
+class _Layers:
+    """A ``keras.Model``: what ``predict_on_batch`` gives, which is ``model(batch, training=False)``, compiled."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self._inputs, self._wrap = _inputs_of(model)
+
+    def __call__(self, batch: Mapping[str, Array]) -> Any:
+        """Return an array, or a dict of them by output name."""
+        if self._inputs is None:
+            return self._named(self._model.predict_on_batch(features(batch)))
+        return self._named(self._model.predict_on_batch(self._wrap(fed(self._inputs, batch))))
+
+    def _named(self, result: Any) -> Any:
+        if isinstance(result, dict):
+            return {name: _standard(array) for name, array in result.items()}
+        if not isinstance(result, list | tuple):
+            return _standard(result)
+        names = list(getattr(self._model, "output_names", None) or ())
+        if len(set(names)) != len(result):
+            names = [f"output_{place}" for place in range(len(result))]
+        return {name: _standard(array) for name, array in zip(names, result, strict=True)}
+
+
+def _inputs_of(model: Any) -> tuple[dict[str, ModelInput] | None, Any]:
+    """Return a model's inputs by name, and what puts their arrays into the structure that it is called with."""
+    tensors = getattr(model, "inputs", None)
+    if not tensors:
+        return None, None  # a subclass has no inputs before it is called
+    structure = getattr(model, "input", None)
+    if isinstance(structure, dict):
+        named = structure
+    else:
+        named = {tensor.name: tensor for tensor in tensors}
+    inputs = {
+        name: ModelInput("text" if str(tensor.dtype) == "string" else str(tensor.dtype), tuple(tensor.shape))
+        for name, tensor in named.items()
+    }
+    if isinstance(structure, dict):
+        return inputs, dict
+    if len(tensors) == 1 and not isinstance(structure, list | tuple):
+        return inputs, lambda arrays: next(iter(arrays.values()))
+    return inputs, lambda arrays: list(arrays.values())
+
+
+def _standard(array: Any) -> Array:
+    """Return a result as numpy's own kinds: bfloat16 as float32, TensorFlow's bytes as texts."""
+    result: Array = np.asarray(array)
+    if result.dtype.name == "bfloat16":
+        return result.astype(np.float32)
+    if result.dtype.kind == "O" and result.size and isinstance(result.flat[0], bytes):
+        texts = np.empty(result.shape, object)
+        texts.reshape(-1)[:] = [value.decode("utf-8", "replace") for value in result.flat]
+        return texts
+    return result

@@ -7,17 +7,15 @@ import os
 import re
 import tempfile
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
 
 from headrace.core.arguments import known_arguments
-from headrace.core.arrow.model_columns import cast, check_names, features, listed, shapes
+from headrace.core.arrow.model_columns import cast, check_names, features, shapes
 from headrace.core.files.artifacts import (
     Artifact,
-    NotReadable,
     content,
     from_json,
     loading_call,
@@ -26,32 +24,23 @@ from headrace.core.files.artifacts import (
 )
 from headrace.errors import ArgumentError, BadInput, ModelError, ModelUnreadable, UntrustedPickle, nearest
 
-# ---------------------------------------------------------------- the MLmodel file, and whether it can run code
 
-_PROVIDERS = ("CPUExecutionProvider", "CUDAExecutionProvider")
-_SESSION_OPTIONS = {
-    "execution_mode",
-    "graph_optimization_level",
-    "inter_op_num_threads",
-    "intra_op_num_threads",
-}
-_MOST = 4 << 20  # bytes of an MLmodel file: a signature of 10,000 columns takes one million
-_DEEPEST = 100
+def read_mlmodel(folder: str) -> list[dict[str, Any]]:
+    """Return the inputs of the signature in a folder's MLmodel file: one dict per column or tensor; none without one.
 
-
-def read_mlmodel(folder: str) -> dict[str, Any]:
-    """Return what the MLmodel file of a folder holds; raises ``ModelUnreadable`` if it is none."""
+    Raises ``ModelUnreadable`` if it is no such file.
+    """
     import yaml
 
     try:
-        text = content(os.path.join(folder, "MLmodel"), most=_MOST)
-        described = yaml.load(text, yaml.SafeLoader)  # the one in C follows what nests until the process ends
-        if _size_of(described) > _MOST:
-            raise NotReadable("its aliases unfold to far more than is written there")
-        flavors = described["flavors"]
-        flavors["python_function"]["loader_module"]
-        if not all(isinstance(each, dict) for each in flavors.values()):
-            raise NotReadable("a flavour in it is no mapping")
+        described = yaml.safe_load(content(os.path.join(folder, "MLmodel")))
+        described["flavors"]["python_function"]
+        inputs = (described.get("signature") or {}).get("inputs")
+        fields: list[dict[str, Any]] = from_json(inputs) if inputs else []
+        for field in fields:
+            if field.get("type") == "tensor":
+                np.dtype(field["tensor-spec"]["dtype"])
+                [int(size) for size in field["tensor-spec"]["shape"]]
     except FileNotFoundError as error:
         raise ModelUnreadable(
             f"{folder} is not a model that MLflow logged: there is no file MLmodel in it."
@@ -63,91 +52,7 @@ def read_mlmodel(folder: str) -> dict[str, Any]:
         ) from error
     except Exception as error:
         raise ModelUnreadable(f"The MLmodel file of {folder} cannot be read: {short(error)}.") from error
-    found: dict[str, Any] = described
-    return found
-
-
-def _size_of(described: Any, known: dict[int, int] | None = None, depth: int = 0) -> int:
-    """Count what a value holds with each alias unfolded, but visit each only once."""
-    if not isinstance(described, dict | list):
-        return len(described) if isinstance(described, str) else 1
-    known = {} if known is None else known
-    if depth > _DEEPEST:
-        return _MOST + 1
-    if id(described) in known:
-        return known[id(described)]
-    known[id(described)] = _MOST + 1  # until it is known: what holds itself has no end
-    parts = [*described, *described.values()] if isinstance(described, dict) else described
-    known[id(described)] = 1 + sum(_size_of(each, known, depth + 1) for each in parts)
-    return known[id(described)]
-
-
-def signature_inputs(folder: str, described: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the inputs of the signature: one dict per column or tensor; none if there is no signature."""
-    try:
-        inputs = (described.get("signature") or {}).get("inputs")
-        fields = from_json(inputs) if inputs else []
-        if not isinstance(fields, list) or not all(isinstance(field, dict) for field in fields):
-            raise NotReadable("its inputs are not a list of columns")
-        for field in fields:
-            if field.get("type") == "tensor":
-                np.dtype(field["tensor-spec"]["dtype"])
-                [int(size) for size in field["tensor-spec"]["shape"]]
-    except (ValueError, TypeError, AttributeError, KeyError) as error:
-        raise ModelUnreadable(
-            f"The signature in the MLmodel file of {folder} cannot be read: {short(error)}."
-        ) from error
-    found: list[dict[str, Any]] = fields
-    return found
-
-
-def why_untrusted(folder: str, flavors: Mapping[str, Any]) -> str | None:
-    """Say why reading a model could run code that it brings; None if it is known that it cannot."""
-    function = flavors["python_function"]
-    loader = function["loader_module"]
-    if function.get("code"):
-        return "brings code of its own"
-    data = str(function.get("data") or "")
-    if os.path.dirname(data) or os.path.isdir(os.path.join(folder, data or "MLmodel")):
-        return (
-            f"is read from a place of its own ({data}), with flavours that are not those of its MLmodel file"
-        )
-    if loader == "mlflow.sklearn":
-        flavour = flavors.get("sklearn") or {}
-        how = flavour.get("serialization_format", "pickle")
-        if how != "skops":
-            return f"is a model of flavour sklearn, in the format {how}"
-        types = flavour.get("skops_trusted_types")
-        return f"is a model of flavour sklearn that vouches itself for {listed(types)}" if types else None
-    if loader == "mlflow.xgboost":
-        kind = str((flavors.get("xgboost") or {}).get("model_class", "xgboost.core.Booster"))
-        fits = re.fullmatch(r"xgboost\.(core\.Booster|sklearn\.XGB\w+)", kind)
-        return None if fits else f"is a model of flavour xgboost, of the class {kind}"
-    if loader == "mlflow.lightgbm":
-        kind = str((flavors.get("lightgbm") or {}).get("model_class", "lightgbm.basic.Booster"))
-        return (
-            None if kind == "lightgbm.basic.Booster" else f"is a pickled model of flavour lightgbm ({kind})"
-        )
-    if loader == "mlflow.onnx":
-        return _why_not_onnx(flavors.get("onnx") or {})
-    if loader == "mlflow.pyfunc.model":
-        return "is a model of flavour python_function, with a Python object or code"
-    others = ", ".join(name for name in flavors if name != "python_function")
-    return f"is a model of flavour {others or 'python_function'}, read by {loader}"
-
-
-def _why_not_onnx(flavour: Mapping[str, Any]) -> str | None:
-    """Say which options would reach further than the graph: providers load libraries and cached programs."""
-    providers = flavour.get("providers") or []
-    for each in providers if isinstance(providers, list) else [providers]:
-        name = each[0] if isinstance(each, list) and each else each
-        if name not in _PROVIDERS or (isinstance(each, list) and any(each[1:])):
-            return f"is a model of flavour onnx that asks for {shortened(each)}"
-    options = flavour.get("onnx_session_options") or {}
-    more = (
-        sorted(map(str, options.keys() - _SESSION_OPTIONS)) if isinstance(options, dict) else [str(options)]
-    )
-    return f"is a model of flavour onnx with the options {listed(more)}" if more else None
+    return fields
 
 
 def short(error: BaseException) -> str:
@@ -157,7 +62,7 @@ def short(error: BaseException) -> str:
 
 
 _URI = re.compile(r"(models|runs):/|[a-z][a-z0-9+.-]+://")
-_PROGRESS_BAR = "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR"
+_PROGRESS_BAR = "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR"  # there would be one for each worker
 
 
 def kind_of(path: str) -> Literal["mlflow"] | None:
@@ -189,8 +94,7 @@ class MLflowPredictor:
     sha256
         The digest that the folder must have (see ``Artifact.digest``).
     trust_pickle
-        Whether a model may be read whose reading can run code: pickles, models with code of their own, and
-        flavours of which that is not known.
+        Has to be True: a model that MLflow logged may bring pickles and code, which run when it is read.
 
     Raises
     ------
@@ -227,19 +131,24 @@ class MLflowPredictor:
         named = os.fspath(uri).removeprefix("file://")
         self._uri = named if _URI.match(named) else None
         self._params = None if params is None else dict(params)
-        self._tracking_uri, self._sha256, self._trust = tracking_uri, sha256, trust_pickle
+        self._tracking_uri, self._sha256 = tracking_uri, sha256
         self._loaded: Any = None
         self._downloaded: Any = None
         self._schema: list[dict[str, Any]] = []
         self._artifact: Artifact | None = None
         self.batch_format: Literal["numpy", "pandas"] = "pandas"
-        if self._uri is not None:
-            self.label = self._uri
-            require("mlflow", "mlflow", f"The model {self.label}")
-        else:
+        if self._uri is None:
             self._artifact = Artifact(named, sha256).checked()
-            self.label = self._artifact.name
-            require("mlflow", "mlflow", f"The model {self.label}")
+        self.label = named if self._artifact is None else self._artifact.name
+        if not trust_pickle:
+            raise UntrustedPickle(
+                f"{named} is a model that MLflow logged, and may bring pickles and code: whoever made it can run any "
+                "code on the machine that reads it. If you trust it as you trust your own code, "
+                f"{loading_call(named, 'trust_pickle=True')} reads it; sha256= pins it. Else give the model's own "
+                "file, such as .skops, .ubj or .onnx."
+            )
+        require("mlflow", "mlflow", f"The model {self.label}")
+        if self._artifact is not None:
             self._study(self._artifact.path)
 
     def load(self) -> None:
@@ -311,22 +220,20 @@ class MLflowPredictor:
 
     def _download(self, mlflow: Any) -> str:
         self._downloaded = tempfile.TemporaryDirectory(prefix="headrace-mlflow-", ignore_cleanup_errors=True)
-        with _without_progress_bar(), _tracking(mlflow, self._tracking_uri):
+        os.environ.setdefault(_PROGRESS_BAR, "false")
+        before = mlflow.get_tracking_uri() if mlflow.is_tracking_uri_set() else None
+        if self._tracking_uri is not None:  # not all of MLflow takes it as an argument
+            mlflow.set_tracking_uri(self._tracking_uri)
+        try:
             found: str = mlflow.artifacts.download_artifacts(self._uri, dst_path=self._downloaded.name)
+        finally:
+            if self._tracking_uri is not None:
+                mlflow.set_tracking_uri(before)
         return found
 
     def _study(self, folder: str) -> None:
-        """Read the MLmodel file: whether the model may be read, and which form of batches it takes."""
-        described = read_mlmodel(folder)
-        why = None if self._trust else why_untrusted(folder, described["flavors"])
-        if why is not None:
-            raise UntrustedPickle(
-                f"{self._uri or folder} {why}: whoever made it can run any code on the machine that reads it. Log it "
-                "in a form that runs none (for scikit-learn serialization_format='skops'; a Booster of XGBoost or "
-                "LightGBM; ONNX). If you trust it as you trust your own code, "
-                f"{loading_call(self._uri or folder, 'trust_pickle=True')} reads it; sha256= pins it."
-            )
-        self._schema = signature_inputs(folder, described)
+        """Read the MLmodel file: which form of batches the model takes."""
+        self._schema = read_mlmodel(folder)
         tensors = bool(self._schema) and all(field.get("type") == "tensor" for field in self._schema)
         self.batch_format = "numpy" if tensors else "pandas"
         if not tensors:
@@ -397,30 +304,3 @@ def _shaped(array: Any, spec: Mapping[str, Any]) -> Any:
     shape = spec["shape"][1:]
     fits = all(size > 0 for size in shape) and math.prod(shape) == math.prod(array.shape[1:])
     return array.reshape(len(array), *shape) if fits else array
-
-
-@contextmanager
-def _without_progress_bar() -> Iterator[None]:
-    """Keep MLflow's bars off the terminal, unless they were asked for: there would be one for each worker."""
-    if _PROGRESS_BAR in os.environ:
-        yield
-        return
-    os.environ[_PROGRESS_BAR] = "false"
-    try:
-        yield
-    finally:
-        os.environ.pop(_PROGRESS_BAR, None)
-
-
-@contextmanager
-def _tracking(mlflow: Any, uri: str | None) -> Iterator[None]:
-    """Look things up at ``uri`` for a while; not all of MLflow takes it as an argument."""
-    if uri is None:
-        yield
-        return
-    before = mlflow.get_tracking_uri() if mlflow.is_tracking_uri_set() else None
-    mlflow.set_tracking_uri(uri)
-    try:
-        yield
-    finally:
-        mlflow.set_tracking_uri(before)

@@ -220,7 +220,6 @@ def _made(state: RunState, known: Facts, gone: str = "", *, counted: bool = True
         entry.code,
         described.models if described is not None else (),
         described.version if described is not None else "",
-        described.commit if described is not None else "",
         state.drivers[0].began if state.drivers else _seconds(entry.began),
         last.began + last.seconds if last is not None else _seconds(entry.ended),
         state.seconds or entry.seconds,

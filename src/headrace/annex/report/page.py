@@ -242,7 +242,7 @@ def _known(described: RunDescribed | None) -> dict[str, str]:
     """Return what is known of how a run was started, by name."""
     if described is None:
         return {}
-    known = {"command": described.command, "input": ", ".join(described.inputs), "commit": described.commit}
+    known = {"command": described.command, "input": ", ".join(described.inputs)}
     known |= {"engine": described.engine, "Headrace": described.version, "Python": described.python}
     known |= {"cores": str(described.cores), "plan": described.plan}
     known |= {f"model of {step}": digest for step, digest in described.models}

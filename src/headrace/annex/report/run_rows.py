@@ -54,7 +54,6 @@ class RunRow(msgspec.Struct, frozen=True):
     code: tuple[str, ...] = ()
     models: tuple[tuple[str, str], ...] = ()
     version: str = ""
-    commit: str = ""
     began: float = 0.0
     ended: float = 0.0
     seconds: float = 0.0
@@ -188,7 +187,7 @@ class Runs:
         schema = pa.schema({
             "output": text, "run": text, "number": pa.int32(), "status": text, "published": pa.bool_(),
             "rows": whole, "rejected": whole, "bytes": whole, "metrics": pa.map_(text, real), "cost": real,
-            "required": text, "code": pa.list_(text), "models": models, "version": text, "commit": text,
+            "required": text, "code": pa.list_(text), "models": models, "version": text,
             "began": moment, "ended": moment, "seconds": real, "error": text,
         })  # fmt: skip
         rows = [

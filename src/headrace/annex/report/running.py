@@ -395,7 +395,6 @@ def plan(history: History, facts: Facts) -> Value | None:
     resume = resume_command(history, facts)
     typed = [("Command", about.command), ("To go on", resume if resume != about.command else "")]
     code = [(f"Model of {step}" if step else "Model", digest) for step, digest in about.models]
-    code += [("Git commit", about.commit)] if about.commit else []
     versions = [("Headrace", about.version), ("Python", about.python), *about.packages.items()]
     listed = ", ".join(f"{name} {version}" for name, version in versions if version)
     files = f"{plural(about.input_files, 'file')}, {about.source or 'unknown'}"

@@ -117,9 +117,8 @@ class MLflow:
         tags = {"headrace.run": event.run, "headrace.output": output}
         if active is not None:
             tags["mlflow.parentRunId"] = active.info.run_id
-        if described is not None:
-            about = {"source.name": described.command, "source.git.commit": described.commit}
-            tags |= {f"mlflow.{name}": without_secrets_in(text) for name, text in about.items() if text}
+        if described is not None and described.command:
+            tags["mlflow.source.name"] = without_secrets_in(described.command)
         began, name = int(self._state.drivers[-1].began * 1000), os.path.basename(output.rstrip("/"))
         experiment = active.info.experiment_id if active is not None and not self._asked else ""
         report = f"{event.output.rstrip('/')}/{HOME}/{event.run}/{REPORT}"

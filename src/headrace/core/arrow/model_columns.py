@@ -7,6 +7,7 @@ import decimal
 import math
 import numbers
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -190,6 +191,68 @@ is no 'b'. Did you mean 'bb'? Give it columns of these names with inputs=['a', '
         f"given {shapes(columns)}: there is no {listed(absent)}.{_instead(absent[0], inputs, columns)} Give it "
         f"columns of these names with inputs=[{listed(inputs)}]"
     )
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInput:
+    """One input of a model: its dtype (or ``"text"``), and its shape, where None is free; no shape: any will do."""
+
+    dtype: str
+    shape: tuple[int | None, ...] | None
+
+    def __str__(self) -> str:
+        if self.shape is None:
+            return self.dtype
+        return f"{self.dtype} ({', '.join('any' if size is None else str(size) for size in self.shape)})"
+
+    def array(self, name: str, array: np.ndarray[Any, Any], columns: Columns) -> np.ndarray[Any, Any]:
+        """Return a column as this input takes it, or raise ``BadInput``, which says what all ``columns`` are."""
+        if self.dtype == "text":
+            check_texts(name, array)
+            result = array.astype(object, copy=False)
+        else:
+            result = cast(name, array, self.dtype)
+        if self.shape is None:
+            return result
+        if result.ndim == 1 and len(self.shape) == 2 and self.shape[1] in (1, None):
+            result = result.reshape(-1, 1)
+        if not self._fits(result.shape):
+            choose = ". Choose columns with inputs=[…]" if len(columns) > 1 else ""
+            raise BadInput(
+                f"the model takes {self}, but it was given {kind_of_column(result)} {result.shape} "
+                f"({shapes(columns)}){choose}"
+            )
+        return result
+
+    def is_whole(self, array: np.ndarray[Any, Any]) -> bool:
+        """Say whether a column is the whole input, rather than a feature of a matrix."""
+        if self.shape is None:
+            return False
+        if array.ndim == 1 and len(self.shape) == 2:
+            return self.shape[1] == 1 or self.dtype == "text"
+        return self._fits(array.shape)
+
+    def _fits(self, shape: tuple[int, ...]) -> bool:
+        wanted = self.shape or ()
+        return len(shape) == len(wanted) and all(
+            size is None or size == given for size, given in zip(wanted[1:], shape[1:], strict=True)
+        )
+
+
+def fed(inputs: Mapping[str, ModelInput], columns: Columns) -> dict[str, np.ndarray[Any, Any]]:
+    """Give each input its column, by name; a single input gets the only column, or all side by side."""
+    if len(inputs) == 1:
+        ((name, wanted),) = inputs.items()
+        if len(columns) == 1:
+            ((column, array),) = columns.items()
+        elif name in columns and wanted.is_whole(columns[name]):  # or it is one of several features
+            column, array = name, columns[name]
+        else:
+            column, array = name, features(columns, None if wanted.dtype == "text" else wanted.dtype)
+        return {name: wanted.array(column, array, columns)}
+    if inputs.keys() <= columns.keys():
+        return {name: each.array(name, columns[name], columns) for name, each in inputs.items()}
+    raise no_such_inputs(inputs, columns)
 
 
 def _instead(name: str, wanted: Iterable[str], given: Iterable[str]) -> str:

@@ -102,7 +102,6 @@ FORMATS: Table[DataFormat] = Table("formats", _OURS, attributes=("suffixes", "re
 WRITTEN = tuple(each.name for each in _OURS.values() if each.writer)
 
 MODELS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
-    "keras": {"archive": (".keras",), "hdf5": (".h5", ".hdf5")},
     "onnx": {"onnx": (".onnx",)},
     "sklearn": {"skops": (".skops",), "pickle": (".pkl", ".pickle", ".joblib")},
     "torch": {"export": (".pt2",), "pickle": (".pt", ".pth"), "safetensors": (".safetensors",)},
