@@ -66,7 +66,7 @@ if __name__ == "__main__":
 MADE_UP = f"""
 import os, sys, tempfile
 from pathlib import Path
-from headrace.testing.simulation import Load, drive
+from bench.simulated import Load, drive
 if __name__ == "__main__":
     workers = int(sys.argv[3])
     shortly = workers / 1_000

@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 from bench import given
-from headrace.testing.simulation import Driven, Load, drive
+from bench.simulated import Driven, Load, drive
 
 BAR = 0.98
 

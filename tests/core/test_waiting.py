@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.core.waiting import backoff, lock, unlock
+from headrace.core.process import backoff, lock, unlock
 
 
 @pytest.fixture

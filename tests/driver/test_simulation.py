@@ -6,8 +6,7 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-
-from headrace.testing.simulation import Load, drive
+from bench.simulated import Load, drive
 
 
 @pytest.mark.parametrize("deaths", [0.0, 0.02])

@@ -7,9 +7,9 @@ from typing import Any, Literal
 import msgspec
 
 from headrace.core.answered import Answered, Tokens
+from headrace.core.asked import RequirementsAsked, RunAsked
 from headrace.core.human import plural, size
 from headrace.core.terminal import one_line
-from headrace.core.wishes import RequirementsAsked, RunAsked
 from headrace.core.work import Faults, Ledger, Timings
 
 

@@ -5,19 +5,16 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Generator, Iterator
 from dataclasses import replace
-from itertools import chain
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from headrace.errors import ArgumentError
 from headrace.plan.logical import Plan
 from headrace.plan.parameters import given_rows
 from headrace.plan.steps.base import Step
-from headrace.plan.steps.selection import RenameColumns
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from headrace.interop.frames import IndexLevel
     from headrace.options import RunOptions
     from headrace.result import Metrics
 
@@ -76,35 +73,12 @@ class DatasetBase:
         """True if batches may be views of data that is read again: the user's own, or a kept result."""
         return self._plan.source.shares_memory
 
-    @property
-    def _index(self) -> tuple[IndexLevel, ...]:
-        """The index of the DataFrame that this was made of, as far as its columns were not renamed."""
-        levels: tuple[IndexLevel, ...] = getattr(self._plan.source, "index", ())
-        columns = {level.column for level in levels}
-        renamed = {
-            name
-            for step in self._plan.steps
-            if isinstance(step, RenameColumns)
-            for name in chain(*step.names)
-        }
-        return () if columns & renamed else levels
-
     def _check_unrequired(self, verb: str) -> None:
         """Refuse a verb that makes another plan of this one, which would not have its requirements."""
         if self._plan.requirements:
             raise ArgumentError(
                 f"{verb}: the dataset has require(), which is about all rows that are written. Put it after {verb}."
             )
-
-    def _inputs(self, inputs: Any) -> Any:
-        """Return what a model reads if nobody says it: None for all columns, but those of an index are left out."""
-        columns = {level.column for level in self._index if not level.also_column}
-        if inputs is not None or not columns:
-            return inputs
-        from headrace.plan.compile import columns_at
-
-        names = columns_at(self._plan.steps, self._plan.source.schema())[-1]
-        return [name for name in names or () if name not in columns] or None
 
     def _known_rows(self) -> int | None:
         """Return how many rows come out, if that is known without reading any."""

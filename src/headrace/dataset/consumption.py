@@ -322,7 +322,7 @@ class ConsumptionVerbs(DatasetBase):
         from headrace.sources.memory import MemorySource
 
         self._check_unrequired("materialize")
-        source = MemorySource(self._marked_table("materialize"), "materialize", index=self._index)
+        source = MemorySource(self._marked_table("materialize"), "materialize")
         made = type(self)(Plan(source), self._options)
         made._last_report = self._last_report
         return made
@@ -343,7 +343,7 @@ class ConsumptionVerbs(DatasetBase):
 
     @known_arguments
     def to_pandas(self, limit: int | None = None) -> pd.DataFrame:
-        """Return the whole output as a DataFrame; what was the named index in ``from_pandas`` is the index again.
+        """Return the whole output as a DataFrame.
 
         Raises ``ArgumentError`` if it has more than ``limit`` rows, ``MissingLibrary`` if pandas is not installed;
         and what a run raises.
@@ -357,9 +357,8 @@ class ConsumptionVerbs(DatasetBase):
 
         library("to_pandas", "pandas")
         from headrace.core.arrow.batch_formats import to_frame
-        from headrace.interop.frames import indexed
 
-        return indexed(to_frame(self._table("to_pandas", limit)), self._index)
+        return to_frame(self._table("to_pandas", limit))
 
     @known_arguments
     def to_polars(self) -> Any:

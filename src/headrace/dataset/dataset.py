@@ -8,12 +8,11 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from headrace.core.arguments import unframed
-from headrace.core.door import Table, fills
+from headrace.core.door import Table, annex, fills
 from headrace.core.files.formats import FORMATS
 from headrace.core.source_ports import Source
 from headrace.core.target_ports import Sink
 from headrace.core.terminal import one_line
-from headrace.dataset.annex_verbs import AnnexVerbs
 from headrace.dataset.columns import ColumnVerbs, CombiningVerbs
 from headrace.dataset.consumption import ConsumptionVerbs
 from headrace.dataset.inspection import InspectionVerbs
@@ -31,6 +30,38 @@ if TYPE_CHECKING:
 
 
 _BEGIN = ("from_", "read_", "range")
+
+
+if TYPE_CHECKING:
+    from headrace.annex.databases.verbs import DatabaseWriteVerbs
+    from headrace.annex.formats.verbs import FormatWriteVerbs
+    from headrace.annex.lakes.verbs import LakeWriteVerbs
+    from headrace.annex.llm.verbs import PromptVerbs
+    from headrace.annex.queries.verbs import QueryVerbs
+
+    class AnnexVerbs(QueryVerbs, PromptVerbs, LakeWriteVerbs, DatabaseWriteVerbs, FormatWriteVerbs):
+        """Verbs that annexes bring."""
+
+        __slots__ = ()
+
+else:
+    _CLASSES = {
+        "queries.verbs": "QueryVerbs",
+        "llm.verbs": "PromptVerbs",
+        "lakes.verbs": "LakeWriteVerbs",
+        "databases.verbs": "DatabaseWriteVerbs",
+        "formats.verbs": "FormatWriteVerbs",
+    }
+    _FOUND = [(annex(module), name) for module, name in _CLASSES.items()]
+    AnnexVerbs = type(
+        "AnnexVerbs",
+        tuple(getattr(module, name) for module, name in _FOUND if module is not None),
+        {
+            "__slots__": (),
+            "__doc__": "Verbs that annexes bring; it lacks those of an annex that is not there.",
+            "__module__": __name__,
+        },
+    )
 
 
 def _functions() -> list[str]:

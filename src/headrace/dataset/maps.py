@@ -324,7 +324,7 @@ class PredictVerbs(DatasetBase):
         return self.with_step(
             given_predict(
                 model,
-                inputs=self._inputs(inputs),
+                inputs=inputs,
                 output=output,
                 keep=keep,
                 replace=replace,

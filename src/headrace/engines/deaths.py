@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from headrace.core.waiting import backoff
+from headrace.core.process import backoff
 
 CANNOT_BEGIN = "This worker could not begin"
 """So begin the last words of a worker that says itself why it ends, and what to do."""

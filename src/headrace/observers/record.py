@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from headrace.core.arguments import known_arguments
+from headrace.core.asked import RequirementsAsked
 from headrace.core.events import (
     Event,
     MemoryTaken,
@@ -32,7 +33,6 @@ from headrace.core.events import (
     WorkerReady,
 )
 from headrace.core.files import safe_files
-from headrace.core.wishes import RequirementsAsked
 from headrace.core.work import Faults
 from headrace.errors import ArgumentError
 from headrace.observers.pace import SAMPLE

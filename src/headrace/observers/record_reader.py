@@ -10,6 +10,7 @@ from typing import Any, TypeVar, get_origin
 import msgspec
 
 from headrace.core.answered import answered_from
+from headrace.core.asked import RequirementsAsked, RunAsked
 from headrace.core.events import (
     BatchesAtWork,
     BatchShrunk,
@@ -35,7 +36,6 @@ from headrace.core.events import (
 )
 from headrace.core.human import duration, plural, size
 from headrace.core.table_changes import position_text, taken_in
-from headrace.core.wishes import RequirementsAsked, RunAsked
 from headrace.core.work import Fault, Faults, Ledger, Timings
 from headrace.observers.run_parts import CommitSum, ProgressSample, Unlisted, WorkSum
 from headrace.observers.run_state import Folded, RunState

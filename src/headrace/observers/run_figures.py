@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Literal
 
+from headrace.core.asked import RequirementsAsked, RunAsked
 from headrace.core.events import (
     Batches,
     BatchesAtWork,
@@ -15,7 +16,6 @@ from headrace.core.events import (
     RunDescribed,
     RunStarted,
 )
-from headrace.core.wishes import RequirementsAsked, RunAsked
 from headrace.core.work import Faults
 from headrace.observers.pace import (
     WINDOW,

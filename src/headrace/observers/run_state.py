@@ -11,6 +11,7 @@ from typing import NoReturn
 
 import msgspec
 
+from headrace.core.asked import RequirementsAsked, RunAsked
 from headrace.core.events import (
     BatchesAtWork,
     BatchShrunk,
@@ -38,7 +39,6 @@ from headrace.core.events import (
     WorkerReady,
     WorkerRetired,
 )
-from headrace.core.wishes import RequirementsAsked, RunAsked
 from headrace.observers.pace import (
     LATE,
     WINDOW,

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from headrace.core.arguments import known_arguments
+from headrace.core.asked import RequirementsAsked
 from headrace.core.files import safe_files
 from headrace.core.human import plural
 from headrace.core.stores.addresses import Options, checked
-from headrace.core.wishes import RequirementsAsked
 from headrace.core.work import REJECTED, StagedFile
 from headrace.errors import JournalDamaged
 from headrace.output.journal_state import manifest_entry

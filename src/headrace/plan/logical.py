@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from headrace.core.asked import Figure
 from headrace.core.human import exact
 from headrace.core.model_ports import Accumulator
 from headrace.core.source_ports import Source
 from headrace.core.target_ports import Sink
-from headrace.core.wishes import Figure
 from headrace.errors import ArgumentError, PlanError, nearest
 from headrace.plan.steps.base import Step
 from headrace.plan.steps.functions import Accumulate

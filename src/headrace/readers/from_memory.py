@@ -91,10 +91,8 @@ def from_numpy(ndarrays: np.ndarray[Any, Any] | Sequence[np.ndarray[Any, Any]]) 
 def from_pandas(dfs: pd.DataFrame | Sequence[pd.DataFrame]) -> Dataset:
     """Make a dataset of a DataFrame, or of several one after the other.
 
-    An index with a name, or a MultiIndex with names, becomes columns of these names, before the others: functions see
-    them, files keep them, ``predict`` does not take them for inputs by itself, and ``to_pandas`` makes them the index
-    again, with the labels of the rows that are left. They stay columns if one of them was left out or renamed, and
-    after ``union`` and ``zip``. An index without a name is left out.
+    Levels of the index that have names are columns, before the others, as ``reset_index`` makes them. Others are left
+    out.
 
     Parameters
     ----------
@@ -104,8 +102,7 @@ def from_pandas(dfs: pd.DataFrame | Sequence[pd.DataFrame]) -> Dataset:
     Raises
     ------
     ArgumentError
-        A column has no Arrow type, or the frames differ in their columns. Only some levels of the index have names,
-        or one has the name of a column that holds something else.
+        A column has no Arrow type, the frames differ in their columns, or the index is named as a column is.
 
     Examples
     --------
@@ -113,11 +110,9 @@ def from_pandas(dfs: pd.DataFrame | Sequence[pd.DataFrame]) -> Dataset:
     >>> hr.from_pandas(pd.DataFrame({"a": [1, 2]})).take_all()
     [{'a': 1}, {'a': 2}]
     """
-    from headrace.interop.frames import with_index_columns
     from headrace.sources.memory import MemorySource, table_from_frames
 
-    frames, index = with_index_columns(dfs)
-    return Dataset.from_source(MemorySource(table_from_frames(frames), "from_pandas", index=index))
+    return Dataset.from_source(MemorySource(table_from_frames(dfs), "from_pandas"))
 
 
 @known_arguments(also=ray_arguments.BLOCKS)

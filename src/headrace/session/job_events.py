@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from headrace.core.asked import RequirementsAsked
 from headrace.core.door import annex
 from headrace.core.events import Event, MetricsCounted, RunFinished, RunStarted
 from headrace.core.human import plural
 from headrace.core.table_changes import position_text, taken_in
-from headrace.core.wishes import RequirementsAsked
 from headrace.core.work import HOME, Ledger
 from headrace.observers.pace import LAST_SHARDS
 from headrace.observers.record_reader import listed, table, whole

@@ -35,8 +35,8 @@ from headrace.session.execution_plan import ExecutionPlan
 from headrace.session.requests import Requests
 
 if TYPE_CHECKING:
+    from headrace.core.asked import RunAsked
     from headrace.core.events import Event
-    from headrace.core.wishes import RunAsked
     from headrace.observers.progress import Progress
     from headrace.output.job import Job
     from headrace.session.event_bus import EventBus

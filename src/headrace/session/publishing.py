@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from headrace.core.arguments import known_arguments
+from headrace.core.asked import Figure, RequirementsAsked
 from headrace.core.door import annex
 from headrace.core.files.staged import PARTS, is_uploaded, uploaded_name
 from headrace.core.human import plural
 from headrace.core.stores.addresses import checked
-from headrace.core.wishes import Figure, RequirementsAsked
 from headrace.core.work import HOME
 from headrace.errors import ArgumentError, HeadraceError, MissingLibrary, PlanError, RequirementNotMet
 from headrace.observers.record import EVENTS, Record

@@ -13,9 +13,9 @@ from typing import Any
 
 import msgspec
 
+from headrace.core.asked import EVERY_ROW, RunAsked
 from headrace.core.events import Event
 from headrace.core.files import safe_files
-from headrace.core.wishes import EVERY_ROW, RunAsked
 from headrace.output.names import ASKED
 
 _log = logging.getLogger("headrace")

@@ -30,7 +30,7 @@ from headrace.core.arrow.objects import (
     objects_of,
     pickled_objects,
 )
-from headrace.core.arrow.values import ConversionError, column_from, frame_batch, from_columns, from_rows
+from headrace.core.arrow.values import ConversionError, column_from, from_columns, from_frame, from_rows
 from headrace.core.files import safe_files
 from headrace.core.human import short_repr
 from headrace.core.source_ports import Bad, Location, Source
@@ -59,14 +59,12 @@ class MemorySource(Source):
         kind: str,
         *,
         rows_per_split: int | None = None,
-        index: Sequence[Any] = (),
     ) -> None:
         if rows_per_split is not None and rows_per_split < 1:
             raise ArgumentError(f"rows_per_split is at least 1, not {rows_per_split}.")
         self._array_forms = array_forms(table.schema)
         self._table = without_marks(table.replace_schema_metadata(None))
         self._kind = kind
-        self.index = tuple(index)  # the columns that are the index of a DataFrame, for who makes one again
         self._rows_per_split = rows_per_split
         self._forms: dict[str, str] | None = None
 
@@ -206,7 +204,7 @@ def table_from_arrays(arrays: Any) -> pa.Table:
 
 
 def table_from_frames(frames: Any) -> pa.Table:
-    """Make a table of one DataFrame or several, without their index."""
+    """Make a table of one DataFrame or several; levels of the index that have names are columns."""
     several = frames if isinstance(frames, (list, tuple)) else [frames]
     for frame in several:
         if not hasattr(frame, "iloc") or not hasattr(frame, "columns"):
@@ -214,7 +212,7 @@ def table_from_frames(frames: Any) -> pa.Table:
                 f"from_pandas takes a DataFrame or a list of them, not {type(frame).__name__}."
             )
     try:
-        batches = [frame_batch(frame) for frame in several]
+        batches = [from_frame(frame) for frame in several]
         if batches and all(joinable(batches[0].schema, batch.schema) for batch in batches):
             batches = list(one_schema(batches))
         tables = [pa.Table.from_batches([batch]) for batch in batches]

@@ -21,9 +21,8 @@ from headrace.core.arrow.forms import EXACT
 from headrace.core.arrow.values import ConversionError
 from headrace.core.events import CallRetried, Event, ModelAsked
 from headrace.core.failures import is_interrupt, name_of, without_message, words
-from headrace.core.process import end_fork, ending_forks, is_worker
+from headrace.core.process import backoff, end_fork, ending_forks, is_worker
 from headrace.core.terminal import say
-from headrace.core.waiting import backoff
 from headrace.core.work import Fault, Reject
 from headrace.errors import BadInput, BadReturn, HeadraceError, StepError, unknown_column
 from headrace.plan.expressions import meanings, missing_field

@@ -19,7 +19,7 @@ import pytest
 from headrace.annex.fleet import machine as machines
 from headrace.annex.fleet.board import Ended, FleetPlan, Pace, Part, ended_name, weight_of
 from headrace.annex.fleet.machine import PLAN, WATCH, Fleet
-from headrace.core.waiting import backoff
+from headrace.core.process import backoff
 from headrace.core.work import Shard, Split
 from headrace.plan.physical import SavedPlan
 

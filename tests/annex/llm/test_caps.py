@@ -16,7 +16,7 @@ from forked import Forked
 from headrace.annex.llm.refusals import BadRow
 from headrace.annex.llm.spending import most_tokens
 from headrace.annex.llm.store import AnswerStore, Caps, Spent
-from headrace.core.waiting import when_free
+from headrace.core.process import when_free
 from headrace.errors import OutputWriteFailed, PlanError
 from headrace.testing import FakeLLMServer
 

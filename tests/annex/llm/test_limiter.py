@@ -23,7 +23,7 @@ from headrace.annex.llm.limiter import (
     retry_after,
     state_path,
 )
-from headrace.core.waiting import lock, unlock, when_free
+from headrace.core.process import lock, unlock, when_free
 from headrace.testing import FakeClock
 
 BURST_TURNS = 30

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from headrace.core.asked import RunAsked
 from headrace.core.messages import EndEarly, RunInterrupted
-from headrace.core.wishes import RunAsked
 from headrace.core.work import Done, Fault, Faults, Ledger, Shard, Task, Timings
 from headrace.driver.policies.shards import ErrorBudget
 from headrace.driver.policies.workers import Interruption, PoolScaling

@@ -17,7 +17,7 @@ from headrace.annex.fleet.machine import LONGEST_LOOK, Fleet, Machine, given
 from headrace.core.events import MachinesWorked, MachineWork
 from headrace.core.files import safe_files
 from headrace.core.metric_states import STATES, side_files
-from headrace.core.waiting import backoff
+from headrace.core.process import backoff
 from headrace.core.work import FLEET, HOME, NOTES, SUCCESS, CommitRecord, Faults, Ledger, Shard, Split
 from headrace.driver.policies.shards import ErrorBudget
 from headrace.errors import (

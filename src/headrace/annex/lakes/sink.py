@@ -20,9 +20,9 @@ from headrace.annex.lakes.tables import fits, stored, sync_newest
 from headrace.core import failpoints
 from headrace.core.files.hive import folder_name, hive_values
 from headrace.core.files.staged import StagedStream
+from headrace.core.process import backoff
 from headrace.core.table_changes import Lost
 from headrace.core.target_ports import Encoder, Format, Sink
-from headrace.core.waiting import backoff
 from headrace.core.work import HOME, SUCCESS, StagedFile
 from headrace.errors import HeadraceError, OutputExists, OutputWriteFailed, SinkError
 from headrace.sinks.files import TableOfFiles

@@ -17,7 +17,7 @@ from headrace.annex.llm.anthropic_form import chat_of, params_of
 from headrace.annex.llm.batch_ledger import Part
 from headrace.annex.llm.client import JSON, Client
 from headrace.annex.llm.refusals import Again, Malformed, RateLimited, RowError, json_of
-from headrace.core.waiting import backoff
+from headrace.core.process import backoff
 from headrace.errors import EndpointRefused, EndpointUnavailable
 
 CLOCKS_DIFFER = 86_400.0

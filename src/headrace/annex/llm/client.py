@@ -47,7 +47,7 @@ from headrace.annex.llm.refusals import (
 )
 from headrace.annex.llm.spending import BYTES_PER_TOKEN, Bill, Spending, usage_of
 from headrace.core.door import install_hint
-from headrace.core.waiting import backoff, when_free
+from headrace.core.process import backoff, when_free
 from headrace.errors import EndpointRefused, MissingLibrary
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from headrace.annex.llm.endpoint import Endpoint
 from headrace.annex.llm.refusals import Again, BadRow, ContextTooLong, Malformed, RequestRefused, RowError
 from headrace.annex.llm.store import key_of
 from headrace.core.failures import RowsFailed
-from headrace.core.waiting import when_free
+from headrace.core.process import when_free
 
 Vector: TypeAlias = "np.ndarray[Any, Any]"
 NO_VECTOR = "the vector has values that are not numbers (null, NaN or infinite)"

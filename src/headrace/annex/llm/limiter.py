@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import msgspec
 
-from headrace.core.waiting import lock, unlock
+from headrace.core.process import lock, unlock
 
 LEAST_SHARE = 1
 WORKERS = 64

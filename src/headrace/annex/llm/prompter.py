@@ -38,7 +38,7 @@ from headrace.annex.llm.template import text_of
 from headrace.annex.llm.under_way import Shared, UnderWay, asker_of
 from headrace.core.answered import Tokens
 from headrace.core.events import ModelAsked
-from headrace.core.waiting import when_free
+from headrace.core.process import when_free
 from headrace.errors import ArgumentError
 
 if TYPE_CHECKING:

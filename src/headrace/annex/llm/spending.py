@@ -16,7 +16,7 @@ from headrace.annex.llm.refusals import Again, BadRow, Doubtful, RowError
 from headrace.annex.llm.store import SILENT_SECONDS, AnswerStore, Caps, Spent
 from headrace.core.answered import Tokens
 from headrace.core.arguments import known_arguments
-from headrace.core.waiting import when_free
+from headrace.core.process import when_free
 from headrace.errors import ArgumentError, EngineError, HeadraceError, SpendingCapReached
 
 BYTES_PER_TOKEN = 3

@@ -33,7 +33,7 @@ import msgspec
 
 from headrace.core.answered import Tokens
 from headrace.core.files import safe_files
-from headrace.core.waiting import backoff
+from headrace.core.process import backoff
 from headrace.errors import OutputWriteFailed
 
 _TABLES = """

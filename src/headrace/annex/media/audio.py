@@ -14,7 +14,7 @@ from headrace.core.source_ports import Bad
 from headrace.core.work import Split
 from headrace.errors import HeadraceError, UnreadableFile
 from headrace.sources.file_source import PathArgument, WholeFileSource, content, fetched
-from headrace.sources.images.options import BATCH_BYTES, whole_number
+from headrace.sources.images import BATCH_BYTES, whole_number
 from headrace.sources.text import another_reader
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from headrace.core.source_ports import Bad, Location
 from headrace.core.work import Split
 from headrace.errors import HeadraceError, UnreadableFile
 from headrace.sources.file_source import FileSource, PathArgument, content, fetched
-from headrace.sources.images.options import BATCH_BYTES, MAX_PIXELS, whole_number
+from headrace.sources.images import BATCH_BYTES, MAX_PIXELS, whole_number
 from headrace.sources.text import another_reader
 
 if TYPE_CHECKING:

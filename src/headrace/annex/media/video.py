@@ -15,7 +15,7 @@ from headrace.core.source_ports import Bad, Location
 from headrace.core.work import Split
 from headrace.errors import ArgumentError, UnreadableFile
 from headrace.sources.file_source import FileSource, PathArgument
-from headrace.sources.images.options import BATCH_BYTES, image_size, whole_number
+from headrace.sources.images import BATCH_BYTES, image_size, whole_number
 
 if TYPE_CHECKING:
     import pyarrow as pa

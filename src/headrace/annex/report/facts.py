@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from headrace.core.asked import RequirementsAsked
 from headrace.core.events import BatchShrunk, BatchSized, MemoryTaken, RunStarted, WorkerReady
-from headrace.core.wishes import RequirementsAsked
 from headrace.core.work import Faults, Ledger
 from headrace.observers.record_reader import Line, OutputRun, ledger_of, listed, replay, table, whole
 from headrace.observers.run_parts import CommitSum, ProgressSample, WorkSum

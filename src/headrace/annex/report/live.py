@@ -21,11 +21,11 @@ from headrace.annex.report.facts import History
 from headrace.annex.report.follow import Follower, RunStatus
 from headrace.annex.report.page import page
 from headrace.annex.report.writing import rejected_samples
+from headrace.core.asked import EVERY_ROW, RunAsked
 from headrace.core.events import Event, RunStarted
 from headrace.core.files import hive, safe_files
 from headrace.core.process import importing
 from headrace.core.terminal import say, warn
-from headrace.core.wishes import EVERY_ROW, RunAsked
 from headrace.output.names import ASKED, run_of
 from headrace.output.places.folder import Folder
 from headrace.version import __version__

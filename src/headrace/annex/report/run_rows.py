@@ -16,10 +16,10 @@ import msgspec
 from headrace.annex.report.page import flat
 from headrace.annex.report.results import number as number_words
 from headrace.annex.report.template import Value, chart, plain, table
+from headrace.core.asked import RequirementsAsked
 from headrace.core.human import duration, plural
 from headrace.core.tables import Table
 from headrace.core.terminal import one_line, wrapped
-from headrace.core.wishes import RequirementsAsked
 from headrace.observers.words import money
 from headrace.output.journal_state import time_text
 from headrace.version import __version__

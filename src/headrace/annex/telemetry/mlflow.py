@@ -11,11 +11,11 @@ from typing import Any, TypeVar
 
 from headrace.annex.telemetry import Sender, figures_of, parameters_of
 from headrace.core.arguments import known_arguments
+from headrace.core.asked import RequirementsAsked
 from headrace.core.door import library
 from headrace.core.events import Event, MetricsCounted, RunFinished, RunStarted
 from headrace.core.files.storage import storage_at
 from headrace.core.stores.addresses import without_secrets_in
-from headrace.core.wishes import RequirementsAsked
 from headrace.core.work import HOME
 from headrace.errors import ArgumentError
 from headrace.observers.run_state import RunState

@@ -12,6 +12,7 @@ from typing import Any
 
 from headrace.annex.telemetry import figures_of, parameters_of
 from headrace.core.arguments import known_arguments
+from headrace.core.asked import RequirementsAsked
 from headrace.core.door import library
 from headrace.core.events import (
     CallRetried,
@@ -23,7 +24,6 @@ from headrace.core.events import (
     WorkerLost,
 )
 from headrace.core.stores.addresses import without_secrets_in
-from headrace.core.wishes import RequirementsAsked
 from headrace.observers.prometheus import Number, numbers
 from headrace.observers.run_state import RunState
 from headrace.version import __version__

@@ -235,11 +235,10 @@ class BatchPredictor:
         )
         more |= needs
         if isinstance(self._work, _OfFunction) and not keep:  # it may return another number of rows
-            return data.map_batches(model, columns=data._inputs(features), **more)
+            return data.map_batches(model, columns=features, **more)
         carried: Any = list(keep) if keep else "none"
-        inputs = data._inputs(features)
         step = given_predict(
-            model, inputs=inputs, output=column, own_names=True, keep=carried, replace=False, **more
+            model, inputs=features, output=column, own_names=True, keep=carried, replace=False, **more
         )
         return data.with_step(step)
 

@@ -22,7 +22,7 @@ from headrace.core.arrow.layout import ConversionError as ConversionError
 _OF_PANDAS = frozenset({"PeriodDtype", "IntervalDtype", "SparseDtype", "CategoricalDtype"})
 
 
-def from_frame(frame: Any, input_view: InputView) -> pa.RecordBatch:
+def from_frame(frame: Any, input_view: InputView | None = None) -> pa.RecordBatch:
     """Convert a DataFrame; named levels of its index become columns, as ``reset_index`` makes them."""
     named = [level for level, name in enumerate(frame.index.names) if name is not None]
     if named:

@@ -15,8 +15,8 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from headrace.core.door import install_hint, needed_by
+from headrace.core.process import backoff
 from headrace.core.stores.addresses import OBJECT_STORES, WEB, Address, Options, failed, is_passing
-from headrace.core.waiting import backoff
 from headrace.errors import (
     ArgumentError,
     InputChanged,

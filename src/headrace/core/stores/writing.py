@@ -15,9 +15,9 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import IO, Any, Final, NamedTuple, TypeVar
 
+from headrace.core.process import backoff
 from headrace.core.stores.addresses import Address, Options, is_passing, reason
 from headrace.core.stores.clients import open_store, store_errors
-from headrace.core.waiting import backoff
 from headrace.errors import ForeignOutput, OutputWriteFailed
 
 T = TypeVar("T")

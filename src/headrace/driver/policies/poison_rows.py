@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 
+from headrace.core.asked import RunAsked
 from headrace.core.events import WorkerRetired
 from headrace.core.messages import CallEnded, CallStarted
 from headrace.core.source_ports import Location, row_range
-from headrace.core.wishes import RunAsked
 from headrace.core.work import ErrorReport, Fault, PoisonRows, Reject, Shard, Split, Suspect, Task
 from headrace.driver.policy import (
     Action,

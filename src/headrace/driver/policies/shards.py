@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
+from headrace.core.asked import RunAsked
 from headrace.core.events import RowsRead, WorkerReady
 from headrace.core.messages import LeaveRest, MoreShards, RestLeft, RunInterrupted
-from headrace.core.wishes import RunAsked
 from headrace.core.work import Done, Failed, Faults, Ledger, OnError, Outcome, Remainder, Task
 from headrace.driver.policy import NEVER, Action, AddShards, Decision, DivideShard, Policy, RunView, Tell
 from headrace.driver.shards import split_off

@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 
+from headrace.core.asked import RunAsked
 from headrace.core.events import BatchShrunk, PoolResized, WorkerRetired
 from headrace.core.messages import EndEarly, RestLeft, RunInterrupted
 from headrace.core.terminal import warn_of_pickling
-from headrace.core.wishes import RunAsked
 from headrace.core.work import ErrorReport, ObjectsPickled, Task
 from headrace.driver.policy import (
     NEVER,

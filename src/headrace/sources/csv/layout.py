@@ -21,7 +21,7 @@ from headrace.core.stores.objects import open_binary
 from headrace.core.work import Split
 from headrace.errors import ArgumentError, SchemaMismatch, UnreadableFile, unknown_column
 from headrace.sources import text
-from headrace.sources.csv.format import CsvFormat
+from headrace.sources.csv import CsvFormat
 from headrace.sources.exact import Faults, faults_of
 from headrace.sources.schemas import FolderColumns, unify
 from headrace.sources.text import (

@@ -17,7 +17,7 @@ from headrace.core.stores.objects import open_binary
 from headrace.core.work import Split
 from headrace.errors import UnreadableFile
 from headrace.sources import text
-from headrace.sources.csv.format import CsvFormat
+from headrace.sources.csv import CsvFormat
 from headrace.sources.csv.layout import (
     convert_options,
     explained,

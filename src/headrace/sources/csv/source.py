@@ -11,7 +11,7 @@ from headrace.core.files.input_files import InputFile
 from headrace.core.source_ports import Bad, Location
 from headrace.core.work import Split
 from headrace.errors import ArgumentError
-from headrace.sources.csv.format import CsvFormat
+from headrace.sources.csv import CsvFormat
 from headrace.sources.file_source import FileSource, PathArgument, block_of
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from headrace.core.source_ports import Bad
 from headrace.core.stores.objects import open_binary
 from headrace.errors import HeadraceError, UnreadableFile
 from headrace.sources.file_source import content, fetched
-from headrace.sources.images.options import ImageOptions, ImageSizes
+from headrace.sources.images import ImageOptions, ImageSizes
 from headrace.sources.text import another_reader
 
 if TYPE_CHECKING:

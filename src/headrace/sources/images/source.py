@@ -13,7 +13,7 @@ from headrace.core.source_ports import Bad
 from headrace.core.work import Split
 from headrace.errors import ArgumentError, nearest
 from headrace.sources.file_source import PathArgument, WholeFileSource
-from headrace.sources.images.options import MAX_PIXELS, MODES, ImageOptions, ImageSizes, image_size
+from headrace.sources.images import MAX_PIXELS, MODES, ImageOptions, ImageSizes, image_size
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -25,7 +25,7 @@ from headrace.core.target_ports import Encoder, Format
 from headrace.errors import SchemaMismatch, SinkError
 from headrace.sinks.files import cannot_hold
 from headrace.sinks.json import encode
-from headrace.sources.images.options import ImageOptions
+from headrace.sources.images import ImageOptions
 from headrace.sources.schemas import unify
 
 TEXTS = ("txt", "text")
