@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from headrace.core import failpoints, waiting
+from headrace.core import failpoints, process
 from headrace.core.door import install_hint
 from headrace.core.files import safe_files
 from headrace.core.files.staged import PARTS, Uploads, notes_of, uploaded_name
@@ -135,7 +135,7 @@ class LocalFolder:
                 _remove_left(above)
                 self.path = Path(tempfile.mkdtemp(dir=above))
                 self._held = safe_files.opened(self.path / _HELD, os.O_RDWR | os.O_CREAT)
-                waiting.lock(self._held)
+                process.lock(self._held)
                 safe_files.make_folder(self.root, 0o700)
             finally:
                 os.close(lock)
@@ -173,7 +173,7 @@ def _locked(above: Path, *, makes: bool) -> int:
             if not (makes and above.parent.is_dir()):
                 raise
             continue  # the last one has just removed the folder
-        waiting.lock(lock, patience=None)
+        process.lock(lock, patience=None)
         if safe_files.is_at(above / _LOCK, lock):
             return lock
         os.close(lock)  # the last one has just removed it, so others lock another one
@@ -194,7 +194,7 @@ def _remove_left(above: Path) -> None:
         with contextlib.suppress(OSError):
             held = safe_files.opened(path / _HELD, os.O_RDWR)
             try:
-                if waiting.lock(held):
+                if process.lock(held):
                     _remove(path)
             finally:
                 os.close(held)

@@ -391,18 +391,3 @@ class ConsumptionVerbs(DatasetBase):
         from headrace.interop.frames import to_daft
 
         return to_daft(self._table("to_daft"))
-
-    @known_arguments
-    def to_ray(self) -> Any:
-        """Return the whole output as a Ray dataset, which copies it into its object store; starts Ray if need be.
-
-        Tensors of shape (k…) become fixed-size lists. Raises ``MissingLibrary`` if Ray is not installed; and what a
-        run raises.
-
-        >>> import headrace as hr
-        >>> hr.range(2).to_ray().take_all()  # doctest: +SKIP
-        [{'id': 0}, {'id': 1}]
-        """
-        from headrace.interop.frames import to_ray
-
-        return to_ray(self._table("to_ray"))

@@ -1,4 +1,4 @@
-"""Tables to and from libraries that hold Arrow data: Polars, Daft, Spark, Ray Data, Hugging Face Datasets.
+"""Tables to and from libraries that hold Arrow data: Polars, Daft, Spark, Hugging Face Datasets.
 
 Buffers are passed without a copy wherever both sides lay a column out alike; ``docs/coming-from-ray.md`` has
 where they do not.
@@ -30,11 +30,6 @@ def to_polars(table: pa.Table) -> Any:
 def to_daft(table: pa.Table) -> Any:
     """Make a Daft DataFrame."""
     return library("to_daft", "daft").from_arrow(_plain(table))
-
-
-def to_ray(table: pa.Table) -> Any:
-    """Make a Ray dataset; starts Ray in this process unless it runs."""
-    return library("to_ray", "ray.data", "ray").from_arrow(_plain(table))
 
 
 def _plain(table: pa.Table) -> pa.Table:
@@ -105,16 +100,6 @@ def from_spark(frame: Any) -> pa.Table:
     return _storage(frame.toArrow())
 
 
-def from_ray(dataset: Any) -> list[pa.Table]:
-    """Run a Ray dataset, and get its blocks from the object store."""
-    if type(dataset).__module__.partition(".")[0] != "ray" or not hasattr(dataset, "to_arrow_refs"):
-        raise ArgumentError(f"from_ray takes a Ray dataset, not {type(dataset).__name__}.")
-    tables = library("from_ray", "ray").get(dataset.to_arrow_refs())
-    return [_storage(table.replace_schema_metadata(None)) for table in tables] or [
-        _storage(dataset.schema().base_schema.empty_table())
-    ]
-
-
 def from_huggingface(dataset: Any) -> pa.Table:
     """Take the table of a Hugging Face dataset; one whose rows are chosen or shuffled is copied row by row."""
     if type(dataset).__module__.partition(".")[0] != "datasets":
@@ -140,16 +125,21 @@ def _pieces(dataset: Any) -> Iterator[pa.Table]:
 
 def _storage(table: pa.Table) -> pa.Table:
     """Turn other libraries' tensor types into ours, and other extension types into what they are stored as."""
-    table = table.replace_schema_metadata(None)
+    return with_tensors(table.replace_schema_metadata(None), others=True)
+
+
+def with_tensors(table: pa.Table, *, others: bool = False) -> pa.Table:
+    """Turn other libraries' tensor types into ours; ``others``: and extension types into what they are stored as."""
     for i, field in enumerate(table.schema):
         type_ = field.type
         if not isinstance(type_, pa.BaseExtensionType) or isinstance(
             type_, (pa.FixedShapeTensorType, RaggedTensorType)
         ):
             continue
-        column = one_array(table.column(i))
-        result = _tensors(column) if hasattr(type_, "shape") else column.storage
-        table = table.set_column(i, field.name, result)
+        if others or hasattr(type_, "shape"):
+            column = one_array(table.column(i))
+            result = _tensors(column) if hasattr(type_, "shape") else column.storage
+            table = table.set_column(i, field.name, result)
     return table
 
 

@@ -16,7 +16,7 @@ _MODULES = {
     "readers.parquet": "read_parquet",
     "readers.files": "read_binary_files read_csv read_images read_json read_numpy read_rejected read_text",
     "readers.from_memory": (
-        "from_arrow from_daft from_huggingface from_items from_numpy from_pandas from_polars from_ray from_spark "
+        "from_arrow from_daft from_huggingface from_items from_numpy from_pandas from_polars from_spark "
         "from_torch range range_tensor"
     ),
     "annex.formats.readers": "read_avro read_orc read_tfrecords read_webdataset",

@@ -26,7 +26,6 @@ __all__ = [
     "from_numpy",
     "from_pandas",
     "from_polars",
-    "from_ray",
     "from_spark",
     "from_torch",
     "range",
@@ -123,7 +122,8 @@ def from_arrow(tables: Any) -> Dataset:
     ----------
     tables
         A ``pyarrow.Table`` or ``RecordBatch``, anything else that hands out an Arrow stream (a Polars
-        DataFrame, a DuckDB result), or a list of these with equal schemas.
+        DataFrame, a DuckDB result), or a list of these with equal schemas. Tensors of Ray and Daft of one shape are
+        tensors of that shape.
 
     Raises
     ------
@@ -136,9 +136,10 @@ def from_arrow(tables: Any) -> Dataset:
     >>> hr.from_arrow(pa.table({"a": [1, 2]})).take_all()
     [{'a': 1}, {'a': 2}]
     """
+    from headrace.interop.frames import with_tensors
     from headrace.sources.memory import MemorySource, table_from_arrow
 
-    return Dataset.from_source(MemorySource(table_from_arrow(tables), "from_arrow"))
+    return Dataset.from_source(MemorySource(with_tensors(table_from_arrow(tables)), "from_arrow"))
 
 
 @known_arguments(also=ray_arguments.BLOCKS)
@@ -314,31 +315,6 @@ def from_daft(df: Any) -> Dataset:
     from headrace.interop.frames import from_daft
 
     return _of([from_daft(df)], "from_daft")
-
-
-@known_arguments
-def from_ray(dataset: Any) -> Dataset:
-    """Run a Ray dataset, and make a dataset of its result, which stays in Ray's object store.
-
-    Parameters
-    ----------
-    dataset
-        A ``ray.data.Dataset``. Tensors of one shape (k…) stay tensors of that shape.
-
-    Raises
-    ------
-    ArgumentError
-        It is something else, or a column has no Arrow type here. ``MissingLibrary``: Ray is not installed.
-
-    Examples
-    --------
-    >>> import headrace as hr
-    >>> hr.from_ray(ray.data.range(2)).take_all()  # doctest: +SKIP
-    [{'id': 0}, {'id': 1}]
-    """
-    from headrace.interop.frames import from_ray
-
-    return _of(from_ray(dataset), "from_ray")
 
 
 @known_arguments(also=ray_arguments.BLOCKS)

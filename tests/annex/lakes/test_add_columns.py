@@ -83,7 +83,7 @@ class Lake(Table):
         data = self.read().with_options(**QUIET).predict(half, inputs=["id"], output="half")
         return self.write(data.predict(pair, inputs=["id"], output="pair"), **how)
 
-    def fill(self, where: str = "half IS NULL", **how: Any) -> hr.Result:
+    def fill(self, where: str = "half is None", **how: Any) -> hr.Result:
         data = self.read().with_options(**QUIET).predict(half, inputs=["id"], output="half", replace=True)
         return self.write(data, where=where, **how)
 
@@ -413,7 +413,7 @@ def test_old_columns_are_copied_as_they_are_stored(tmp_path: Path, kind: str, en
         Path(path).unlink()  # as VACUUM does
     again = lake.read().with_options(engine=engine, progress=False, **options)
     again = again.predict(half, inputs=["id"], output="half", replace=True).with_column("more", half)
-    assert lake.write(again, where="number = 0 AND id < 11000", output="b").rows == 5500
+    assert lake.write(again, where="number == 0 and id < 11000", output="b").rows == 5500
     later = dict(lake.files())
     assert sorted(later.values()) == sorted(after.values()) and len({*after} - {*later}) == 3
     assert [row["more"] is None for row in lake.rows()] == [i % 2 > 0 or i >= 11_000 for i in range(60_000)]
@@ -501,12 +501,12 @@ def test_rows_change_while_a_column_is_filled(
     data = lake.read().with_options(**QUIET).predict(half, inputs=["id"], output="half", replace=True)
     if what == "compact":
         with pytest.raises(SinkError, match=r"\(Rewrite\) put the rows of fragment 0 into other files"):
-            lake.write(data, where="half IS NULL")
+            lake.write(data, where="half is None")
     elif what in ("update", "fill"):
         with pytest.warns(UserWarning, match="1 row that others added"):
-            lake.write(data, where="half IS NULL")
+            lake.write(data, where="half is None")
     else:
-        lake.write(data, where="half IS NULL")
+        lake.write(data, where="half is None")
     theirs = {"update": {7: ("u", None)}, "fill": {7: ("t7", -1.0)}}.get(what, {})
     for row in lake.rows():
         kept = None if what == "compact" or row["id"] >= 900 else row["id"] / 2

@@ -40,8 +40,8 @@ UNITS = {  # where an argument has one of these names, one of these words says i
 }
 TENSORS = """
     Dataset map_batches predict embed map with_column take take_batch schema iter_batches iter_torch_batches
-    iter_tf_batches to_tf to_polars to_daft to_ray from_numpy from_torch from_polars from_daft from_huggingface
-    from_ray range_tensor read_images read_audio read_video KerasPredictor LightGBMPredictor MLflowPredictor
+    iter_tf_batches to_tf to_polars to_daft from_numpy from_torch from_polars from_daft from_huggingface
+    range_tensor read_images read_audio read_video KerasPredictor LightGBMPredictor MLflowPredictor
     OnnxPredictor
     SentenceTransformersPredictor SklearnPredictor TorchPredictor TransformersPredictor XGBoostPredictor
 """

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from headrace.core import waiting
+from headrace.core import process
 from headrace.core.files import hive, safe_files
 from headrace.core.files.safe_files import write_failed
 from headrace.core.files.staged import Uploads
@@ -90,7 +90,7 @@ class Folder:
             except safe_files.NotOurs as error:
                 raise foreign_entry(error) from error
             try:
-                taken = waiting.lock(lock, patience=_PATIENCE)
+                taken = process.lock(lock, patience=_PATIENCE)
             except OSError:
                 os.close(lock)
                 raise
@@ -118,7 +118,7 @@ class Folder:
         except OSError:
             return None
         try:
-            if _is_listed(opened) or not waiting.lock(opened, shared=True):
+            if _is_listed(opened) or not process.lock(opened, shared=True):
                 return _holder(opened)
         except OSError:
             return None

@@ -149,14 +149,6 @@ def takes_dict(module: Any) -> bool:
     )
 
 
-def names_in_code(module: Any) -> frozenset[str]:
-    """Return the strings in the code of ``forward``, if it takes one argument: names of columns, perhaps."""
-    code = getattr(getattr(module.forward, "__func__", None), "__code__", None)
-    if code is None or code.co_argcount != 2:
-        return frozenset()
-    return frozenset(each for each in code.co_consts if isinstance(each, str))
-
-
 @dataclass(frozen=True, slots=True)
 class Layer:
     """The first layer of a module whose input size is known."""

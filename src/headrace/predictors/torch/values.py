@@ -28,8 +28,7 @@ class Inputs:
     ``required`` are those of the names that have no default. With a first layer of one feature, numbers (n,) are
     given to it as (n, 1). The first ``positional`` ones are given by place, if they are there.
     ``transfers``: how they are copied to the device, where that need not be waited for. ``dtypes`` names the
-    dtype of all columns, or of some by name, if the user gave them. ``as_dict``: it takes a dict of all columns;
-    so it does if all of them are among the ``code_names``, strings in its code.
+    dtype of all columns, or of some by name, if the user gave them. ``as_dict``: it takes a dict of all columns.
     """
 
     device: Any
@@ -41,7 +40,6 @@ class Inputs:
     transfers: Transfers | None = None
     dtypes: str | Mapping[str, str] | None = None
     as_dict: bool = False
-    code_names: frozenset[str] = frozenset()
 
     def arguments(self, batch: Columns) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return positional and keyword arguments: one column as it is, several by name or side by side."""
@@ -52,8 +50,6 @@ class Inputs:
             return (self._single(name, array),), {}
         if batch and set(batch) <= set(self.names):
             return self._by_name(batch)
-        if batch and self.code_names.issuperset(batch):
-            return (self._columns(batch),), {}
         chosen = [name for name in batch if name in self.names]
         if self.required and set(self.required) <= set(chosen):
             if len(chosen) > 1:
