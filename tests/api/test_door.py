@@ -474,7 +474,7 @@ def test_what_is_broken_is_told_where_it_is_used(
 
 WORDS = {
     "inspect in.odd": "headrace: The names of the input files do not show their format ('in.odd'). Give it: --format "
-    "parquet|csv|tsv|json|text|images|orc|avro|numpy|webdataset|tfrecords|audio|video|pdf|binary|odd. The package "
+    "parquet|csv|tsv|json|text|images|orc|avro|numpy|webdataset|tfrecords|audio|video|binary|odd. The package "
     "acme-broken brings the format 'odd', but broken_odd:number is 5. It has to have suffixes, reader, all_suffixes. "
     "This is a fault of the package: report it to its authors.",
     "inspect in.odd --format odd": "headrace: The package acme-broken brings the format 'odd', but",

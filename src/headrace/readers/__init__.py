@@ -20,7 +20,7 @@ _MODULES = {
         "from_torch range range_tensor"
     ),
     "annex.formats.readers": "read_avro read_orc read_tfrecords read_webdataset",
-    "annex.media.readers": "read_audio read_pdf read_video",
+    "annex.media.readers": "read_audio read_video",
     "annex.databases.source": "read_sql",
     "annex.lakes.readers": "read_delta read_iceberg read_lance",
 }

@@ -287,7 +287,7 @@ _BINARY = (
     (0, b"PK\x03\x04", "PK", "a zip archive or an Excel workbook; unpack it, or save it as CSV"),
     (0, b"SQLite format 3", "SQLite format 3", "an SQLite database; export the table first"),
     (0, b"\x89HDF", "HDF", "an HDF5 file; convert it to Parquet first"),
-    (0, b"%PDF", "%PDF", "a PDF document; read_pdf reads it"),
+    (0, b"%PDF", "%PDF", "a PDF document; read_binary_files reads it as bytes"),
     (0, b"\x89PNG", "PNG", "an image; read_images reads it"),
     (257, b"ustar", "a tar header", "a tar archive; unpack it"),
 )

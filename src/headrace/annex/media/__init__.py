@@ -1,1 +1,1 @@
-"""Sound, video and PDF files."""
+"""Sound and video files."""

@@ -1,4 +1,4 @@
-"""Functions that begin a dataset with files of sound, of video, or of pages."""
+"""Functions that begin a dataset with files of sound or of video."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headrace.plan import ray_arguments
 from headrace.readers.options import warn_of_unfinished
 from headrace.sources.file_source import PathArgument
 
-__all__ = ["read_audio", "read_pdf", "read_video"]
+__all__ = ["read_audio", "read_video"]
 
 
 @known_arguments(also=ray_arguments.READ)
@@ -149,60 +149,4 @@ def read_video(
     warn_of_unfinished(paths)
     how = video_options(stride, fps, resize, include_timestamps, max_pixels)
     source = VideoSource(paths, how, include_paths=include_paths)
-    return Dataset.from_source(source.in_store(storage_options))
-
-
-@known_arguments(also=ray_arguments.READ)
-def read_pdf(
-    paths: PathArgument,
-    *,
-    dpi: int | None = None,
-    include_paths: bool = False,
-    max_pixels: int = 89_478_485,
-    storage_options: Mapping[str, Any] | None = None,
-) -> Dataset:
-    """Read each page of PDF documents as one row: its number and its text. Needs the extra ``pdf``.
-
-    ``page`` counts from 1, as readers show it. ``text`` is what the document has as text, in lines that end in
-    ``"\\n"``; a scanned page has none, and gives ``""``. What lies outside of the page as it is shown is left out.
-    The library is PDFium.
-
-    Parameters
-    ----------
-    paths, storage_options
-        As for :func:`read_parquet`; of a folder, ``.pdf`` files.
-    dpi
-        Pixels per inch: adds the column ``image``, the page as RGB, uint8 of shape (height, width, 3), with the
-        fields of forms as they were filled in. None: no images are made.
-    include_paths
-        Whether to add the string column ``path``, the file's absolute path.
-    max_pixels
-        How many pixels the image of a page may have: pages may be of any size.
-
-    Raises
-    ------
-    ArgumentError
-        ``dpi`` or ``max_pixels`` is something else. ``MissingLibrary``: pypdfium2 is not installed.
-    NothingMatched, InputChanged
-        As for :func:`read_parquet`.
-    UnreadableFile
-        A document is damaged, needs a password, or has no pages, which is one row; or a page of it is damaged, or its
-        image would be too large. ``on_error`` says what becomes of such a row.
-
-    Examples
-    --------
-    >>> import pytest, tempfile, headrace as hr
-    >>> pypdfium2 = pytest.importorskip("pypdfium2")
-    >>> file = f"{tempfile.mkdtemp()}/a.pdf"
-    >>> document = pypdfium2.PdfDocument.new()
-    >>> _ = document.new_page(144, 72)
-    >>> document.save(file)
-    >>> row = hr.read_pdf(file, dpi=36).take(1)[0]
-    >>> row["page"], row["text"], row["image"].shape
-    (1, '', (36, 72, 3))
-    """
-    from headrace.annex.media.pdf import PdfSource
-
-    warn_of_unfinished(paths)
-    source = PdfSource(paths, dpi=dpi, include_paths=include_paths, max_pixels=max_pixels)
     return Dataset.from_source(source.in_store(storage_options))

@@ -92,7 +92,6 @@ _OURS = {
             ),
             "read_video",
         ),
-        DataFormat("pdf", (".pdf",), "read_pdf"),
         DataFormat("binary", (), "read_binary_files"),
     )
 }
