@@ -67,8 +67,6 @@ METRICS: list[Any] = [
     hr.MAE("x", "z", weight="w"),
     hr.R2("x", "z"),
     hr.R2("x", "z", weight="w"),
-    hr.NDCG("g", "c", "p", k=2),
-    hr.RecallAtK("g", "y", "p", k=2),
     hr.By("g", hr.Mean("x")),
     hr.By("g", hr.Mean("x", weight="w")),
     hr.By("c", hr.Count("x")),

@@ -123,7 +123,6 @@ def test_too_many_classes_and_groups() -> None:
         lambda: hr.CohenKappa("y", "p", weighting="square"),  # type: ignore[arg-type]
         lambda: hr.ExactMatch("y", "p", normalize="sqad"),  # type: ignore[arg-type]
         lambda: hr.JSONFields("y", "p", fields=[]),
-        lambda: hr.NDCG("g", "y", "p", k=0),
         lambda: hr.DistinctCount("x", limit=-1),
         lambda: hr.By("x", hr.Mean),  # type: ignore[arg-type]
         lambda: hr.TorchMetric(len, inputs=["x"]),

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from headrace.accumulators.differences import Differences
     from headrace.accumulators.moments import MAE, MSE, R2, Count, Mean, MinMax, Sum, Variance
     from headrace.accumulators.probabilities import BrierScore, Calibration, LogLoss
-    from headrace.accumulators.ranking import AUROC, NDCG, AveragePrecision, RecallAtK
+    from headrace.accumulators.ranking import AUROC, AveragePrecision
     from headrace.accumulators.sketches import DistinctCount, Histogram, Quantiles, TopK
     from headrace.accumulators.texts import ExactMatch, JSONFields, TokenF1
     from headrace.accumulators.torch_metrics import TorchMetric
@@ -25,7 +25,6 @@ __all__ = [
     "AUROC",
     "MAE",
     "MSE",
-    "NDCG",
     "R2",
     "Accuracy",
     "AveragePrecision",
@@ -45,7 +44,6 @@ __all__ = [
     "MinMax",
     "PrecisionRecallF1",
     "Quantiles",
-    "RecallAtK",
     "Sum",
     "TokenF1",
     "TopK",
@@ -59,7 +57,7 @@ _MODULES = {
     "differences": "Differences",
     "moments": "Count MAE MSE Mean MinMax R2 Sum Variance",
     "probabilities": "BrierScore Calibration LogLoss",
-    "ranking": "AUROC AveragePrecision NDCG RecallAtK",
+    "ranking": "AUROC AveragePrecision",
     "sketches": "DistinctCount Histogram Quantiles TopK",
     "texts": "ExactMatch JSONFields TokenF1",
     "torch_metrics": "TorchMetric",
