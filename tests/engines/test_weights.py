@@ -175,11 +175,6 @@ def test_sizes_of_predictors(tmp_path: Path) -> None:
     module = nn.Linear(1000, 1000, bias=False)
     assert sizes(TorchPredictor(module)).shared == 4_000_000
     assert sizes(TorchPredictor(module, dtype="float16")).shared == 2_000_000
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        script = torch.jit.script(module)
-    told = sizes(TorchPredictor(script))
-    assert told.shared == 0 and told.private > 4_000_000
 
 
 def test_sizes_of_a_large_module_copy_nothing() -> None:

@@ -112,15 +112,15 @@ def exported() -> Any:
     return torch.export.export(fresh, (torch.zeros(4, 4),), dynamic_shapes={"x": rows})
 
 
-def save_script(file: Path) -> Path:
+def save_script(file: Path, script: Any = None) -> Path:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
-        torch.jit.save(scripted(), file)
+        torch.jit.save(scripted() if script is None else script, file)
     return file
 
 
-def save_export(file: Path) -> Path:
-    torch.export.save(exported(), file)
+def save_export(file: Path, program: Any = None) -> Path:
+    torch.export.save(exported() if program is None else program, file)
     return file
 
 
@@ -206,19 +206,9 @@ class TestExportedFile(_OfNet):
         yield {"x": np.zeros((3, 5))}, "it was exported for x: float32 ("
 
 
-class TestExportedObject(TestExportedFile):
-    def make(self) -> Any:
-        return TorchPredictor(exported())
-
-
 class TestScriptFile(_OfNet):
     def make(self) -> Any:
         return TorchPredictor(save_script(self.folder / "net.pt"))
-
-
-class TestScriptObject(_OfNet):
-    def make(self) -> Any:
-        return TorchPredictor(scripted())
 
 
 class TestSafetensors(_OfNet):
@@ -463,12 +453,15 @@ def test_options_are_checked_at_once(options: dict[str, Any], error: type[Except
         TorchPredictor(net(), **options)
 
 
-def test_only_models_are_taken() -> None:
+def test_only_models_are_taken(tmp_path: Path) -> None:
     for thing in (print, {"a": 1}, Net):
         with pytest.raises(ArgumentError, match="a path, not"):
             TorchPredictor(thing)
+    for program in (scripted(), exported()):
+        with pytest.raises(ArgumentError, match=r"is given by its file: .*torch\.jit\.save"):
+            TorchPredictor(program)
     with pytest.raises(ArgumentError, match="TorchScript"):
-        TorchPredictor(scripted(), compile=True)
+        TorchPredictor(save_script(tmp_path / "net.pt"), compile=True)
 
 
 def test_a_device_that_is_not_there_is_an_error() -> None:
@@ -528,7 +521,7 @@ def test_integers_stay_integers_and_floats_become_the_modules() -> None:
     assert seen == [half, half, half, torch.int32, torch.uint8, whole, torch.bool, whole]
 
 
-def test_wrong_dtypes_and_widths_say_what_is_expected() -> None:
+def test_wrong_dtypes_and_widths_say_what_is_expected(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"^the module works in float32, .* x: int64 \(3, 4\); torch's error"):
         once(TorchPredictor(net()), {"x": np.zeros((3, 4), int)})
     with pytest.raises(BadInput, match=r"Conv2d, takes 3 channels"):
@@ -536,14 +529,14 @@ def test_wrong_dtypes_and_widths_say_what_is_expected() -> None:
     with pytest.raises(
         BadInput, match=r"^its first layer, Linear, takes 4 features, and was given 3\."
     ) as caught:
-        once(TorchPredictor(scripted()), {"x": np.zeros((2, 3))})
+        once(TorchPredictor(save_script(tmp_path / "net.pt")), {"x": np.zeros((2, 3))})
     assert "float32" not in str(caught.value)
     assert isinstance(caught.value.__cause__, RuntimeError)
     assert "Traceback" not in str(caught.value)
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
-def test_columns_are_chosen_by_the_names_of_forward() -> None:
+def test_columns_are_chosen_by_the_names_of_forward(tmp_path: Path) -> None:
     class Named(nn.Module):
         def forward(self, x: torch.Tensor, scale: torch.Tensor, bias: Any = None) -> torch.Tensor:
             return x * scale if bias is None else x * scale + bias
@@ -552,7 +545,7 @@ def test_columns_are_chosen_by_the_names_of_forward() -> None:
     batch = {"title": text, "scale": np.array([2.0, 3.0]), "x": np.array([1.0, 1.0]), "bias": np.ones(2)}
     assert once(TorchPredictor(Named()), batch).tolist() == [3, 4]
     batch = {"weight": ROWS[:, 0], "title": np.array(["a"] * 12, object), "ids": np.arange(12) % 10}
-    made = once(TorchPredictor(torch.jit.script(two())), batch)
+    made = once(TorchPredictor(save_script(tmp_path / "two.pt", torch.jit.script(two()))), batch)
     assert np.array_equal(made["mixed"], TestInputsByNameAndOutputsByName().expected()["mixed"])
     with pytest.raises(
         BadInput, match=r"^forward takes x, scale, bias\. It was given x: .*missing 1 required"
@@ -613,33 +606,34 @@ def test_a_program_for_a_fixed_number_of_rows_is_run_in_pieces(rows: int, tmp_pa
 
     module = Net().eval()
     program = torch.export.export(module, (torch.zeros(rows, 4),))
-    torch.export.save(program, tmp_path / "net.pt2")
+    predictor = TorchPredictor(save_export(tmp_path / "net.pt2", program))
     expected = once(TorchPredictor(module), {"x": ROWS})
-    for predictor in (TorchPredictor(program), TorchPredictor(tmp_path / "net.pt2")):
-        assert np.allclose(once(predictor, {"x": ROWS}), expected, atol=1e-6)
-        assert once(predictor, {"x": ROWS[:0]}).shape == (0, *expected.shape[1:])
+    assert np.allclose(once(predictor, {"x": ROWS}), expected, atol=1e-6)
+    assert once(predictor, {"x": ROWS[:0]}).shape == (0, *expected.shape[1:])
     pair = torch.export.export(Pair(), (torch.zeros(rows), torch.zeros(rows)))
-    made = once(TorchPredictor(pair), {"b": np.arange(7.0), "id": np.arange(7), "a": np.arange(7.0)})
+    predictor = TorchPredictor(save_export(tmp_path / "pair.pt2", pair))
+    made = once(predictor, {"b": np.arange(7.0), "id": np.arange(7), "a": np.arange(7.0)})
     assert made["sum"].tolist() == made["twice"].tolist() == list(range(0, 14, 2))
 
 
-def test_a_fixed_program_that_gives_no_row_each_says_so() -> None:
+def test_a_fixed_program_that_gives_no_row_each_says_so(tmp_path: Path) -> None:
     class Mean(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x.mean()
 
+    file = save_export(tmp_path / "mean.pt2", torch.export.export(Mean(), (torch.zeros(4),)))
     with pytest.raises(BadReturn, match=r"gave \(\), which is not one result for each of 4 rows"):
-        once(TorchPredictor(torch.export.export(Mean(), (torch.zeros(4),))), {"x": np.zeros(4)})
+        once(TorchPredictor(file), {"x": np.zeros(4)})
 
 
-def test_a_program_of_fixed_and_differing_rows_says_so() -> None:
+def test_a_program_of_fixed_and_differing_rows_says_so(tmp_path: Path) -> None:
     class Table(nn.Module):
         def forward(self, x: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
             return x @ table
 
     program = torch.export.export(Table(), (torch.zeros(3, 4), torch.zeros(4, 2)))
     with pytest.raises(BadInput, match=r"^it was exported for x: float32 \(3, 4\), .*dynamic_shapes"):
-        once(TorchPredictor(program), {"x": ROWS, "table": ROWS})
+        once(TorchPredictor(save_export(tmp_path / "table.pt2", program)), {"x": ROWS, "table": ROWS})
 
 
 @pytest.mark.parametrize("error", [MemoryError("no"), torch.cuda.OutOfMemoryError("size"), KeyError("x")])
@@ -751,24 +745,18 @@ def mapped_at(address: int) -> str:
 def test_identities_differ_where_results_do(tmp_path: Path) -> None:
     other = Net()
     file = save_weights(tmp_path / "net.safetensors")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        script = torch.jit.script(other)
-        again = torch.jit.script(other)
     predictors = [
         TorchPredictor(net()),
         TorchPredictor(other),
         TorchPredictor(net(), dtype="float16"),
         TorchPredictor(net(), autocast="float16"),
-        TorchPredictor(scripted()),
-        TorchPredictor(script),
-        TorchPredictor(exported()),
+        TorchPredictor(save_script(tmp_path / "net.pt")),
+        TorchPredictor(save_export(tmp_path / "net.pt2")),
         TorchPredictor(file, architecture=Net),
         TorchPredictor(file, architecture=Tied),
     ]
     prints = [fingerprint(predictor.identity()) for predictor in predictors]
     assert len(set(prints)) == len(prints)
-    assert fingerprint(TorchPredictor(again).identity()) == prints[5]  # torch numbers its classes anew
     assert fingerprint(TorchPredictor(net(), device="cpu").identity()) == prints[0]
 
 
@@ -829,8 +817,9 @@ def test_one_number_per_row_goes_into_a_layer_of_one_feature() -> None:
     predictor.close()
 
 
-def test_copies_in_one_process_share_the_program() -> None:
-    for predictor in (TorchPredictor(exported()), TorchPredictor(scripted()), TorchPredictor(net())):
+def test_copies_in_one_process_give_the_same(tmp_path: Path) -> None:
+    files = save_export(tmp_path / "net.pt2"), save_script(tmp_path / "net.pt")
+    for predictor in map(TorchPredictor, (*files, net())):
         assert np.array_equal(once(copy.copy(predictor), {"x": ROWS}), once(predictor, {"x": ROWS}))
 
 
@@ -875,7 +864,7 @@ class Noisy(torch.nn.Module):
     ("kind", "how"),
     crossed(["dropout", "norm", "attention", "norm of the batch", "lstm"], ["export", "trace"]),
 )
-def test_a_program_that_was_recorded_in_training_mode_is_refused(how: str, kind: str) -> None:
+def test_a_program_that_was_recorded_in_training_mode_is_refused(how: str, kind: str, tmp_path: Path) -> None:
     rows = torch.randn(8, 2)
 
     def recorded(training: bool) -> Any:
@@ -883,8 +872,8 @@ def test_a_program_that_was_recorded_in_training_mode_is_refused(how: str, kind:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             if how == "export":
-                return torch.export.export(module, (rows,))
-            return torch.jit.trace(module, (rows,), check_trace=False)
+                return save_export(tmp_path / "net.pt2", torch.export.export(module, (rows,)))
+            return save_script(tmp_path / "net.pt", torch.jit.trace(module, (rows,), check_trace=False))
 
     once(TorchPredictor(recorded(False)), {"x": rows.numpy()})
     if kind in ("norm of the batch", "lstm"):  # the same in both modes
@@ -894,10 +883,9 @@ def test_a_program_that_was_recorded_in_training_mode_is_refused(how: str, kind:
         TorchPredictor(recorded(True)).load()
 
 
-def test_a_script_asks_for_its_mode() -> None:
+def test_a_script_asks_for_its_mode(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         script = torch.jit.script(torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Dropout(0.5)).train())
-    made = [once(TorchPredictor(script), {"x": ROWS[:, :2]}) for _ in range(2)]
-    np.testing.assert_array_equal(*made)
-    assert script.training
+    file = save_script(tmp_path / "net.pt", script)
+    np.testing.assert_array_equal(*(once(TorchPredictor(file), {"x": ROWS[:, :2]}) for _ in range(2)))

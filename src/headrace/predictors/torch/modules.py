@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import copy
 import inspect
-import io
-import pickletools
 import re
 import sys
 import warnings
-import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
 
 from headrace.errors import ArgumentError, ModelError, UnknownArgument, nearest
 
@@ -27,8 +22,6 @@ _TAKES = {
     "input_size": "{} features",
     "num_features": "{} features in dimension 1",
 }
-_MANGLED = re.compile(rb"[./]?___torch_mangle_\d+")  # torch numbers equal class names as they come
-_WEIGHTS = re.compile(r"/(data|constants)/\d+$")
 
 
 def rebuilt(module: Any, change: Callable[[Any], Any]) -> Any:
@@ -235,44 +228,6 @@ def _exported_inputs(program: Any) -> list[tuple[str, Any]]:
     ]
 
 
-# ---------------------------------------------------------------- what is no plain object of Python
-
-
-class Saved:
-    """A ScriptModule or an ExportedProgram on its way: pickled as the bytes of torch's own way to save it."""
-
-    def __init__(self, model: Any) -> None:
-        self._model = model
-
-    def __reduce__(self) -> Any:
-        """Send the bytes as a buffer, and make the model at the other end."""
-        import torch
-
-        return _again, (
-            isinstance(self._model, torch.jit.ScriptModule),
-            np.frombuffer(_bytes_of(self._model), np.uint8),
-        )
-
-
-def _again(script: bool, data: Any) -> Any:
-    import torch
-
-    with quiet():
-        file = io.BytesIO(data)
-        return torch.jit.load(file, map_location="cpu") if script else torch.export.load(file)
-
-
-def _bytes_of(model: Any) -> bytes:
-    import torch
-
-    with io.BytesIO() as file, quiet():
-        if isinstance(model, torch.jit.ScriptModule):
-            torch.jit.save(model, file)
-        else:
-            torch.export.save(model, file)
-        return file.getvalue()
-
-
 @contextmanager
 def quiet() -> Iterator[None]:
     """Keep torch from advising those who use what it would rather have replaced."""
@@ -280,32 +235,6 @@ def quiet() -> Iterator[None]:
         warnings.filterwarnings("ignore", r"`torch\.jit\.", DeprecationWarning)
         warnings.filterwarnings("ignore", r"`isinstance\(treespec", FutureWarning)
         yield
-
-
-def script_identity(model: Any) -> Any:
-    """Return what makes a ScriptModule this one: its code, constants, attributes and weights."""
-    parts = []
-    with zipfile.ZipFile(io.BytesIO(_bytes_of(model))) as archive:
-        for name in archive.namelist():
-            if "/.data/" in name or name.endswith(".debug_pkl"):
-                continue
-            data = archive.read(name)
-            if not _WEIGHTS.search(name):
-                data = _MANGLED.sub(b"", data)
-            if name.endswith(".pkl"):  # what was seen before depends on who else holds it
-                data = pickletools.optimize(data)
-            parts.append((_MANGLED.sub(b"", name.encode()), data))
-    return sorted(parts)
-
-
-def export_identity(program: Any) -> Any:
-    """Return what makes an ExportedProgram this one: its graph, signature and weights."""
-    return (
-        program.graph_module.code,
-        str(program.graph_signature),
-        dict(program.state_dict),
-        {name: value for name, value in program.constants.items() if hasattr(value, "dtype")},
-    )
 
 
 # ---------------------------------------------------------------- options, checked without torch

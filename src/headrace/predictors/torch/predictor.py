@@ -18,13 +18,11 @@ from headrace.predictors.torch.files import Kind, kind_of, read
 from headrace.predictors.torch.modules import (
     AUTOCAST,
     DTYPES,
-    Saved,
     architecture_identity,
     checked_architecture,
     compile_options,
     device_name,
     dtype_name,
-    export_identity,
     exported_for,
     exported_positional,
     exported_rows,
@@ -35,7 +33,6 @@ from headrace.predictors.torch.modules import (
     moved,
     quiet,
     rebuilt,
-    script_identity,
     takes_dict,
 )
 from headrace.predictors.torch.values import Inputs, transfers_to
@@ -49,9 +46,9 @@ class TorchPredictor(Direct):
     Parameters
     ----------
     model
-        An ``nn.Module``, a ``ScriptModule``, an ``ExportedProgram``; or the path of a file: ``.pt2``
-        (torch.export), TorchScript, ``.safetensors`` with ``architecture``, or a pickle (``.pt``, ``.pth``,
-        ``.bin``: a whole module, or weights with ``architecture``) with ``trust_pickle``.
+        An ``nn.Module``; or the path of a file: ``.pt2`` (torch.export), TorchScript, ``.safetensors`` with
+        ``architecture``, or a pickle (``.pt``, ``.pth``, ``.bin``: a whole module, or weights with
+        ``architecture``) with ``trust_pickle``.
     architecture
         For files of weights: a module, or what returns one when called (a class, a function).
     device
@@ -167,17 +164,16 @@ class TorchPredictor(Direct):
 
     def _use_object(self, model: Any) -> None:
         torch: Any = sys.modules.get("torch")
-        if torch is not None and isinstance(model, torch.jit.ScriptModule):
-            self._kind, self.label = "script", str(model.original_name)
-        elif torch is not None and isinstance(model, torch.nn.Module):
-            self.label = str(type(model).__name__)
-        elif torch is not None and isinstance(model, torch.export.ExportedProgram):
-            self._kind, self.label = "export", "ExportedProgram"
-        else:
+        if torch is not None and isinstance(model, (torch.jit.ScriptModule, torch.export.ExportedProgram)):
             raise ArgumentError(
-                "TorchPredictor takes a torch.nn.Module, a ScriptModule, an ExportedProgram or a path, not "
-                f"{type(model).__name__}."
+                f"A {type(model).__name__} is given by its file: save it with torch.jit.save(script, 'model.pt') or "
+                "torch.export.save(program, 'model.pt2')."
             )
+        if torch is None or not isinstance(model, torch.nn.Module):
+            raise ArgumentError(
+                f"TorchPredictor takes a torch.nn.Module or a path, not {type(model).__name__}."
+            )
+        self.label = str(type(model).__name__)
         self._model = model
 
     # ------------------------------------------------------------ what it is
@@ -189,17 +185,13 @@ class TorchPredictor(Direct):
             options = (*options, self._input_dtypes)
         if self._artifact is not None:
             return "torch", self._artifact.digest(), architecture_identity(self._architecture), *options
-        if self._kind == "script":
-            return "torch", script_identity(self._model), *options
-        if self._kind == "export":
-            return "torch", export_identity(self._model), *options
         return "torch", _in_eval_mode(self._to_send()), *options
 
     def weights(self) -> str:
         """Say where the weights are while workers work."""
         if self._device not in (None, "cpu"):
             return f"each worker has its own copy of {self.label} on its device"
-        if self._artifact is None and self._kind is None:
+        if self._artifact is None:
             return f"all workers share one copy of the weights of {self.label}"
         if self._kind in ("safetensors", "pickle") and self._dtype is None:
             return f"all workers map the weights in {self.label}, one copy in memory"
@@ -209,7 +201,7 @@ class TorchPredictor(Direct):
         """Send what was given, in the dtype that is asked for, so that workers need not convert each for itself."""
         state = super().__getstate__()
         if self._model is not None:
-            state["_model"] = self._to_send() if self._kind is None else Saved(self._model)
+            state["_model"] = self._to_send()
         return state
 
     def _to_send(self) -> Any:
