@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import mmap
 import os
 import re
@@ -106,8 +105,7 @@ class OnnxPredictor(Direct):
     Parameters
     ----------
     model
-        The path of an ``.onnx`` file, weights beside it included; a folder with one such file; an
-        ``onnx.ModelProto``, or its bytes.
+        The path of an ``.onnx`` file, weights beside it included; or of a folder with one such file.
     outputs
         Which of the model's outputs to compute, in this order. Default: all.
     providers
@@ -121,8 +119,10 @@ class OnnxPredictor(Direct):
 
     Raises ``ModelUnreadable`` and ``ModelChanged`` for the file, ``BadInput`` for columns that do not fit.
 
-    >>> OnnxPredictor(b"\\x08\\x08\\x3a\\x00").label
-    'ONNX model'
+    >>> OnnxPredictor("nowhere.onnx")
+    Traceback (most recent call last):
+        ...
+    headrace.errors.ModelUnreadable: There is no model at 'nowhere.onnx' (looked for ...nowhere.onnx).
     """
 
     classes = ("ModelProto", "InferenceSession")
@@ -146,17 +146,16 @@ class OnnxPredictor(Direct):
         self._outputs = None if outputs is None else tuple(outputs)
         self._providers = None if providers is None else tuple(providers)
         self._options = dict(session_options or {})
-        self._artifact: Artifact | None = None
         self._files: list[Artifact] = []
-        self._data: Array | None = None
         self.__dict__.update(self._unloaded())
-        if isinstance(model, str | os.PathLike):
-            self._artifact = Artifact(os.fspath(model), sha256).checked()
-            self.label = self._artifact.name
-            self._check_files(self._artifact.path)
-        else:
-            self.label = "ModelProto" if hasattr(model, "SerializeToString") else "ONNX model"
-            self._data = _serialized(model, sha256)
+        if not isinstance(model, str | os.PathLike):
+            raise ArgumentError(
+                f"An ONNX model is the path of a file, not {type(model).__name__}: write it with onnx.save(model, "
+                "path); each worker starts its own session."
+            )
+        self._artifact = Artifact(os.fspath(model), sha256).checked()
+        self.label = self._artifact.name
+        self._check_files(self._artifact.path)
         require("onnxruntime", "onnx", f"The model {self.label}")
 
     def load(self) -> None:
@@ -169,17 +168,16 @@ class OnnxPredictor(Direct):
         options.intra_op_num_threads = threads() or 0
         _set_options(options, self._options, onnxruntime)
         providers = self._wanted_providers(onnxruntime)
-        for artifact in (*self._files, *([self._artifact] if self._artifact is not None else [])):
+        for artifact in (*self._files, self._artifact):
             artifact.verify()
-        model = self._file() if self._data is None else self._data.tobytes()
         try:
-            session = onnxruntime.InferenceSession(model, options, providers=[*providers])
+            session = onnxruntime.InferenceSession(self._file(), options, providers=[*providers])
         except Exception as error:
             if _is_out_of_memory(error):
                 raise
             raise ModelUnreadable(
-                f"ONNX Runtime {onnxruntime.__version__} cannot read the model {self._where()}: {_said(error)}. "
-                f"{_advice(str(error))}"
+                f"ONNX Runtime {onnxruntime.__version__} cannot read the model {self._artifact.path}: "
+                f"{_said(error)}. {_advice(str(error))}"
             ) from error
         session.disable_fallback()
         self._check_providers(session, providers)
@@ -210,15 +208,15 @@ class OnnxPredictor(Direct):
 
     def identity(self) -> Any:
         """Return the digest of the model with all its files, and what was asked of it."""
-        if self._data is not None:
-            digests = [hashlib.sha256(self._data.data).hexdigest()]
-        else:
-            file = self._file()
-            folder = os.path.dirname(file)
-            beside = [os.path.join(folder, name) for name in _files_beside(file)]
-            self._files = [Artifact(path) for path in (file, *beside)]
-            digests = [each.digest() for each in self._files]
-        return ("onnx", tuple(digests), self._outputs, tuple(sorted(self._options.items())))
+        file = self._file()
+        beside = [os.path.join(os.path.dirname(file), name) for name in _files_beside(file)]
+        self._files = [Artifact(path) for path in (file, *beside)]
+        return (
+            "onnx",
+            tuple(each.digest() for each in self._files),
+            self._outputs,
+            tuple(sorted(self._options.items())),
+        )
 
     def _unloaded(self) -> dict[str, Any]:
         return {"_session": None, "_inputs": {}, "_fixed": None, "_names": []}
@@ -226,7 +224,6 @@ class OnnxPredictor(Direct):
     # ---------------------------------------------------------------- loading
 
     def _file(self) -> str:
-        assert self._artifact is not None
         path = self._artifact.path
         return os.path.join(path, _models_in(path)[0]) if os.path.isdir(path) else path
 
@@ -255,7 +252,7 @@ class OnnxPredictor(Direct):
         for name in map(_name_of, wanted):
             if name not in running:
                 raise ModelUnreadable(
-                    f"The model {self._where()} cannot run on {name}: ONNX Runtime could not start it (are its "
+                    f"The model {self._artifact.path} cannot run on {name}: ONNX Runtime could not start it (are its "
                     f"libraries and a device there?), and has {', '.join(running)} only. To run there all the same, "
                     f"set providers=[{_CPU!r}]."
                 )
@@ -273,7 +270,7 @@ class OnnxPredictor(Direct):
         for name, kind in inputs.items():
             if not is_tensor(kind):
                 raise ModelUnreadable(
-                    f"The model {self._where()} takes {kind} as its input {name!r}; Headrace gives tensors of "
+                    f"The model {self._artifact.path} takes {kind} as its input {name!r}; Headrace gives tensors of "
                     f"numbers, bools or strings. Export it with such inputs."
                 )
         for name in self._names:
@@ -281,12 +278,9 @@ class OnnxPredictor(Direct):
             if not is_tensor(kind) and not kind.startswith("seq(map("):
                 others = [each for each in outputs if is_tensor(outputs[each])]
                 raise ModelUnreadable(
-                    f"The model {self._where()} gives {kind} as its output {name!r}, which has no rows. Choose "
+                    f"The model {self._artifact.path} gives {kind} as its output {name!r}, which has no rows. Choose "
                     f"from its other outputs with outputs={others}."
                 )
-
-    def _where(self) -> str:
-        return self.label if self._artifact is None else self._artifact.path
 
     # ---------------------------------------------------------------- predicting
 
@@ -312,33 +306,6 @@ class OnnxPredictor(Direct):
         return [joined(parts) for parts in zip(*results, strict=True)]
 
 
-def _serialized(model: Any, sha256: str | None) -> Array:
-    """Return a model's bytes as an array, which travels beside the pickle rather than in it."""
-    if sha256 is not None:
-        raise ArgumentError("sha256= pins a file; give the model as a path.")
-    if type(model).__module__.startswith("onnxruntime"):
-        raise ArgumentError(
-            f"An onnxruntime.{type(model).__name__} cannot travel to the workers. Give the path of the .onnx file "
-            f"that it was made from; each worker starts its own session."
-        )
-    if hasattr(model, "SerializeToString"):
-        try:
-            model = model.SerializeToString()
-        except Exception as error:
-            raise ArgumentError(
-                f"The ModelProto cannot be turned to bytes: {_said(error)}. Save it with onnx.save(model, path, "
-                f"save_as_external_data=True), and give the path."
-            ) from error
-    if not isinstance(model, bytes | bytearray | memoryview):
-        raise ArgumentError(
-            f"An ONNX model is a path, an onnx.ModelProto or its bytes, not {type(model).__name__}."
-        )
-    data = bytes(model)
-    if beside := _names_in(data):
-        raise ArgumentError(f"The model keeps weights in files ({', '.join(beside)}): give its path.")
-    return np.frombuffer(data, np.uint8)
-
-
 def _set_options(options: Any, wanted: Mapping[str, Any], onnxruntime: Any) -> None:
     for name, value in wanted.items():
         if "." in name:
@@ -358,7 +325,7 @@ def _set_options(options: Any, wanted: Mapping[str, Any], onnxruntime: Any) -> N
             ) from error
 
 
-def _names_in(model: bytes | mmap.mmap) -> list[str]:
+def _names_in(model: mmap.mmap) -> list[str]:
     """Return the names of the files that a model, as ONNX and PyTorch write it, wants beside it."""
     names = set()
     at = 0
