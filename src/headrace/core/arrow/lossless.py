@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
 import pyarrow as pa
 
-from headrace.core.arrow.batch_formats import to_numpy
 from headrace.core.arrow.forms import as_fixed, as_ragged, axes
+from headrace.core.arrow.same import same as same_rows
 
 
 def lossless(source: pa.DataType, target: pa.DataType) -> bool:
@@ -139,19 +136,6 @@ def _decoded(column: pa.Array) -> pa.Array:
     return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
 
 
-def same(left: Any, right: Any) -> bool:
-    """Say whether two columns of one type hold the same values; NaN is NaN."""
-    if left.equals(right):
-        return True
-    type_ = left.type
-    if len(left) != len(right) or left.null_count != right.null_count:
-        return False
-    if pa.types.is_floating(type_):
-        return np.array_equal(to_numpy(left), to_numpy(right), equal_nan=True)
-    if _is_list(type_):
-        return same(left.flatten(), right.flatten())
-    if pa.types.is_map(type_):
-        return same(left.keys, right.keys) and same(left.items, right.items)
-    if pa.types.is_struct(type_):
-        return all(same(a, b) for a, b in zip(left.flatten(), right.flatten(), strict=True))
-    return False
+def same(left: pa.Array, right: pa.Array) -> bool:
+    """Say whether two columns hold the same values; NaN is NaN."""
+    return bool(left.equals(right) or (len(left) == len(right) and same_rows(left, right).all()))
