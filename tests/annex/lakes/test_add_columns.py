@@ -337,7 +337,7 @@ def cut_in(rows: int) -> Callable[..., list[Shard]]:
     return shards
 
 
-@pytest.mark.parametrize("where", [None, "id >= 70 AND id < 110"])
+@pytest.mark.parametrize("where", [None, "id >= 70 and id < 110"])
 def test_nothing_is_added_before_it_is_published(lake: Lake, where: str | None) -> None:
     lake.make(FILES)
     before = lake.rows()
@@ -458,7 +458,7 @@ def test_rows_of_another_version_of_the_model(lake: Lake) -> None:
     ]
     assert (scored(None, 3), scored(None, 3)) == (11, 0), "by its code"
     assert all(row["Score"] == row["id"] * 3 for row in lake.rows())
-    for how in ({"where": "id = 1"}, {"provenance": None}):
+    for how in ({"where": "id == 1"}, {"provenance": None}):
         with pytest.raises(ArgumentError, match=r"chooses rows by a column.*provenance="):
             scored("2", 1, **how)
 
@@ -469,7 +469,7 @@ def test_lance_fills_or_adds(tmp_path: Path) -> None:
     lake.make([3])
     data = lake.read().with_options(**QUIET).with_column("other", half)
     with pytest.raises(SinkError, match=r"fills the column 'text' .* and adds 'other'"):
-        lake.write(data.with_column("text", lambda b: b["text"]), where="id = 1", output="x")
+        lake.write(data.with_column("text", lambda b: b["text"]), where="id == 1", output="x")
 
 
 @pytest.mark.parametrize("what", ["delete", "append", "update", "fill", "compact"])

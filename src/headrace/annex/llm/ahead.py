@@ -37,7 +37,7 @@ from headrace.core import failpoints
 from headrace.core.answered import Tokens
 from headrace.core.events import BatchesAtWork, ModelAsked
 from headrace.core.files import safe_files
-from headrace.core.waiting import backoff
+from headrace.core.process import backoff
 from headrace.errors import ArgumentError, EndpointRefused, SpendingCapReached
 
 if TYPE_CHECKING:
