@@ -380,10 +380,6 @@ def _scalar(seed: int) -> Any:
     return pytest.importorskip("torch").tensor(float(seed))
 
 
-def _sparse(seed: int) -> Any:
-    return (pytest.importorskip("torch").eye(3) * seed).to_sparse()
-
-
 def _forest(seed: int) -> Any:
     ensemble = pytest.importorskip("sklearn.ensemble")
     x = np.arange(40.0).reshape(20, 2)
@@ -405,7 +401,7 @@ def _frame(seed: int) -> Any:
     return pandas.DataFrame({"a": [1, seed], "b": ["x", str(seed)]}, index=["p", "q"])
 
 
-@pytest.mark.parametrize("make", [_linear, _bfloat, _scalar, _sparse, _forest, _pipeline, _frame])
+@pytest.mark.parametrize("make", [_linear, _bfloat, _scalar, _forest, _pipeline, _frame])
 def test_models_of_libraries_by_what_they_learnt(make: Callable[[int], Any]) -> None:
     one = make(1)
     before = digest(one)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextvars
 import copyreg
 import dis
 import functools
@@ -11,7 +10,6 @@ import pickle
 import sys
 import threading
 import types
-import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
@@ -20,8 +18,6 @@ from typing import Any, cast
 
 # They hold nothing that a function computes with, or, as the environment, what nobody can see beforehand.
 _WITHOUT_VALUE = (type(threading.Lock()), type(threading.RLock()), threading.local, type(os.environ))
-_VIEWS: Any = (type({}.keys()), type({}.values()), type({}.items()))
-_WEAK = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.WeakSet)
 _COPIED = {"__annotations__", "__doc__", "__module__"}  # what wraps a function may have these of it
 _CACHES = (type(functools.lru_cache(len)),)
 # In these, ``__wrapped__`` is what a compiled function computes; the rest is made while it runs.
@@ -56,16 +52,8 @@ def parts_of(value: Any) -> list[Any]:
 def _held_by(value: Any) -> list[Any]:
     if isinstance(value, _WITHOUT_VALUE):
         return []
-    if isinstance(value, _WEAK):
-        return list(value.items()) if isinstance(value, Mapping) else [frozenset(value)]
     if isinstance(value, functools.partial):
         return [value.func, value.args, value.keywords, _own(vars(value))]
-    if isinstance(value, _VIEWS):
-        return list(value)
-    if isinstance(value, weakref.ref):
-        return [value()]
-    if isinstance(value, contextvars.ContextVar):
-        return _in_context(value)
     if isinstance(value, (types.BuiltinFunctionType, types.BuiltinMethodType)):
         return [getattr(value, "__module__", None), value.__qualname__, value.__self__]
     compiled = type(value).__module__.partition(".")[0] in _COMPILERS and hasattr(value, "__wrapped__")
@@ -74,13 +62,6 @@ def _held_by(value: Any) -> list[Any]:
     if _is_tensor(value):
         return list(_tensor(value))
     return _reduced(value)
-
-
-def _in_context(value: contextvars.ContextVar[Any]) -> list[Any]:
-    try:
-        return [value.name, value.get()]
-    except LookupError:
-        return [value.name]
 
 
 def _is_standard_stream(value: Any) -> bool:
@@ -175,32 +156,17 @@ def _is_tensor(value: Any) -> bool:
 def _tensor(value: Any) -> Iterator[Any]:
     """Yield what a tensor holds: what it pickles to also holds addresses."""
     torch = sys.modules["torch"]
+    if value.layout is not torch.strided or value.is_quantized:
+        raise NoFingerprintError
     yield from (str(value.dtype), tuple(value.shape), str(value.layout))
     yield Attributes(vars(value))
+    if value.device.type == "meta":
+        return
     try:
-        if value.device.type == "meta":
-            return
-        if value.is_quantized:
-            yield from (repr(_quantizer(value)), value.int_repr())
-        elif value.layout is torch.strided:
-            plain = value.detach().cpu().resolve_conj().resolve_neg().contiguous()
-            yield plain.reshape(-1).view(torch.uint8).numpy().data
-        elif value.layout is torch.sparse_coo:
-            whole = value.detach().coalesce()
-            yield from (whole.indices(), whole.values())
-        else:
-            by_row = value.layout in (torch.sparse_csr, torch.sparse_bsr)
-            names = ("crow_indices", "col_indices") if by_row else ("ccol_indices", "row_indices")
-            yield from (getattr(value.detach(), name)() for name in (*names, "values"))
+        plain = value.detach().cpu().resolve_conj().resolve_neg().contiguous()
+        yield plain.reshape(-1).view(torch.uint8).numpy().data
     except (AttributeError, NotImplementedError, RuntimeError, TypeError) as error:
         raise NoFingerprintError from error
-
-
-def _quantizer(value: Any) -> tuple[Any, ...]:
-    if "tensor" in str(value.qscheme()):
-        return str(value.qscheme()), value.q_scale(), value.q_zero_point()
-    scales, zeros = value.q_per_channel_scales(), value.q_per_channel_zero_points()
-    return str(value.qscheme()), scales.tolist(), zeros.tolist(), value.q_per_channel_axis()
 
 
 # Of a class: what says nothing about its behaviour, and what Python or a library makes of the rest.
