@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 import headrace as hr
+from headrace import interop as frames
 from headrace.errors import ArgumentError, MissingLibrary
-from headrace.interop import frames
 
 ROWS = {
     "n": pa.array([1, None, 3]),

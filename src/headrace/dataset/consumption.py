@@ -167,7 +167,7 @@ class ConsumptionVerbs(DatasetBase):
         >>> next(hr.range(3).iter_torch_batches(dtypes=torch.float32))
         {'id': tensor([0., 1., 2.])}
         """
-        from headrace.interop.tensors import Tensors
+        from headrace.interop import Tensors
 
         size, tensors = given_batch_size(batch_size), Tensors(dtypes, device, collate_fn, pin_memory)
         tensors.check()
@@ -213,7 +213,7 @@ class ConsumptionVerbs(DatasetBase):
         >>> len(batches), [batch["id"].tolist() for batch in torch.utils.data.DataLoader(batches, batch_size=None)]
         (3, [[0, 1], [2, 3], [4]])
         """
-        from headrace.interop.tensors import iterable_dataset
+        from headrace.interop import iterable_dataset
 
         return iterable_dataset(
             self.iter_torch_batches(
@@ -252,7 +252,7 @@ class ConsumptionVerbs(DatasetBase):
         tf.Tensor([2], shape=(1,), dtype=int64)
         """
         from headrace.core.door import library
-        from headrace.interop.tensors import tf_batches
+        from headrace.interop import tf_batches
 
         size, tf = given_batch_size(batch_size), library("iter_tf_batches", "tensorflow", "keras")
         shuffle = LocalShuffle.given(local_shuffle_buffer_size, local_shuffle_seed, size)
@@ -296,7 +296,7 @@ class ConsumptionVerbs(DatasetBase):
         >>> list(pairs.to_tf("x", "y", batch_size=2).as_numpy_iterator())  # doctest: +SKIP
         [(array([1., 2.]), array([0, 1]))]
         """
-        from headrace.interop.tensors import tf_dataset
+        from headrace.interop import tf_dataset
 
         size = given_batch_size(batch_size)
         shuffle = LocalShuffle.given(local_shuffle_buffer_size, local_shuffle_seed, size)
@@ -372,7 +372,7 @@ class ConsumptionVerbs(DatasetBase):
         >>> hr.range(2).to_polars()["id"].to_list()
         [0, 1]
         """
-        from headrace.interop.frames import to_polars
+        from headrace.interop import to_polars
 
         return to_polars(self._table("to_polars"))
 
@@ -388,6 +388,6 @@ class ConsumptionVerbs(DatasetBase):
         >>> hr.range(2).to_daft().to_pydict()
         {'id': [0, 1]}
         """
-        from headrace.interop.frames import to_daft
+        from headrace.interop import to_daft
 
         return to_daft(self._table("to_daft"))

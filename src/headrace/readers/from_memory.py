@@ -136,7 +136,7 @@ def from_arrow(tables: Any) -> Dataset:
     >>> hr.from_arrow(pa.table({"a": [1, 2]})).take_all()
     [{'a': 1}, {'a': 2}]
     """
-    from headrace.interop.frames import with_tensors
+    from headrace.interop import with_tensors
     from headrace.sources.memory import MemorySource, table_from_arrow
 
     return Dataset.from_source(MemorySource(with_tensors(table_from_arrow(tables)), "from_arrow"))
@@ -224,7 +224,7 @@ def from_huggingface(dataset: Any) -> Dataset:
     >>> hr.from_huggingface(datasets.Dataset.from_dict({"text": ["a", "b"]})).take(1)
     [{'text': 'a'}]
     """
-    from headrace.interop.frames import from_huggingface
+    from headrace.interop import from_huggingface
 
     return _of([from_huggingface(dataset)], "from_huggingface")
 
@@ -257,7 +257,7 @@ def from_torch(dataset: Any, *, columns: Sequence[str] | None = None) -> Dataset
     >>> hr.from_torch(pairs, columns=["x", "y"]).take(1)
     [{'x': array([1., 1.], dtype=float32), 'y': 0}]
     """
-    from headrace.interop.tensors import from_torch
+    from headrace.interop import from_torch
     from headrace.plan.parameters import given_names
 
     names = given_names("from_torch(columns=...)", columns) if columns is not None else None
@@ -286,7 +286,7 @@ def from_polars(frames: Any) -> Dataset:
     >>> hr.from_polars(pl.DataFrame({"a": [1, 2]})).take_all()
     [{'a': 1}, {'a': 2}]
     """
-    from headrace.interop.frames import from_polars
+    from headrace.interop import from_polars
 
     return _of(from_polars(frames), "from_polars")
 
@@ -312,7 +312,7 @@ def from_daft(df: Any) -> Dataset:
     >>> hr.from_daft(daft.from_pydict({"a": [1, 2]})).take_all()
     [{'a': 1}, {'a': 2}]
     """
-    from headrace.interop.frames import from_daft
+    from headrace.interop import from_daft
 
     return _of([from_daft(df)], "from_daft")
 
@@ -340,7 +340,7 @@ def from_spark(df: Any) -> Dataset:
     >>> hr.from_spark(spark.range(2)).take_all()  # doctest: +SKIP
     [{'id': 0}, {'id': 1}]
     """
-    from headrace.interop.frames import from_spark
+    from headrace.interop import from_spark
 
     return _of([from_spark(df)], "from_spark")
 

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import headrace as hr
-from headrace.annex.formats.avro.source import AvroSource
+from headrace.annex.formats.avro import AvroSource
 from headrace.core.source_ports import Source
 from headrace.errors import UnreadableFile
 from headrace.testing.sources import SourceContract
@@ -46,7 +46,7 @@ class TestAvro(SourceContract):
 
     @pytest.fixture(autouse=True)
     def small_splits(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("headrace.annex.formats.avro.source._SPLIT_BYTES", 200)
+        monkeypatch.setattr("headrace.annex.formats.avro._SPLIT_BYTES", 200)
 
     def make(self) -> Source:
         if not (self.folder / "a.avro").exists():

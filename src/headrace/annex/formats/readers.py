@@ -102,7 +102,7 @@ def read_avro(
     >>> hr.read_avro(path).take_all()
     [{'km': 1.5}, {'km': 2.5}]
     """
-    from headrace.annex.formats.avro.source import AvroSource
+    from headrace.annex.formats.avro import AvroSource
 
     warn_of_unfinished(paths)
     return Dataset.from_source(AvroSource(paths, include_paths=include_paths).in_store(storage_options))

@@ -1,1 +1,0 @@
-"""Handing data over to other libraries and taking it from them; each library is imported when it is asked for."""
