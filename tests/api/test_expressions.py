@@ -73,7 +73,9 @@ def values(data: hr.Dataset, expression: Any) -> list[Any]:
         (hr.lit(dt.date(2026, 1, 2)).dt.strftime("%Y-%m"), ["2026-01"] * 3),
         (pc.field("x") * 2, [2, None, 6]),
         ("x * 2 + y", [6.0, None, None]),
-        ("x is None or s != 'Bc'", [True, True, False]),
+        ("x IS NULL OR s <> 'Bc'", [True, True, False]),
+        ("x = 1 and s is  not NULL", [True, False, False]),
+        ("s = 'it''s' OR y IN (2, 3)", [False, True, False]),
     ],
 )
 def test_what_an_expression_gives(data: hr.Dataset, expression: Any, expected: list[Any]) -> None:

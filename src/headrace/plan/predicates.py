@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import operator
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -24,11 +25,25 @@ _BINARY: dict[type, Callable[[Any, Any], Any]] = {
     ast.Gt: operator.gt,
     ast.GtE: operator.ge,
 }
+_SQL = re.compile(
+    r"""'(?:[^']|'')*'|"[^"]*"|\bis\s+not\s+null\b|\bis\s+null\b|\b(?:and|or|not|in|true|false)\b|<>|(?<![<>=!])=(?!=)""",
+    re.IGNORECASE,
+)
+_PYTHON = {
+    "is not null": "is not None",
+    "is null": "is None",
+    "true": "True",
+    "false": "False",
+    "<>": "!=",
+    "=": "==",
+}
 _JOINED: dict[type, Callable[[Any, Any], Any]] = {ast.And: operator.and_, ast.Or: operator.or_}
 
 
 def given_expression(value: Any, verb: str = "filter(expr=") -> Any:
     """Read an expression of columns, Arrow's or ours, or the text of one in Python's grammar. A name is a column.
+
+    A text that is none in Python is read as SQL has conditions: ``"km IS NULL OR city <> 'Oslo'"``.
 
     >>> given_expression("km > 2 and not city in ['Oslo']")
     <pyarrow.compute.Expression ((km > 2) and invert(is_in(city, {value_set=string:[
@@ -44,7 +59,7 @@ def given_expression(value: Any, verb: str = "filter(expr=") -> Any:
     if not isinstance(value, str):
         raise ArgumentError(f"{call}: it takes an expression {_HELP}.")
     try:
-        made = _of(ast.parse(value.strip(), mode="eval").body)
+        made = _of(_parsed(value.strip()))
     except SyntaxError as error:
         raise ArgumentError(f"{call}: this is not an expression ({error.msg}); {_HELP}.") from None
     except (_Unknown, TypeError, pa.ArrowException) as error:
@@ -56,6 +71,24 @@ def given_expression(value: Any, verb: str = "filter(expr=") -> Any:
     if expression is None:
         raise ArgumentError(f"{call}: it names no column. Expressions are {_HELP}.")
     return expression
+
+
+def _parsed(text: str) -> ast.expr:
+    try:
+        return ast.parse(text, mode="eval").body
+    except SyntaxError:
+        made = ast.parse(_SQL.sub(_in_python, text), mode="eval").body
+    kinds = {type(node) for node in ast.walk(made)}
+    if ast.NotIn in kinds or {ast.Not, ast.In} <= kinds:
+        raise _Unknown("NOT with IN leaves out nulls in SQL, and keeps them in Python. Write it in Python")
+    return made
+
+
+def _in_python(found: re.Match[str]) -> str:
+    word = found[0]
+    if word[0] == "'":
+        return repr(word[1:-1].replace("''", "'"))
+    return word if word[0] == '"' else _PYTHON.get(" ".join(word.lower().split()), word.lower())
 
 
 class _Unknown(Exception):

@@ -83,7 +83,7 @@ class Lake(Table):
         data = self.read().with_options(**QUIET).predict(half, inputs=["id"], output="half")
         return self.write(data.predict(pair, inputs=["id"], output="pair"), **how)
 
-    def fill(self, where: str = "half is None", **how: Any) -> hr.Result:
+    def fill(self, where: str = "half IS NULL", **how: Any) -> hr.Result:
         data = self.read().with_options(**QUIET).predict(half, inputs=["id"], output="half", replace=True)
         return self.write(data, where=where, **how)
 
@@ -337,7 +337,7 @@ def cut_in(rows: int) -> Callable[..., list[Shard]]:
     return shards
 
 
-@pytest.mark.parametrize("where", [None, "id >= 70 and id < 110"])
+@pytest.mark.parametrize("where", [None, "id >= 70 AND id < 110"])
 def test_nothing_is_added_before_it_is_published(lake: Lake, where: str | None) -> None:
     lake.make(FILES)
     before = lake.rows()
@@ -413,7 +413,7 @@ def test_old_columns_are_copied_as_they_are_stored(tmp_path: Path, kind: str, en
         Path(path).unlink()  # as VACUUM does
     again = lake.read().with_options(engine=engine, progress=False, **options)
     again = again.predict(half, inputs=["id"], output="half", replace=True).with_column("more", half)
-    assert lake.write(again, where="number == 0 and id < 11000", output="b").rows == 5500
+    assert lake.write(again, where="number = 0 AND id < 11000", output="b").rows == 5500
     later = dict(lake.files())
     assert sorted(later.values()) == sorted(after.values()) and len({*after} - {*later}) == 3
     assert [row["more"] is None for row in lake.rows()] == [i % 2 > 0 or i >= 11_000 for i in range(60_000)]
@@ -458,7 +458,7 @@ def test_rows_of_another_version_of_the_model(lake: Lake) -> None:
     ]
     assert (scored(None, 3), scored(None, 3)) == (11, 0), "by its code"
     assert all(row["Score"] == row["id"] * 3 for row in lake.rows())
-    for how in ({"where": "id == 1"}, {"provenance": None}):
+    for how in ({"where": "id = 1"}, {"provenance": None}):
         with pytest.raises(ArgumentError, match=r"chooses rows by a column.*provenance="):
             scored("2", 1, **how)
 
@@ -469,7 +469,7 @@ def test_lance_fills_or_adds(tmp_path: Path) -> None:
     lake.make([3])
     data = lake.read().with_options(**QUIET).with_column("other", half)
     with pytest.raises(SinkError, match=r"fills the column 'text' .* and adds 'other'"):
-        lake.write(data.with_column("text", lambda b: b["text"]), where="id == 1", output="x")
+        lake.write(data.with_column("text", lambda b: b["text"]), where="id = 1", output="x")
 
 
 @pytest.mark.parametrize("what", ["delete", "append", "update", "fill", "compact"])
@@ -501,12 +501,12 @@ def test_rows_change_while_a_column_is_filled(
     data = lake.read().with_options(**QUIET).predict(half, inputs=["id"], output="half", replace=True)
     if what == "compact":
         with pytest.raises(SinkError, match=r"\(Rewrite\) put the rows of fragment 0 into other files"):
-            lake.write(data, where="half is None")
+            lake.write(data, where="half IS NULL")
     elif what in ("update", "fill"):
         with pytest.warns(UserWarning, match="1 row that others added"):
-            lake.write(data, where="half is None")
+            lake.write(data, where="half IS NULL")
     else:
-        lake.write(data, where="half is None")
+        lake.write(data, where="half IS NULL")
     theirs = {"update": {7: ("u", None)}, "fill": {7: ("t7", -1.0)}}.get(what, {})
     for row in lake.rows():
         kept = None if what == "compact" or row["id"] >= 900 else row["id"] / 2

@@ -166,7 +166,7 @@ def check_new(where: str, new: Sequence[str], there: pa.Schema, *, fills: bool =
     if taken and not fills:
         raise ColumnExists(
             f"The {where} has a column {taken[0]!r} already, and mode='add_columns' replaces no values. Give the "
-            f'result another name, or fill the rows that lack a value: where="{taken[0]} is None".'
+            f'result another name, or fill the rows that lack a value: where="{taken[0]} IS NULL".'
         )
 
 

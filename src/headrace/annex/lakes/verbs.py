@@ -74,8 +74,8 @@ class LakeWriteVerbs(WriteVerbs):
             None: columns go by their names, each must be in the table and fit its type, and columns that are not
             given are null. ``"merge"``: columns that the table has not are added to it.
         where
-            With ``"add_columns"``: which rows get values, such as ``"score is None"``, as in ``filter(expr=)``. The
-            other rows keep the value that they have, or get null. Default: all rows.
+            With ``"add_columns"``: which rows get values, such as ``"score IS NULL"``; as in ``filter(expr=)``, or in
+            SQL. The other rows keep the value that they have, or get null. Default: all rows.
         output
             The name of the folder that this run has in the table, with its parts, its journal and its report. A
             further run that adds rows needs another name, such as the day; with ``"overwrite"`` a further run finds
@@ -400,7 +400,7 @@ def _given(verb: str, path: Any, storage_options: Any, output: Any, schema_mode:
 def _check_where(verb: str, where: Any, mode: str) -> None:
     """Refuse a condition that is no text, or that is given where all rows are written."""
     if where is not None and not (isinstance(where, str) and where.strip()):
-        raise ArgumentError(f"{verb}: where={where!r}: it is a text, such as 'score is None'.")
+        raise ArgumentError(f"{verb}: where={where!r}: it is a text, such as 'score IS NULL'.")
     if where is not None and mode != ADD_COLUMNS:
         raise ArgumentError(f"{verb}: where= goes with mode='add_columns'. Choose other rows by filter().")
 
