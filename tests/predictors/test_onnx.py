@@ -324,9 +324,7 @@ def test_a_missing_provider_is_an_error() -> None:
     assert loaded(mlp(), providers=["CPUExecutionProvider"]).predict({"x": ROWS}).shape == (11, 3)
 
 
-@pytest.mark.parametrize(
-    "options", [{"outputs": "scores"}, {"outputs": []}, {"providers": "CPU"}, {"sha256": "ab"}]
-)
+@pytest.mark.parametrize("options", [{"outputs": "scores"}, {"outputs": []}, {"providers": "CPU"}])
 def test_options_of_the_wrong_kind_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ArgumentError):
         loaded(mlp(), **options)
