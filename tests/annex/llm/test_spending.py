@@ -163,3 +163,14 @@ def test_a_count_that_makes_no_sense_is_none(counted, tmp_path):
         with pytest.raises(SpendingCapReached, match="1 answers have used"):
             least = model.with_options(sampling={"max_tokens": 100}, budget=hr.llm.Budget(run=1.5))
             inline(ROWS.prompt("{text}", least)).take_all()
+
+
+def test_a_cap_of_a_run_without_an_output_is_one_for_all_its_prompts():
+    with FakeLLMServer(lambda prompt: "a b") as server:
+        model = hr.llm.Endpoint(server.url, "m", prices={"input": 1e6, "output": 1e6}, max_in_flight=1)
+        capped = model.with_options(sampling={"max_tokens": 2}, budget=hr.llm.Budget(run=200.0))
+        first = ROWS.prompt("{text}", capped, output="first")
+        assert len(inline(first).take_all()) == 20  # a request costs 6, and up to 70 or so
+        with pytest.raises(SpendingCapReached):
+            inline(ROWS.prompt("{text}", capped, output="one").prompt("{text}", capped)).take_all()
+        assert 6 * (len(server.requests) - 20) <= 200

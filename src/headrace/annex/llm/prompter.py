@@ -58,10 +58,10 @@ class Prompter(AnswerColumns):
     batch_format = "pyarrow"
     names_column = "\0name"
 
-    def __init__(self, asked: Asked) -> None:
+    def __init__(self, asked: Asked, run: str = "") -> None:
         super().__init__(asked)
         self._folder = ""  # of the run, if it has one
-        self._run = secrets.token_hex(8)  # else what it has used is counted by this name
+        self.run = run or secrets.token_hex(8)  # else what it has used is counted by this name
         self._started: _Started | None = None
         self._others = {
             reason: Prompter(replace(asked, model=model.standing_in(asked.model), via="requests"))
@@ -110,7 +110,7 @@ class Prompter(AnswerColumns):
 
     async def load(self) -> None:
         """Open the store of answers, and make ready to ask."""
-        run = "" if self._folder else self._run
+        run = "" if self._folder else self.run
         store = AnswerStore(self.settings.cache or self._folder, run, what=self._what)
         used = self._counting_in(store)
         output = self._output_account()
@@ -153,7 +153,7 @@ class Prompter(AnswerColumns):
         shared = own_folder("headrace-spent")
         if shared is None:
             raise no_folder("The budget of a run without an output", "TMPDIR")
-        return AnswerStore(shared, self._run)
+        return AnswerStore(shared, self.run)
 
     def _output_account(self) -> AnswerStore | None:
         """Return where is counted what all runs of the output have used that have a budget: beside their folders."""

@@ -138,7 +138,7 @@ class PromptVerbs(DatasetBase):
         model.check_together(schema)
         way = given_via("prompt", via, model)
         asked = Asked(messages, model.on_gpus(options.get("num_gpus")), given_output(output), form, way)
-        return self.with_step(_step(asked, keep, replace, options))
+        return self.with_step(_step(asked, keep, replace, options, self._plan.steps))
 
     @known_arguments(options=WorkerOptions)
     def embed(
@@ -260,10 +260,11 @@ def _given_embedder(
     return SentenceTransformersPredictor(model, batch_size=batch_size), None
 
 
-def _step(asked: Asked, keep: Any, replace: bool, options: Any) -> Prompt:
+def _step(asked: Asked, keep: Any, replace: bool, options: Any, before: Sequence[Any]) -> Prompt:
     from headrace.annex.llm.prompter import BATCH_ROWS, WINDOW, Prompter
     from headrace.plan.functions import Function
     from headrace.plan.parameters import given_resources
+    from headrace.plan.steps.base import innermost
     from headrace.plan.steps.predict import Model, Prompt
     from headrace.session.models import given_keep
 
@@ -273,7 +274,9 @@ def _step(asked: Asked, keep: Any, replace: bool, options: Any) -> Prompt:
     if options.get("compute") is None and options.get("concurrency") is None:
         # It waits more than it works, or each worker would load a model.
         options = {**options, "concurrency": 1}
-    prompter: Any = Prompter(asked)
+    steps = [step for step in map(innermost, before) if isinstance(step, Prompt)]
+    earlier: list[Any] = [model.function.predictor for step in steps for model in step.models]
+    prompter: Any = Prompter(asked, *(each.run for each in earlier[:1]))  # all prompts of a run share its cap
     model = Model(
         Function(prompter, version=version, model=True),
         asked.output,
