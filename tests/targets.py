@@ -201,18 +201,23 @@ def lake(folder: Any, **more: str) -> dict[str, str]:
 
 class Lance(Target):
     imports, points = "lance", ("table.filled",)
+    options: Any = None
+
+    @property
+    def table_uri(self) -> str:
+        return f"{self.place}/t"
 
     @property
     def output(self) -> str:
-        return f"{self.place}/t/headrace-output"
+        return f"{self.table_uri}/headrace-output"
 
     def write(self, data: hr.Dataset, **options: Any) -> hr.Result:
-        return data.write_lance(self.place / "t", **options)
+        return data.write_lance(self.table_uri, **options)
 
     def table(self) -> Any:
         import lance
 
-        return lance.dataset(str(self.place / "t"))
+        return lance.dataset(self.table_uri, storage_options=self.options)
 
     def rows(self) -> list[dict[str, Any]]:
         return self.table().to_table().to_pylist() if (self.place / "t/_versions").exists() else []

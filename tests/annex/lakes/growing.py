@@ -132,7 +132,9 @@ class Delta(Table, targets.Delta):
     def add(self, rows: pa.Table) -> None:
         import deltalake
 
-        deltalake.write_deltalake(self.folder / "t", rows, mode="append", schema_mode="merge")
+        deltalake.write_deltalake(
+            self.table_uri, rows, mode="append", schema_mode="merge", storage_options=self.options
+        )
 
     def compact(self) -> None:
         self.table().optimize.compact()
@@ -159,7 +161,7 @@ class Delta(Table, targets.Delta):
         return [each for each in reversed(told) if each]
 
     def read(self, version: int | None = None, columns: Any = None) -> hr.Dataset:
-        return hr.read_delta(self.folder / "t", version, columns=columns)
+        return hr.read_delta(self.table_uri, version, columns=columns)
 
     def version(self) -> int:
         return int(self.table().version())
@@ -236,7 +238,7 @@ class Lance(Table, targets.Lance):
     def add(self, rows: pa.Table) -> None:
         import lance
 
-        lance.write_dataset(rows, str(self.folder / "t"), mode="append")
+        lance.write_dataset(rows, self.table_uri, mode="append", storage_options=self.options)
 
     def compact(self) -> None:
         self.table().optimize.compact_files()
@@ -262,7 +264,7 @@ class Lance(Table, targets.Lance):
         lance.dataset(str(self.folder / "t"), version=1).restore()
 
     def read(self, version: int | None = None, columns: Any = None) -> hr.Dataset:
-        return hr.read_lance(str(self.folder / "t"), version=version, columns=columns)
+        return hr.read_lance(self.table_uri, version=version, columns=columns)
 
     def version(self) -> int:
         return self.commits()

@@ -8,7 +8,8 @@ import pytest
 
 import forked
 import headrace as hr
-from annex.lakes.growing import WRITTEN, Iceberg, hundred
+from annex.lakes.growing import TABLES, WRITTEN, Iceberg, hundred
+from crossed import sampled
 from headrace.annex.report.follow import Follower
 from headrace.errors import NothingMatched, SinkError
 
@@ -136,50 +137,27 @@ def test_lance_is_written_to_a_store(bucket, proxy, fault):
     assert hr.read_lance(url).with_options(engine="inline").take_all() == [{"id": 0}, {"id": 1}]
 
 
-@pytest.mark.parametrize(
-    "kind", ["delta", *(pytest.param(kind, marks=pytest.mark.soak) for kind in ("lance", "iceberg"))]
-)
+@pytest.mark.parametrize("kind", sampled("Delta", "Lance", "Iceberg"))
 def test_only_what_was_appended(bucket, port, tmp_path, kind):
     """The table and the output lie in the store: compacted files are read once, also of versions before."""
-    url = f"{bucket.url}/t"
-    lake = {"type": "sql", "uri": f"sqlite:///{tmp_path}/lake.db", "warehouse": bucket.url}
-    lake |= {"s3.endpoint": f"http://127.0.0.1:{port}", "s3.region": "us-east-1"}
-
-    def append(first):
-        rows = pa.table({"id": pa.array([first, first + 1], pa.int64())})
-        if kind == "delta":
-            deltalake.write_deltalake(url, rows, mode="append", storage_options=HTTP)
-        elif kind == "lance":
-            pytest.importorskip("lance").write_dataset(rows, url, mode="append", storage_options=HTTP)
-        else:
-            catalog = pytest.importorskip("pyiceberg.catalog").load_catalog("lake", **lake)
-            catalog.create_namespace_if_not_exists("shop")
-            catalog.create_table_if_not_exists("shop.t", schema=rows.schema).append(rows)
-
-    def compact():
-        if kind == "delta":
-            deltalake.DeltaTable(url, storage_options=HTTP).optimize.compact()
-        elif kind == "lance":
-            pytest.importorskip("lance").dataset(url, storage_options=HTTP).optimize.compact_files()
+    there = {"table_uri": f"{bucket.url}/t", "options": HTTP}
+    given = {"s3.endpoint": f"http://127.0.0.1:{port}", "s3.region": "us-east-1", "warehouse": bucket.url}
+    table = type(kind, (TABLES[kind],), there)(tmp_path, **(given if kind == "Iceberg" else {}))
 
     def run():
-        table = hr.read_delta(url) if kind == "delta" else None
-        table = hr.read_lance(url) if kind == "lance" else table
-        table = hr.read_iceberg("shop.t", catalog={"name": "lake", **lake}) if table is None else table
-        out = table.with_options(engine="inline", progress=False).write_parquet(
-            f"{bucket.url}/out", incremental=True
-        )
+        data = table.read().with_options(engine="inline", progress=False)
+        runs = data.write_parquet(f"{bucket.url}/out", incremental=True).runs
         found = hr.read_parquet(f"{bucket.url}/out").with_options(engine="inline").take_all()
         assert hr.verify(f"{bucket.url}/out").good
-        return sorted(row["id"] for row in found), [each["rows"] for each in out.runs]
+        return sorted(row["id"] for row in found), [each["rows"] for each in runs]
 
-    append(0)
+    table.append()
     assert run() == ([0, 1], [2])
-    append(2)
-    compact()
-    append(4)
+    table.append()
+    table.compact()
+    table.append()
     assert run() == ([0, 1, 2, 3, 4, 5], [2, 4])
-    compact()
+    table.compact()
     assert run() == ([0, 1, 2, 3, 4, 5], [2, 4])
 
 
