@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.core.arrow.objects import TEXTS, without_objects
+from headrace.core.files import safe_files
 
 ERROR_FIELDS = (
     pa.field("_error", pa.string()),
@@ -21,6 +23,7 @@ ERROR_FIELDS = (
 )
 
 
+_ROWS_PER_FILE = 1_000  # that are looked into
 COLUMNS = "columns"  # the file in a run's folder that has the source's schema, if no row was rejected
 
 
@@ -44,6 +47,25 @@ def reason(why: Mapping[str, Any]) -> tuple[str, str]:
     row = why["_row"]
     where = str(why["_file"]) + (f", row {row:,}" if row is not None else "")
     return where, f"{why['_error_type']}: {why['_error']}"
+
+
+def first_rows(path: Path) -> Iterator[tuple[dict[str, Any], pa.RecordBatch]]:
+    """Yield the first rows of a file of rejected rows, each with its reason; none if the file is damaged, as `verify`
+    reports that."""
+    ours = [field.name for field in ERROR_FIELDS]
+    try:
+        with pa.BufferReader(safe_files.mapped(path)) as source:
+            reader = pa.ipc.open_file(source)
+            if not reader.num_record_batches:
+                return
+            batch = reader.get_batch(0).slice(0, _ROWS_PER_FILE)
+        batch.validate(full=True)  # a wrong offset would be read beyond the file
+        why = batch.select(ours).to_pylist()
+    except (OSError, pa.ArrowException, KeyError, ValueError):
+        return
+    own = batch.select([name for name in batch.schema.names if name not in ours])
+    for i, each in enumerate(why):
+        yield each, own.slice(i, 1)
 
 
 def has_text_form(kind: pa.DataType) -> bool:

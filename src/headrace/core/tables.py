@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import decimal
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -408,7 +408,6 @@ def show(table: Table) -> None:
 
 
 _REJECTED = 5  # rows that are shown
-_REASON = ("_error_type", "_error", "_step", "_file", "_row")
 
 
 def result_html(result: Any) -> str:
@@ -435,25 +434,10 @@ def result_html(result: Any) -> str:
 
 def _rejected_table(result: Any) -> Table:
     """Return the first rejected rows: why they are, and where they stood."""
-    from headrace.core.rejected import reason
+    from headrace.core.rejected import first_rows, reason
 
-    found = _first_rejected(Path(result.path) / REJECTED)
+    files = sorted((Path(result.path) / REJECTED).glob("*.arrow"))
+    found = islice((why for path in files for why, _ in first_rows(path)), _REJECTED)
     rows = [(raised, str(why["_step"]), where) for why in found for where, raised in [reason(why)]]
     note = f"{result.rejected:,} rejected rows: hr.read_rejected({str(result.path)!r}) reads them"
     return Table(("rejected for", "by", "from"), rows, note)
-
-
-def _first_rejected(folder: Path) -> list[dict[str, Any]]:
-    """Read why the first rows were rejected; none of what cannot be read."""
-    import pyarrow as pa
-
-    found: list[dict[str, Any]] = []
-    with contextlib.suppress(OSError, pa.ArrowException, KeyError):
-        for path in sorted(folder.glob("*.arrow")):
-            with pa.OSFile(str(path)) as file, pa.ipc.open_file(file) as batches:
-                for i in range(batches.num_record_batches):
-                    batch = batches.get_batch(i).select(_REASON).slice(0, _REJECTED - len(found))
-                    found += batch.to_pylist()
-                    if len(found) >= _REJECTED:
-                        return found
-    return found

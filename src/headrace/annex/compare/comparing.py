@@ -392,7 +392,8 @@ def _check(old: Rows, new: Rows, names: Sequence[str], label: str | None) -> Non
         for name in names:
             if name not in side.schema.names:
                 raise UnknownColumn(
-                    f"compare: {side.name} has no column {name!r}.{nearest(name, side.schema.names)}"
+                    f"compare: {side.name} has no column {name!r}."
+                    + (nearest(name, side.schema.names) or f" It has {', '.join(side.schema.names)}.")
                 )
     either = [*old.schema.names, *new.schema.names]
     if label is not None and label not in either:

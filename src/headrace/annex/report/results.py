@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from headrace.annex.report.facts import Facts, History
-from headrace.annex.report.template import Value, chart, plain, share_bar, table, tile
+from headrace.annex.report.template import Value, chart, plain, share_bar, table, table_of, tile
 from headrace.core.answered import Answered
 from headrace.core.human import count, duration, percent, plural, size
-from headrace.core.tables import Picture, Table, Words
+from headrace.core.tables import Table
 from headrace.observers.summary import terms
 from headrace.observers.words import model_data, money
 
@@ -206,7 +206,7 @@ def _metric_cell(value: Any) -> str:
 # ----------------------------------------------------------------
 # Rows: where each went, what some failed with, what was written.
 
-_ACROSS, _CHARS = 12, 200  # columns of a table of rows, and of the text in a cell
+_ACROSS = 12  # columns of a table of rows
 
 
 def rows(facts: Facts) -> Value:
@@ -283,18 +283,7 @@ def predictions(written: Table | None) -> Value | None:
     if written is None:
         return None
     few = written.across(_ACROSS)
-    words = [i for i in range(len(few.heading)) if i not in few.numbers]
-    rows = [[_cell(cell) for cell in row] for row in few.rows]
-    return plain(
-        few.note, tables=[table("Rows of the part that was written last", few.heading, rows, words=words)]
-    )
-
-
-def _cell(words: Words) -> Value | str:
-    if isinstance(words, Picture):
-        return {"picture": words.address(), "words": words.text}
-    text = words if isinstance(words, str) else words.text
-    return text if len(text) <= _CHARS else text[:_CHARS] + "…"
+    return plain(few.note, tables=[table_of("Rows of the part that was written last", few)])
 
 
 def runs(facts: Facts) -> Value | None:

@@ -15,7 +15,7 @@ import msgspec
 
 from headrace.annex.report.page import flat
 from headrace.annex.report.results import number as number_words
-from headrace.annex.report.template import Value, chart, plain, table
+from headrace.annex.report.template import Value, chart, plain, table, table_of
 from headrace.core.asked import RequirementsAsked
 from headrace.core.human import duration, plural
 from headrace.core.tables import Table
@@ -213,11 +213,7 @@ class Runs:
 
     def _page(self) -> Value:
         figures: Value = {}
-        listed = []
-        if self._rows:
-            made = self.table()
-            texts = [i for i in range(len(made.heading)) if i not in made.numbers]
-            listed = [table("The latest first", made.heading, made.rows, words=texts)]
+        listed = [table_of("The latest first", self.table())] if self._rows else []
         sections = {
             "runs" if self.history else "outputs": plain(tables=[*listed, *self._notes()]),
             "metrics": plain(charts=self._over_time(figures)),

@@ -11,13 +11,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from headrace.core.tables import engine, rendered
+from headrace.core.tables import Picture, Table, Words, engine, rendered
 from headrace.core.terminal import visible
 
 ASSETS = Path(__file__).parent / "assets"
 TEMPLATE = Path(__file__).parent / "page.html"
 MOST_BYTES = 3_000_000
 MOST_ROWS = 300  # of a table
+_CHARS = 200  # of a cell
 
 Value = dict[str, Any]
 
@@ -39,6 +40,19 @@ def table(
         "rows": [[each if isinstance(each, dict) else str(each) for each in row] for row in rows[:MOST_ROWS]],
         "left": f"{left:,}" if left > 0 else "",
     }
+
+
+def table_of(caption: str, made: Table) -> Value:
+    """Return a table that a terminal shows, too."""
+    words = [i for i in range(len(made.heading)) if i not in made.numbers]
+    return table(caption, made.heading, [[_drawn(cell) for cell in row] for row in made.rows], words=words)
+
+
+def _drawn(words: Words) -> Value | str:
+    if isinstance(words, Picture):
+        return {"picture": words.address(), "words": words.text}
+    text = words if isinstance(words, str) else words.text
+    return text if len(text) <= _CHARS else f"{text[:_CHARS]}…"
 
 
 def share_bar(number: int, most: int, *, bad: bool = False) -> Value:

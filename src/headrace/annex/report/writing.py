@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -26,8 +26,6 @@ from headrace.output.runs import success_of
 from headrace.version import __version__
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from headrace.annex.report.facts import Facts, History, JournalTotals, RejectedSample
     from headrace.observers.run_state import RunState
 
@@ -35,7 +33,6 @@ COMPARISON = "comparison.html"
 
 _PRELOAD_AFTER = 0.02  # seconds: by then the driver waits for its workers
 _FILES = 5  # of rejected rows that are looked into
-_ROWS_PER_FILE = 1_000  # rows of each
 _SAMPLES_PER_KIND = 3
 _SAMPLES = 20
 _WORDS = 500
@@ -208,12 +205,12 @@ def rejected_samples(root: Path, folder: Path, *, values: bool, words: bool) -> 
     from headrace.annex.report.facts import RejectedSample
     from headrace.core.files.artifacts import shortened
     from headrace.core.human import row_text
-    from headrace.core.rejected import reason
+    from headrace.core.rejected import first_rows, reason
 
     found: list[RejectedSample] = []
     seen: Counter[tuple[str, str]] = Counter()
     for name in ours[:_FILES]:
-        for why, row in _rejected_rows(root / REJECTED / name):
+        for why, row in first_rows(root / REJECTED / name):
             kind = str(why["_step"]), str(why["_error_type"])
             seen[kind] += 1
             if seen[kind] > _SAMPLES_PER_KIND:
@@ -225,26 +222,3 @@ def rejected_samples(root: Path, folder: Path, *, values: bool, words: bool) -> 
             if len(found) >= _SAMPLES:
                 return found
     return found
-
-
-def _rejected_rows(path: Path) -> Iterator[tuple[dict[str, Any], pa.RecordBatch]]:
-    """Yield the first rows of a file of rejected rows, each with its reason; none if the file is damaged, as `verify`
-    reports that."""
-    import pyarrow as pa
-
-    from headrace.core.rejected import ERROR_FIELDS
-
-    ours = [field.name for field in ERROR_FIELDS]
-    try:
-        with pa.BufferReader(safe_files.mapped(path)) as source:
-            reader = pa.ipc.open_file(source)
-            if not reader.num_record_batches:
-                return
-            batch = reader.get_batch(0).slice(0, _ROWS_PER_FILE)
-        batch.validate(full=True)  # a wrong offset would be read beyond the file
-        why = batch.select(ours).to_pylist()
-    except (OSError, pa.ArrowException, KeyError, ValueError):
-        return
-    own = batch.select([name for name in batch.schema.names if name not in ours])
-    for i, each in enumerate(why):
-        yield each, own.slice(i, 1)
