@@ -257,6 +257,15 @@ def test_integers_are_groups_however_far_apart_they_lie(data: Any) -> None:
     assert by.from_bytes(by.to_bytes()).result() == expected
 
 
+@pytest.mark.parametrize("step", [1, 1_000_003, 2**17 - 1, -(2**40)])
+def test_integers_of_one_hash_are_different_groups(step: int) -> None:
+    keys = np.random.default_rng(0).integers(-40, 5000, 100_000) * step
+    by = hr.By("k", hr.Count())
+    for at in range(0, len(keys), 30_000):
+        by.update(pa.record_batch({"k": keys[at : at + 30_000]}))
+    assert by.result() == dict(zip(*map(np.ndarray.tolist, np.unique(keys, return_counts=True)), strict=True))
+
+
 def test_a_sum_of_many_chunks_is_carried() -> None:
     values = np.full(600, float(2**52 - 1))
     sums = ExactSums()

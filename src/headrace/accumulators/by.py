@@ -276,7 +276,7 @@ _ARRAYS: tuple[tuple[type[Metric], type[Arrays]], ...] = (
 
 
 _MOST = 10_000
-_CLOSE = 1 << 17  # integers that a table has the groups of
+_SLOTS = 1 << 17  # of a table of integers, a power of two
 _BARS = 50
 _CHARTS = 6
 
@@ -295,7 +295,7 @@ class By(Metric):
 
     settings = ("column",)
     _seen: tuple[pa.Array | None, Array]
-    _table: tuple[int, Array]
+    _slots: tuple[Array, Array]
 
     def __init__(self, column: str, metric: Accumulator, *, most: int = _MOST) -> None:
         if not is_accumulator(metric):
@@ -322,13 +322,10 @@ class By(Metric):
         """Return a code for each row, and for each code the number of a group; none is there twice."""
         if pa.types.is_dictionary(column.type):
             column = column.dictionary_decode()
-        close = (
-            self._close(to_numpy(column))
-            if pa.types.is_integer(column.type) and not column.null_count
-            else None
-        )
-        if close is not None:
-            return close, np.arange(len(self._places))
+        if pa.types.is_integer(column.type) and not column.null_count:
+            hashed = self._hashed(to_numpy(column))
+            if hashed is not None:
+                return hashed, np.arange(len(self._places))
         try:
             if isinstance(column.type, pa.BaseExtensionType):
                 raise pa.ArrowNotImplementedError
@@ -347,27 +344,33 @@ class By(Metric):
             groups, codes = np.unique(groups[codes], return_inverse=True)
         return codes, groups
 
-    def _close(self, values: Array) -> Array | None:
-        """Return the group of each integer, by a table of all from the least to the most; None if these are too many.
+    def _hashed(self, values: Array) -> Array | None:
+        """Return the group of each integer, by a table of hashes; None if too many have the same one.
 
         A batch that is small beside the groups is counted faster by its own values.
         """
-        (first, table), low, high = self._table, int(values.min()), int(values.max())
-        if len(table):
-            low, high = min(low, first), max(high, first + len(table) - 1)
-        if high - low >= _CLOSE or high >= 2**62 or len(values) < len(self._places) // 4:
+        if values.dtype == np.uint64 or len(values) < len(self._places) // 4:
             return None
-        if high - low >= len(table):
-            wider = np.full(high - low + 1, -1)
-            wider[first - low :][: len(table)] = table
-            self._table = first, table = low, wider
-        at = values.astype(np.int64, copy=False) - first
-        groups: Array = table[at]
-        if groups.min() < 0:
-            for place in np.unique(at[groups < 0]).tolist():
-                table[place] = self._group(place + first)
-            groups = table[at]
-        return groups
+        if not len(self._slots[0]):  # each slot begins with a value of another one
+            self._slots = np.arange(_SLOTS) ^ 1, np.full(_SLOTS, -1)
+        values, (keys, groups) = values.astype(np.int64, copy=False), self._slots
+        at = values >> _SLOTS.bit_length() - 1
+        at += values  # numbers that follow each other have a slot each
+        at &= _SLOTS - 1
+        missed = np.flatnonzero(keys.take(at) != values)
+        new = missed[groups[at[missed]] < 0]
+        if len(missed) - len(new) > len(values) // 16:
+            return None
+        if len(new):
+            last = np.full(_SLOTS, -1)  # a row of each slot
+            last[at[new]] = new
+            for row in last[last >= 0].tolist():
+                groups[at[row]], keys[at[row]] = self._group(int(values[row])), values[row]
+            missed = missed[keys[at[missed]] != values[missed]]
+        found: Array = groups.take(at)
+        others, inverse = np.unique(values[missed], return_inverse=True)
+        found[missed] = np.array([self._group(value) for value in others.tolist()], np.int64)[inverse]
+        return found
 
     def _known(self, values: pa.Array) -> Array:
         """Return the numbers of different values, most of which were there before."""
@@ -439,10 +442,7 @@ class By(Metric):
         self._places: dict[Any, int] = {}  # of groups, by value
         self._many = many_of(self._metric)
         self._seen = None, np.empty(0, np.int64)
-        self._table = (
-            0,
-            np.empty(0, np.int64),
-        )  # from which integer on, and the group of each from there, or -1
+        self._slots = np.empty(0, np.int64), np.empty(0, np.int64)  # integers, and their groups or -1
 
     def _merge(self, other: By) -> None:
         places = self._places

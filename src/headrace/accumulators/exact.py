@@ -214,18 +214,22 @@ class ExactSums:
             self._add(codes[huge], values[huge] * 2.0**-192, groups, up=6)
             codes, values = codes[~huge], values[~huge]
             top = _largest(values)
+        upper, lower = (
+            np.empty(len(values)),
+            None,
+        )  # both are used again, as new memory costs as much as adding
         while top:
             limb = -((36 - math.frexp(top)[1]) // 32)
             sigma = math.ldexp(1.5, 52 + 32 * limb)
-            upper = values + sigma
+            np.add(values, sigma, out=upper)
             upper -= sigma
             sums = np.ldexp(np.bincount(codes, upper, len(groups)), -32 * limb)
             add_at(self._limbs, limb + up, groups, sums.astype(np.int64))
-            values = values - upper
-            there = values != 0
-            if np.count_nonzero(there) < len(values) // 2:
-                codes, values = codes[there], values[there]
+            values = lower = np.subtract(values, upper, out=lower)
             top = _largest(values)
+            if top and np.count_nonzero(values) < len(values) // 2:
+                there = np.flatnonzero(values)
+                codes, values, lower, upper = codes[there], values[there], None, upper[: len(there)]
 
     def _carry(self) -> None:
         """Leave 32 bits in each limb; equal sums have equal limbs then."""
