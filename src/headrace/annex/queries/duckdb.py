@@ -306,7 +306,7 @@ class DuckDB:
 
     def _failed(self, error: Exception, query: Query, work: Work) -> Exception:
         said = _said(error)
-        if re.search("Could not write file|No space left|max_temp_directory_size", said):
+        if re.search("Could not write file|No space left|failed to offload", said):
             return OutputWriteFailed(
                 f"{query.label}: DuckDB cannot write its result, or what does not fit into memory, to "
                 f"{work.spill.parent}: {said} Free space there, and run the same program again."
