@@ -217,6 +217,7 @@ def test_the_end(run: Run) -> None:
     folder = run.committer.folder
     (folder / "states").mkdir()
     (folder / "states" / "unlisted").touch()
+    (folder / "states" / "deep" / "er").mkdir(parents=True)
     (folder / "kept").mkdir()
     failpoints.activate({"finish.manifest": "EIO@2"})  # it is written once
     run.committer.finish(2.5, {"metrics": {"n": 1}})

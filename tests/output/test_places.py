@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.core.work import SUCCESS
+from headrace.core.work import HOME, SUCCESS
 from headrace.errors import OutputWriteFailed
 from headrace.output import publishing
 from headrace.output.places.place import Place, place_at
@@ -42,6 +42,14 @@ class TestFolder(PlaceContract):
         assert publisher.state(file) == "missing"
         with pytest.raises(OutputWriteFailed, match=f"publish .*{file.name}"):
             publisher.publish([record])
+
+    def test_small_files_last_by_their_names(
+        self, place: Place, run: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        synced: list[Path] = []
+        monkeypatch.setattr(publishing.safe_files, "sync_folder", synced.append)
+        place.write(f"{HOME}/{run}/plan", b"x")
+        assert synced == [place.root / HOME / run]
 
     def test_the_name_of_success_lasts(self, place: Place, run: str, monkeypatch: pytest.MonkeyPatch) -> None:
         synced: list[tuple[Path, bool]] = []

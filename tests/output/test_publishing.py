@@ -64,6 +64,15 @@ def test_an_error_is_raised_in_its_turn(publisher: Arriving, wait: bool) -> None
             publisher.ready(wait=wait)
 
 
+def test_whoever_waits_for_all_files_is_told_why_one_has_not_come(publisher: Arriving) -> None:
+    for number in (0, 2):
+        publisher.files[number].set_result(None)
+    publisher.files[1].set_exception(OSError("no space"))
+    with pytest.raises(OSError, match="no space"):
+        publisher.arrive()
+    assert publisher.ready(wait=True) == RECORDS[:1]
+
+
 def test_what_comes_fast_is_journalled_together(publisher: Arriving, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Arriving, "pause", 86_400.0)
     publisher._journalled = -100_000.0  # long ago
