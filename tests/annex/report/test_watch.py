@@ -17,9 +17,11 @@ import pyarrow.parquet as pq
 import pytest
 
 import headrace as hr
-from headrace.annex.report.facts import History
+from headrace.annex.report.facts import History, facts
 from headrace.annex.report.follow import Follower
+from headrace.annex.report.head import head, slow_part, verdict
 from headrace.annex.report.live import Pages
+from headrace.core.events import RowsRead, RunStarted, WorkerReady
 from observers.browsers import browser, findings, size_of_window
 from stores.conftest import (  # noqa: F401 - fixtures
     Bucket,
@@ -399,3 +401,31 @@ def test_new_columns_of_a_table_have_a_value_for_each_row(run: Callable[..., Job
     assert job.end() == 0
     rows = deltalake.DeltaTable(tmp_path / "t").to_pyarrow_table()
     assert rows.num_rows == 1000 and rows["score"].null_count == 10
+
+
+def test_a_run_that_goes_on_is_not_called_what_it_is_not() -> None:
+    history = History()
+    assert head_of(history)["progress"]["words"] == "starting"
+    history.add(RunStarted("r", "out", 4, 0, 0, 1_000, 1), at=100.0)
+    history.add(WorkerReady(0, 0.5), at=104.0)
+    assert slow_part(history) == ""  # nor that it is short beside its start-up
+    history.add(RowsRead(0, 0, 100), at=130.0)
+    history.tick(130.0)
+    assert head_of(history)["progress"]["words"].startswith("100 of 1,000 rows")
+    assert slow_part(history) == ""  # what is under way may be anything
+    assert "10 % done" in verdict(history, known(history))
+
+
+def known(history: History) -> Any:
+    return facts(history, output="out", alive=True)
+
+
+def head_of(history: History) -> Any:
+    return head(history, known(history))
+
+
+def test_the_page_of_a_run_that_has_ended_is_made_once(tmp_path: Path) -> None:
+    hr.range(10).with_options(progress=False).write_parquet(tmp_path / "out")
+    pages = Pages(Follower(tmp_path / "out", kind=History))
+    first, ended = pages.page(anew=True)
+    assert ended and pages.page(anew=True)[0] is first
