@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from msgspec.structs import replace
 
 import forked
@@ -31,7 +31,13 @@ from headrace.session.engines import _PRELOAD
 pytest.register_assert_rewrite("headrace.testing")
 
 # A shared machine has slow moments. Examples are the same in each run, and many more, and others, in the soak.
-settings.register_profile("headrace", deadline=None, derandomize=TIMES == 1, max_examples=few(50))
+settings.register_profile(
+    "headrace",
+    deadline=None,
+    derandomize=TIMES == 1,
+    max_examples=few(50),
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("headrace")
 
 
