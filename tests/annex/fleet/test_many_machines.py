@@ -24,6 +24,7 @@ from headrace.core.work import Shard, Split
 from headrace.plan.physical import SavedPlan
 
 SECONDS = 10.0  # of work for a shard
+LISTED = 1_000  # names in an answer
 OF_A_SHARD = 4  # requests: the rows are read, their part is written, and both are told
 
 
@@ -62,9 +63,10 @@ class CountedNotes:
         self.asked[f"read {name.split('-')[0]}"] += 1
         return self.there.get(name)
 
-    def names(self) -> list[str]:
-        self.asked["list"] += 1
-        return list(self.there)
+    def names(self, after: str = "") -> list[str]:
+        found = [name for name in self.there if name > after]
+        self.asked["list"] += max(1, -(-len(found) // LISTED))
+        return found
 
 
 class VirtualFleet(Fleet):

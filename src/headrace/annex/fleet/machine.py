@@ -102,7 +102,7 @@ class Fleet:
         self.board = Board(fleet, notes.read)
         inputs.note(plan.source, fleet.plan)  # which the runs of machines do not repeat
         self._watches: dict[str, Watch] = {}
-        self._names: list[str] = []
+        self._names = set[str]()
         self._began = time.monotonic()
         self._changed = self._began  # when there were other notes than at the look before
         self._fresh = False  # nothing was claimed since this machine looked
@@ -114,10 +114,11 @@ class Fleet:
 
     def look(self) -> bool:
         """Look at the notes again; False where there are none any more, as the output is complete."""
-        names = self.notes.names()
-        if len(names) != len(self._names):
+        names = self.notes.names(self.board.passed)
+        if not self._names.issuperset(names):
             self._changed = time.monotonic()
-        self._names, self._fresh = names, True
+        self._names.update(names)
+        self._fresh = True
         self.board.look(names, time.monotonic())
         return PLAN in names
 
@@ -158,7 +159,7 @@ class Fleet:
 
     def is_over(self, machine: str) -> bool:
         """Say whether a machine has ended, also if it does not know that; its output may be gone."""
-        names = self.notes.names()
+        names = self.notes.names(ended_name(""))
         return ended_name(machine) in names or PLAN not in names
 
     def take(

@@ -131,7 +131,8 @@ def _opened(plan: Plan, request: OpenRequest, stack: contextlib.ExitStack, fleet
     """Open the output as ever; where another machine has just completed it, wait until that lets it go."""
     assert plan.sink is not None
     complete = fleet is not None
-    longest = LONGEST_LOOK + (0.2 * fleet.board.machines if fleet is not None else 0.0)  # all want to now
+    machines = fleet.board.machines if fleet is not None else 0  # all want to now, one after the other
+    first, longest = FIRST_LOOK * (1 + machines), LONGEST_LOOK + 0.2 * machines
     for tries in itertools.count(1):
         try:
             if fleet is None or not fleet.completes():
@@ -142,7 +143,7 @@ def _opened(plan: Plan, request: OpenRequest, stack: contextlib.ExitStack, fleet
                     complete = (there.root / SUCCESS).exists()
             if not complete:
                 raise
-        time.sleep(backoff(tries, FIRST_LOOK, longest))
+        time.sleep(backoff(tries, first, longest))
     raise AssertionError
 
 
@@ -251,7 +252,7 @@ def _work(fleet: Fleet, drive: Drive) -> None:
 
 
 def _wait(fleet: Fleet, tries: int, looks: int = 1) -> None:
-    time.sleep(backoff(tries, fleet.longest / 8, looks * fleet.longest, spread=0.0))
+    time.sleep(backoff(tries, looks * fleet.longest / 8, looks * fleet.longest, spread=0.0))
 
 
 def _gathered(fleet: Fleet, stack: contextlib.ExitStack) -> Job | None:
