@@ -80,14 +80,17 @@ class Output:
     ``place`` was taken. What runs have left there that nobody goes on with is removed.
     """
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Place, *, held: bool = True) -> None:
+        """``held`` False: the place is looked at, so nothing is tidied."""
         self.place = place
+        self.held = held
         self.root = place.root
         self.home = place.root / HOME
         self.queries = self.home / QUERIES
         try:
             with place.naming():
-                self._remove_abandoned()
+                if held:
+                    self._remove_abandoned()
         except BaseException:
             place.close()
             raise
@@ -202,7 +205,9 @@ class Output:
             self.place.remove_below(f"{HOME}/{old}")
 
     def tidy(self, run: str) -> None:
-        """Remove what a run that has finished does not need any more."""
+        """Remove what a run that has finished does not need any more, if the output is ours."""
+        if not self.held:
+            return
         for folder in (self.folder(run) / "staging", self.folder(run) / safe_files.KEPT, self.queries):
             if safe_files.is_folder(folder) and not (folder / KEEP).exists():
                 remove_tree(folder)

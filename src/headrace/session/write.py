@@ -174,7 +174,7 @@ def _fleet_job(
 
 def _finished_before(job: Job, options: RunOptions) -> Result:
     """Return the recorded result of a run that has nothing left to do."""
-    if options.report:
+    if options.report and job.output.held:
         job_events.report(job.output, job.committer.folder, missing=True)
     metrics, _ = job_events.metrics_of(job)
     if job.plan.requirements:

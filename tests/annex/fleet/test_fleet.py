@@ -22,10 +22,16 @@ import pytest
 import headrace as hr
 from annex.fleet import into_table, job
 from faults.lives import Nursery
-from headrace.errors import ArgumentError, NothingMatched, PlanChanged, RunLocked
+from headrace.errors import ArgumentError, NothingMatched, PlanChanged, RequirementNotMet, RunLocked
 from headrace.output.clean import leftovers, remove
+from headrace.output.layout import open_output
 from headrace.output.places import lease
 from headrace.output.places.place import looked_at, place_at
+from headrace.output.resume import look_at_job
+from headrace.plan.logical import Plan
+from headrace.sinks.files import FileSink
+from headrace.sinks.parquet import Parquet
+from headrace.sources.range import RangeSource
 from stores.conftest import _proxy, bucket, environment_of, port, proxy, raw  # noqa: F401 - fixtures
 
 KILLS = int(os.environ.get("HEADRACE_SOAK_KILLS", "300"))
@@ -268,6 +274,33 @@ def test_machines_take_the_place_of_an_output_that_readers_see_until_then(
     job.check(place)
     before = hr.read_parquet(place).input_files()
     assert be(0, {}) == 0 and hr.read_parquet(place).input_files() == before
+
+
+@pytest.mark.parametrize("where", ["folder", "store"])
+def test_a_complete_output_is_looked_at_while_another_holds_it(
+    where: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """So many machines that were waiting for it return at once, and leave it as it is."""
+    out = str(tmp_path / "out") if where == "folder" else f"{request.getfixturevalue('bucket').url}/out"
+    source = RangeSource(9, rows_per_split=3)
+    data = hr.Dataset.from_source(source).with_options(engine="inline", progress=False)
+    run = data.write_parquet(out).run
+    plan = Plan(source).into(FileSink(out, Parquet()))
+    held = open_output(out)
+    try:
+        assert look_at_job(plan, "aaaaaaaa", "process") is None
+        job = look_at_job(plan, run, "process")
+        assert job is not None and job.complete
+        with pytest.raises(RequirementNotMet), job:
+            job.output.tidy(run)
+            assert job.committer.state.ledger.written == 9
+            assert sum(record.ledger.written for record in job.committer.committed()) == 9
+            raise RequirementNotMet("whatever ends it")
+        held.remove_success()
+        assert look_at_job(plan, run, "process") is None
+    finally:
+        held.close()
+    assert data.write_parquet(out).rows == 9 and hr.verify(out).good
 
 
 def test_failed_rows_are_counted_over_all_machines(tmp_path: Path, nurseries: list[Nursery]) -> None:

@@ -24,7 +24,9 @@ from headrace.errors import (
     ArgumentError,
     HeadraceError,
     InputChanged,
+    JournalDamaged,
     LedgerMismatch,
+    NothingMatched,
     PlanChanged,
     PlanError,
     RunLocked,
@@ -36,7 +38,7 @@ from headrace.output.job import Job, OpenRequest
 from headrace.output.layout import open_output
 from headrace.output.places.place import looked_at, place_at
 from headrace.output.publishing import Notes
-from headrace.output.resume import encoded, new_plan, open_job
+from headrace.output.resume import encoded, look_at_job, new_plan, open_job
 from headrace.output.runs import SavedRun, current_run, pointer
 from headrace.plan import compile as compiler
 from headrace.plan.accounts import mismatch
@@ -128,22 +130,23 @@ def _counts_money(step: Step) -> bool:
 
 
 def _opened(plan: Plan, request: OpenRequest, stack: contextlib.ExitStack, fleet: Fleet | None) -> Job:
-    """Open the output as ever; where another machine has just completed it, wait until that lets it go."""
+    """Open the output as ever; where another machine has just completed it, look at it, or wait for that one."""
     assert plan.sink is not None
     complete = fleet is not None
-    machines = fleet.board.machines if fleet is not None else 0  # all want to now, one after the other
-    first, longest = FIRST_LOOK * (1 + machines), LONGEST_LOOK + 0.2 * machines
     for tries in itertools.count(1):
         try:
-            if fleet is None or not fleet.completes():
-                return stack.enter_context(open_job(plan, request))
+            job = None
+            if fleet is not None:  # it is not held, as all want to have it now
+                with contextlib.suppress(NothingMatched, JournalDamaged):  # opening it says so
+                    job = look_at_job(plan, fleet.fleet.plan.run, request.durability)
+            return stack.enter_context(job or open_job(plan, request))
         except RunLocked:
             if not complete:
                 with looked_at(plan.sink.root, plan.sink.storage.options) as there:
                     complete = (there.root / SUCCESS).exists()
             if not complete:
                 raise
-        time.sleep(backoff(tries, first, longest))
+        time.sleep(backoff(tries, FIRST_LOOK, LONGEST_LOOK))
     raise AssertionError
 
 
