@@ -13,6 +13,7 @@ import pytest
 
 import headrace as hr
 from headrace import errors
+from headrace.aggregate import Sum
 from headrace.annex.queries.engines import ENGINES, Answer
 from headrace.annex.queries.source import queried
 from headrace.testing import failpoints
@@ -73,8 +74,24 @@ def test_what_is_given(given: dict[str, Any], words: str) -> None:
 def test_names_that_the_engine_takes_for_one() -> None:
     with pytest.raises(errors.PlanError, match="'x' and 'X', which DuckDB takes for one"):
         hr.sql("SELECT * FROM t", t=hr.from_arrow(pa.table({"x": [1], "X": [2]})))
-    with pytest.raises(errors.PlanError, match="two columns named 'zone'"):
+    with pytest.raises(errors.PlanError, match="two columns named 'zone' and 'zone'"):
         hr.sql("SELECT * FROM rides JOIN zones ON rides.zone = zones.zone", rides=RIDES, zones=ZONES)
+
+
+def test_names_of_a_result_that_differ_by_case_are_refused() -> None:
+    """DuckDB writes the second one under another name, so that it was read as nulls."""
+    upper = RIDES.rename_columns({"id": "Name"})
+    with pytest.raises(errors.PlanError, match="'Name' and 'name', which DuckDB takes for one"):
+        upper.join(ZONES, on="zone")
+    with pytest.raises(errors.PlanError, match="'zone' and 'Zone', which DuckDB takes for one"):
+        RIDES.groupby("zone").aggregate(Sum("id", alias_name="Zone"))
+
+
+def test_a_text_may_end_with_a_comment_and_a_dataset_has_columns() -> None:
+    assert hr.sql("SELECT count(*) AS n FROM rides -- all of them", rides=RIDES).take_all() == [{"n": 2}]
+    nothing = hr.from_arrow(pa.table({"a": [1]}).select([]))
+    with pytest.raises(errors.PlanError, match="t has no columns"):
+        hr.sql("SELECT * FROM t", t=nothing)
 
 
 def test_an_engine_that_cannot_keep_to_memory_is_refused() -> None:

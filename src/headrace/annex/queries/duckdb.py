@@ -269,23 +269,19 @@ class DuckDB:
                 connection.execute("PRAGMA enable_profiling = 'no_output'")
                 target = f"{_text(str(work.result))} (FORMAT parquet, COMPRESSION snappy)"
                 with _shown(connection, work):
-                    rows = connection.execute(f"COPY ({text}) TO {target}").fetchone()[0]
+                    rows = connection.execute(f"COPY ({text}\n) TO {target}").fetchone()[0]
                 told = getattr(connection, "get_profiling_information", lambda: "{}")()  # from 2.0 on
             except self._duckdb.Error as error:
                 raise self._failed(error, query, work) from error
-        spilled = (
-            int(json.loads(told).get("io", {}).get("total_bytes_written", 0)) - work.result.stat().st_size
-        )
-        return Answer(read, int(rows), max(0, spilled))
+        written_bytes = int(json.loads(told).get("io", {}).get("total_bytes_written", 0))
+        return Answer(read, int(rows), max(0, written_bytes - work.result.stat().st_size))
 
     def _connected(self, settings: dict[str, str] | None = None) -> Any:
         """Open a database in memory, which sees no variables of the program and fetches no extensions."""
-        fixed = {
-            "python_enable_replacements": "false",
-            "autoinstall_known_extensions": "false",
-            "autoload_known_extensions": "false",
-        }
-        connection = self._duckdb.connect(":memory:", config={**fixed, **(settings or {})})
+        off = ("python_enable_replacements", "autoinstall_known_extensions", "autoload_known_extensions")
+        connection = self._duckdb.connect(
+            ":memory:", config={**dict.fromkeys(off, "false"), **(settings or {})}
+        )
         connection.execute("SET TimeZone = 'UTC'")  # hours of a time are the same on every machine
         return connection
 
@@ -296,12 +292,13 @@ class DuckDB:
             relation = connection.sql(text)
         except self._duckdb.Error as error:
             raise _refused(error, query) from error
-        twice = [name for name in relation.columns if relation.columns.count(name) > 1]
-        if twice:
-            raise PlanError(
-                f"{query.label}: the result has two columns named {twice[0]!r}. Name one of them by AS, or join with "
-                "USING."
-            )
+        names = sorted(relation.columns, key=str.lower)
+        for one, other in itertools.pairwise(names):
+            if one.lower() == other.lower():  # DuckDB would write one of them under another name
+                raise PlanError(
+                    f"{query.label}: the result has two columns named {one!r} and {other!r}, which DuckDB takes for "
+                    "one. Name one of them by AS, rename it before, or join with USING."
+                )
         return relation
 
     def _failed(self, error: Exception, query: Query, work: Work) -> Exception:

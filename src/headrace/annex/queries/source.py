@@ -437,6 +437,8 @@ def queried(
     answers = engine_named(engine)
     inputs = [QueryInput(name, *_checked(name, given, label)) for name, given in datasets.items()]
     for each in inputs:
+        if not each.schema.names:
+            raise PlanError(f"{label}: {each.name} has no columns. Give it one, as with with_column.")
         for field in each.schema:
             why = answers.refusal(field.type)
             if why:

@@ -80,9 +80,8 @@ def best_of_groups(k: int, label: str, schema: pa.Schema, by: Sequence[str], per
         many = f"(SELECT approx_count_distinct(({groups})) * {k} > {_AT_ONCE} FROM data)"
         best = f"SELECT unnest(arg_min({ROW}, create_sort_key({key}), {k})) FROM data"
         some = f"WHERE {ROW} IN ({best} WHERE NOT {many} GROUP BY {groups}) OR {many} "
-    place = f"row_number() OVER (PARTITION BY {groups} ORDER BY {order})"
-    rows = f"SELECT * FROM data {some}QUALIFY {place} <= {k}"
-    return f"SELECT * EXCLUDE ({ROW}) FROM ({rows}) ORDER BY {first}, {order}"
+    place = f"QUALIFY row_number() OVER (PARTITION BY {groups} ORDER BY {order}) <= {k}"
+    return f"SELECT * EXCLUDE ({ROW}) FROM (SELECT * FROM data {some}{place}) ORDER BY {first}, {order}"
 
 
 def listed(names: Sequence[str]) -> str:
