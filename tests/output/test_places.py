@@ -11,6 +11,7 @@ from headrace.core.work import HOME, SUCCESS
 from headrace.errors import OutputWriteFailed
 from headrace.output import publishing
 from headrace.output.places.place import Place, place_at
+from headrace.testing import failpoints
 from headrace.testing.places import PlaceContract
 
 
@@ -42,6 +43,14 @@ class TestFolder(PlaceContract):
         assert publisher.state(file) == "missing"
         with pytest.raises(OutputWriteFailed, match=f"publish .*{file.name}"):
             publisher.publish([record])
+
+    @pytest.mark.parametrize("point", ["publish.rename", "publish.renamed"])
+    def test_a_fault_in_publishing_can_be_repeated(self, place: Place, run: str, point: str) -> None:
+        publisher, record = self.publisher(place, run), self.record(place, run, 0)
+        with failpoints({point: "EROFS"}), pytest.raises(OutputWriteFailed, match="read-only"):
+            publisher.publish([record])
+        publisher.publish([record])
+        assert self.where(publisher, record) == ["published"]
 
     def test_small_files_last_by_their_names(
         self, place: Place, run: str, monkeypatch: pytest.MonkeyPatch
