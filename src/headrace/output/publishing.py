@@ -242,8 +242,8 @@ class Notes(Protocol):
     def read(self, name: str) -> bytes | None:
         """Return what a file has; None if there is none."""
 
-    def names(self, after: str = "") -> list[str]:
-        """Return the names of all files; of those up to ``after`` in order, some may be left out."""
+    def names(self) -> list[str]:
+        """Return the names of all files."""
 
 
 class FolderNotes:
@@ -280,7 +280,7 @@ class FolderNotes:
             return safe_files.content(self._folder / name)
         return None
 
-    def names(self, after: str = "") -> list[str]:
+    def names(self) -> list[str]:
         with contextlib.suppress(FileNotFoundError):
             return [name for name in os.listdir(self._folder) if not name.startswith(".")]
         return []

@@ -78,10 +78,7 @@ class State(NamedTuple):
 
 
 class Known(NamedTuple):
-    """What the notes say. ``free``: what may be claimed next, by who has read all and by who knows names alone.
-
-    Also by who lists those names only that come after what was claimed: such a machine claims what others have.
-    """
+    """What the notes say. ``free``: what may be claimed next, by who has read all and by who knows names alone."""
 
     complete: bool
     free: tuple[Part, ...]
@@ -97,21 +94,7 @@ def board_of(notes: frozenset[tuple[str, bytes]], slices: int) -> Known:
     by_names = tuple(board.free())[:1]
     board.read_ended()
     claims = board.read_claims(0.0)
-    free = (*board.free(),)[:1] + by_names + listed_briefly(known, slices, complete=board.complete)
-    return Known(board.complete, tuple(dict.fromkeys(free)), claims, board)
-
-
-def listed_briefly(known: dict[str, bytes], slices: int, *, complete: bool) -> tuple[Part, ...]:
-    brief = Board(plan_of(slices), known.get)
-    brief.look(claim_name((item, 0)) for item in plan_of(slices).slices() if claim_name((item, 0)) in known)
-    brief.look(name for name in known if name > brief.passed)
-    brief.read_ended()
-    assert brief.complete == complete
-    brief.read_claims(0.0)
-    while (part := next(brief.free(), None)) is not None and claim_name(part) in known:
-        brief.claimed(part, 0.0)
-        brief.read_claims(0.0)
-    return () if part is None else (part,)
+    return Known(board.complete, tuple(dict.fromkeys((*board.free(),)[:1] + by_names)), claims, board)
 
 
 def with_run(state: State, name: str, **changes: object) -> State:

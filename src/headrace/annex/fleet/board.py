@@ -213,8 +213,6 @@ class Board:
         self.unread.discard(machine)
         self.hinted.discard(machine)
         self._settled.update(ended.done)
-        for item, turn in ended.done:
-            self._last[item] = max(turn, self._last.get(item, 0))
         self._items |= {f"{machine}-{i}": piece for i, piece in enumerate(ended.left)}
 
     def claimed(self, part: Part, now: float) -> None:
@@ -232,15 +230,6 @@ class Board:
         found = list(islice(self.free(), most))
         least = 0.9 * len(self._items[found[0][0]]) if found else 0.0
         return [part for part in found if len(self._items[part[0]]) >= least]
-
-    @property
-    def passed(self) -> str:
-        """A name behind which claims of all slices stand that are free, as names sort; few are listed from there on.
-
-        What else is not seen then is found when it is claimed once more, or read when its machine has ended.
-        """
-        slices = [item for item in self._items if "-" not in item]
-        return f"claim-{next((item for item in slices if item not in self._last), slices[-1])}"
 
     def handed(self, item: str) -> int:
         """Return how often the rows of a slice or a piece were given on."""

@@ -114,7 +114,7 @@ class Fleet:
 
     def look(self) -> bool:
         """Look at the notes again; False where there are none any more, as the output is complete."""
-        names = self.notes.names(self.board.passed)
+        names = self.notes.names()
         if not self._names.issuperset(names):
             self._changed = time.monotonic()
         self._names.update(names)
@@ -159,7 +159,7 @@ class Fleet:
 
     def is_over(self, machine: str) -> bool:
         """Say whether a machine has ended, also if it does not know that; its output may be gone."""
-        names = self.notes.names(ended_name(""))
+        names = self.notes.names()
         return ended_name(machine) in names or PLAN not in names
 
     def take(

@@ -280,19 +280,18 @@ class StoreWriter:
 
         return self._try("read", name, call)
 
-    def names(self, folder: str = "", *, few: bool = False, after: str = "") -> list[tuple[str, int]]:
+    def names(self, folder: str = "", *, few: bool = False) -> list[tuple[str, int]]:
         """Return the names of all objects in a folder, and their sizes; ``folder`` ends with a slash, or is empty.
 
-        ``few``: the first of them are enough. ``after``: those behind this one, which is in the folder.
+        ``few``: the first of them are enough.
         """
         import obstore
 
         store, prefix = self._store(0), (self._prefix + folder).rstrip("/") or None
-        offset = self._prefix + folder + after if after else None
 
         def call() -> list[tuple[str, int]]:  # from its beginning again, should a page fail
             found: list[tuple[str, int]] = []
-            for page in obstore.list(store, prefix, offset=offset, chunk_size=10 if few else _LISTED_AT_ONCE):
+            for page in obstore.list(store, prefix, chunk_size=10 if few else _LISTED_AT_ONCE):
                 found += [(entry["path"][len(self._prefix) :], entry["size"]) for entry in page]
                 if few and found:
                     break

@@ -380,6 +380,5 @@ class StoreNotes:
     def read(self, name: str) -> bytes | None:
         return self._objects.content(self._prefix + name)
 
-    def names(self, after: str = "") -> list[str]:
-        found = self._objects.names(self._prefix, after=after)
-        return [name.removeprefix(self._prefix) for name, _ in found]
+    def names(self) -> list[str]:
+        return [name.removeprefix(self._prefix) for name, _ in self._objects.names(self._prefix)]
