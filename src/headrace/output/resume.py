@@ -16,21 +16,19 @@ import msgspec
 from headrace.core.arrow.batch import schema_from
 from headrace.core.arrow.output_schema import describe_difference
 from headrace.core.files import safe_files
-from headrace.core.target_ports import Moment, Sink
+from headrace.core.target_ports import Sink
 from headrace.core.terminal import warn
-from headrace.core.work import FLEET, HOME, NOTES, SUCCESS, Durability
+from headrace.core.work import FLEET, HOME, NOTES, SUCCESS
 from headrace.errors import NothingMatched
 from headrace.output import inputs, refusals
 from headrace.output.commit import ShardCommitter
 from headrace.output.input_changes import check_incremental, check_refresh, reconcile
 from headrace.output.job import Job, OpenRequest
-from headrace.output.journal import Contents, Journal
+from headrace.output.journal import Contents
 from headrace.output.journal_state import JournalState, Revision
 from headrace.output.layout import Output, new_run_name, open_output, read_plan
 from headrace.output.names import AHEAD
-from headrace.output.places.place import place_at
 from headrace.output.recover import begin, check_in_table, peek, recover
-from headrace.output.revealing import bind_sink
 from headrace.output.seen_keys import check_keys
 from headrace.plan import compile as compiler
 from headrace.plan.identity import code_of_plan, is_of_input, shape_of, unrecognised
@@ -58,31 +56,6 @@ def open_job(plan: Plan, request: OpenRequest, output: Output | None = None) -> 
     except BaseException:
         output.close(forget=True)
         raise
-
-
-def look_at_job(plan: Plan, run: str, durability: Durability) -> Job | None:
-    """Return a run of the plan that another driver has completed, without holding its output; None if it has not."""
-    assert plan.sink is not None
-    place = place_at(plan.sink.root, plan.sink.storage.options)
-    with contextlib.ExitStack() as opened:
-        opened.callback(place.close)
-        place.look()
-        output = Output(place, held=False)
-        if output.current() != run or not output.is_marked(run):
-            return None
-        saved, state, contents = peek(output, run, read_plan(output.folder(run)))
-        if not state.finished:
-            return None
-        for record in contents.in_force():
-            state.add(record)
-        sink = bind_sink(plan.sink, output, saved, durability, state.runs)
-        journal = Journal(output.folder(run) / "journal", -1, len(contents), durability)
-        committer = ShardCommitter(output, saved, sink, journal, state, moment=Moment.COMMIT)
-        opened.pop_all()
-    committer.empty = False
-    job = Job(plan, output, committer, resumed=True)
-    job.code = code_of_plan(plan)
-    return job
 
 
 class _JobOpener:

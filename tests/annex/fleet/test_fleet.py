@@ -22,12 +22,12 @@ import pytest
 import headrace as hr
 from annex.fleet import into_table, job
 from faults.lives import Nursery
+from headrace.annex.fleet.writing import look_at_job
 from headrace.errors import ArgumentError, NothingMatched, PlanChanged, RequirementNotMet, RunLocked
 from headrace.output.clean import leftovers, remove
 from headrace.output.layout import open_output
 from headrace.output.places import lease
 from headrace.output.places.place import looked_at, place_at
-from headrace.output.resume import look_at_job
 from headrace.plan.logical import Plan
 from headrace.sinks.files import FileSink
 from headrace.sinks.parquet import Parquet

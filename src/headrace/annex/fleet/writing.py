@@ -18,7 +18,19 @@ from headrace.core.events import MachinesWorked, MachineWork
 from headrace.core.files import safe_files
 from headrace.core.metric_states import STATES, side_files
 from headrace.core.process import backoff
-from headrace.core.work import FLEET, HOME, NOTES, SUCCESS, CommitRecord, Faults, Ledger, Shard, Split
+from headrace.core.target_ports import Moment
+from headrace.core.work import (
+    FLEET,
+    HOME,
+    NOTES,
+    SUCCESS,
+    CommitRecord,
+    Durability,
+    Faults,
+    Ledger,
+    Shard,
+    Split,
+)
 from headrace.driver.policies.shards import ErrorBudget
 from headrace.errors import (
     ArgumentError,
@@ -34,11 +46,15 @@ from headrace.errors import (
 from headrace.observers.record import EVENTS
 from headrace.options import RunOptions
 from headrace.output import inputs
+from headrace.output.commit import ShardCommitter
 from headrace.output.job import Job, OpenRequest
-from headrace.output.layout import open_output
+from headrace.output.journal import Journal
+from headrace.output.layout import Output, open_output, read_plan
 from headrace.output.places.place import looked_at, place_at
 from headrace.output.publishing import Notes
-from headrace.output.resume import encoded, look_at_job, new_plan, open_job
+from headrace.output.recover import peek
+from headrace.output.resume import encoded, new_plan, open_job
+from headrace.output.revealing import bind_sink
 from headrace.output.runs import SavedRun, current_run, pointer
 from headrace.plan import compile as compiler
 from headrace.plan.accounts import mismatch
@@ -148,6 +164,31 @@ def _opened(plan: Plan, request: OpenRequest, stack: contextlib.ExitStack, fleet
                 raise
         time.sleep(backoff(tries, FIRST_LOOK, LONGEST_LOOK))
     raise AssertionError
+
+
+def look_at_job(plan: Plan, run: str, durability: Durability) -> Job | None:
+    """Return a run of the plan that another driver has completed, without holding its output; None if it has not."""
+    assert plan.sink is not None
+    place = place_at(plan.sink.root, plan.sink.storage.options)
+    with contextlib.ExitStack() as opened:
+        opened.callback(place.close)
+        place.look()
+        output = Output(place, held=False)
+        if output.current() != run or not output.is_marked(run):
+            return None
+        saved, state, contents = peek(output, run, read_plan(output.folder(run)))
+        if not state.finished:
+            return None
+        for record in contents.in_force():
+            state.add(record)
+        sink = bind_sink(plan.sink, output, saved, durability, state.runs)
+        journal = Journal(output.folder(run) / "journal", -1, len(contents), durability)
+        committer = ShardCommitter(output, saved, sink, journal, state, moment=Moment.COMMIT)
+        opened.pop_all()
+    committer.empty = False
+    job = Job(plan, output, committer, resumed=True)
+    job.code = code_of_plan(plan)
+    return job
 
 
 # ---------------------------------------------------------------- joining
