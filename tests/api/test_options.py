@@ -182,11 +182,13 @@ def test_max_attempts(tmp_path: Path) -> None:
 def test_a_result_says_where_every_row_went(tmp_path: Path, engine: str) -> None:
     data = numbers(1000).filter(lambda row: row["id"] % 2 == 0).flat_map(lambda row: [row, row])
     result = data.with_options(engine=engine).write_parquet(tmp_path / "out")
-    assert (result.rows, result.rejected, result.files, result.metrics) == (1000, 0, 10, {})
+    assert (result.rows, result.rejected, result.metrics) == (1000, 0, {})
     assert (result.ledger.read, result.ledger.written) == (1000, 1000)
     assert result.ledger.steps == ((1000, 500), (500, 1000))
     assert result.path == tmp_path / "out"
-    assert result.bytes == sum(file.stat().st_size for file in result.path.glob("*.parquet"))
+    parts = list(result.path.glob("*.parquet"))  # at least ten: what a slow machine is at may be parted
+    assert result.files == len(parts) >= 10
+    assert result.bytes == sum(file.stat().st_size for file in parts)
     assert "1,000" in str(result) and result.seconds > 0 and not result.resumed
     again = data.with_options(engine=engine).write_parquet(tmp_path / "out")
     assert (again.rows, again.run, again.ledger) == (result.rows, result.run, result.ledger)

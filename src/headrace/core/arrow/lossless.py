@@ -5,7 +5,6 @@ from __future__ import annotations
 import pyarrow as pa
 
 from headrace.core.arrow.forms import as_fixed, as_ragged, axes
-from headrace.core.arrow.same import same as same_rows
 
 
 def lossless(source: pa.DataType, target: pa.DataType) -> bool:
@@ -138,4 +137,8 @@ def _decoded(column: pa.Array) -> pa.Array:
 
 def same(left: pa.Array, right: pa.Array) -> bool:
     """Say whether two columns hold the same values; NaN is NaN."""
-    return bool(left.equals(right) or (len(left) == len(right) and same_rows(left, right).all()))
+    if left.equals(right):
+        return True
+    from headrace.core.arrow.same import same as same_rows  # which needs Arrow's functions
+
+    return len(left) == len(right) and bool(same_rows(left, right).all())
