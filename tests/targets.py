@@ -125,8 +125,10 @@ class Store(Files):
         return f"s3://bucket{self.place}/out"
 
 
-class Delta(Target):
-    imports, points = "deltalake", ("table.filled",)
+class TableInAFolder(Target):
+    """A table that is a folder, with its output in it."""
+
+    points = ("table.filled",)
     options: Any = None
 
     @property
@@ -136,6 +138,10 @@ class Delta(Target):
     @property
     def output(self) -> str:
         return f"{self.table_uri}/headrace-output"
+
+
+class Delta(TableInAFolder):
+    imports = "deltalake"
 
     def write(self, data: hr.Dataset, **options: Any) -> hr.Result:
         return data.write_delta(self.table_uri, **options)
@@ -199,17 +205,8 @@ def lake(folder: Any, **more: str) -> dict[str, str]:
     return {"name": "lake", "type": "sql", "uri": uri, "warehouse": str(folder), **more}
 
 
-class Lance(Target):
-    imports, points = "lance", ("table.filled",)
-    options: Any = None
-
-    @property
-    def table_uri(self) -> str:
-        return f"{self.place}/t"
-
-    @property
-    def output(self) -> str:
-        return f"{self.table_uri}/headrace-output"
+class Lance(TableInAFolder):
+    imports = "lance"
 
     def write(self, data: hr.Dataset, **options: Any) -> hr.Result:
         return data.write_lance(self.table_uri, **options)
