@@ -88,6 +88,7 @@ class Handler(BaseHTTPRequestHandler):
     """As much of S3 as an output needs."""
 
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
     objects: ClassVar[dict[str, tuple[bytes, str]]] = {}
     uses: ClassVar[Counter[str]] = Counter()
     counts: ClassVar[Counter[str]] = Counter()

@@ -44,6 +44,7 @@ class Proxy:
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True  # else a body waits 40 ms for the client's word on its headers
 
             def answer(self):
                 body = self.rfile.read(int(self.headers.get("content-length") or 0))
