@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from headrace.core.door import annex, completed
 from headrace.core.events import Event
 from headrace.core.model_ports import ObserverParts
-from headrace.core.process import importing
 from headrace.driver.ports import NoObserver
 from headrace.errors import ArgumentError, nearest
 from headrace.observers.record import EVENTS, Log, Record
@@ -52,8 +51,7 @@ class EventBus(NoObserver):
         """Return the observers for these options, and ``progress``; the record goes to the run's ``folder``."""
         shown: list[Any] = [progress] if progress is not None else []
         if options.watch:
-            with importing():
-                pages = annex("report.live")
+            pages = annex("report.serving")
             shown += [pages.Watch(folder)] if pages is not None else []
         return cls([Record(folder / EVENTS), *shown, *options.observers])
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import html
 import http.client
+import socket
 import subprocess
 import sys
 import time
@@ -21,6 +23,7 @@ from headrace.annex.report.facts import History, facts
 from headrace.annex.report.follow import Follower
 from headrace.annex.report.head import head, slow_part, verdict
 from headrace.annex.report.live import Pages
+from headrace.annex.report.serving import Server
 from headrace.core.events import RowsRead, RunStarted, WorkerReady
 from observers.browsers import browser, findings, size_of_window
 from stores.conftest import (  # noqa: F401 - fixtures
@@ -178,6 +181,66 @@ def test_only_who_has_the_token_gets_it(run: Callable[..., Job]) -> None:
         status, text = asked(address, path=path)
         assert status == 403 and "Headrace" not in text
     assert job.end() == 0
+
+
+def test_what_no_browser_sends_gets_nothing(run: Callable[..., Job]) -> None:
+    """Requests that two readers could understand in two ways are refused, also with the token."""
+    job = run()
+    address = job.address()
+    place, token = address.removeprefix("http://").split("/")[:2]
+    number = int(place.split(":")[1])
+    page, asks = f"GET /{token}/", f"POST /{token}/ask"
+    json = "Host: localhost\r\nContent-Type: application/json\r\n"
+    for request in (
+        f"{page} HTTP/1.1\r\n\r\n",  # of no host
+        f"{page}\r\nHost: localhost\r\n\r\n",
+        f"{page} HTTP/1.1\r\nHost: localhost\r\nHost: example.com\r\n\r\n",
+        f"{page} HTTP/1.1\r\nHost: example.com\r\nHost: localhost\r\n\r\n",
+        f"{page} HTTP/1.1\r\nHost: localhost\r\nX: {'x' * 60_000}\r\n\r\n",
+        f"GET http://example.com/{token}/ HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        f"HEAD /{token}/ HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        f"{asks} HTTP/1.1\r\n{json}Content-Length: -1\r\n\r\n{{}}",
+        f"{asks} HTTP/1.1\r\n{json}Content-Length: 2\r\nContent-Length: 15\r\n\r\n{{}}",
+        f"{asks} HTTP/1.1\r\n{json}Transfer-Encoding: chunked\r\n\r\n2\r\n{{}}\r\n0\r\n\r\n",
+        "\0\xff\r\n\r\n",
+    ):
+        with socket.create_connection(("127.0.0.1", number), 20) as connection:
+            with contextlib.suppress(OSError):  # it does not read the rest
+                connection.sendall(request.encode("latin-1"))
+            told = b"".join(iter(lambda: connection.recv(65536), b"")) if len(request) < 60_000 else b""
+        assert not told or told.split()[1] in (b"400", b"403", b"405"), request
+        assert b"Headrace" not in told and b"<html" not in told
+    assert asked(address)[0] == 200
+    assert job.end() == 0 and "Traceback" not in "".join(job.said)
+
+
+def test_an_output_that_is_gone_is_told_as_text(tmp_path: Path) -> None:
+    """A name is no HTML, and whoever watches is not shown a traceback."""
+    name = "<script>document.title = 'taken'<"
+    hr.range(10).with_options(progress=False).write_parquet(tmp_path / name)
+    server = Server(lambda: Pages(Follower(tmp_path / name, kind=History)))
+    try:
+        assert asked(server.address)[0] == 200
+        (tmp_path / name).rename(tmp_path / "other")
+        server.pages._made = float("-inf")
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+        connection.request("GET", f"/{server.token}/")
+        answer = connection.getresponse()
+        assert answer.status == 503 and answer.headers["Content-Type"] == "text/plain; charset=utf-8"
+        assert name in answer.read().decode()
+    finally:
+        server.close()
+
+
+def test_a_page_that_nobody_opens_imports_nothing(tmp_path: Path) -> None:
+    program = f"""
+import sys
+import headrace as hr
+hr.range(1000).with_options(engine="local", watch=True, progress=False).write_parquet({str(tmp_path / "out")!r})
+print([name for name in ("headrace.annex.report.live", "http.server", "email.message") if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert "watch: http://127.0.0.1:" in done.stderr and done.stdout == "[]\n"
 
 
 def test_it_shows_what_happens(run: Callable[..., Job], driver: Any) -> None:

@@ -210,13 +210,14 @@ def watch(
     """
     from headrace.annex.report.facts import History
     from headrace.annex.report.follow import Follower
-    from headrace.annex.report.live import Pages, Server
+    from headrace.annex.report.live import Pages
+    from headrace.annex.report.serving import Server
 
     follower = Follower(output_of(out), kind=History)
     found = follower.poll()
     if not found.ended:
         try:
-            server = Server(Pages(follower), port)
+            server = Server(lambda: Pages(follower), port)
         except OSError as error:
             raise UsageMistake(
                 f"No page can be served at port {port}: {error.strerror}. Without --port, a free one is taken.",
