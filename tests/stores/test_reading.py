@@ -276,6 +276,17 @@ def test_small_objects_take_one_request_each(bucket, proxy):
     assert all("if-match" in asked.headers for asked in proxy.asked if re.search(r"/\d\d\.bin", asked.path))
 
 
+def test_small_objects_are_asked_for_once_to_plan_and_once_to_read(bucket, proxy):
+    for number in range(20):
+        table = pa.table({"a": [number], "left out": [0], "b": [[number]]})
+        bucket.put(f"{number:02}.parquet", parquet(table, compression="none"))
+    data = inline(hr.read_parquet(bucket.url, columns=["a", "b"]))
+    data.schema()
+    proxy.asked.clear()
+    assert data.take_all() == [{"a": number, "b": [number]} for number in range(20)]
+    assert sum(asked.path.endswith(".parquet") for asked in proxy.asked) == 20
+
+
 # ---------------------------------------------------------------- faults
 
 

@@ -219,8 +219,18 @@ class ObjectReader(io.RawIOBase):
         self._sequential = start
 
     def expect(self, ranges: Iterable[tuple[int, int]]) -> None:
-        """Say which bytes of the object will be read next: they are asked for in few requests, ahead of time."""
-        self._spans = [_Span(start, stop, expected=True) for start, stop in coalesced(ranges)]
+        """Say which bytes of the object will be read next: they are asked for in few requests, ahead of time.
+
+        Those that came with an earlier request, such as the whole of a small object, are not asked for again.
+        """
+        wanted, held = list(ranges), []
+        for span in self._spans:
+            inside = [each for each in wanted if span.start <= each[0] and each[1] <= span.stop]
+            if inside:
+                span.expected, span.left = True, sum(stop - start for start, stop in inside)
+                held.append(span)
+                wanted = [each for each in wanted if each not in inside]
+        self._spans = held + [_Span(start, stop, expected=True) for start, stop in coalesced(wanted)]
         _ask_ahead(self._client, self._entry, self._spans)
 
     def readable(self) -> bool:
@@ -269,7 +279,8 @@ class ObjectReader(io.RawIOBase):
         assert span.data is not None
         data = memoryview(span.data.result())[at - span.start : stop - span.start]
         span.left -= len(data)
-        if span.left <= 0:
+        small = span.stop - span.start <= _FIRST and not span.expected  # it may be expected yet
+        if span.left <= 0 and not small:
             self._spans.remove(span)
             _ask_ahead(self._client, self._entry, self._spans)
         return data
