@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -22,7 +23,16 @@ def serving():
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    command = [sys.executable, "-W", "ignore", "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    command = [
+        sys.executable,
+        "-W",
+        "ignore",
+        str(Path(__file__).with_name("moto_server.py")),
+        "-H",
+        "127.0.0.1",
+        "-p",
+        str(port),
+    ]
     with subprocess.Popen(command, **quiet) as server:
         try:
             for _ in range(600):

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 import time
@@ -16,12 +17,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import obstore
 import pytest
 
 import headrace as hr
 from annex.fleet import into_table, job
 from faults.lives import Nursery
+from headrace.annex.fleet.board import Claim, Ended, claim_name, ended_name
 from headrace.annex.fleet.writing import look_at_job
 from headrace.errors import ArgumentError, NothingMatched, PlanChanged, RequirementNotMet, RunLocked
 from headrace.output.clean import leftovers, remove
@@ -317,6 +320,22 @@ def test_failed_rows_are_counted_over_all_machines(tmp_path: Path, nurseries: li
     assert "TooManyErrors" in log.read_text() and not list(place.glob("part-*"))
     assert be(nurseries[0], bad) == 0, log.read_text()
     job.check(str(place))
+
+
+def test_notes_that_say_too_much_publish_nothing_and_are_told(
+    tmp_path: Path, nurseries: list[Nursery]
+) -> None:
+    """As a store would have it that gives a claim to two: what is wrong says who has noted what."""
+    place, log = tmp_path / "out", tmp_path / "log"
+    nurseries[0].live("annex.fleet.job", [str(place), {}], log, faults={"attempt.batch": "kill@9"})
+    notes, parts = place_at(place).notes("fleet/notes"), [(f"{i:05}", 0) for i in range(20)]
+    for part in parts:
+        notes.add(claim_name(part), msgspec.msgpack.encode(Claim("nobodyxx")))
+    notes.add(ended_name("nobodyxx"), msgspec.msgpack.encode(Ended(tuple(parts), ())))
+    assert nurseries[1].live("annex.fleet.job", [str(place), {}], log) == 1
+    words = r"part 0 of the input is not done once .* none has it; .*nobodyxx did claim-00000-0"
+    assert re.search(f"LedgerMismatch.*{words}", log.read_text()), log.read_text()
+    assert not list(place.glob("part-*")) and not (place / "_SUCCESS").exists()
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ def children() -> list[psutil.Process]:
     for child in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):  # it ends just now
             words = " ".join(child.cmdline())
-            if "moto.server" not in words and "forked.serve" not in words:
+            if "moto_server" not in words and "forked.serve" not in words:
                 found.append(child)
     return found
 

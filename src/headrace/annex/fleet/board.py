@@ -297,6 +297,21 @@ class Board:
         over = {machine, *self.ended, *self.unread}
         return sum(errors for each, errors in self._errors.items() if each not in over)
 
+    def told(self, shard: int) -> str:
+        """Say what the notes tell of a shard of the plan: who has claimed it, and which machines say they did it."""
+        item = next(name for name, shards in self._plan.slices().items() if shard in shards)
+        said, turn = list[str](), 0
+        while (data := self._read(claim_name((item, turn)))) is not None:
+            said.append(
+                f"{claim_name((item, turn))} is of {msgspec.msgpack.decode(data, type=Claim).machine}"
+            )
+            turn += 1
+        for machine, ended in self.ended.items():
+            said += [f"{machine} did {claim_name(part)}" for part in ended.done if part[0] == item]
+            for i, piece in enumerate(ended.left):
+                said += [f"{machine} left {machine}-{i}"] * any(each.place[0] == shard for each in piece)
+        return ", ".join(said) or "nobody has claimed it"
+
     @property
     def machines(self) -> int:
         """How many machines have ended."""

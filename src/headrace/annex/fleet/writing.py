@@ -371,7 +371,7 @@ def gathered(fleet: Fleet) -> Iterator[list[Gathered]]:
                 records = [each for each in run.records if counted is None or each.shard in counted]
                 found += [Gathered(machine, run, shards[each.shard], each) for each in records]
         found.sort(key=lambda each: each.shard.place)
-        _check_whole(fleet.fleet.plan.shards, [each.shard for each in found])
+        _check_whole(fleet, found)
         yield found
 
 
@@ -443,15 +443,20 @@ def _copy_states(job: Job, each: Gathered) -> None:
             safe_files.write(folder / name, safe_files.content(each.run.folder / STATES / name))
 
 
-def _check_whole(planned: Sequence[Shard], found: Sequence[Shard]) -> None:
+def _check_whole(fleet: Fleet, found: Sequence[Gathered]) -> None:
     """Compare what was committed with what was planned, row by row of the input."""
-    made = {
-        number: list(_windows(split for shard in shards for split in shard.splits))
-        for number, shards in groupby(found, key=lambda shard: shard.place[0])
-    }
-    for shard in planned:
-        if list(_windows(shard.splits)) != made.pop(shard.index, []):
-            raise LedgerMismatch(mismatch(f"part {shard.index} of the input is not done once by one machine"))
+    made = {number: list(shards) for number, shards in groupby(found, key=lambda each: each.shard.place[0])}
+    for shard in fleet.fleet.plan.shards:
+        theirs = made.pop(shard.index, [])
+        whole = list(_windows(split for each in theirs for split in each.shard.splits))
+        if whole != list(_windows(shard.splits)):
+            who = [f"{each.machine} has {each.shard.name or each.shard.index}" for each in theirs]
+            raise LedgerMismatch(
+                mismatch(
+                    f"part {shard.index} of the input is not done once by one machine: "
+                    f"{', '.join(who) or 'none has it'}; {fleet.board.told(shard.index)}"
+                )
+            )
     if made:
         raise LedgerMismatch(mismatch(f"part {min(made)} of the input was not planned"))
 
