@@ -274,6 +274,20 @@ def test_a_sum_of_many_chunks_is_carried() -> None:
     assert sums.totals(4) == [0, 0, 0, fixed(values)]
 
 
+@pytest.mark.parametrize("rows", [1, 2, 3, 7, 100, 5000])
+def test_sums_of_groups_of_any_size_are_exact(rows: int) -> None:
+    rng = np.random.default_rng(rows)
+    for spread in (1, 60, 900):  # as bits of a value that is huge beside the others may be left in no limb
+        values = np.ldexp(1 - rng.random(20_000) * 2.0**-20, rng.integers(-spread, spread, 20_000))
+        values = np.where(rng.random(20_000) < 0.5, values, -values)
+        codes = rng.permutation(np.arange(20_000) // rows)
+        by = hr.By("k", hr.Sum("x"), most=20_000)
+        for at in range(0, 20_000, 7_000):
+            by.update(pa.record_batch({"k": codes[at : at + 7_000], "x": values[at : at + 7_000]}))
+        found = by.result()
+        assert all(found[key] == math.fsum(values[codes == key]) for key in np.unique(codes)[:50].tolist())
+
+
 def test_sums_of_many_values_of_all_sizes() -> None:
     rng = np.random.default_rng(0)
     values = np.ldexp(rng.normal(size=200_000), rng.integers(-1000, 900, 200_000))

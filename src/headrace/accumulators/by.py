@@ -103,6 +103,7 @@ class Arrays(Many):
         super().__init__(metric)
         self._counts: dict[str, Array] = {}
         self._sums: dict[str, ExactSums] = {}
+        self._most = 0  # rows of one group in the batch that is being counted
 
     def update(self, batch: pa.RecordBatch, codes: Array, groups: Array) -> None:
         """Count the rows of a batch."""
@@ -111,14 +112,16 @@ class Arrays(Many):
             self._count("skipped", codes[~kept], groups)
             codes = codes[kept]
         if len(codes):
+            counts = np.bincount(codes, minlength=len(groups))
+            self._most = int(counts.max())
             self._add(arrays, codes, groups)
-            self._count("rows", codes, groups)
+            add_at(self._counts, "rows", groups, counts)
 
     def _count(self, what: str, codes: Array, groups: Array) -> None:
         add_at(self._counts, what, groups, np.bincount(codes, minlength=len(groups)))
 
     def _sum(self, what: str, codes: Array, values: Array, groups: Array) -> None:
-        self._sums.setdefault(what, ExactSums()).add(codes, values, groups)
+        self._sums.setdefault(what, ExactSums()).add(codes, values, groups, self._most)
 
     def _add(self, arrays: dict[str, Array], codes: Array, groups: Array) -> None:
         """Count more than rows."""
@@ -296,6 +299,7 @@ class By(Metric):
     settings = ("column",)
     _seen: tuple[pa.Array | None, Array]
     _slots: tuple[Array, Array]
+    _made: dict[Any, Accumulator] | None
 
     def __init__(self, column: str, metric: Accumulator, *, most: int = _MOST) -> None:
         if not is_accumulator(metric):
@@ -316,6 +320,7 @@ class By(Metric):
         """Take more rows."""
         if not batch.num_rows:
             return
+        self._made = None
         self._many.update(batch, *self._numbered(batch.column(self.column)))
 
     def _numbered(self, column: pa.Array) -> tuple[Array, Array]:
@@ -364,8 +369,9 @@ class By(Metric):
         if len(new):
             last = np.full(_SLOTS, -1)  # a row of each slot
             last[at[new]] = new
-            for row in last[last >= 0].tolist():
-                groups[at[row]], keys[at[row]] = self._group(int(values[row])), values[row]
+            rows = last[last >= 0]
+            groups[at[rows]] = list(map(self._group, values[rows].tolist()))
+            keys[at[rows]] = values[rows]
             missed = missed[keys[at[missed]] != values[missed]]
         found: Array = groups.take(at)
         others, inverse = np.unique(values[missed], return_inverse=True)
@@ -401,8 +407,10 @@ class By(Metric):
 
     @property
     def _groups(self) -> dict[Any, Accumulator]:
-        """The metric of each value."""
-        return dict(zip(self._places, self._many.metrics(len(self._places)), strict=True))
+        """The metric of each value; what asks for results, notes and charts has them made once."""
+        if self._made is None:
+            self._made = dict(zip(self._places, self._many.metrics(len(self._places)), strict=True))
+        return self._made
 
     def result(self) -> dict[Any, Any]:
         """Return the result of each value."""
@@ -439,13 +447,14 @@ class By(Metric):
         return f"By({self.column!r}, {self._metric!r})"
 
     def _clear(self) -> None:
+        self._made = None
         self._places: dict[Any, int] = {}  # of groups, by value
         self._many = many_of(self._metric)
         self._seen = None, np.empty(0, np.int64)
         self._slots = np.empty(0, np.int64), np.empty(0, np.int64)  # integers, and their groups or -1
 
     def _merge(self, other: By) -> None:
-        places = self._places
+        places, self._made = self._places, None
         groups = np.array(
             [places[key] if key in places else self._group(key) for key in other._places], np.int64
         )

@@ -183,7 +183,7 @@ class ExactSums:
     """An ``ExactSum`` for each of many groups, which have numbers; the sums are arrays.
 
     A sum is cut into limbs, multiples of 2**(32 * limb) that an int64 holds. So few bits of each value go into one
-    that a float64 adds up a chunk of them without error.
+    that a float64 adds up those of a group without error.
     """
 
     __slots__ = ("_added", "_limbs", "_odd")
@@ -193,8 +193,12 @@ class ExactSums:
         self._odd: dict[int, Ints] = {}  # numbers of infinities: plus, minus; and of NaN
         self._added = 0  # chunks, since carrying
 
-    def add(self, codes: Ints, values: Floats, groups: Ints) -> None:
-        """Add values; the group of a value is ``groups[code]``, and no group is there twice."""
+    def add(self, codes: Ints, values: Floats, groups: Ints, most: int = _CHUNK) -> None:
+        """Add values; the group of a value is ``groups[code]``, and no group is there twice.
+
+        ``most`` is how many values a group has at most: the fewer, the more bits of each are added at a time.
+        """
+        bits = min(51, 53 - (min(most, _CHUNK) - 1).bit_length())
         if len(values) and not math.isfinite(float(values.max()) - float(values.min())):
             for at, odd in enumerate((values == np.inf, values == -np.inf, np.isnan(values))):
                 if odd.any():
@@ -205,13 +209,13 @@ class ExactSums:
             if self._added >= _CHUNKS:
                 self._carry()
             self._added += 1
-            self._add(codes[at : at + _CHUNK], values[at : at + _CHUNK], groups)
+            self._add(codes[at : at + _CHUNK], values[at : at + _CHUNK], groups, bits)
 
-    def _add(self, codes: Ints, values: Floats, groups: Ints, up: int = 0) -> None:
+    def _add(self, codes: Ints, values: Floats, groups: Ints, bits: int, up: int = 0) -> None:
         top = _largest(values)
         if top > _HUGE:
             huge = np.abs(values) > _HUGE
-            self._add(codes[huge], values[huge] * 2.0**-192, groups, up=6)
+            self._add(codes[huge], values[huge] * 2.0**-192, groups, bits, up=6)
             codes, values = codes[~huge], values[~huge]
             top = _largest(values)
         upper, lower = (
@@ -219,7 +223,7 @@ class ExactSums:
             None,
         )  # both are used again, as new memory costs as much as adding
         while top:
-            limb = -((36 - math.frexp(top)[1]) // 32)
+            limb = -((bits - math.frexp(top)[1]) // 32)
             sigma = math.ldexp(1.5, 52 + 32 * limb)
             np.add(values, sigma, out=upper)
             upper -= sigma
