@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.core.arrow.batch import one_array
-from headrace.core.arrow.batch_formats import NUMPY_OF
+from headrace.core.arrow.buffers import NUMPY_OF
 from headrace.core.arrow.forms import RaggedTensorType
 from headrace.core.arrow.objects import refuse_objects
 from headrace.core.arrow.values import ConversionError, column_from, from_columns, from_rows

@@ -13,6 +13,7 @@ from headrace.accumulators.exact import SCALE, ExactSums, add_at, column
 from headrace.accumulators.moments import Averaged, Count, MinMax, Sum
 from headrace.core.arrow.batch import taken
 from headrace.core.arrow.batch_formats import to_numpy
+from headrace.core.arrow.plain import is_encoded, plain
 from headrace.core.door import completed, fills
 from headrace.core.model_ports import Accumulator, AccumulatorParts
 from headrace.errors import ArgumentError, BadInput
@@ -325,8 +326,8 @@ class By(Metric):
 
     def _numbered(self, column: pa.Array) -> tuple[Array, Array]:
         """Return a code for each row, and for each code the number of a group; none is there twice."""
-        if pa.types.is_dictionary(column.type):
-            column = column.dictionary_decode()
+        if is_encoded(column.type):
+            column = plain(column)
         if pa.types.is_integer(column.type) and not column.null_count:
             hashed = self._hashed(to_numpy(column))
             if hashed is not None:

@@ -11,9 +11,10 @@ import pyarrow.compute as pc
 
 from headrace.accumulators.base import Array, Metric, confusion_table, histogram_bars, in_order, plain_key
 from headrace.accumulators.scores import by_bits, packed, unpacked
-from headrace.core.arrow.batch import mask_of
 from headrace.core.arrow.batch_formats import to_numpy
-from headrace.core.arrow.same import Mask, kind_of, numbers, plain, same
+from headrace.core.arrow.buffers import mask_of
+from headrace.core.arrow.plain import kind_of, plain
+from headrace.core.arrow.same import Mask, numbers, same
 from headrace.errors import ArgumentError
 
 # ---------------- counts by leading digits, in bins that any order of merging fills alike

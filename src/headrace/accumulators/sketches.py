@@ -15,9 +15,8 @@ from headrace.accumulators.base import Array, Estimate, Metric, Nan, histogram_b
 from headrace.accumulators.exact import as_float, fixed_by, from_state, to_state
 from headrace.core.arrow.batch import filtered, taken
 from headrace.core.arrow.batch_formats import to_numpy
+from headrace.core.arrow.plain import plain
 from headrace.errors import ArgumentError, BadInput
-
-_WITHOUT_VIEWS = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
 
 
 class Histogram(Metric):
@@ -217,11 +216,7 @@ class DistinctCount(Metric):
 
     def update(self, batch: pa.RecordBatch) -> None:
         """Take more rows."""
-        column = batch.column(self.column)
-        if pa.types.is_dictionary(column.type):
-            column = column.dictionary_decode()
-        if column.type in _WITHOUT_VIEWS:
-            column = column.cast(_WITHOUT_VIEWS[column.type])
+        column = plain(batch.column(self.column))
         if column.null_count:
             self.skipped += column.null_count
             column = column.drop_null()

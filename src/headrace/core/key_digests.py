@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.core.arrow.plain import kind_of, plain, plain_type
 from headrace.core.files import safe_files
 from headrace.errors import ArgumentError, BadInput, JournalDamaged, unknown_column
 
@@ -32,7 +33,7 @@ def check_key(schema: pa.Schema, columns: Sequence[str]) -> None:
     for name in columns:
         if name not in schema.names:
             raise unknown_column("key", name, schema.names)
-        type_ = _plain(schema.field(name).type)
+        type_ = plain_type(schema.field(name).type)
         if pa.types.is_null(type_):
             continue  # there are no values: of no rows, or an error when they are read
         if not (_is_number(type_) or _is_bytes(type_) or pa.types.is_decimal(type_)):
@@ -52,7 +53,7 @@ def digests_of(batch: pa.RecordBatch, columns: Sequence[str]) -> Digests:
     for name, array in zip(columns, arrays, strict=True):
         if array.null_count:
             raise BadInput(f"key={name!r}: it is null in {array.null_count:,} of {len(array):,} rows.")
-    arrays = [array.dictionary_decode() if pa.types.is_dictionary(array.type) else array for array in arrays]
+    arrays = [plain(array) for array in arrays]
     found = np.zeros((batch.num_rows, 2), np.uint64)
     if len(arrays) == 1 and _is_number(arrays[0].type):
         found[:, 0] = _numbers(arrays[0])
@@ -76,7 +77,7 @@ def kinds_of(schema: pa.Schema, columns: Sequence[str]) -> list[str]:
     >>> kinds_of(pa.schema({"id": pa.int32(), "at": pa.timestamp("ms", "UTC")}), ["id", "at"])
     ['integer', 'timestamp[ms] with a zone']
     """
-    return [_kind(_plain(schema.field(name).type)) for name in columns]
+    return [_kind(plain_type(schema.field(name).type)) for name in columns]
 
 
 def _kind(type_: pa.DataType) -> str:
@@ -89,10 +90,6 @@ def _kind(type_: pa.DataType) -> str:
     return "text or bytes" if _is_bytes(type_) else str(type_)
 
 
-def _plain(type_: pa.DataType) -> pa.DataType:
-    return type_.value_type if pa.types.is_dictionary(type_) else type_
-
-
 def _is_number(type_: pa.DataType) -> bool:
     kinds = pa.types
     return bool(kinds.is_integer(type_) or kinds.is_temporal(type_) or kinds.is_boolean(type_)) and not bool(
@@ -101,11 +98,7 @@ def _is_number(type_: pa.DataType) -> bool:
 
 
 def _is_bytes(type_: pa.DataType) -> bool:
-    kinds = pa.types
-    texts = kinds.is_string(type_) or kinds.is_large_string(type_) or kinds.is_string_view(type_)
-    return bool(
-        texts or kinds.is_binary(type_) or kinds.is_large_binary(type_) or kinds.is_fixed_size_binary(type_)
-    )
+    return kind_of(type_) in ("text", "binary")
 
 
 def _numbers(array: pa.Array) -> np.ndarray[Any, np.dtype[np.uint64]]:

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.core.arrow.objects import TEXTS, without_objects
+from headrace.core.arrow.plain import kind_of
 from headrace.core.files import safe_files
 
 ERROR_FIELDS = (
@@ -76,9 +77,8 @@ def has_text_form(kind: pa.DataType) -> bool:
     """
     if pa.types.is_dictionary(kind):
         return has_text_form(kind.value_type)
-    texts = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
     plain = pa.types.is_primitive(kind) and not (pa.types.is_duration(kind) or pa.types.is_interval(kind))
-    return texts or pa.types.is_decimal(kind) or plain
+    return kind_of(kind) == "text" or pa.types.is_decimal(kind) or plain
 
 
 def as_text(column: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -19,6 +19,7 @@ import pyarrow.types as pt
 
 from headrace.core.arrow.batch import taken
 from headrace.core.arrow.batch_formats import to_numpy
+from headrace.core.arrow.plain import plain, plain_type
 from headrace.core.files.hive import HIVE_NULL, folder_name
 from headrace.core.files.storage import Storage
 from headrace.core.human import count
@@ -68,17 +69,8 @@ def file_schema(schema: pa.Schema, columns: Sequence[str]) -> pa.Schema:
 
 
 def _can_name(kind: pa.DataType) -> bool:
-    if pt.is_dictionary(kind):
-        return _can_name(kind.value_type)
-    tests = (
-        pt.is_null,
-        pt.is_string,
-        pt.is_large_string,
-        pt.is_string_view,
-        pt.is_integer,
-        pt.is_boolean,
-        pt.is_date,
-    )
+    kind = plain_type(kind)
+    tests = (pt.is_null, pt.is_string, pt.is_large_string, pt.is_integer, pt.is_boolean, pt.is_date)
     return any(test(kind) for test in tests)
 
 
@@ -147,9 +139,7 @@ class Folders:
 
     def _named(self, column: str, values: pa.Array) -> tuple[Codes, list[str]]:
         """Return the number of each row's folder, and the folders."""
-        if pt.is_dictionary(values.type):
-            values = values.cast(values.type.value_type)
-        encoded = values.cast(pa.string()).dictionary_encode(null_encoding="encode")
+        encoded = plain(values).cast(pa.string()).dictionary_encode(null_encoding="encode")
         texts = encoded.dictionary.to_pylist()
         return to_numpy(encoded.indices).astype(np.int64), [self._folder(column, text) for text in texts]
 

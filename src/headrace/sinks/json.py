@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from headrace.core.arrow.plain import plain
 from headrace.core.files.formats import compressed_suffixes
 from headrace.core.files.staged import StagedStream
 from headrace.core.target_ports import Encoder
@@ -45,15 +46,15 @@ def _encode(values: pa.Array) -> pa.Array:
     kind = values.type
     if isinstance(kind, pa.FixedShapeTensorType):
         return _encode(_nested(values.storage, kind.shape))
-    if isinstance(values, pa.ExtensionArray):
-        return _encode(values.storage)
     if pt.is_dictionary(kind):
         return _encode(values.dictionary).take(values.indices)
+    values = plain(values)
+    kind = values.type
     if pt.is_floating(kind):
         return _float(values)
     if pt.is_boolean(kind) or pt.is_integer(kind) or pt.is_null(kind) or pt.is_duration(kind):
         return (values.cast(pa.int64()) if pt.is_duration(kind) else values).cast(TEXT)
-    if pt.is_string(kind) or pt.is_large_string(kind) or pt.is_string_view(kind):
+    if pt.is_string(kind) or pt.is_large_string(kind):
         return _string(values.cast(TEXT))
     if pt.is_timestamp(kind):
         return _timestamp(values)

@@ -15,8 +15,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.core.arrow.batch_formats import NUMPY_OF
+from headrace.core.arrow.buffers import NUMPY_OF
 from headrace.core.arrow.forms import RaggedTensorType, as_fixed
+from headrace.core.arrow.plain import plain, plain_type
 from headrace.core.files import safe_files
 from headrace.core.files.safe_files import writing
 from headrace.core.files.staged import StagedStream
@@ -143,22 +144,22 @@ class _Texts:
         self.name = field.name
         self._field = field
         self._kept = _Kept(path)
-        self._bytes = _values_type(field.type) in (pa.binary(), pa.large_binary(), pa.binary_view())
+        self._bytes = plain_type(field.type) in (pa.binary(), pa.large_binary())
         self._width = 1
         self._writer: Any = None
 
     def add(self, column: pa.Array) -> None:
-        plain = column.cast(pa.large_binary() if self._bytes else pa.large_string())
-        _refuse_nulls(plain, self._field)
-        cut = pc.any(pc.ends_with(plain.cast(pa.large_binary()), b"\0")).as_py()
+        values = plain(column).cast(pa.large_binary() if self._bytes else pa.large_string())
+        _refuse_nulls(values, self._field)
+        cut = pc.any(pc.ends_with(values.cast(pa.large_binary()), b"\0")).as_py()
         if cut:
             raise cannot_hold("numpy", self._field, "a value ends in a NUL, which numpy would cut off")
-        lengths = pc.binary_length(plain) if self._bytes else pc.utf8_length(plain)
+        lengths = pc.binary_length(values) if self._bytes else pc.utf8_length(values)
         self._width = max(self._width, pc.max(lengths).as_py() or 0)
         with self._kept.checked() as file:
             if self._writer is None:
-                self._writer = pa.ipc.new_stream(pa.PythonFile(file, "w"), pa.schema([("", plain.type)]))
-            self._writer.write_batch(pa.RecordBatch.from_arrays([plain], [""]))
+                self._writer = pa.ipc.new_stream(pa.PythonFile(file, "w"), pa.schema([("", values.type)]))
+            self._writer.write_batch(pa.RecordBatch.from_arrays([values], [""]))
 
     def write(self, into: Callable[[Any], Any], rows: int) -> None:
         dtype = np.dtype(f"{'S' if self._bytes else '<U'}{self._width}")
@@ -208,10 +209,6 @@ def _header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
 # ---------------------------------------------------------------- types and values
 
 
-def _values_type(type_: pa.DataType) -> pa.DataType:
-    return type_.value_type if pa.types.is_dictionary(type_) else type_
-
-
 def _layout(field: pa.Field) -> tuple[np.dtype[Any], tuple[int, ...]]:
     """Return the dtype and shape of one row's value; raises ``SinkError`` where there are none."""
     type_ = field.type
@@ -224,7 +221,7 @@ def _layout(field: pa.Field) -> tuple[np.dtype[Any], tuple[int, ...]]:
         type_, shape = type_.value_type, tuple(type_.shape)
     while pa.types.is_fixed_size_list(type_):
         type_, shape = type_.value_type, (*shape, type_.list_size)
-    type_ = _values_type(type_)
+    type_ = plain_type(type_)
     dtype = _dtype(type_)
     if dtype is None or (shape and dtype.kind in "US"):
         why = "numpy has no dtype for it" if not pa.types.is_list(type_) else "its lists may differ in length"
@@ -238,9 +235,9 @@ def _dtype(type_: pa.DataType) -> np.dtype[Any] | None:
     types = pa.types
     if types.is_boolean(type_):
         return np.dtype(np.bool_)
-    if types.is_string(type_) or types.is_large_string(type_) or types.is_string_view(type_):
+    if types.is_string(type_) or types.is_large_string(type_):
         return np.dtype("<U1")
-    if types.is_binary(type_) or types.is_large_binary(type_) or types.is_binary_view(type_):
+    if types.is_binary(type_) or types.is_large_binary(type_):
         return np.dtype("S1")
     if types.is_timestamp(type_):
         return np.dtype(f"<M8[{type_.unit}]") if type_.tz is None else None
@@ -261,8 +258,7 @@ def _array(column: pa.Array, field: pa.Field) -> np.ndarray[Any, Any]:
     while pa.types.is_fixed_size_list(values.type):
         _refuse_nulls(values, field)
         values = values.flatten()
-    if pa.types.is_dictionary(values.type):
-        values = values.dictionary_decode()
+    values = plain(values)
     dtype = _dtype(values.type)
     assert dtype is not None
     if dtype.kind not in "fmM":

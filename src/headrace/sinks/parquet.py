@@ -17,8 +17,9 @@ import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from headrace.core.arrow.batch import with_present_values
-from headrace.core.arrow.batch_formats import is_nested, to_numpy
+from headrace.core.arrow.batch_formats import to_numpy
 from headrace.core.arrow.forms import axes
+from headrace.core.arrow.plain import columns_within, holds, is_nested, plain, types_within
 from headrace.core.files import safe_files
 from headrace.core.files.staged import StagedStream
 from headrace.core.target_ports import Format
@@ -55,41 +56,28 @@ _NESTED_VALUES = (
 
 def holds_vectors(kind: pa.DataType) -> bool:
     """Say whether a type is, or has within it, one of arrays of one length."""
-    if isinstance(kind, pa.BaseExtensionType):
-        return holds_vectors(kind.storage_type)
-    if pt.is_fixed_size_list(kind):
-        return True
-    return pt.is_nested(kind) and any(holds_vectors(kind.field(i).type) for i in range(kind.num_fields))
+    return holds(kind, pt.is_fixed_size_list)
 
 
 def unreadable(kind: pa.DataType) -> str:
     """Say why a column of this type would make a file that cannot be read, or not as what it was."""
     if axes(kind) and kind.value_type == pa.timestamp("s"):
         return _SECONDS
-    if isinstance(kind, pa.BaseExtensionType):
-        return unreadable(kind.storage_type)
     if pt.is_fixed_size_list(kind) and not kind.list_size:
         return _NO_VALUES
     if pt.is_dictionary(kind) and is_nested(kind.value_type):
         return _NESTED_VALUES
-    fields = (kind.field(i).type for i in range(kind.num_fields)) if pt.is_nested(kind) else ()
-    return next((why for field in fields if (why := unreadable(field))), "")
+    return next((why for each in types_within(kind) if (why := unreadable(each))), "")
 
 
 def has_null_vector(values: pa.Array) -> bool:
     """Say whether one of these arrays is null."""
-    if isinstance(values, pa.ExtensionArray):
-        return has_null_vector(values.storage)
-    kind = values.type
-    if not holds_vectors(kind):
+    if not holds_vectors(values.type):
         return False
-    if pt.is_fixed_size_list(kind) and (values.null_count or not holds_vectors(kind.value_type)):
-        return bool(values.null_count)
-    if pt.is_map(kind):
-        return has_null_vector(values.keys) or has_null_vector(values.items)
-    if pt.is_struct(kind):
-        return any(has_null_vector(part) for part in values.flatten())
-    return has_null_vector(values.flatten())
+    values = plain(values)
+    if pt.is_fixed_size_list(values.type) and values.null_count:
+        return True
+    return any(map(has_null_vector, columns_within(values)))
 
 
 @functools.cache

@@ -17,9 +17,8 @@ from typing import Any, ClassVar, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pacsv
-import pyarrow.types as pt
 
-from headrace.core.arrow.same import kind_of, plain_type
+from headrace.core.arrow.plain import kind_of, plain, plain_type
 from headrace.core.files import safe_files
 from headrace.core.files.formats import compressed_suffixes
 from headrace.core.files.staged import KeptBytes, StagedStream
@@ -249,7 +248,7 @@ class _CsvEncoder:
     """pyarrow's CSV writer, past what it lacks."""
 
     def __init__(self, sink: Csv, stream: pa.NativeFile, schema: pa.Schema) -> None:
-        self._schema = pa.schema([(column.name, _written_as(column.type)) for column in schema])
+        self._schema = pa.schema([(column.name, plain_type(column.type)) for column in schema])
         self._escapes = sink.escape_formulas
         self._stream = stream
         self._rows = 0
@@ -264,7 +263,7 @@ class _CsvEncoder:
         )
 
     def write(self, batch: pa.RecordBatch) -> None:
-        columns = [_plain(values, c.type) for values, c in zip(batch.columns, self._schema, strict=True)]
+        columns = [plain(values) for values in batch.columns]
         if self._escapes:
             columns = [_without_formulas(column) for column in columns]
         if len(columns) == 1 and columns[0].null_count:
@@ -306,14 +305,3 @@ def _without_formulas(values: pa.Array) -> pa.Array:
     if kind_of(values.type) != "text":
         return values
     return pc.replace_substring_regex(values, pattern=_FORMULA.pattern, replacement=r"'\1")
-
-
-def _written_as(kind: pa.DataType) -> pa.DataType:
-    kind = plain_type(kind)
-    return pa.large_string() if pt.is_string_view(kind) else kind
-
-
-def _plain(values: pa.Array, kind: pa.DataType) -> pa.Array:
-    if isinstance(values, pa.ExtensionArray):
-        values = values.storage
-    return values if values.type == kind else values.cast(kind)

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.core.arrow.batch_formats import to_numpy
+from headrace.core.arrow.plain import columns_within
 from headrace.core.source_ports import Bad
 from headrace.errors import SourceError, UnreadableFile
 
@@ -51,11 +52,7 @@ def large(column: pa.Array) -> bool:
     """Return whether a column holds, at whatever depth, a floating-point number of 2**53 or more."""
     if pa.types.is_floating(column.type):
         return bool(_large(column).any())
-    if pa.types.is_struct(column.type):
-        return any(map(large, column.flatten()))
-    if pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
-        return large(column.flatten())
-    return False
+    return any(map(large, columns_within(column)))
 
 
 def _large(column: pa.Array) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from headrace.core.arrow.plain import columns_within, kind_of, plain
 from headrace.core.failures import class_name, library_of, shortened, words
 from headrace.core.terminal import one_line, visible
 from headrace.core.work import Fault
@@ -134,13 +135,13 @@ def _short(column: pa.Array) -> str:
     value, kind = column[0], column.type
     if not value.is_valid:
         return "None"
-    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind):
+    if kind_of(kind) == "binary" and hasattr(value, "as_buffer"):
         return f"{len(value.as_buffer()):,} bytes"
     if isinstance(kind, pa.FixedShapeTensorType):
         return f"a tensor of shape {tuple(kind.shape)}"
-    if _is_list(kind) and len(value.values) > CHARS:
+    if isinstance(value, pa.ListScalar) and len(value.values) > CHARS:
         return f"a list of {len(value.values):,}"
-    if pa.types.is_nested(kind) and _leaves(column.slice(0, 1)) > LEAVES:
+    if _leaves(column.slice(0, 1)) > LEAVES:
         return f"nested values, more than {LEAVES:,} of them"
     return shortened(repr(value.as_py()), CHARS)
 
@@ -150,22 +151,13 @@ def _as_arrow_prints(column: pa.Array) -> str:
     return shortened(one_line(" ".join(printed.split()).removeprefix("[ ").removesuffix(" ]")), CHARS)
 
 
-def _is_list(kind: pa.DataType) -> bool:
-    types = pa.types
-    tests = (types.is_list, types.is_large_list, types.is_fixed_size_list, types.is_map)
-    views = (types.is_list_view, types.is_large_list_view)
-    return any(test(kind) for test in (*tests, *views))
-
-
 def _leaves(column: pa.Array) -> int:
     """Count the values that are not nested, as far as more than ``LEAVES`` of them."""
-    if isinstance(column, pa.ExtensionArray):
-        column = column.storage
+    column = plain(column)
     if not pa.types.is_nested(column.type) or len(column) > LEAVES:
         return len(column)
-    inner = column.flatten()
     total = 0
-    for each in inner if isinstance(inner, list) else [inner]:
+    for each in columns_within(column):
         total += _leaves(each)
         if total > LEAVES:
             break

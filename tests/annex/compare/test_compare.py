@@ -19,7 +19,7 @@ from crossed import few
 from headrace.accumulators.differences import Differences
 from headrace.annex.compare.measure import Judged, Measure
 from headrace.core.arrow.batch import column_taken
-from headrace.core.arrow.same import kind_of
+from headrace.core.arrow.plain import kind_of
 
 duckdb = pytest.importorskip("duckdb")
 

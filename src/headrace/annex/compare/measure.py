@@ -15,7 +15,8 @@ from headrace.accumulators.differences import Differences
 from headrace.accumulators.ranking import AUROC
 from headrace.core.arrow.batch import taken
 from headrace.core.arrow.batch_formats import rows_of, to_numpy
-from headrace.core.arrow.same import kind_of, numbers, plain, same
+from headrace.core.arrow.plain import kind_of, plain
+from headrace.core.arrow.same import numbers, same
 from headrace.errors import HeadraceError
 
 # ---------------- metrics by a label, and whether their difference is more than chance

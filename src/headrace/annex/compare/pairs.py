@@ -15,9 +15,9 @@ import pyarrow.types as pt
 
 from headrace.annex.compare.measure import Measure
 from headrace.annex.compare.rows import BATCH, OfParts, Rows
-from headrace.core.arrow.batch import mask_of
-from headrace.core.arrow.batch_formats import is_any_list, to_numpy
-from headrace.core.arrow.same import kind_of, plain, plain_type
+from headrace.core.arrow.batch_formats import to_numpy
+from headrace.core.arrow.buffers import mask_of
+from headrace.core.arrow.plain import kind_of, plain, plain_type
 from headrace.core.door import library
 from headrace.core.human import plural
 from headrace.engines.local.machine import capacity
@@ -215,16 +215,14 @@ def _held(name: str, type_: pa.DataType) -> pa.DataType:
         return pa.int64()
     if pt.is_date64(type_):
         return pa.date32()
-    if is_any_list(type_) or pt.is_fixed_size_list(type_):
+    if kind_of(type_) == "list":
         return pa.large_list(_within(name, type_.value_type))
     if pt.is_struct(type_):
         return pa.struct([(field.name, _within(name, field.type)) for field in type_])
-    if pt.is_binary(type_) or pt.is_fixed_size_binary(type_) or pt.is_binary_view(type_):
-        return pa.large_binary()
-    if pt.is_string(type_) or pt.is_string_view(type_):
-        return pa.large_string()
+    if kind_of(type_) in ("binary", "text"):
+        return pa.large_binary() if kind_of(type_) == "binary" else pa.large_string()
     plain_types = (pt.is_boolean, pt.is_integer, pt.is_floating, pt.is_decimal128, pt.is_date32)
-    if any(test(type_) for test in plain_types) or pt.is_large_string(type_) or pt.is_large_binary(type_):
+    if any(test(type_) for test in plain_types):
         return type_
     raise _unheld(name, type_)
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from headrace.core.arrow.batch_formats import rows_of
 from headrace.core.arrow.forms import RaggedTensorType
+from headrace.core.arrow.plain import kind_of, plain_type
 from headrace.core.files.artifacts import require
 from headrace.core.files.staged import StagedStream
 from headrace.core.target_ports import Encoder, Format
@@ -64,9 +65,7 @@ class Images(Format):
         refuse_pixels("write_images", schema.field(self.column))
         if self.names is not None:
             field = schema.field(self.names)
-            kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
-            text = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
-            if not (text or pa.types.is_integer(kind)):
+            if kind_of(field.type) != "text" and not pa.types.is_integer(plain_type(field.type)):
                 raise cannot_hold("write_images", field, "names are texts or whole numbers")
 
     def open(self, stream: StagedStream, schema: pa.Schema) -> Encoder:

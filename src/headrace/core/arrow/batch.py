@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.core.arrow import forms
+from headrace.core.arrow.buffers import mask_of, with_holes
 from headrace.core.arrow.objects import (
     OBJECTS,
     is_objects,
@@ -59,7 +60,7 @@ def one_array(column: pa.ChunkedArray) -> pa.Array:
     if column.num_chunks == 1:
         return column.chunk(0)
     if column.num_chunks == 0:
-        return empty_array(column.type)
+        return pa.nulls(0, column.type)
     if pa.types.is_dictionary(column.type):
         return _one_dictionary(column)
     if is_objects(column.type):
@@ -108,12 +109,7 @@ def _one_dictionary(column: pa.ChunkedArray) -> pa.Array:
 
 def empty_batch(schema: pa.Schema) -> pa.RecordBatch:
     """Return a batch of no rows."""
-    return pa.RecordBatch.from_arrays([empty_array(field.type) for field in schema], schema=schema)
-
-
-def empty_array(type_: pa.DataType) -> pa.Array:
-    """Return a column of no rows."""
-    return pa.nulls(0, type_)
+    return pa.RecordBatch.from_arrays([pa.nulls(0, type_) for type_ in schema.types], schema=schema)
 
 
 def nulled(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
@@ -198,11 +194,6 @@ def schema_from(data: bytes) -> pa.Schema:
 Indices = np.ndarray[Any, np.dtype[np.int64]]
 
 
-def mask_of(flags: np.ndarray[Any, np.dtype[np.bool_]]) -> pa.Array:
-    """Return flags as a column, which ``filter`` takes; pandas is not imported for that, as ``pa.array`` does."""
-    return pa.Array.from_buffers(pa.bool_(), len(flags), [None, bitmap(flags)])
-
-
 def filtered(batch: pa.RecordBatch, mask: np.ndarray[Any, np.dtype[np.bool_]]) -> pa.RecordBatch:
     """Return the rows for which ``mask`` is true."""
     try:
@@ -251,18 +242,7 @@ def with_present_values(column: pa.Array) -> pa.Array:
 
 
 def _places(indices: Indices) -> pa.Array:
-    """Lay the places out by buffers: ``pa.array`` would import pandas."""
-    missing = indices < 0
-    buffers = [
-        bitmap(~missing) if missing.any() else None,
-        pa.py_buffer(np.ascontiguousarray(indices, np.int64)),
-    ]
-    return pa.Array.from_buffers(pa.int64(), len(indices), buffers)
-
-
-def bitmap(flags: np.ndarray[Any, np.dtype[np.bool_]]) -> pa.Buffer:
-    """Pack flags into bits."""
-    return pa.py_buffer(np.packbits(flags, bitorder="little"))
+    return with_holes(pa.int64(), np.ascontiguousarray(indices, np.int64), indices < 0)
 
 
 def _runs(indices: Indices) -> Iterator[tuple[int, int]]:

@@ -14,26 +14,23 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.core.arrow import forms
-from headrace.core.arrow.batch import column_taken, one_array, with_present_values
-from headrace.core.arrow.forms import RaggedTensorType
+from headrace.core.arrow.batch import one_array, with_present_values
+from headrace.core.arrow.buffers import NUMPY_OF, bits, present, raw
+from headrace.core.arrow.forms import RaggedTensorType, is_list
 from headrace.core.arrow.objects import is_objects, objects_of, refuse_objects
+from headrace.core.arrow.plain import (
+    columns_within,
+    holds,
+    is_encoded,
+    is_list_view,
+    is_nested,
+    plain,
+    types_within,
+    unwrapped,
+)
 from headrace.errors import BadInput
 
 BatchFormat = Literal["numpy", "pandas", "pyarrow"]
-
-NUMPY_OF = {
-    pa.int8(): np.int8,
-    pa.int16(): np.int16,
-    pa.int32(): np.int32,
-    pa.int64(): np.int64,
-    pa.uint8(): np.uint8,
-    pa.uint16(): np.uint16,
-    pa.uint32(): np.uint32,
-    pa.uint64(): np.uint64,
-    pa.float16(): np.float16,
-    pa.float32(): np.float32,
-    pa.float64(): np.float64,
-}
 
 
 def to_format(batch: pa.RecordBatch, batch_format: BatchFormat, *, formed: bool = True) -> Any:
@@ -68,16 +65,14 @@ def _formed_frame(batch: pa.RecordBatch) -> Any:
 def _formed(field: pa.Field, column: pa.Array) -> np.ndarray[Any, Any]:
     """View a column in the form that it has in every batch."""
     form = forms.mark_of(field)
-    column = _decoded(column) if is_encoded(column.type) else column
+    column = unwrapped(column) if is_encoded(column.type) else column
     if form == forms.OBJECT:
         return _locked(_exact_objects(column))
-    if column.null_count and forms.is_wide(column.type):
-        forms.checked(field.name, column, _raw(column, np.dtype(NUMPY_OF[column.type])))
+    if forms.is_wide(column.type) and (column.null_count or form == forms.FLOAT):
+        forms.checked(field.name, column)
     array = to_numpy(column)
     if form == forms.FLOAT and array.dtype.kind in "iu":
-        if forms.is_wide(column.type):
-            forms.checked(field.name, column, array)
-        array = _locked(array.astype(np.float64))
+        return _locked(array.astype(np.float64))
     return array
 
 
@@ -100,14 +95,14 @@ def to_frame(table: pa.RecordBatch | pa.Table) -> Any:
         for i, (field, column) in enumerate(zip(table.schema, table.columns, strict=True))
         if is_tensor(field.type)
         or is_objects(field.type)
-        or (forms.rounds(column) and not pa.types.is_dictionary(field.type))  # categories are exact
+        or (rounds(column) and not pa.types.is_dictionary(field.type))  # categories are exact
         or _pandas_lacks(field.type)
     ]
     for i, type_ in enumerate(table.schema.types):
         if pa.types.is_dictionary(type_) and i not in ours:
             table = table.set_column(i, table.schema.field(i), with_present_values(_one(table.column(i))))
         elif isinstance(type_, pa.Bool8Type):  # of which pandas would get the bytes
-            flags = _one(table.column(i)).storage.cast(pa.bool_())
+            flags = plain(_one(table.column(i)))
             table = table.set_column(i, table.schema.field(i).with_type(flags.type), flags)
     if not ours:
         return _frame(table)
@@ -142,22 +137,30 @@ def _pandas_lacks(type_: pa.DataType) -> bool:
 
     Categories are plain values; and of a list view that is a slice and has nulls, it shows other rows as null.
     """
-    if pa.types.is_union(type_) or type_ == pa.time64("ns"):
+    if pa.types.is_union(type_) or is_list_view(type_) or type_ == pa.time64("ns"):
         return True
     if pa.types.is_dictionary(type_):
-        value = type_.value_type
-        coded = pa.types.is_dictionary(value) or pa.types.is_run_end_encoded(value)
-        return coded or is_nested(value)
-    if pa.types.is_list_view(type_) or pa.types.is_large_list_view(type_):
-        return True
-    inner = [type_.field(i).type for i in range(type_.num_fields)] if pa.types.is_nested(type_) else []
+        return is_encoded(type_.value_type) or is_nested(type_.value_type)
+    inner = types_within(type_) if pa.types.is_nested(type_) else []
     return any(isinstance(each, pa.BaseExtensionType) or _pandas_lacks(each) for each in inner)
+
+
+def rounds(column: pa.Array | pa.ChunkedArray) -> bool:
+    """Say whether the column has, at any depth, integers beside nulls that float64 would round."""
+    if isinstance(column, pa.ChunkedArray):
+        return any(map(rounds, column.chunks))
+    if not holds(column.type, forms.is_wide):
+        return False
+    column = plain(column)
+    if forms.is_wide(column.type):
+        return bool(column.null_count) and forms.beyond(column)
+    return any(map(rounds, columns_within(column)))
 
 
 def _unrounded(column: pa.Array) -> np.ndarray[Any, Any]:
     """View a column as ``to_numpy`` does, but integers beside nulls as objects if float64 would round one."""
-    column = _decoded(column) if is_encoded(column.type) else column
-    if forms.is_wide(column.type) and forms.rounds(column):
+    column = unwrapped(column) if is_encoded(column.type) else column
+    if forms.is_wide(column.type) and rounds(column):
         return _locked(_exact_objects(column))
     return to_numpy(column)
 
@@ -191,38 +194,18 @@ def _to_numpy(column: pa.Array) -> np.ndarray[Any, Any]:
         return _ragged(column)
     if is_objects(type_):
         return objects_of(column)
-    if isinstance(type_, pa.Bool8Type):
-        return _to_numpy(column.storage.cast(pa.bool_()))
-    if isinstance(column, pa.ExtensionArray):
-        return _to_numpy(column.storage)
-    if is_encoded(type_):
-        return _to_numpy(_decoded(column))
+    if isinstance(type_, pa.BaseExtensionType):
+        return _to_numpy(unwrapped(column))
     if type_ in NUMPY_OF:
-        return _numbers(column, np.dtype(NUMPY_OF[type_]))
-    if pa.types.is_boolean(type_):
-        return _booleans(column)
+        return _numbers(column)
+    if pa.types.is_boolean(type_) and not column.null_count:
+        return bits(column.buffers()[1], column.offset, len(column)) if len(column) else np.zeros(0, np.bool_)
     if pa.types.is_temporal(type_) and not pa.types.is_time(type_) and type_ != pa.month_day_nano_interval():
         return _times(column)
     if pa.types.is_fixed_size_list(type_) and (column.null_count == 0 or is_tensor(type_)):
         return _rows_of_values(column, [type_.list_size])
-    return _objects(column)
-
-
-def is_encoded(type_: pa.DataType) -> bool:
-    """Say whether a column of this type holds its values as a dictionary, or as runs."""
-    return bool(pa.types.is_dictionary(type_) or pa.types.is_run_end_encoded(type_))
-
-
-def _decoded(column: pa.Array) -> pa.Array:
-    """Write the values of a dictionary or of runs out, row by row."""
-    if pa.types.is_run_end_encoded(column.type):
-        ends = np.clip(to_numpy(column.run_ends).astype(np.int64) - column.offset, 0, len(column))
-        return column_taken(column.values, np.repeat(np.arange(len(ends)), np.diff(ends, prepend=0)))
-    indices = column.indices
-    places = np.array(_numbers(_without_nulls(indices), np.dtype(NUMPY_OF[indices.type])), np.int64)
-    if indices.null_count:
-        places[~_bits(indices.buffers()[0], indices.offset, len(indices))] = -1
-    return column_taken(column.dictionary, places)
+    inner = unwrapped(column)
+    return _objects(column) if inner is column else _to_numpy(inner)
 
 
 def _rows_of_values(column: pa.Array, shape: Sequence[int]) -> np.ndarray[Any, Any]:
@@ -231,7 +214,7 @@ def _rows_of_values(column: pa.Array, shape: Sequence[int]) -> np.ndarray[Any, A
     if not column.null_count:
         rows = np.reshape(values, (len(column), *shape, *values.shape[1:]))
         return rows if values.dtype != object or 0 in shape or is_tensor(column.type) else _objects(column)
-    there = _bits(column.buffers()[0], column.offset, len(column))
+    there = present(column)
     rows = np.reshape(values, (int(there.sum()), *shape, *values.shape[1:]))
     made = np.empty(len(column), object)
     for at, row in zip(np.flatnonzero(there), rows, strict=True):
@@ -239,57 +222,27 @@ def _rows_of_values(column: pa.Array, shape: Sequence[int]) -> np.ndarray[Any, A
     return made
 
 
-def _numbers(column: pa.Array, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    values = _raw(column, dtype)
+def _numbers(column: pa.Array) -> np.ndarray[Any, Any]:
+    values = raw(column)
     if column.null_count == 0:
         return values.view()
-    holes = ~_bits(column.buffers()[0], column.offset, len(column))
-    values = values.astype(np.float64 if dtype.kind in "iu" else dtype)
-    values[holes] = np.nan
+    values = values.astype(np.float64 if values.dtype.kind in "iu" else values.dtype)
+    values[~present(column)] = np.nan
     return values
-
-
-def _raw(column: pa.Array, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """View the values of a column, those under its nulls included."""
-    data = column.buffers()[1]
-    if len(column) == 0 or data is None:
-        return np.zeros(len(column), dtype)
-    # Most of Arrow's buffers could be written to: through this memoryview, nobody can ask for it.
-    return np.frombuffer(memoryview(data).toreadonly(), dtype, len(column), column.offset * dtype.itemsize)
-
-
-def _bits(buffer: pa.Buffer, offset: int, length: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    first, skip = offset // 8, offset % 8
-    raw = np.frombuffer(buffer, np.uint8, (skip + length + 7) // 8, first)
-    return np.unpackbits(raw, bitorder="little")[skip : skip + length].view(np.bool_)
-
-
-def _booleans(column: pa.Array) -> np.ndarray[Any, Any]:
-    if column.null_count:
-        return _objects(column)
-    if len(column) == 0:
-        return np.zeros(0, np.bool_)
-    return _bits(column.buffers()[1], column.offset, len(column))
 
 
 def _times(column: pa.Array) -> np.ndarray[Any, Any]:
     type_ = column.type
     if pa.types.is_date32(type_):
-        days = _numbers(_without_nulls(column.view(pa.int32())), np.dtype(np.int32)).astype(np.int64)
-        result = days.view("datetime64[D]")
+        result = raw(column, np.int32).astype(np.int64).view("datetime64[D]")
     else:
         unit = "ms" if pa.types.is_date64(type_) else type_.unit
         kind = "timedelta64" if pa.types.is_duration(type_) else "datetime64"
-        result = _numbers(_without_nulls(column.view(pa.int64())), np.dtype(np.int64)).view(f"{kind}[{unit}]")
+        result = raw(column, np.int64).view(f"{kind}[{unit}]")
     if column.null_count:
         result = result.copy()
-        result[~_bits(column.buffers()[0], column.offset, len(column))] = "NaT"
+        result[~present(column)] = "NaT"
     return result
-
-
-def _without_nulls(column: pa.Array) -> pa.Array:
-    """Drop the validity bitmap, keeping the values under it as they are."""
-    return pa.Array.from_buffers(column.type, len(column), [None, column.buffers()[1]], offset=column.offset)
 
 
 def _ragged(column: pa.Array) -> np.ndarray[Any, Any]:
@@ -308,7 +261,7 @@ def _ragged(column: pa.Array) -> np.ndarray[Any, Any]:
 
 def _objects(column: pa.Array) -> np.ndarray[Any, Any]:
     values = np.empty(len(column), object)
-    if is_any_list(column.type):
+    if is_list(column.type):
         for i, item in enumerate(column):
             values[i] = _unrounded(item.values) if item.is_valid else None
     else:
@@ -316,14 +269,6 @@ def _objects(column: pa.Array) -> np.ndarray[Any, Any]:
         for i, value in enumerate(_python_values(column)):
             values[i] = value
     return values
-
-
-def is_any_list(type_: pa.DataType) -> bool:
-    """Say whether each value of this type is a list of any length."""
-    t = pa.types
-    return bool(
-        t.is_list(type_) or t.is_large_list(type_) or t.is_list_view(type_) or t.is_large_list_view(type_)
-    )
 
 
 def rows_of(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
@@ -368,10 +313,10 @@ def _python_values(column: pa.Array) -> list[Any]:
     type_ = column.type
     if is_objects(type_):
         return cast("list[Any]", objects_of(column).tolist())
-    if (pa.types.is_timestamp(type_) or pa.types.is_duration(type_)) and type_.unit == "ns":
+    if (
+        pa.types.is_timestamp(type_) or pa.types.is_duration(type_) or pa.types.is_time(type_)
+    ) and type_.unit == "ns":
         return _nanoseconds(column)
-    if pa.types.is_time64(type_) and type_.unit == "ns":
-        return _nanoseconds_of_the_day(column)
     try:
         return cast("list[Any]", column.to_pylist())
     except (OverflowError, ValueError):
@@ -382,41 +327,24 @@ def _python_values(column: pa.Array) -> list[Any]:
 
 
 def _nanoseconds(column: pa.Array) -> list[Any]:
-    """Python's own types end at microseconds; Arrow would import pandas for its finer ones."""
-    times = to_numpy(column)
-    present = ~np.isnat(times)
-    if (times.view(np.int64)[present] % 1000).any():
-        if pa.types.is_timestamp(column.type) and column.type.tz is not None:
-            return cast("list[Any]", column.to_pylist())  # of pandas: numpy's have no time zone
-        return [time if there else None for time, there in zip(times, present, strict=True)]
-    coarse = pa.duration("us") if pa.types.is_duration(column.type) else pa.timestamp("us", column.type.tz)
-    return cast("list[Any]", column.cast(coarse).to_pylist())
+    """As Python's own types, which end at microseconds; where these are too coarse, as numpy's: Arrow needs pandas.
 
-
-def _nanoseconds_of_the_day(column: pa.Array) -> list[Any]:
-    """As Python's times; where these are too coarse, as what has passed since midnight: numpy has no such type."""
-    passed = _numbers(_without_nulls(column.view(pa.int64())), np.dtype(np.int64))
-    present = np.ones(len(column), np.bool_)
-    if column.null_count:
-        present = _bits(column.buffers()[0], column.offset, len(column))
-    if (passed[present] % 1000).any():
-        spans = passed.view("m8[ns]")
-        return [span if there else None for span, there in zip(spans, present, strict=True)]
-    return cast("list[Any]", column.cast(pa.time64("us")).to_pylist())
+    numpy has no time of day: it is what has passed since midnight. And none with a time zone, so those are of pandas.
+    """
+    type_, there = column.type, present(column)
+    times = raw(column, "M8[ns]" if pa.types.is_timestamp(type_) else "m8[ns]")
+    if not (times.view(np.int64)[there] % 1000).any():
+        zoned = pa.timestamp("us", getattr(type_, "tz", None))
+        coarse = {pa.duration("ns"): pa.duration("us"), pa.time64("ns"): pa.time64("us")}.get(type_, zoned)
+        return cast("list[Any]", column.cast(coarse).to_pylist())
+    if getattr(type_, "tz", None) is not None:
+        return cast("list[Any]", column.to_pylist())
+    return [time if valid else None for time, valid in zip(times, there, strict=True)]
 
 
 def shows_arrays(field: pa.Field) -> bool:
     """Say whether rows show a column as arrays: a tensor column, or a list column that was made of arrays."""
     return is_tensor(field.type) or forms.mark_of(field) == forms.ARRAYS
-
-
-def is_nested(type_: pa.DataType) -> bool:
-    """Say whether a value of this type holds other values, as lists, dicts and arrays do."""
-    if pa.types.is_dictionary(type_) or pa.types.is_run_end_encoded(type_):
-        return is_nested(type_.value_type)
-    if isinstance(type_, pa.BaseExtensionType) and not is_objects(type_):
-        return is_nested(type_.storage_type)
-    return bool(pa.types.is_nested(type_))
 
 
 def is_tensor(type_: pa.DataType) -> bool:

@@ -17,10 +17,9 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.core.arrow.batch import one_array
-from headrace.core.arrow.batch_formats import NUMPY_OF
+from headrace.core.arrow.buffers import ARROW_OF, NUMPY_OF, holes_of, joined, with_holes
 from headrace.core.arrow.forms import as_ragged, is_list
 from headrace.core.arrow.layout import (
-    ARROW_OF,
     ConversionError,
     clock_times,
     copied,
@@ -30,12 +29,9 @@ from headrace.core.arrow.layout import (
     from_arrays,
     from_ndarray,
     from_parts,
-    holes_of,
     instants,
-    joined,
     number_type,
     whole_numbers,
-    with_holes,
 )
 from headrace.core.arrow.objects import object_column
 
@@ -199,7 +195,7 @@ def _from_list(values: Sequence[Any], *, ragged: bool = False) -> pa.Array:
     if kinds == {str}:
         return _texts(values)
     if kinds == {bytes}:
-        return joined(values, pa.binary(), pa.large_binary())
+        return joined(values, pa.binary())
     if kinds <= {int, float} or kinds == {bool}:
         return _numbers(values, kinds, holes)
     if any(kind.__name__ in _MISSING for kind in kinds):
@@ -238,7 +234,7 @@ def _of_kind(kind: str, values: Sequence[Any], kinds: set[type], ragged: bool) -
         return _texts(values)
     if kind == "bytes":
         plain = [None if value is None else bytes(value) for value in values]
-        return joined(plain, pa.binary(), pa.large_binary())
+        return joined(plain, pa.binary())
     if kind == "datetimes":
         return instants(values)
     if kind == "durations":
@@ -356,7 +352,7 @@ def _texts(values: Sequence[str | None]) -> pa.Array:
         encoded = [value.encode() if value is not None else None for value in values]
     except UnicodeEncodeError as error:
         raise ConversionError(f"a string cannot be encoded as UTF-8 ({error.reason})") from error
-    return joined(encoded, pa.string(), pa.large_string())
+    return joined(encoded, pa.string())
 
 
 def _by_arrow(values: Any) -> pa.Array:

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow as pa
 
+from headrace.core.arrow.buffers import bitmap, offsets_of, present, raw
 from headrace.errors import BadInput
 
 Columns = TypeVar("Columns", pa.RecordBatch, pa.Table)
@@ -50,7 +51,7 @@ def forms_in(data: pa.Table | pa.RecordBatch) -> dict[str, str]:
     for field, column in zip(data.schema, data.columns, strict=True):
         form = form_of(field.type) if column.null_count else None
         if form is not None:
-            found[field.name] = OBJECT if is_wide(field.type) and _beyond(column) else form
+            found[field.name] = OBJECT if is_wide(field.type) and beyond(column) else form
     return found
 
 
@@ -80,41 +81,16 @@ def forms_over(schemas: Sequence[pa.Schema], together: pa.Schema) -> dict[str, s
     return {name: form for name, form in made.items() if form is not None}
 
 
-def _beyond(column: pa.Array | pa.ChunkedArray) -> bool:
-    for chunk in column.chunks if isinstance(column, pa.ChunkedArray) else [column]:
-        if not len(chunk):
-            continue
-        dtype = np.dtype(np.int64 if chunk.type == pa.int64() else np.uint64)
-        values: np.ndarray[Any, Any] = np.frombuffer(chunk.buffers()[1], dtype, len(chunk), chunk.offset * 8)
-        if _may_round(values) and any(abs(value) > EXACT for value in chunk.to_pylist() if value is not None):
-            return True
-    return False
-
-
-def rounds(column: pa.Array | pa.ChunkedArray) -> bool:
-    """Say whether the column has, at any depth, integers beside nulls that float64 would round."""
-    if isinstance(column, pa.ChunkedArray):
-        return any(map(rounds, column.chunks))
-    type_, t = column.type, pa.types
-    if is_wide(type_):
-        return bool(column.null_count) and _beyond(column)
-    if t.is_list(type_) or t.is_large_list(type_) or t.is_fixed_size_list(type_):
-        return rounds(column.flatten())
-    if t.is_list_view(type_) or t.is_large_list_view(type_):
-        return rounds(column.flatten())
-    if t.is_run_end_encoded(type_):
-        return rounds(column.values)
-    if t.is_dictionary(type_):
-        holes = column.null_count or column.dictionary.null_count
-        return bool(holes) and is_wide(type_.value_type) and _beyond(column.dictionary)
-    if t.is_map(type_):
-        return rounds(column.keys) or rounds(column.items)
-    return t.is_struct(type_) and any(map(rounds, column.flatten()))
+def beyond(column: pa.Array | pa.ChunkedArray) -> bool:
+    """Say whether a column of 64-bit integers has one that float64 may not hold."""
+    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+    return any(_may_round(raw(chunk)[present(chunk)]) for chunk in chunks)
 
 
 def _may_round(values: np.ndarray[Any, Any]) -> bool:
-    beyond = values.max() > EXACT or (values.dtype.kind == "i" and values.min() < -EXACT)
-    return bool(beyond)
+    return bool(len(values)) and bool(
+        values.max() > EXACT or (values.dtype.kind == "i" and values.min() < -EXACT)
+    )
 
 
 def marked(batch: Columns, forms: Mapping[str, str]) -> Columns:
@@ -186,9 +162,9 @@ def array_forms(schema: pa.Schema) -> dict[str, str]:
     return {field.name: ARRAYS for field in schema if mark_of(field) == ARRAYS}
 
 
-def checked(name: str, column: pa.Array, values: np.ndarray[Any, Any]) -> None:
-    """Refuse integers that their form, float64, would round; ``values`` are those under the nulls, too."""
-    if not len(values) or not _may_round(values):
+def checked(name: str, column: pa.Array) -> None:
+    """Refuse integers that their form, float64, would round."""
+    if not beyond(column):
         return
     for row, value in enumerate(column.to_pylist()):
         if value is not None and int(float(value)) != value:
@@ -253,8 +229,7 @@ def ragged_column(
     holes: np.ndarray[Any, np.dtype[np.bool_]] | None = None,
 ) -> pa.Array:
     """Make a column of arrays that lie end to end in ``values``, of ``shapes`` (n, ndim); ``holes`` are null."""
-    ends = np.zeros(len(shapes) + 1, np.int32)
-    np.cumsum(shapes.prod(axis=1, dtype=np.int64), out=ends[1:])
+    ends = offsets_of(shapes.prod(axis=1, dtype=np.int64)).astype(np.int32)
     axes = np.ascontiguousarray(shapes, np.int32)
     data_type, shape_type = (field.type for field in type_.storage_type)
     if isinstance(values, np.ndarray):
@@ -262,10 +237,8 @@ def ragged_column(
     data = pa.Array.from_buffers(data_type, len(shapes), [None, pa.py_buffer(ends)], children=[values])
     flat = pa.Array.from_buffers(pa.int32(), axes.size, [None, pa.py_buffer(axes)])
     shape = pa.Array.from_buffers(shape_type, len(shapes), [None], children=[flat])
-    present = None
-    if holes is not None and holes.any():
-        present = pa.py_buffer(np.packbits(~holes, bitorder="little"))
-    storage = pa.StructArray.from_buffers(type_.storage_type, len(shapes), [present], children=[data, shape])
+    there = bitmap(~holes) if holes is not None and holes.any() else None
+    storage = pa.StructArray.from_buffers(type_.storage_type, len(shapes), [there], children=[data, shape])
     return pa.ExtensionArray.from_storage(type_, storage)
 
 
@@ -293,9 +266,7 @@ def as_ragged(column: pa.Array) -> pa.Array:
         return column.cast(ragged_type(type_))
     if not isinstance(type_, pa.FixedShapeTensorType):
         return column
-    holes = np.zeros(len(column), np.bool_)
-    if column.null_count:
-        holes[:] = column.is_null().to_pylist()
+    holes = ~present(column.storage)
     shapes = np.broadcast_to(np.array(type_.shape, np.int64), (len(column), len(type_.shape))).copy()
     shapes[holes] = 0
     return ragged_column(column.storage.flatten(), shapes, ragged_type(type_), holes)

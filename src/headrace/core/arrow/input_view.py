@@ -16,8 +16,6 @@ import pyarrow as pa
 
 from headrace.core.arrow.batch import column_taken
 from headrace.core.arrow.batch_formats import (
-    is_any_list,
-    is_nested,
     is_tensor,
     python_columns,
     shows_arrays,
@@ -29,6 +27,7 @@ from headrace.core.arrow.forms import OBJECT, are_lists, array_forms, is_list, m
 from headrace.core.arrow.layout import is_fixed, own
 from headrace.core.arrow.lossless import same
 from headrace.core.arrow.objects import is_objects, weight
+from headrace.core.arrow.plain import is_nested, plain_type, types_within
 
 PLAIN = frozenset({int, float, bool, str, bytes, type(None)})
 
@@ -268,18 +267,17 @@ def is_immutable(column: pa.Array, *, arrays: bool) -> bool:
 
 
 def _changeable(type_: pa.DataType, arrays: bool) -> bool:
-    if is_tensor(type_):
+    if is_tensor(type_) or is_objects(
+        type_
+    ):  # a column of objects has these very ones, whatever becomes of them
         return False
-    if arrays and is_any_list(type_):
+    if isinstance(type_, pa.ExtensionType):
+        return True
+    type_ = plain_type(type_)
+    if arrays and is_list(type_):
         return not is_tensor(type_.value_type) and _changeable(type_.value_type, arrays)
-    if pa.types.is_dictionary(type_) or pa.types.is_run_end_encoded(type_):
-        return _changeable(type_.value_type, arrays)
     if pa.types.is_union(type_):
-        return any(_changeable(type_.field(i).type, arrays) for i in range(type_.num_fields))
-    if is_objects(type_):  # the column has these very objects, whatever becomes of them
-        return False
-    if isinstance(type_, pa.BaseExtensionType):
-        return isinstance(type_, pa.ExtensionType) or _changeable(type_.storage_type, arrays)
+        return any(_changeable(each, arrays) for each in types_within(type_))
     return bool(pa.types.is_nested(type_))
 
 

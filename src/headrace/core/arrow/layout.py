@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable, Sequence
-from itertools import repeat
-from operator import is_
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from headrace.core.arrow.batch import bitmap, mask_of
-from headrace.core.arrow.batch_formats import NUMPY_OF
+from headrace.core.arrow.buffers import ARROW_OF, holes_of, mask_of, offsets_of, raw, with_holes
 from headrace.core.arrow.forms import RaggedTensorType, ragged_column
 from headrace.core.arrow.objects import is_objects
 
 _UNITS = ("s", "ms", "us", "ns")
 _MOST_DAYS = 2**31 - 1
-
-ARROW_OF = {np.dtype(scalar): arrow for arrow, scalar in NUMPY_OF.items()}
 
 
 class ConversionError(ValueError):
@@ -76,12 +71,6 @@ def exact_times(array: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray
     return made
 
 
-def with_holes(type_: pa.DataType, values: np.ndarray[Any, Any], holes: np.ndarray[Any, Any]) -> pa.Array:
-    """Wrap values, of which those at ``holes`` are null."""
-    data = bitmap(values) if values.dtype == np.bool_ else pa.py_buffer(values)
-    return pa.Array.from_buffers(type_, len(values), [bitmap(~holes) if holes.any() else None, data])
-
-
 def whole_numbers(values: Sequence[int]) -> np.ndarray[Any, Any]:
     """Make an array of the integers; of objects if 64 bits do not hold them."""
     for dtype in (np.int64, np.uint64):
@@ -90,29 +79,6 @@ def whole_numbers(values: Sequence[int]) -> np.ndarray[Any, Any]:
         except OverflowError:
             continue
     return np.array(values, object)
-
-
-def holes_of(values: Sequence[Any]) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Say which values are None."""
-    return np.fromiter(map(is_, values, repeat(None)), np.bool_, len(values))
-
-
-def joined(values: Sequence[bytes | None], small: pa.DataType, large: pa.DataType) -> pa.Array:
-    """Lay strings end to end with their offsets: the Arrow layout."""
-    offsets = offsets_of([len(value) if value is not None else 0 for value in values])
-    type_ = small if offsets[-1] < 2**31 else large
-    data = pa.py_buffer(b"".join(value for value in values if value is not None))
-    holes = holes_of(values)
-    positions = offsets.astype(np.int32) if type_ is small else offsets
-    present = bitmap(~holes) if holes.any() else None
-    return pa.Array.from_buffers(type_, len(values), [present, pa.py_buffer(positions), data])
-
-
-def offsets_of(lengths: Sequence[int]) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Return where each of the parts of these lengths begins, laid end to end, and where the last one ends."""
-    offsets = np.zeros(len(lengths) + 1, np.int64)
-    np.cumsum(np.array(lengths, np.int64), out=offsets[1:])
-    return offsets
 
 
 def own(array: pa.Array) -> pa.Array:
@@ -130,9 +96,7 @@ def own(array: pa.Array) -> pa.Array:
         and not array.null_count
     ):
         # By numpy, whose memory is used again; Arrow's comes from the system each time, page by page.
-        width = array.type.bit_width // 8
-        data = np.frombuffer(array.buffers()[1], np.uint8)
-        part = data[array.offset * width : (array.offset + len(array)) * width].copy()
+        part = raw(array, f"V{array.type.bit_width // 8}").copy()
         return pa.Array.from_buffers(array.type, len(array), [None, pa.py_buffer(part)])
     return pa.concat_arrays([array])
 

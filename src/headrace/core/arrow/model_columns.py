@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.core.arrow import forms
-from headrace.core.arrow.batch_formats import BatchFormat, to_format, to_numpy
+from headrace.core.arrow.batch_formats import BatchFormat, rounds, to_format, to_numpy
 from headrace.core.arrow.layout import ConversionError
 from headrace.errors import BadInput, nearest
 
@@ -329,7 +328,7 @@ def _of_one_length(column: pa.Array) -> Array | None:
     """
     if not pa.types.is_list(column.type) and not pa.types.is_large_list(column.type):
         values = to_numpy(column)
-        return None if values.dtype.kind == "O" or forms.rounds(column) else values
+        return None if values.dtype.kind == "O" or rounds(column) else values
     if column.null_count or not len(column):
         return None
     ends = to_numpy(column.offsets)

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow as pa
 
+from headrace.core.arrow.buffers import holes_of, joined, present, raw, with_holes
 from headrace.errors import BadInput, HeadraceError, NotPicklable, StepError
 
 Objects = np.ndarray[Any, Any]
@@ -102,12 +103,9 @@ def object_column(values: Iterable[Any]) -> pa.Array:
         objects[at] = value
     number = next(_numbers)
     memory = np.arange(len(objects), dtype=np.int64) + (number << _INDEX_BITS)
-    holes = np.fromiter((value is None for value in objects), np.bool_, len(objects))
     if len(objects):
         _chunks[number] = _Chunk(number, objects, memory)
-    present = pa.py_buffer(np.packbits(~holes, bitorder="little")) if holes.any() else None
-    storage = pa.Array.from_buffers(pa.int64(), len(objects), [present, pa.py_buffer(memory)])
-    return pa.ExtensionArray.from_storage(OBJECTS, storage)
+    return pa.ExtensionArray.from_storage(OBJECTS, with_holes(pa.int64(), memory, holes_of(objects)))
 
 
 def objects_of(column: pa.Array | pa.ChunkedArray) -> Objects:
@@ -118,17 +116,14 @@ def objects_of(column: pa.Array | pa.ChunkedArray) -> Objects:
     made: Objects = np.empty(len(column), object)
     if column.null_count == len(column):
         return made
-    storage = column.storage
-    numbers = np.frombuffer(storage.buffers()[1], np.int64, len(storage), storage.offset * 8)
+    numbers = raw(column.storage)
     if not column.null_count and (numbers[0] >> _INDEX_BITS) == (numbers[-1] >> _INDEX_BITS):
         which = numbers >> _INDEX_BITS
         if (which == which[0]).all():
             taken: Objects = _chunk(int(which[0])).objects[numbers & ((1 << _INDEX_BITS) - 1)]
             return taken
-    present = storage.is_valid().to_pylist() if column.null_count else itertools.repeat(True)
-    for at, (number, there) in enumerate(zip(numbers.tolist(), present, strict=False)):
-        if there:
-            made[at] = _object(number)
+    for at in np.flatnonzero(present(column.storage)).tolist():
+        made[at] = _object(int(numbers[at]))
     return made
 
 
@@ -180,9 +175,7 @@ def bytes_of(batch: pa.RecordBatch) -> int:
 def _bytes_of_column(column: pa.Array) -> int:
     if column.null_count == len(column):
         return 0
-    storage = column.storage
-    numbers = np.frombuffer(storage.buffers()[1], np.int64, len(storage), storage.offset * 8)
-    chunk = _chunks.get(int(numbers[0]) >> _INDEX_BITS)
+    chunk = _chunks.get(int(raw(column.storage)[0]) >> _INDEX_BITS)
     return int(chunk.row_bytes * len(column)) if chunk is not None else 0
 
 
@@ -225,7 +218,7 @@ def packed(batch: pa.RecordBatch, indices: Sequence[int]) -> pa.RecordBatch:
     for i in indices:
         name, column = batch.schema.names[i], batch.column(i)
         pickled = [pickled_objects(name, column), *[b""] * (len(column) - 1)] if len(column) else []
-        batch = batch.set_column(i, name, _binary(pickled))
+        batch = batch.set_column(i, name, joined(pickled, pa.large_binary()))
     return batch
 
 
@@ -265,15 +258,6 @@ def _dumped(name: str, column: Any, value: Any) -> bytes:
         ) from error
 
 
-def _binary(values: Sequence[bytes | None]) -> pa.Array:
-    ends = np.zeros(len(values) + 1, np.int64)
-    np.cumsum([len(value) if value is not None else 0 for value in values], out=ends[1:])
-    holes = np.fromiter((value is None for value in values), np.bool_, len(values))
-    present = pa.py_buffer(np.packbits(~holes, bitorder="little")) if holes.any() else None
-    data = pa.py_buffer(b"".join(value for value in values if value is not None))
-    return pa.Array.from_buffers(pa.large_binary(), len(values), [present, pa.py_buffer(ends), data])
-
-
 def refuse_objects(data: Columns, error: type[HeadraceError]) -> None:
     """Raise ``error`` for a column of Python objects, which an Arrow table and what is made of one cannot hold."""
     for i in object_indices(data.schema):
@@ -299,4 +283,4 @@ def as_texts(column: pa.Array) -> pa.Array:
     texts = [
         None if value is None else repr(value).encode("utf-8", "replace") for value in objects_of(column)
     ]
-    return _binary(texts).cast(TEXTS)
+    return joined(texts, TEXTS)

@@ -8,7 +8,8 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.core.arrow.batch import schema_bytes, schema_from
-from headrace.core.arrow.batch_formats import NUMPY_OF, is_tensor, to_numpy
+from headrace.core.arrow.batch_formats import is_tensor, to_numpy
+from headrace.core.arrow.buffers import ARROW_OF, NUMPY_OF, with_holes
 from headrace.core.arrow.columns import column_from, why_objects
 from headrace.core.arrow.forms import (
     ARRAYS,
@@ -20,7 +21,6 @@ from headrace.core.arrow.forms import (
     ragged_type,
     without_marks,
 )
-from headrace.core.arrow.layout import ARROW_OF, with_holes
 from headrace.core.arrow.lossless import cast, filled, is_open
 from headrace.core.arrow.objects import is_objects, kinds_of, object_indices, objects_of
 from headrace.errors import BadReturn, OutputSchemaChanged, nearest

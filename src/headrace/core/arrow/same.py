@@ -9,46 +9,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from headrace.core.arrow.batch import mask_of
-from headrace.core.arrow.batch_formats import is_any_list, is_encoded, to_numpy
+from headrace.core.arrow.batch_formats import to_numpy
+from headrace.core.arrow.buffers import mask_of, present
+from headrace.core.arrow.plain import kind_of, plain
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
-_KINDS = (
-    ("number", (pt.is_integer, pt.is_floating, pt.is_decimal)),
-    ("boolean", (pt.is_boolean,)),
-    ("text", (pt.is_string, pt.is_large_string, pt.is_string_view)),
-    ("binary", (pt.is_binary, pt.is_large_binary, pt.is_binary_view, pt.is_fixed_size_binary)),
-    ("date", (pt.is_date,)),
-    ("time", (pt.is_time,)),
-    ("duration", (pt.is_duration,)),
-    ("struct", (pt.is_struct,)),
-    ("list", (is_any_list, pt.is_fixed_size_list)),
-)
 _EXACT_FLOATS = 2.0**53  # up to here float64 has each integer
-
-
-def kind_of(type_: pa.DataType) -> str:
-    """Return what kind of values a type has; only values of one kind can be the same.
-
-    >>> kind_of(pa.float32()), kind_of(pa.dictionary(pa.int8(), pa.string())), kind_of(pa.timestamp("s", "UTC"))
-    ('number', 'text', 'instant')
-    """
-    type_ = plain_type(type_)
-    if pt.is_timestamp(type_):
-        return "timestamp" if type_.tz is None else "instant"
-    return next((kind for kind, tests in _KINDS if any(test(type_) for test in tests)), str(type_))
-
-
-def plain_type(type_: pa.DataType) -> pa.DataType:
-    """Return the type of the values, whatever stands for them."""
-    while True:
-        if isinstance(type_, pa.BaseExtensionType):
-            type_ = type_.storage_type
-        elif is_encoded(type_):
-            type_ = type_.value_type
-        else:
-            return type_
 
 
 def same(a: pa.Array, b: pa.Array) -> Mask:
@@ -62,11 +29,9 @@ def same(a: pa.Array, b: pa.Array) -> Mask:
     [True, True, False]
     """
     a, b = plain(a), plain(b)
-    there, other = _there(a), _there(b)
-    if there is None and other is None:
+    if not (a.null_count or b.null_count):
         return np.asarray(_values(a, b))
-    there = np.ones(len(a), np.bool_) if there is None else there
-    other = np.ones(len(b), np.bool_) if other is None else other
+    there, other = present(a), present(b)
     found: Mask = there == other
     both = there & other
     if both.any():
@@ -81,27 +46,6 @@ def numbers(column: pa.Array) -> np.ndarray[Any, np.dtype[np.float64]]:
     if pt.is_decimal(column.type):
         column = column.cast(pa.float64())
     return to_numpy(column).astype(np.float64, copy=False)
-
-
-def plain(column: pa.Array) -> pa.Array:
-    """Return a column as it is stored, with its values written out, in a type that can be filtered."""
-    while True:
-        if isinstance(column, pa.ExtensionArray):
-            column = column.storage
-        elif pt.is_dictionary(column.type):
-            column = column.dictionary_decode()
-        elif pt.is_run_end_encoded(column.type):
-            column = pc.run_end_decode(column)
-        elif pt.is_list_view(column.type) or pt.is_large_list_view(column.type):
-            column = column.cast(pa.large_list(column.type.value_field))
-        elif pt.is_string_view(column.type) or pt.is_binary_view(column.type):
-            column = column.cast(pa.large_string() if pt.is_string_view(column.type) else pa.large_binary())
-        else:
-            return column
-
-
-def _there(column: pa.Array) -> Mask | None:
-    return to_numpy(column.is_valid()) if column.null_count else None
 
 
 def _values(a: pa.Array, b: pa.Array) -> Mask:

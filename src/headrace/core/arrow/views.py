@@ -16,13 +16,13 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.core.arrow.batch_formats import (
-    NUMPY_OF,
     BatchFormat,
     is_tensor,
     rows_of,
     shows_arrays,
     to_format,
 )
+from headrace.core.arrow.buffers import NUMPY_OF
 from headrace.core.arrow.input_view import InputRowsView, InputView
 from headrace.core.arrow.layout import own
 from headrace.core.arrow.model_columns import to_model, to_tensors

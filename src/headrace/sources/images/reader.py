@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.core.arrow.batch import empty_columns
+from headrace.core.arrow.buffers import joined
 from headrace.core.arrow.forms import RaggedTensorType, ragged_column
-from headrace.core.arrow.layout import joined
 from headrace.core.files.input_files import InputFile
 from headrace.core.process import decoding
 from headrace.core.source_ports import Bad
@@ -134,7 +134,7 @@ def _batch(
     columns = []
     for field in target:
         if field.name == "path":
-            columns.append(joined([file.path.encode() for file in files], pa.string(), pa.large_string()))
+            columns.append(joined([file.path.encode() for file in files], pa.string()))
         else:
             columns.append(_images(files, sizes, options, field.type, faults))
     return pa.RecordBatch.from_arrays(columns, schema=target)

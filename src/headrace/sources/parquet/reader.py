@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace.core.arrow.batch import concat
+from headrace.core.arrow.plain import holds
 from headrace.core.files.input_files import InputFile
 from headrace.core.source_ports import Bad
 from headrace.core.stores.objects import ObjectReader, object_of
@@ -395,5 +396,4 @@ def check_indices(column: pa.Array) -> None:
 
 def has_indices(type_: pa.DataType) -> bool:
     """Say whether a type has dictionaries in it."""
-    inner = (type_.field(number).type for number in range(type_.num_fields))
-    return pa.types.is_dictionary(type_) or any(map(has_indices, inner))
+    return holds(type_, pa.types.is_dictionary)

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.annex.formats.tfrecords import framing
+from headrace.core.arrow.plain import kind_of, plain, plain_type
 from headrace.core.files.formats import compressed_suffixes
 from headrace.core.files.staged import StagedStream
 from headrace.core.target_ports import Encoder
@@ -82,7 +83,7 @@ def _list_of(field: pa.Field) -> tuple[str, Callable[[pa.Array], Values]]:
         type_ = type_.storage_type
     many = types.is_list(type_) or types.is_large_list(type_) or types.is_fixed_size_list(type_)
     of = type_.value_type if many else type_
-    of = of.value_type if types.is_dictionary(of) else of
+    of = plain_type(of)
     if isinstance(type_, pa.BaseExtensionType):
         raise cannot_hold(
             "TFRecord",
@@ -91,11 +92,7 @@ def _list_of(field: pa.Field) -> tuple[str, Callable[[pa.Array], Values]]:
         )
     if types.is_null(of):
         return "", lambda column: [None] * len(column)
-    texts = (types.is_string, types.is_large_string, types.is_string_view)
-    if any(
-        is_kind(of)
-        for is_kind in (*texts, types.is_binary, types.is_large_binary, types.is_fixed_size_binary)
-    ):
+    if kind_of(of) in ("text", "binary"):
         kind, cast = "bytes_list", pa.large_binary()
     elif types.is_integer(of) or types.is_boolean(of):
         kind, cast = "int64_list", pa.int64()
@@ -107,13 +104,8 @@ def _list_of(field: pa.Field) -> tuple[str, Callable[[pa.Array], Values]]:
 
 
 def _lists(column: pa.Array, field: pa.Field, cast: pa.DataType, *, many: bool) -> Values:
-    if isinstance(column, pa.ExtensionArray):
-        column = column.storage
-    if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
-    flat = column.flatten() if many else column
-    if pa.types.is_dictionary(flat.type):
-        flat = flat.dictionary_decode()
+    column = plain(column)
+    flat = plain(column.flatten()) if many else column
     if many and flat.null_count:
         raise SinkError(
             f"TFRecord cannot hold column {field.name!r} of type {field.type}: one of its lists has a null in it. "

@@ -16,8 +16,10 @@ import pyarrow.compute as pc
 
 from headrace.annex.formats.images import FORMATS, encoded, refuse_pixels
 from headrace.annex.formats.webdataset import tars
-from headrace.core.arrow.batch_formats import NUMPY_OF, rows_of
+from headrace.core.arrow.batch_formats import rows_of
+from headrace.core.arrow.buffers import NUMPY_OF
 from headrace.core.arrow.forms import RaggedTensorType, as_ragged
+from headrace.core.arrow.plain import kind_of
 from headrace.core.arrow.values import ConversionError, column_from
 from headrace.core.files import safe_files
 from headrace.core.files.staged import StagedStream
@@ -217,8 +219,7 @@ def _is_key(key: str) -> bool:
 
 
 def _is_text(type_: pa.DataType) -> bool:
-    kind = type_.value_type if pa.types.is_dictionary(type_) else type_
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+    return kind_of(type_) == "text"
 
 
 def _packer(field: pa.Field) -> Callable[[pa.Array], Bytes]:
