@@ -12,7 +12,6 @@ from headrace.core.arrow.batch import schema_bytes, schema_from
 from headrace.core.arrow.batch_formats import rows_of, to_format, to_frame
 from headrace.core.arrow.forms import FLOAT, OBJECT, forms_in, mark_of, marked, without_marks
 from headrace.core.arrow.input_view import InputView
-from headrace.core.arrow.model_columns import to_tensors
 from headrace.core.arrow.values import from_result
 from headrace.errors import BadInput
 from headrace.plan.expressions import valid_fields
@@ -150,7 +149,7 @@ def test_no_integer_or_truth_value_beside_a_null_changes_in_lists_structs_and_fr
     assert plain([row["x"] for row in rows_of(batch)]) == wanted
     if not pa.types.is_integer(column.type):  # a column of these is refused: see above
         assert plain(to_format(batch, "numpy")["x"]) == wanted
-        assert plain(to_tensors(batch)["x"]) == wanted
+        assert plain(to_format(batch, "numpy", dense=True)["x"]) == wanted
 
 
 @pytest.mark.parametrize("column", NESTED[:-1], ids=lambda column: str(column.type))

@@ -14,9 +14,10 @@ from hypothesis.extra import numpy as npst
 
 from headrace.core.arrow.batch import concat, from_ipc, schema_bytes, schema_from, to_ipc
 from headrace.core.arrow.batch_formats import rows_of, to_format, to_frame, to_numpy
-from headrace.core.arrow.forms import RaggedTensorType, as_fixed, as_ragged, joinable, joined, ragged_column
+from headrace.core.arrow.forms import RaggedTensorType, as_fixed, as_ragged, joinable, ragged_column
 from headrace.core.arrow.input_view import InputView
 from headrace.core.arrow.values import column_from, from_result
+from headrace.core.arrow.widening import widened
 
 SHAPES = ((2, 3), (0, 4), (1, 2), (5, 1))
 
@@ -123,7 +124,7 @@ def test_arrays_of_any_shapes_come_back_in_every_format(values: list[Any]) -> No
 def test_tensors_of_one_shape_and_of_several_are_joined(left: list[Any], right: list[Any]) -> None:
     batches = [pa.record_batch({"x": column_from(each)}) for each in (left, right)]
     if joinable(batches[0].schema, batches[1].schema):
-        whole = concat(joined(batches))
+        whole = concat(widened(batches))
         assert all(map(alike, to_numpy(whole.column(0)), [*left, *right]))
     else:
         (a, b) = (next(each for each in values if each is not None) for values in (left, right))
@@ -132,7 +133,7 @@ def test_tensors_of_one_shape_and_of_several_are_joined(left: list[Any], right: 
 
 def test_vectors_of_several_lengths_are_joined_as_lists() -> None:
     batches = [pa.record_batch({"x": column_from(np.ones((2, k)))}) for k in (1, 3)]
-    assert concat(joined(batches)).column(0).to_pylist() == [[1], [1], [1, 1, 1], [1, 1, 1]]
+    assert concat(widened(batches)).column(0).to_pylist() == [[1], [1], [1, 1, 1], [1, 1, 1]]
 
 
 def test_one_shape_and_several_are_the_same_where_all_have_it() -> None:

@@ -10,13 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from headrace.core.arrow.batch_formats import to_numpy
-from headrace.core.arrow.model_columns import to_tensors
+from headrace.core.arrow.batch_formats import to_format, to_numpy
 from headrace.core.arrow.values import column_from
 
 
 def tensor_of(column: pa.Array) -> np.ndarray[Any, Any]:
-    return to_tensors(pa.record_batch({"x": column}))["x"]
+    return to_format(pa.record_batch({"x": column}), "numpy", dense=True)["x"]
 
 
 @settings(max_examples=50)

@@ -169,11 +169,10 @@ def test_a_row_is_renewed_after_a_call_that_failed() -> None:
 
 def test_batches_are_shown_by_one_module_alone() -> None:
     """Whoever makes a view of a batch by himself goes past the question whether its memory is read again."""
-    makers = {"to_format", "to_frame", "rows_of", "python_columns", "to_pandas", "to_tensors", "to_model"}
+    makers = {"to_format", "to_frame", "rows_of", "python_columns", "to_pandas"}
     allowed = {
         "core/arrow/batch_formats.py",
         "core/arrow/input_view.py",
-        "core/arrow/model_columns.py",
         "core/arrow/views.py",
         "core/arrow/widening.py",  # which makes new columns of the values
     }
@@ -186,7 +185,7 @@ def test_batches_are_shown_by_one_module_alone() -> None:
         "dataset/consumption.py",  # to_pandas, likewise
         "predictors/__init__.py",  # what a model gave, which is nobody's input
     }
-    modules = {"headrace.core.arrow.batch_formats", "headrace.core.arrow.model_columns"}
+    modules = {"headrace.core.arrow.batch_formats"}
     root = Path(headrace.__file__).parent
     found = set()
     for path in root.rglob("*.py"):

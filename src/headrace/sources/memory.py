@@ -22,7 +22,6 @@ from headrace.core.arrow.forms import (
     marked,
     without_marks,
 )
-from headrace.core.arrow.forms import joined as one_schema
 from headrace.core.arrow.objects import (
     kinds_of,
     object_column,
@@ -31,6 +30,7 @@ from headrace.core.arrow.objects import (
     pickled_objects,
 )
 from headrace.core.arrow.values import ConversionError, column_from, from_columns, from_frame, from_rows
+from headrace.core.arrow.widening import widened
 from headrace.core.files import safe_files
 from headrace.core.human import short_repr
 from headrace.core.source_ports import Bad, Location, Source
@@ -214,7 +214,7 @@ def table_from_frames(frames: Any) -> pa.Table:
     try:
         batches = [from_frame(frame) for frame in several]
         if batches and all(joinable(batches[0].schema, batch.schema) for batch in batches):
-            batches = list(one_schema(batches))
+            batches = list(widened(batches))
         tables = [pa.Table.from_batches([batch]) for batch in batches]
     except ConversionError as error:
         raise ArgumentError(f"from_pandas cannot make Arrow columns of this DataFrame: {error}.") from error

@@ -33,20 +33,27 @@ from headrace.errors import BadInput
 BatchFormat = Literal["numpy", "pandas", "pyarrow"]
 
 
-def to_format(batch: pa.RecordBatch, batch_format: BatchFormat, *, formed: bool = True) -> Any:
+def to_format(
+    batch: pa.RecordBatch, batch_format: BatchFormat, *, formed: bool = True, dense: bool = False
+) -> Any:
     """View ``batch`` as a dict of arrays, a DataFrame or a Table.
 
     ``formed``: columns that may hold nulls come in their form, see ``arrow.forms``, and no integer is rounded.
+    ``dense``: among arrays, lists that are of one length in this batch are one array; embeddings and token ids in
+    Parquet files mostly are lists.
     """
     if batch_format == "pyarrow":
         refuse_objects(batch, BadInput)
         return pa.Table.from_batches([forms.without_marks(batch)])
     if batch_format == "pandas":
         return _formed_frame(batch) if formed else to_frame(batch)
-    return {
-        field.name: _formed(field, column) if formed else to_numpy(column)
-        for field, column in zip(batch.schema, batch.columns, strict=True)
-    }
+    made = {}
+    for field, column in zip(batch.schema, batch.columns, strict=True):
+        array = _of_one_length(column) if dense and is_list(field.type) else None
+        if array is None:
+            array = _formed(field, column) if formed else to_numpy(column)
+        made[field.name] = array
+    return made
 
 
 def _formed_frame(batch: pa.RecordBatch) -> Any:
@@ -269,6 +276,24 @@ def _objects(column: pa.Array) -> np.ndarray[Any, Any]:
         for i, value in enumerate(_python_values(column)):
             values[i] = value
     return values
+
+
+def _of_one_length(column: pa.Array) -> np.ndarray[Any, Any] | None:
+    """View lists as an array (n, k…), without a copy; None if they are of several lengths, or hold no numbers.
+
+    None, too, where integers stand beside nulls and a float would round one.
+    """
+    if not is_list(column.type):
+        values = to_numpy(column)
+        return None if values.dtype.kind == "O" or rounds(column) else values
+    if column.null_count or not len(column):
+        return None
+    ends = to_numpy(column.offsets)
+    lengths = np.diff(ends)
+    if not lengths[0] or (lengths != lengths[0]).any():
+        return None
+    inner = _of_one_length(column.values.slice(int(ends[0]), int(ends[-1] - ends[0])))
+    return None if inner is None else np.reshape(inner, (len(column), int(lengths[0]), *inner.shape[1:]))
 
 
 def rows_of(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:

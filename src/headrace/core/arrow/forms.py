@@ -297,26 +297,3 @@ def joinable(left: pa.Schema, right: pa.Schema) -> bool:
         a.equals(b) or ragged_type(a).equals(ragged_type(b))
         for a, b in zip(left.types, right.types, strict=True)
     )
-
-
-def joined(batches: Sequence[pa.RecordBatch]) -> Sequence[pa.RecordBatch]:
-    """Give batches that are ``joinable`` one schema, in which the shapes of tensors may differ.
-
-    A column that becomes lists is marked as made of arrays, unless some of the batches had lists.
-    """
-    first, *others = (batch.schema for batch in batches)
-    if all(schema.equals(first) for schema in others):
-        return batches
-    mixed = [i for i, type_ in enumerate(first.types) if any(not s.types[i].equals(type_) for s in others)]
-    arrays = {
-        first.names[i]: ARRAYS
-        for i in mixed
-        if is_list(ragged_type(first.types[i]))
-        and not any(are_lists(schema.field(i)) for schema in (first, *others))
-    }
-    made = []
-    for batch in batches:
-        for i in mixed:
-            batch = batch.set_column(i, first.names[i], as_ragged(batch.column(i)))
-        made.append(marked(batch, arrays))
-    return made

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from headrace.core.arrow.forms import as_fixed, as_ragged, axes
+from headrace.core.arrow.forms import RaggedTensorType, as_fixed, as_ragged, axes
 
 
 def lossless(source: pa.DataType, target: pa.DataType) -> bool:
@@ -68,6 +68,31 @@ def _tensors(column: pa.Array, target: pa.DataType) -> pa.Array:
     else:
         column = as_ragged(column)
     return pa.ExtensionArray.from_storage(target, cast(column.storage, target.storage_type))
+
+
+def common(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
+    """Return a type that may hold the values of both, as ``cast`` then says; None if there is none.
+
+    Arrays of several shapes get a type whose shapes may differ.
+
+    >>> print(common(pa.int8(), pa.float32()), common(pa.list_(pa.int8(), 2), pa.list_(pa.int8(), 3)))
+    float list<item: int8>
+    """
+    left, right = filled(left, right), filled(right, left)
+    if left.equals(right):
+        return left
+    count = axes(left)
+    if count is not None and count == axes(right):
+        value = common(left.value_type, right.value_type)
+        shapes = {tuple(getattr(type_, "shape", ())) for type_ in (left, right)}
+        if value is None or any(getattr(type_, "permutation", None) for type_ in (left, right)):
+            return None
+        return pa.fixed_shape_tensor(value, *shapes) if len(shapes) == 1 else RaggedTensorType(value, count)
+    try:
+        pair = [pa.schema([("", left)]), pa.schema([("", right)])]
+        return pa.unify_schemas(pair, promote_options="permissive").field(0).type
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
+        return None
 
 
 def is_open(type_: pa.DataType) -> bool:

@@ -9,19 +9,17 @@ import pyarrow as pa
 
 from headrace.core.arrow.batch import schema_bytes, schema_from
 from headrace.core.arrow.batch_formats import is_tensor, to_numpy
-from headrace.core.arrow.buffers import ARROW_OF, NUMPY_OF, with_holes
+from headrace.core.arrow.buffers import NUMPY_OF, with_holes
 from headrace.core.arrow.columns import column_from, why_objects
 from headrace.core.arrow.forms import (
     ARRAYS,
     RaggedTensorType,
-    axes,
     is_list,
     mark_of,
     marked,
-    ragged_type,
     without_marks,
 )
-from headrace.core.arrow.lossless import cast, filled, is_open
+from headrace.core.arrow.lossless import cast, common, filled, is_open
 from headrace.core.arrow.objects import is_objects, kinds_of, object_indices, objects_of
 from headrace.errors import BadReturn, OutputSchemaChanged, nearest
 
@@ -174,16 +172,27 @@ def _first_bad(column: pa.Array, field: pa.Field) -> int:
 
 def _remedy(schema: pa.Schema, field: pa.Field, found: pa.DataType, writes: bool) -> str:
     """Say what helps. Parts that are written have the settled type, so that nothing keeps them."""
-    remedy = _if_dtypes_differ(field, found, writes) or _if_shapes_differ(schema, field, found, writes)
-    if remedy:
-        return remedy
+    wider = common(field.type, found)
+    alike = _alike(field, found, wider)
     if not writes:
-        return f"Return one type of {field.name!r} for every batch."
-    alike = f"return one type of {field.name!r} for every batch and run again with on_change='restart'."
-    wider = _wider(field.type, found)
-    if wider is None:
-        return f"{alike[0].upper()}{alike[1:]}"
-    return f"{_named(schema, field, wider)}; or {alike}"
+        return f"{alike}."
+    alike = f"{alike} and run again with on_change='restart'."
+    if wider is None or wider.equals(field.type):
+        return alike
+    return f"{_named(schema, field, wider)}; or {alike[0].lower()}{alike[1:]}"
+
+
+def _alike(field: pa.Field, found: pa.DataType, wider: pa.DataType | None) -> str:
+    """Say what to return instead: values of one type, or arrays whose shapes may differ from the first rows on."""
+    if not is_tensor(field.type) or wider is None:
+        return f"Return one type of {field.name!r} for every batch"
+    if is_tensor(wider) and not isinstance(wider, RaggedTensorType):
+        dtype = np.dtype(NUMPY_OF.get(wider.value_type, np.bool_))
+        return f"Give arrays of one dtype in every batch (`array.astype({str(dtype)!r})`)"
+    return (
+        "Where the shapes of arrays may differ, return an array of objects from map_batches (`column = "
+        "numpy.empty(n, object)`, with one array in each place)"
+    )
 
 
 def _named(schema: pa.Schema, field: pa.Field, wider: pa.DataType) -> str:
@@ -194,16 +203,6 @@ def _named(schema: pa.Schema, field: pa.Field, wider: pa.DataType) -> str:
         f"{each.name!r}: {_in_schema(wider if each.name == field.name else each.type)}" for each in schema
     )
     return f"Name a type that holds all values with schema=pyarrow.schema({{{listed}}}) of the write verb"
-
-
-def _wider(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
-    """Return a type that holds what both do, if there is one."""
-    try:
-        pair = [pa.schema([("", left)]), pa.schema([("", right)])]
-        found = pa.unify_schemas(pair, promote_options="permissive").field(0).type
-    except (pa.ArrowInvalid, pa.ArrowTypeError):
-        return None
-    return None if found.equals(left) else found
 
 
 def _other_columns(names: list[str], settled: list[str], made_by: str, writes: bool) -> str:
@@ -249,62 +248,6 @@ def _words(type_: pa.DataType) -> str:
     return str(type_)
 
 
-def _if_dtypes_differ(field: pa.Field, later: pa.DataType, writes: bool) -> str:
-    """Say how a function gives arrays of one dtype, where arrays of the settled shape came with another."""
-    settled = field.type
-    if not _same_shape(settled, later):
-        return ""
-    dtypes = [NUMPY_OF.get(type_.value_type) for type_ in (settled, later)]
-    if None in dtypes:
-        return ""
-    common = np.result_type(*dtypes)
-    told = f"Give arrays of one dtype in every batch (`array.astype({str(common)!r})`)"
-    if not writes:
-        return f"{told}."
-    type_ = _with_values(settled, ARROW_OF[common])
-    named = "" if common == np.dtype(dtypes[0]) else f"; or name {type_} with `schema=`"
-    return f"{told} and run again with on_change='restart'{named}."
-
-
-def _same_shape(left: pa.DataType, right: pa.DataType) -> bool:
-    if isinstance(left, pa.FixedShapeTensorType) and isinstance(right, pa.FixedShapeTensorType):
-        return list(left.shape) == list(right.shape)
-    if isinstance(left, RaggedTensorType) and isinstance(right, RaggedTensorType):
-        return left.ndim == right.ndim
-    vectors = pa.types.is_fixed_size_list(left) and pa.types.is_fixed_size_list(right)
-    return bool(vectors and left.list_size == right.list_size)
-
-
-def _with_values(type_: pa.DataType, values: pa.DataType) -> str:
-    """Write the type of arrays of this shape that hold such values."""
-    if isinstance(type_, pa.FixedShapeTensorType):
-        return f"pyarrow.fixed_shape_tensor({_call(values)}, {tuple(type_.shape)})"
-    if isinstance(type_, RaggedTensorType):
-        return f"headrace.RaggedTensorType({_call(values)}, {type_.ndim})"
-    return f"pyarrow.list_({_call(values)}, {type_.list_size})"
-
-
-def _if_shapes_differ(schema: pa.Schema, field: pa.Field, later: pa.DataType, writes: bool) -> str:
-    """Say how a function tells that the shapes of its arrays may differ, where those of the first rows did not."""
-    settled = field.type
-    is_tensor_too = isinstance(settled, pa.FixedShapeTensorType) and axes(later) == len(settled.shape)
-    if not is_tensor_too and not (
-        pa.types.is_fixed_size_list(settled) and pa.types.is_list(ragged_type(later))
-    ):
-        return ""
-    told = "The first rows had arrays of one shape."
-    objects = (
-        "return an array of objects from map_batches (`column = numpy.empty(n, object)`, with one array in each "
-        "place)"
-    )
-    if not writes:
-        return f"{told} Where shapes may differ, {objects}."
-    return (
-        f"{told} {_named(schema, field, ragged_type(settled))}; or {objects} and run again with "
-        "on_change='restart'."
-    )
-
-
 def _in_schema(type_: pa.DataType) -> str:
     """Write a type as ``pyarrow.schema`` takes it: by its name, if Arrow knows it by one."""
     try:
@@ -323,8 +266,12 @@ def _call(type_: pa.DataType) -> str:
     if t.is_struct(type_):
         fields = ", ".join(f"({field.name!r}, {_call(field.type)})" for field in type_)
         return f"pyarrow.struct([{fields}])"
-    if axes(type_) is not None or t.is_fixed_size_list(type_):
-        return _with_values(type_, type_.value_type)
+    if isinstance(type_, pa.FixedShapeTensorType):
+        return f"pyarrow.fixed_shape_tensor({_call(type_.value_type)}, {tuple(type_.shape)})"
+    if isinstance(type_, RaggedTensorType):
+        return f"headrace.RaggedTensorType({_call(type_.value_type)}, {type_.ndim})"
+    if t.is_fixed_size_list(type_):
+        return f"pyarrow.list_({_call(type_.value_type)}, {type_.list_size})"
     if is_list(type_):
         return f"pyarrow.{'large_list' if t.is_large_list(type_) else 'list_'}({_call(type_.value_type)})"
     if t.is_dictionary(type_):

@@ -15,17 +15,10 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
-from headrace.core.arrow.batch_formats import (
-    BatchFormat,
-    is_tensor,
-    rows_of,
-    shows_arrays,
-    to_format,
-)
-from headrace.core.arrow.buffers import NUMPY_OF
+from headrace.core.arrow.batch_formats import BatchFormat, rows_of, to_format
 from headrace.core.arrow.input_view import InputRowsView, InputView
 from headrace.core.arrow.layout import own
-from headrace.core.arrow.model_columns import to_model, to_tensors
+from headrace.core.arrow.plain import is_encoded, kind_of
 
 Form = BatchFormat | Literal["rows"]
 
@@ -83,7 +76,7 @@ def _own_view(view: Any) -> Any:
 
 
 def _view(batch: pa.RecordBatch, batch_format: BatchFormat, formed: bool) -> Any:
-    return to_format(batch, batch_format) if formed else to_model(batch, batch_format)
+    return to_format(batch, batch_format, formed=formed, dense=not formed)
 
 
 def make_rows_view(batch: pa.RecordBatch, *, tried: bool) -> InputRowsView:
@@ -103,7 +96,7 @@ def output_view(batch: pa.RecordBatch, batch_format: BatchFormat, *, live: bool)
 
 def output_tensors(batch: pa.RecordBatch, *, live: bool) -> dict[str, Any]:
     """Return a batch as ``output_view`` does, as a dict of arrays for what makes tensors of them."""
-    made = to_tensors(with_copies(batch, "numpy") if live else batch)
+    made: dict[str, Any] = to_format(with_copies(batch, "numpy") if live else batch, "numpy", dense=True)
     for field in batch.schema:
         if pa.types.is_null(field.type):  # a column of nothing else, in all batches
             made[field.name] = np.full(batch.num_rows, np.nan)
@@ -122,49 +115,13 @@ def is_writer_loaded() -> bool:
 
 def with_copies(batch: pa.RecordBatch, form: Form) -> pa.RecordBatch:
     """Return the batch with copies of all columns whose memory a view would share."""
-    columns = [
-        own(column) if _is_shared(field, form) else column
-        for field, column in zip(batch.schema, batch.columns, strict=True)
-    ]
+    columns = [own(column) if _is_copied(column.type, form) else column for column in batch.columns]
     if all(column is before for column, before in zip(columns, batch.columns, strict=True)):
         return batch
     return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
 
 
-def _is_shared(field: pa.Field, form: Form) -> bool:
-    """Say whether a view shows the column's own memory, or some of it."""
-    if form == "pyarrow":
-        return True
-    if form == "rows":
-        return shows_arrays(field)
-    if form == "pandas":
-        return not _is_text(field.type)
-    return _lies_bare(field.type)
-
-
-def _is_text(type_: pa.DataType) -> bool:
-    """Say whether pandas holds such values as Python objects, or as strings that nobody can change."""
-    return any(
-        kind(type_)
-        for kind in (
-            pa.types.is_string,
-            pa.types.is_large_string,
-            pa.types.is_string_view,
-            pa.types.is_binary,
-            pa.types.is_large_binary,
-            pa.types.is_binary_view,
-            pa.types.is_decimal,
-            pa.types.is_null,
-        )
-    )
-
-
-def _lies_bare(type_: pa.DataType) -> bool:
-    """Say whether arrays of numpy can view values of this type where they lie."""
-    if type_ in NUMPY_OF or is_tensor(type_) or pa.types.is_temporal(type_):
-        return True
-    if isinstance(type_, pa.BaseExtensionType):
-        return _lies_bare(type_.storage_type)
-    if pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_):
-        return _lies_bare(type_.value_type)
-    return False
+def _is_copied(type_: pa.DataType, form: Form) -> bool:
+    """Say whether a view may show the memory of a column; of text, it has values that nobody can change."""
+    text = kind_of(type_) in ("text", "binary") and not is_encoded(type_)
+    return form == "pyarrow" or not text

@@ -13,8 +13,8 @@ import pyarrow as pa
 
 from headrace.core.arrow.batch import empty_columns
 from headrace.core.arrow.batch_formats import python_columns
-from headrace.core.arrow.forms import ARRAYS, are_lists, as_ragged, is_list, marked, ragged_type
-from headrace.core.arrow.lossless import cast, filled, is_open
+from headrace.core.arrow.forms import ARRAYS, are_lists, is_list, marked, ragged_type
+from headrace.core.arrow.lossless import cast, common
 from headrace.core.arrow.objects import OBJECTS, is_objects, object_column
 from headrace.core.arrow.output_schema import settled_cast
 
@@ -67,36 +67,11 @@ def _widened(columns: list[pa.Array]) -> list[pa.Array]:
     types = list(dict.fromkeys(column.type for column in columns))
     if len(types) == 1:
         return columns
-    if not any(map(is_objects, types)):
-        ragged = _as_ragged(columns)
-        target = _common(list(dict.fromkeys(column.type for column in ragged)))
-        made = _cast(ragged, target) if target is not None else None
-        if made is not None:
-            return made
-    return [as_objects(column) for column in columns]
-
-
-def _as_ragged(columns: list[pa.Array]) -> list[pa.Array]:
-    """Let shapes differ, where the columns are arrays of several."""
-    types = {column.type for column in columns if not pa.types.is_null(column.type)}
-    if len(types) > 1 and len({ragged_type(type_) for type_ in types}) == 1:
-        return [as_ragged(column) for column in columns]
-    return columns
-
-
-def _common(types: list[pa.DataType]) -> pa.DataType | None:
-    """Return a type that may hold the values of all these; None if there is none."""
-    known, *others = [type_ for type_ in types if not pa.types.is_null(type_)]
-    for type_ in others:
-        known = filled(known, type_) if is_open(known) else known
-        type_ = filled(type_, known) if is_open(type_) else type_
-        if not known.equals(type_):
-            pair = [pa.schema([("", known)]), pa.schema([("", type_)])]
-            try:
-                known = pa.unify_schemas(pair, promote_options="permissive").field(0).type
-            except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
-                return None
-    return known
+    target: pa.DataType | None = types[0]
+    for type_ in types[1:]:
+        target = None if target is None else common(target, type_)
+    made = None if target is None or any(map(is_objects, types)) else _cast(columns, target)
+    return [as_objects(column) for column in columns] if made is None else made
 
 
 def _cast(columns: list[pa.Array], target: pa.DataType) -> list[pa.Array] | None:
