@@ -208,8 +208,8 @@ class RunFigures:
         return max(driver.seconds, now - driver.began) if at_work else driver.seconds
 
     def average(self, now: float) -> float:
-        """Return the committed rows per second of all drivers."""
-        started = self.drivers[0].started if self.drivers else None
+        """Return the committed rows per second of all drivers, or of the machines of a fleet."""
+        started = self.drivers[0].started if self.drivers and not self.machines else None
         before = started.rows_done if started is not None else 0
         elapsed = self.elapsed(now)
         return max(0, self.read - before) / elapsed if elapsed > 0 else 0.0

@@ -86,7 +86,7 @@ LOST, RETIRED, DIVIDED, DIVIDED_EARLY = (
     "shard divided",
     "shard divided early",
 )
-READ_AGAIN = "rows read again"
+READ_AGAIN = "driver whose rows were read again"
 ASKED = "asked on the way"
 
 

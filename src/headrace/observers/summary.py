@@ -193,13 +193,14 @@ def summary(
     if event.error:
         return _failed(event)
     first = in_and_out(ledger, steps)
-    if rows_before:
-        first += f" ({rows_before:,} of them read before, by an earlier run)"
     fresh = ledger.read - rows_before
     if not rows_before:
         first += f" in {duration(event.seconds)}"
     elif fresh:
+        first += f" ({rows_before:,} of them read before, by an earlier run)"
         first += f"; {fresh:,} now in {duration(event.seconds)}"
+    else:
+        first += ", all by an earlier run"
     if fresh > 0 and event.seconds > 0:
         first += f": {per_second(fresh / event.seconds)}"
     lines = [first, f"{plural(event.files, 'file')}, {size(event.bytes)} in {event.output}"]

@@ -185,7 +185,7 @@ def _finished_before(job: Job, options: RunOptions) -> Result:
     event = job_events.finished(job, 0.0)
     result = job_events.result_of(job, event, metrics, job.committer.state.ledger.read)
     before = "nothing is new, nothing to do" if options.incremental else "nothing to do"
-    _say(options, f"finished in an earlier run, {before}: {result.summary}")
+    _say(options, f"{before}: {result.summary}")
     return result
 
 

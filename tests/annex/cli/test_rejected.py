@@ -40,7 +40,9 @@ def test_they_are_shown(rejects: Headrace) -> None:
         "int64",
         "float64",
     ]
-    assert " ".join(lines[heading + 3]).startswith(f"{first['_file']}, row 7 ValueError: not this one 7 ")
+    folder, _, name = first["_file"].rpartition("/")
+    assert " ".join(lines[heading + 3]).startswith(f"{name}, row 7 ValueError: not this one 7 ")
+    assert f"files are in {folder}\n" in said.out
     assert "3 more rows" in said.out
     found = rejects("rejected", "out", "--json", "--rows", "2").json
     assert found["rejected"] == 4 and [row["id"] for row in found["sample"]] == [7, 107]

@@ -8,15 +8,18 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from headrace.annex.report import running
 from headrace.annex.report import template as templates
 from headrace.annex.report.facts import Facts, History, RejectedSample, facts, history
 from headrace.annex.report.follow import RunStatus
+from headrace.annex.report.head import strip
 from headrace.annex.report.page import comparison_page, page
-from headrace.core.events import MetricsCounted
+from headrace.core.events import MachineWork, MetricsCounted
 from headrace.observers.record_reader import lines_of
+from headrace.observers.summary import Part
 from observers.histories import HOSTILE, recorded, success
 
 
@@ -274,3 +277,33 @@ def test_the_values_of_a_row_are_hidden_until_asked_for() -> None:
     found = history([line(100.0, "described", run="r1"), failed])
     assert "secret" not in made(found)[2] and "values are hidden" in made(found)[0].text
     assert "The row: x='secret'" in made(found, values=True)[0].text
+
+
+def test_the_page_of_a_fleet_says_what_its_machines_did(tmp_path: Path) -> None:
+    """The machine that made the output of their rows had none to read itself."""
+    found = recorded(tmp_path / "events")
+    driver = found.drivers[0]
+    assert driver.started is not None
+    driver.started = msgspec.structs.replace(driver.started, rows_done=found.read)
+    assert found.average(found.at) < 1
+    found.machines = tuple(MachineWork(name, "box", 4, 800, 700, 0, 2.0) for name in ("one", "two"))
+    known = facts(found, output="out", success=success(found))
+    text = Reader(page(found, known, made=0.0, version="1").decode()).text
+    assert "Machines that worked on this output" in text and "Rows per second" in text
+    status = RunStatus(found, known, None)
+    assert status.rows_per_second == pytest.approx(found.read / found.elapsed(found.at))
+    assert [name for name, _ in status.lines() if name in ("workers", "machine")] == ["machine", "machine"]
+
+
+def test_a_step_keeps_its_colour_while_shares_change() -> None:
+    def colours(*shares: float) -> dict[str, str]:
+        parts = [
+            Part("step", name, share, share, at)
+            for at, (name, share) in enumerate(zip("ba", shares, strict=True))
+        ]
+        return {
+            each["name"]: each["color"]
+            for each in strip(sorted(parts, key=lambda part: -part.share))["parts"]
+        }
+
+    assert colours(0.4, 0.6) == colours(0.6, 0.4) == {"b": "c1", "a": "c5"}

@@ -424,7 +424,7 @@ def test_a_resumed_run_knows_of_the_driver_before(tmp_path: Path) -> None:
     assert (found.read, known.ledger.written, known.ledger.read) == (400, 400, 400)
     assert len(found.drivers) == 2
     assert found.capacity(0, found.at) == pytest.approx(20 * 4 + 10 * 1)
-    assert found.counts["rows read again"] == 1
+    assert found.counts["driver whose rows were read again"] == 1
     assert any("60 rows were read by a driver that did not" in words for *_, words in found.incidents)
     track = found.tracks[0]["1.0"]
     assert track[-1].outcome == "lost" and track[-1].end == pytest.approx(20.0)

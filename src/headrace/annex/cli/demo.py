@@ -70,10 +70,13 @@ def demo(
     if not _is_ours(folder):
         _make(folder, rows)
         _note(
-            f"Made {folder}/trips, {rows:,} taxi rides in {_FILES} Parquet files, and a model in {folder}/fare.py.\n"
+            f"Made {folder}/trips: {rows:,} taxi rides in {_FILES} Parquet files.\nMade {folder}/fare.py: a model.\n"
         )
     argv = list(_COMMAND)
-    _note(f"$ cd {in_shell([str(folder)])}\n$ headrace {in_shell(argv)}")
+    command = f"$ headrace {in_shell(argv)}"
+    if len(command) > size_of(sys.stderr)[0]:
+        command = command.replace(" --", " \\\n    --")  # as a shell takes it
+    _note(f"$ cd {in_shell([str(folder)])}\n{command}")
     before = os.getcwd()
     os.chdir(folder)
     try:

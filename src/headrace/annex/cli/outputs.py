@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
 from headrace.annex.cli import texts
@@ -152,7 +154,10 @@ def rejected(
 
 
 def _rejected_table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> Table:
-    """Return rows as a table: where each stood, why it was rejected, and its own columns."""
+    """Return rows as a table: where each stood, why it was rejected, and its own columns.
+
+    The folder that all files are in stands below: it would take the room of what differs.
+    """
     import pyarrow as pa
 
     from headrace.core.rejected import ERROR_FIELDS, reason
@@ -160,8 +165,15 @@ def _rejected_table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> Tab
 
     ours = {field.name for field in ERROR_FIELDS}
     fields = [field for field in schema if field.name not in ours]
-    shown = [dict(zip(("from", "rejected for"), reason(row), strict=True)) | dict(row) for row in rows]
-    return rows_table(shown, [pa.schema([("from", pa.string()), ("rejected for", pa.string()), *fields])])
+    names = [str(row["_file"]) for row in rows]
+    folder = os.path.commonprefix(names).rpartition("/")[0]  # noqa: RUF071 - an address is no path
+    shown = [
+        {"from": where.removeprefix(f"{folder}/"), "rejected for": why} | dict(row)
+        for row in rows
+        for where, why in [reason(row)]
+    ]
+    made = rows_table(shown, [pa.schema([("from", pa.string()), ("rejected for", pa.string()), *fields])])
+    return msgspec.structs.replace(made, note=f"files are in {folder}") if folder else made
 
 
 PUBLISH_EXAMPLES = """\

@@ -302,9 +302,9 @@ class RunStatus:
             found.append(
                 ("failed", f"{plural(self.failed, 'row')}, {percent(self.failed / max(self.rows, 1), 2)}")
             )
-        names = state.stage_names
+        names = [] if state.machines else state.stage_names  # the work was done by others
         for i, (name, workers, share) in enumerate(
-            zip(names, state.stage_workers, self.busy(), strict=True), 1
+            zip(names, state.stage_workers, self.busy(), strict=False), 1
         ):
             words = f"{name}: {plural(workers, 'worker')}, {percent(share)} busy"
             found.append((f"stage {i}" if len(names) > 1 else "workers", words))

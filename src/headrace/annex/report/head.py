@@ -218,7 +218,8 @@ def strip(parts: Sequence[Part], *, all_: Sequence[Part] = (), most: int = 6) ->
     A kind of work has always the same colour, and steps have some of their own: the same in all bars of a page that
     get ``all_`` its parts.
     """
-    steps = list(dict.fromkeys(part.name for part in all_ or parts if part.kind == "step"))
+    in_plan = sorted(all_ or parts, key=lambda part: (part.stage, part.name))  # the same while shares change
+    steps = list(dict.fromkeys(part.name for part in in_plan if part.kind == "step"))
     parts = [part for part in parts if part.share >= _LEAST]
 
     def color(part: Part) -> str:

@@ -24,7 +24,7 @@ from headrace.annex.report.results import (
     rows,
     runs,
 )
-from headrace.annex.report.running import memory, plan, speed, trouble, workers
+from headrace.annex.report.running import machines, memory, plan, speed, trouble, workers
 from headrace.annex.report.template import Value, made_page, plain, plain_page, table
 from headrace.core.events import RunDescribed
 from headrace.core.human import count, duration, per_second, percent, row_text, size
@@ -58,6 +58,7 @@ def page(
         "answers": answers(history, facts),
         "speed": speed(history, figures),
         "workers": workers(history, figures, under_way=facts.status == "under way"),
+        "machines": machines(history),
         "memory": memory(history, figures),
         "failed": failed(facts),
         "trouble": trouble(history),

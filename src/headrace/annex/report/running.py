@@ -387,11 +387,10 @@ def plan(history: History, facts: Facts) -> Value | None:
         "System",
     )
     made = [(i, *_driver(driver)) for i, driver in enumerate(history.drivers, 1)]
-    machines = _machines(history)
     caption = "Processes that worked on this run"
     drivers = table(caption, head, made, words=(0, 1, 2, 3, 5, 6, 7))
     if (about := history.described) is None:
-        return {"known": False, "drivers": drivers, "machines": machines}
+        return {"known": False, "drivers": drivers}
     resume = resume_command(history, facts)
     typed = [("Command", about.command), ("To go on", resume if resume != about.command else "")]
     code = [(f"Model of {step}" if step else "Model", digest) for step, digest in about.models]
@@ -409,12 +408,13 @@ def plan(history: History, facts: Facts) -> Value | None:
         "options": list(about.options.items()),
         "plan": about.plan,
         "drivers": drivers,
-        "machines": machines,
     }
 
 
-def _machines(history: History) -> Value | None:
-    """Return a table of the machines of a fleet."""
+def machines(history: History) -> Value | None:
+    """Return what each machine of a fleet did."""
+    if not history.machines:
+        return None
     head = "Machine", "Host", "Parts", "Rows", "Written", "Rejected", "Took", "Rows per second"
     made = [
         (
@@ -426,7 +426,7 @@ def _machines(history: History) -> Value | None:
         )
         for each in history.machines
     ]
-    return table("Machines that worked on this output", head, made, words=(0, 1, 6)) if made else None
+    return plain(tables=[table("Machines that worked on this output", head, made, words=(0, 1, 6))])
 
 
 def _driver(driver: Driver) -> tuple[Any, ...]:
