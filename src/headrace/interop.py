@@ -11,8 +11,9 @@ import pyarrow as pa
 
 from headrace.core.arrow.batch import one_array
 from headrace.core.arrow.buffers import NUMPY_OF
-from headrace.core.arrow.forms import RaggedTensorType
+from headrace.core.arrow.forms import RaggedTensorType, as_lists, is_list_like
 from headrace.core.arrow.objects import refuse_objects
+from headrace.core.arrow.plain import plain
 from headrace.core.arrow.values import ConversionError, column_from, from_columns, from_rows
 from headrace.core.door import library
 from headrace.errors import ArgumentError, MissingLibrary, unknown_column
@@ -36,31 +37,10 @@ def _plain(table: pa.Table) -> pa.Table:
     refuse_objects(table, ArgumentError)
     for i, field in enumerate(table.schema):
         if isinstance(field.type, (pa.FixedShapeTensorType, RaggedTensorType)):
-            column = table.column(i)
-            storage = pa.chunked_array([chunk.storage for chunk in column.chunks], field.type.storage_type)
-            if isinstance(field.type, pa.FixedShapeTensorType):
-                storage = _nested(storage, field.type.shape)
-            table = table.set_column(i, field.name, storage)
+            chunks = table.column(i).chunks or [pa.nulls(0, field.type)]
+            laid_out = [plain(as_lists(chunk)) for chunk in chunks]
+            table = table.set_column(i, field.name, pa.chunked_array(laid_out))
     return table
-
-
-def _nested(column: pa.ChunkedArray, shape: list[int]) -> pa.ChunkedArray:
-    """Cut the flat values of tensors of one shape into lists of lists."""
-    chunks = []
-    for chunk in column.chunks:
-        inner = chunk.flatten() if not chunk.null_count else chunk.values
-        if chunk.null_count:
-            inner = inner.slice(chunk.offset * chunk.type.list_size, len(chunk) * chunk.type.list_size)
-        for size in reversed(shape[1:]):
-            inner = pa.FixedSizeListArray.from_arrays(inner, size)
-        mask = chunk.is_null() if chunk.null_count else None
-        chunks.append(pa.FixedSizeListArray.from_arrays(inner, shape[0], mask=mask))
-    if chunks:
-        return pa.chunked_array(chunks)
-    type_ = column.type.value_type
-    for size in reversed(shape):
-        type_ = pa.list_(type_, size)
-    return pa.chunked_array([], type_)
 
 
 # ---------------------------------------------------------------- from others
@@ -147,11 +127,7 @@ def _tensors(column: pa.Array) -> pa.Array:
     shape = [size for size in column.type.shape if size is not None]
     values = column.storage
     if len(shape) == len(column.type.shape) and not column.null_count:
-        while (
-            pa.types.is_list(values.type)
-            or pa.types.is_large_list(values.type)
-            or (pa.types.is_fixed_size_list(values.type))
-        ):
+        while is_list_like(values.type):
             values = values.flatten()
         for size in reversed(shape):
             values = pa.FixedSizeListArray.from_arrays(values, size)
@@ -392,12 +368,8 @@ def _spec(tf: Any, name: str, schema: Any) -> Any:
     type_, shape = schema.field(name).type, [None]
     if isinstance(type_, pa.FixedShapeTensorType):
         type_, shape = type_.value_type, [None, *type_.shape]
-    while (
-        (fixed := pa.types.is_fixed_size_list(type_))
-        or pa.types.is_list(type_)
-        or pa.types.is_large_list(type_)
-    ):
-        shape.append(type_.list_size if fixed else None)
+    while is_list_like(type_):
+        shape.append(getattr(type_, "list_size", None))
         type_ = type_.value_type
     if pa.types.is_string(type_) or pa.types.is_large_string(type_) or pa.types.is_binary(type_):
         return tf.TensorSpec(shape, tf.string)

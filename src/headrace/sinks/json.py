@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from headrace.core.arrow.forms import as_lists, is_list_like
 from headrace.core.arrow.plain import plain
 from headrace.core.files.formats import compressed_suffixes
 from headrace.core.files.staged import StagedStream
@@ -43,12 +44,9 @@ def encode_object(names: Sequence[str], columns: Sequence[pa.Array]) -> pa.Array
 
 
 def _encode(values: pa.Array) -> pa.Array:
-    kind = values.type
-    if isinstance(kind, pa.FixedShapeTensorType):
-        return _encode(_nested(values.storage, kind.shape))
-    if pt.is_dictionary(kind):
+    if pt.is_dictionary(values.type):
         return _encode(values.dictionary).take(values.indices)
-    values = plain(values)
+    values = plain(as_lists(values))
     kind = values.type
     if pt.is_floating(kind):
         return _float(values)
@@ -66,7 +64,7 @@ def _encode(values: pa.Array) -> pa.Array:
         pairs = values.cast(pa.list_(pa.struct([("k", kind.key_type), ("v", kind.item_type)])))
         keys, items = pairs.flatten().flatten()  # ``values.keys`` forgets that ``values`` is a slice
         return _listed(pairs, join(encode(keys), ":", encode(items)), "{", "}")
-    if pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind):
+    if is_list_like(kind):
         return _listed(values, encode(values.flatten()), "[", "]")
     raise pa.ArrowNotImplementedError(f"JSON has no form for {kind}")
 
@@ -108,15 +106,6 @@ def _listed(values: pa.Array, items: pa.Array, start: str, stop: str) -> pa.Arra
     offsets = pa.concat_arrays([_zero(), pc.cumulative_sum(lengths)])
     joined = pc.binary_join(pa.LargeListArray.from_arrays(offsets, items), literal(","))
     return _only_valid(join(start, joined, stop), values)
-
-
-def _nested(storage: pa.FixedSizeListArray, shape: Sequence[int]) -> pa.Array:
-    """Return flat tensors as lists of lists of their shape."""
-    items = storage.values
-    for size in reversed(shape[1:]):
-        items = pa.FixedSizeListArray.from_arrays(items, size)
-    items = items.slice(storage.offset * shape[0], len(storage) * shape[0])
-    return pa.FixedSizeListArray.from_arrays(items, shape[0], mask=storage.is_null())
 
 
 def _only_valid(text: pa.Array, values: pa.Array) -> pa.Array:

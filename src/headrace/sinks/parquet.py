@@ -18,7 +18,7 @@ import pyarrow.types as pt
 
 from headrace.core.arrow.batch import with_present_values
 from headrace.core.arrow.batch_formats import to_numpy
-from headrace.core.arrow.forms import axes
+from headrace.core.arrow.forms import axes, changed_within, is_list_like
 from headrace.core.arrow.plain import columns_within, holds, is_nested, plain, types_within
 from headrace.core.files import safe_files
 from headrace.core.files.staged import StagedStream
@@ -335,19 +335,7 @@ def _stored_type(kind: pa.DataType, *, within: bool = False) -> pa.DataType:
         return pa.string() if pt.is_string_view(kind) else pa.binary()
     if pt.is_dictionary(kind):
         return pa.dictionary(kind.index_type, _stored_type(kind.value_type, within=True), kind.ordered)
-    if pt.is_struct(kind):
-        return pa.struct([field.with_type(_stored_type(field.type, within=True)) for field in kind])
-    if pt.is_map(kind):
-        key, item = kind.key_field, kind.item_field
-        return pa.map_(
-            key.with_type(_stored_type(key.type)), item.with_type(_stored_type(item.type)), kind.keys_sorted
-        )
-    if pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind):
-        field = kind.value_field.with_type(_stored_type(kind.value_type))
-        if pt.is_fixed_size_list(kind):
-            return pa.list_(field, kind.list_size)
-        return pa.large_list(field) if pt.is_large_list(kind) else pa.list_(field)
-    return kind
+    return changed_within(kind, functools.partial(_stored_type, within=pt.is_struct(kind)))
 
 
 def _sample(table: pa.Table) -> pa.RecordBatch:
@@ -382,7 +370,7 @@ def _leaves(path: str, values: pa.Array, rows: int) -> Iterator[tuple[str, bool]
     elif pt.is_struct(kind):
         for child, part in zip(kind, values.flatten(), strict=True):
             yield from _leaves(f"{path}.{child.name}", part, rows)
-    elif pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind):
+    elif is_list_like(kind):
         yield from _leaves(f"{path}.list.element", values.flatten(), rows)
     else:
         yield path, _repeats(values, rows)

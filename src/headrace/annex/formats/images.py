@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.core.arrow.batch_formats import rows_of
-from headrace.core.arrow.forms import RaggedTensorType
+from headrace.core.arrow.forms import RaggedTensorType, is_list_like
 from headrace.core.arrow.plain import kind_of, plain_type
 from headrace.core.files.artifacts import require
 from headrace.core.files.staged import StagedStream
@@ -138,7 +138,7 @@ def refuse_pixels(kind: str, field: pa.Field) -> None:
     if isinstance(type_, (pa.FixedShapeTensorType, RaggedTensorType)):
         axes = type_.ndim if isinstance(type_, RaggedTensorType) else len(type_.shape)
         type_ = type_.value_type
-    while pa.types.is_fixed_size_list(type_) or pa.types.is_list(type_) or pa.types.is_large_list(type_):
+    while is_list_like(type_):
         type_, axes = type_.value_type, axes + 1
     if not pa.types.is_uint8(type_) or axes not in (2, 3):
         why = "an image is an array (height, width) or (height, width, channels) of uint8, or the bytes of a file"

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.core.arrow import forms
-from headrace.core.arrow.buffers import mask_of, with_holes
+from headrace.core.arrow.buffers import LARGE, mask_of, with_holes
 from headrace.core.arrow.objects import (
     OBJECTS,
     is_objects,
@@ -80,18 +80,10 @@ def _wide(type_: pa.DataType) -> pa.DataType:
     >>> _wide(pa.struct([("x", pa.list_(pa.string()))]))
     StructType(struct<x: large_list<item: large_string>>)
     """
-    t = pa.types
-    if t.is_string(type_):
-        return pa.large_string()
-    if t.is_binary(type_):
-        return pa.large_binary()
-    if t.is_list(type_) or t.is_large_list(type_):
-        return pa.large_list(type_.value_field.with_type(_wide(type_.value_type)))
-    if t.is_fixed_size_list(type_):
-        return pa.list_(type_.value_field.with_type(_wide(type_.value_type)), type_.list_size)
-    if t.is_struct(type_):
-        return pa.struct([field.with_type(_wide(field.type)) for field in type_])
-    return type_
+    if pa.types.is_list(type_):
+        type_ = pa.large_list(type_.value_field)
+    texts = pa.types.is_string(type_) or pa.types.is_binary(type_)
+    return LARGE[type_] if texts else forms.changed_within(type_, _wide)
 
 
 def fits(batch: pa.RecordBatch, schema: pa.Schema) -> bool:

@@ -29,7 +29,7 @@ NUMPY_OF = {
     pa.float64(): np.float64,
 }
 ARROW_OF = {np.dtype(scalar): arrow for arrow, scalar in NUMPY_OF.items()}
-_LARGE = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
+LARGE = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
 
 
 def bitmap(flags: Flags) -> pa.Buffer:
@@ -86,9 +86,9 @@ def offsets_of(lengths: Sequence[int] | np.ndarray[Any, Any]) -> np.ndarray[Any,
 def joined(values: Sequence[bytes | None], type_: pa.DataType) -> pa.Array:
     """Lay strings end to end with their offsets; of the large type where they are too long for this one."""
     offsets = offsets_of([len(value) if value is not None else 0 for value in values])
-    type_ = type_ if offsets[-1] < 2**31 else _LARGE.get(type_, type_)
+    type_ = type_ if offsets[-1] < 2**31 else LARGE.get(type_, type_)
     data = pa.py_buffer(b"".join(value for value in values if value is not None))
     holes = holes_of(values)
-    positions = offsets.astype(np.int32) if type_ in _LARGE else offsets
+    positions = offsets.astype(np.int32) if type_ in LARGE else offsets
     absent = bitmap(~holes) if holes.any() else None
     return pa.Array.from_buffers(type_, len(values), [absent, pa.py_buffer(positions), data])

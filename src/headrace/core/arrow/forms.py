@@ -8,13 +8,13 @@ Batches carry the form as a mark on the column's field; Arrow types stay as they
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
-from headrace.core.arrow.buffers import bitmap, offsets_of, present, raw
+from headrace.core.arrow.buffers import bitmap, mask_of, offsets_of, present, raw
 from headrace.errors import BadInput
 
 Columns = TypeVar("Columns", pa.RecordBatch, pa.Table)
@@ -152,6 +152,37 @@ def is_list(type_: pa.DataType) -> bool:
     return bool(pa.types.is_list(type_) or pa.types.is_large_list(type_))
 
 
+def is_list_like(type_: pa.DataType) -> bool:
+    """Say whether a column of this type has lists, of any length or all of one."""
+    return is_list(type_) or bool(pa.types.is_fixed_size_list(type_))
+
+
+def fields_within(type_: pa.DataType) -> list[pa.Field]:
+    """Return the fields of a type of dicts, maps or lists; of any other type none."""
+    if is_list_like(type_):
+        return [type_.value_field]
+    if pa.types.is_map(type_):
+        return [type_.key_field, type_.item_field]
+    return list(type_) if pa.types.is_struct(type_) else []
+
+
+def with_fields(type_: pa.DataType, fields: list[pa.Field]) -> pa.DataType:
+    """Return the type with other fields in the place of ``fields_within``."""
+    if pa.types.is_struct(type_):
+        return pa.struct(fields)
+    if pa.types.is_map(type_):
+        return pa.map_(*fields, keys_sorted=type_.keys_sorted)
+    if pa.types.is_fixed_size_list(type_):
+        return pa.list_(*fields, type_.list_size)
+    return pa.large_list(*fields) if pa.types.is_large_list(type_) else pa.list_(*fields)
+
+
+def changed_within(type_: pa.DataType, change: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
+    """Return the type with other types for its fields; a type that has none as it is."""
+    fields = fields_within(type_)
+    return with_fields(type_, [f.with_type(change(f.type)) for f in fields]) if fields else type_
+
+
 def are_lists(field: pa.Field) -> bool:
     """Say whether rows show this column as lists: it is a list column that was not made of arrays."""
     return is_list(field.type) and mark_of(field) != ARRAYS
@@ -287,6 +318,19 @@ def as_fixed(column: pa.Array, shape: Sequence[int]) -> pa.Array:
     size = int(np.prod(shape))
     storage = pa.Array.from_buffers(pa.list_(values.type, size), len(column), [None], children=[values])
     return pa.ExtensionArray.from_storage(pa.fixed_shape_tensor(values.type, shape), storage)
+
+
+def as_lists(column: pa.Array) -> pa.Array:
+    """Turn tensors of one shape into lists of lists of that shape; any other column stays as it is."""
+    if not isinstance(column.type, pa.FixedShapeTensorType):
+        return column
+    first, *inner = column.type.shape
+    storage, size = column.storage, column.storage.type.list_size
+    items = storage.values.slice(storage.offset * size, len(storage) * size)
+    for size in reversed(inner):
+        items = pa.FixedSizeListArray.from_arrays(items, size)
+    mask = mask_of(~present(storage)) if storage.null_count else None
+    return pa.FixedSizeListArray.from_arrays(items, first, mask=mask)
 
 
 def joinable(left: pa.Schema, right: pa.Schema) -> bool:

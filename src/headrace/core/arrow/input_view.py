@@ -26,7 +26,7 @@ from headrace.core.arrow.columns import column_from
 from headrace.core.arrow.forms import OBJECT, are_lists, array_forms, is_list, mark_of, marked
 from headrace.core.arrow.layout import is_fixed, own
 from headrace.core.arrow.lossless import same
-from headrace.core.arrow.objects import is_objects, weight
+from headrace.core.arrow.objects import is_objects
 from headrace.core.arrow.plain import is_nested, plain_type, types_within
 
 PLAIN = frozenset({int, float, bool, str, bytes, type(None)})
@@ -301,21 +301,6 @@ def copied_value(value: Any, *, views: bool = True) -> Any:
     if hasattr(value, "detach"):  # torch
         return value.detach().cpu().numpy().copy()
     return value
-
-
-def value_bytes(value: Any) -> int:
-    """Estimate the bytes of a value of a row."""
-    if isinstance(value, np.ndarray):
-        return int(value.nbytes)
-    if isinstance(value, (str, bytes)):
-        return len(value)
-    if isinstance(value, (list, tuple)):
-        if value and type(value[0]) in (int, float, bool):
-            return 8 * len(value)
-        return sum(map(value_bytes, value))
-    if isinstance(value, Mapping):
-        return sum(map(value_bytes, value.values()))
-    return 8 if type(value) in PLAIN else weight(value)
 
 
 def _overwrite(array: np.ndarray[Any, Any], values: np.ndarray[Any, Any]) -> None:

@@ -231,10 +231,7 @@ def _alike(arrays: Sequence[Array]) -> Sequence[Array]:
             f"its arrays have dtypes that do not fit one Arrow type ({names}); convert them (`astype`)"
         )
     if kinds <= {"M", "m"}:
-        try:
-            unit = np.result_type(*dtypes)
-        except TypeError as error:
-            raise ConversionError("its durations mix months or years with other units") from error
+        unit = _common_unit(dtypes)
         return [exact_times(array, unit) for array in arrays]
     dtype = number_type(arrays)
     return [array.astype(dtype) for array in arrays]
@@ -281,15 +278,12 @@ def instants(values: Sequence[Any]) -> pa.Array:
 
     A zone is that of the first; the others are the same instants in it.
     """
-    kinds = set(map(type, values))
     zones = [getattr(value, "tzinfo", None) for value in values if value is not None]
-    if any(zones) and not all(zones):
-        raise ConversionError("some of its datetimes have a time zone, and others have none")
-    if not any(zones) and kinds <= {datetime.datetime, type(None)}:
-        return flat_times(np.array(values, "datetime64[us]"))
-    made = flat_times(_joined([_instant(value) for value in values], "datetime64"))
     if not any(zones):
-        return made
+        return _moments(values, "datetime64")
+    if not all(zones):
+        raise ConversionError("some of its datetimes have a time zone, and others have none")
+    made = _moments([_in_utc(value) for value in values], "datetime64")
     try:
         zone = pa.lib.tzinfo_to_string(zones[0])
     except (pa.ArrowException, ValueError, TypeError) as error:
@@ -299,9 +293,7 @@ def instants(values: Sequence[Any]) -> pa.Array:
 
 def durations(values: Sequence[Any]) -> pa.Array:
     """Make a column of durations: Python's, numpy's, those of pandas; the finest unit among them holds for all."""
-    if set(map(type, values)) <= {datetime.timedelta, type(None)}:
-        return flat_times(np.array(values, "timedelta64[us]"))
-    return flat_times(_joined([_duration(value) for value in values], "timedelta64"))
+    return _moments(values, "timedelta64")
 
 
 def dates(values: Sequence[datetime.date | None]) -> pa.Array:
@@ -322,39 +314,38 @@ def _micros(value: datetime.time) -> int:
     return ((value.hour * 60 + value.minute) * 60 + value.second) * 1_000_000 + value.microsecond
 
 
-def _instant(value: Any) -> Any:
-    if value is None:
-        return np.datetime64("NaT")
-    if isinstance(value, np.datetime64):
+def _in_utc(value: Any) -> Any:
+    if value is None or hasattr(value, "asm8"):  # those of pandas are in UTC if they have a zone
         return value
-    if hasattr(value, "asm8"):  # of pandas: in its own unit, and in UTC if it has a zone
-        return value.asm8
-    if value.tzinfo is not None:
-        try:
-            value = value.astimezone(datetime.UTC).replace(tzinfo=None)
-        except OverflowError as error:
-            raise ConversionError("one of its datetimes lies outside the years 1 to 9999 in UTC") from error
-    return np.datetime64(value, "us")
-
-
-def _duration(value: Any) -> Any:
-    if value is None:
-        return np.timedelta64("NaT")
-    if isinstance(value, np.timedelta64):
-        return value
-    if hasattr(value, "asm8"):
-        return value.asm8
-    return np.timedelta64(value, "us")
-
-
-def _joined(values: Sequence[Any], kind: str) -> np.ndarray[Any, Any]:
-    units = {value.dtype for value in values} - {np.dtype(kind)}
-    if not units:
-        return np.array(values, kind)
     try:
-        unit = np.result_type(*units)
+        return value.astimezone(datetime.UTC).replace(tzinfo=None)
+    except OverflowError as error:
+        raise ConversionError("one of its datetimes lies outside the years 1 to 9999 in UTC") from error
+
+
+def _moments(values: Sequence[Any], kind: str) -> pa.Array:
+    if set(map(type, values)) <= {datetime.datetime, datetime.timedelta, type(None)}:
+        return flat_times(np.array(values, f"{kind}[us]"))
+    generic = np.dtype(kind)
+    found = [
+        generic.type("NaT")
+        if value is None
+        else value
+        if isinstance(value, np.generic)
+        else value.asm8  # of pandas: in its own unit
+        if hasattr(value, "asm8")
+        else generic.type(value, "us")
+        for value in values
+    ]
+    unit = _common_unit({value.dtype for value in found} - {generic} or {generic})
+    exact = [
+        value if value.dtype in (generic, unit) else exact_times(np.asarray(value), unit) for value in found
+    ]
+    return flat_times(np.array(exact, unit))
+
+
+def _common_unit(dtypes: set[np.dtype[Any]]) -> np.dtype[Any]:
+    try:
+        return np.result_type(*dtypes)
     except TypeError as error:
         raise ConversionError("its durations mix months or years with other units") from error
-    if len(units) == 1:
-        return np.array(values, unit)
-    return np.array([exact_times(np.asarray(value, value.dtype), unit) for value in values], unit)

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from headrace.core.arrow.forms import RaggedTensorType, as_fixed, as_ragged, axes
+from headrace.core.arrow.forms import (
+    RaggedTensorType,
+    as_fixed,
+    as_ragged,
+    axes,
+    fields_within,
+    is_list_like,
+    with_fields,
+)
 
 
 def lossless(source: pa.DataType, target: pa.DataType) -> bool:
@@ -29,7 +37,7 @@ def lossless(source: pa.DataType, target: pa.DataType) -> bool:
         return True
     if axes(source) is not None and axes(source) == axes(target):
         return lossless(source.value_type, target.value_type)
-    if _is_list(source) and _is_list(target):
+    if is_list_like(source) and is_list_like(target):
         return lossless(source.value_type, target.value_type)
     if t.is_map(source) and t.is_map(target):
         return lossless(source.key_type, target.key_type) and lossless(source.item_type, target.item_type)
@@ -97,7 +105,7 @@ def common(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
 
 def is_open(type_: pa.DataType) -> bool:
     """Say whether the type leaves something open: it holds, however deep, nothing but nulls so far."""
-    return pa.types.is_null(type_) or any(is_open(field.type) for field in _fields(type_))
+    return pa.types.is_null(type_) or any(is_open(field.type) for field in fields_within(type_))
 
 
 def filled(known: pa.DataType, later: pa.DataType) -> pa.DataType:
@@ -107,31 +115,13 @@ def filled(known: pa.DataType, later: pa.DataType) -> pa.DataType:
         return later
     if not is_open(known):
         return known
-    if _is_list(known) and _is_list(later):
-        value = known.value_field.with_type(filled(known.value_type, later.value_type))
-        if t.is_fixed_size_list(known):
-            return pa.list_(value, known.list_size)
-        return pa.large_list(value) if t.is_large_list(known) else pa.list_(value)
-    if t.is_map(known) and t.is_map(later):
-        item = known.item_field.with_type(filled(known.item_type, later.item_type))
-        return pa.map_(filled(known.key_type, later.key_type), item)
     if t.is_struct(known) and t.is_struct(later):
         new = {field.name: field.type for field in later}
         return pa.struct([f.with_type(filled(f.type, new.get(f.name, f.type))) for f in known])
+    if (is_list_like(known) and is_list_like(later)) or (t.is_map(known) and t.is_map(later)):
+        pairs = zip(fields_within(known), fields_within(later), strict=True)
+        return with_fields(known, [a.with_type(filled(a.type, b.type)) for a, b in pairs])
     return known
-
-
-def _fields(type_: pa.DataType) -> list[pa.Field]:
-    if _is_list(type_):
-        return [type_.value_field]
-    if pa.types.is_map(type_):
-        return [type_.key_field, type_.item_field]
-    return list(type_) if pa.types.is_struct(type_) else []
-
-
-def _is_list(type_: pa.DataType) -> bool:
-    t = pa.types
-    return bool(t.is_list(type_) or t.is_large_list(type_) or t.is_fixed_size_list(type_))
 
 
 def _is_number(type_: pa.DataType) -> bool:
@@ -148,7 +138,7 @@ def _may_round(source: pa.DataType, target: pa.DataType) -> bool:
         return False
     if _is_number(source) or t.is_temporal(source):
         return True
-    inner = zip(_fields(source), _fields(target), strict=True)
+    inner = zip(fields_within(source), fields_within(target), strict=True)
     return any(_may_round(a.type, b.type) for a, b in inner)
 
 

@@ -11,7 +11,8 @@ import pyarrow as pa
 from headrace.core.arrow.batch import filtered, nulled, taken
 from headrace.core.arrow.batch_formats import rows_from, to_numpy
 from headrace.core.arrow.forms import without_null_marks
-from headrace.core.arrow.input_view import PLAIN, InputRowsView, copied_value, value_bytes
+from headrace.core.arrow.input_view import PLAIN, InputRowsView, copied_value
+from headrace.core.arrow.objects import weight
 from headrace.core.arrow.values import ConversionError, a, from_rows
 from headrace.core.arrow.views import make_rows_view
 from headrace.errors import StepError
@@ -216,7 +217,7 @@ class _RowResults:
             elif kind not in PLAIN:
                 if not input_view.has(key, at, value):
                     value = copied_value(value, views=not input_view.is_copy)
-                heavy += value_bytes(value)
+                heavy += weight(value)
             copy[key] = value
         return at, copy, heavy + 32 * len(copy)
 

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.annex.formats.tfrecords import framing
+from headrace.core.arrow.forms import is_list_like
 from headrace.core.arrow.plain import kind_of, plain, plain_type
 from headrace.core.files.formats import compressed_suffixes
 from headrace.core.files.staged import StagedStream
@@ -81,9 +82,8 @@ def _list_of(field: pa.Field) -> tuple[str, Callable[[pa.Array], Values]]:
     types, type_ = pa.types, field.type
     if isinstance(type_, pa.FixedShapeTensorType) and len(type_.shape) == 1:
         type_ = type_.storage_type
-    many = types.is_list(type_) or types.is_large_list(type_) or types.is_fixed_size_list(type_)
-    of = type_.value_type if many else type_
-    of = plain_type(of)
+    many = is_list_like(type_)
+    of = plain_type(type_.value_type if many else type_)
     if isinstance(type_, pa.BaseExtensionType):
         raise cannot_hold(
             "TFRecord",
